@@ -1,7 +1,7 @@
-"""What runs extensions: who a request is served for, and under which guard.
+"""Runtimes that load and call extensions under their guards.
 
-``Runtime`` and ``RuntimeSettings`` come from their modules when they are first used: a worker process imports parts of
-this package in an environment that has none of the host's libraries.
+``Runtime`` and ``RuntimeSettings`` are imported on first use, because a worker process imports parts of this package in
+an environment without the host's libraries.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PLACES = {"Runtime": ".assembly", "RuntimeSettings": ".settings"}
 
 
 def __getattr__(name: str) -> Any:
-    """Load the part that has the name."""
+    """Import and return ``Runtime`` or ``RuntimeSettings``."""
     if name in _PLACES:
         return getattr(import_module(_PLACES[name], __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

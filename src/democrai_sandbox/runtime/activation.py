@@ -1,4 +1,4 @@
-"""From what an extension declares to the guard of one call."""
+"""Compilation of an extension's declarations into the guard of each call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Activation:
-    """A subject with what it may do in one phase: compiled once, entered for every call."""
+    """A subject with its compiled policy for one phase: compiled once, entered for every call."""
 
     def __init__(
         self,
@@ -28,9 +28,9 @@ class Activation:
         exact: bool = False,
         ancestors: SubjectChain = (),
     ) -> None:
-        """Take the declarations of a phase, and the places that the runtime gives to this subject.
+        """Compile the declarations of a phase and the folders that the runtime gives to this subject.
 
-        ``ancestors`` is the chain that it continues: a task, a call from another process.
+        ``ancestors`` is the call chain that the subject continues, for a task or a call from another process.
         """
         self.subject = subject
         self._section = section
@@ -43,14 +43,14 @@ class Activation:
         self._policy = self._compiled(section, ancestors)
 
     def held_against(self, section: Section | None) -> None:
-        """Have every check of this subject compared with a candidate's declarations, in all its activations.
+        """Compare every check of this subject with a candidate's declarations; None ends the comparison.
 
-        What is in force stays as it is; the guard's watcher is told where the two differ. None ends it.
+        The current policy still decides. The guard reports differences to its watcher.
         """
         _core.candidate(str(self.subject), None if section is None else self._compiled(section, ()))
 
     def below(self, ancestors: SubjectChain) -> Activation:
-        """Return the same subject as it continues a chain."""
+        """Return the same subject with the call chain ``ancestors`` above it."""
         return Activation(self.subject, self._section, exact=self._exact, ancestors=ancestors, **self._given)
 
     def _compiled(self, section: Section, ancestors: SubjectChain) -> Policy:
@@ -64,5 +64,5 @@ class Activation:
         )
 
     def guard(self, caller: Caller) -> Guard:
-        """Return a guard for one call on behalf of somebody."""
+        """Return a guard for one call by ``caller``."""
         return _core.guard(self._policy, caller[0] or None, caller[1] or None, caller[2] or None, self._exact)

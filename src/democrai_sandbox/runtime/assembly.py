@@ -1,4 +1,4 @@
-"""The runtimes put together: what a host makes once, before its first guard, and starts when its store is ready."""
+"""Composition of all runtimes: created once before the first guard, started when the store is ready."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ if TYPE_CHECKING:
 
 NOBODY = Caller()
 _RESUMED_WITHIN = 10.0
-"""Seconds for an action that goes on after an approval, when the runtime stops."""
+"""Seconds that a running resume action gets to finish when the runtime stops."""
 
 
 class Runtime:
-    """Everything that runs extensions in this process. One per process; make it before the first guard.
+    """Everything that runs extensions in this process. Create one per process, before the first guard.
 
-    ``async with`` starts and stops it on the host's loop, on which all its parts answer.
+    ``async with`` starts and stops it on the host's event loop, which all its parts use.
     """
 
     def __init__(
@@ -77,13 +77,12 @@ class Runtime:
         endpoints: Mapping[str, str] | Callable[[], Mapping[str, str]] | None = None,
         requester: Callable[[Origin], Caller] = as_asked,
     ) -> None:
-        """Read the manifests, settle the guard, and open the doors. Nothing of an extension runs yet.
+        """Read the manifests, configure the guard and install the SDK services. No extension code runs yet.
 
-        ``protected_paths`` are the host's own files, such as its configuration and the database of the access service.
-        ``kernel`` is the kernel layer of this application, prepared already: with it, processes are confined below
-        Python. ``endpoints`` are the remote services of the host's own configuration, URLs by name, which the egress
-        allowlist lets through. ``requester`` returns for whom a module goes on after an approval; without it that is
-        the user, organization and session of the request, with no role.
+        ``protected_paths`` are files of the host, such as its configuration and the database of the access service.
+        ``kernel`` is the prepared kernel layer of this application; with it, processes are confined. ``endpoints`` are
+        URLs by name from the host's configuration, which the egress allowlist permits. ``requester`` returns the caller
+        of a resume action; the default is the user, organization and session of the request, without a role.
         """
         preload()
         self.settings = settings
@@ -111,7 +110,7 @@ class Runtime:
         self._open_doors()
 
     def _make_processes(self, own: tuple[str, ...]) -> None:
-        """Make what starts processes and listens to them."""
+        """Create the objects that start processes and serve them."""
         settings, service = self.settings, self.access.service
         self.output = Output()
         self._workers = WorkerHost(service, self.output, self._recorder, self.confinement.observe, self.shadows)
@@ -131,7 +130,7 @@ class Runtime:
         )
 
     def _make_runtimes(self, models: Mapping[str, Model] | None, own: tuple[str, ...]) -> None:
-        """Make the runtime of each kind of extension."""
+        """Create the runtime of each kind of extension."""
         settings, service = self.settings, self.access.service
         self._declarations = Declarations()
         self.modules = ModuleRuntime(settings, self.registry, self._declarations)
@@ -145,7 +144,7 @@ class Runtime:
         self.media = Media(service, data_dir=settings.data_dir, shadows=self.shadows)
 
     async def start(self) -> None:
-        """Import the modules, each under its guard, and begin to serve. A broken one is listed, the others run."""
+        """Import the modules, each under its guard, and begin to serve. A broken module is listed; the others run."""
         if self.settings.capture_output:
             divert_output()
         self._undo_reports = watch_reports(asyncio.get_running_loop())
@@ -173,8 +172,8 @@ class Runtime:
         self.access.resumes.serve(self._resumes)
 
     async def stop(self) -> None:
-        """End what runs, and wait for it."""
-        # What goes on after an approval runs on this loop: it is waited for while the loop still turns.
+        """Stop everything that runs, and wait for it."""
+        # Resume actions run on this loop, so wait for them while the loop still runs.
         await asyncio.to_thread(self.access.resumes.hold, _RESUMED_WITHIN)
         self._undo_reports()
         await self.tasks.stop()
@@ -194,15 +193,16 @@ class Runtime:
         await self.stop()
 
     def installed(self, kind: ManifestKind) -> InstalledRuntime | None:
-        """Return the runtime of a kind that is installed; None for modules."""
+        """Return the runtime of engines or extractors; None for modules."""
         return {ManifestKind.ENGINE: self.engines, ManifestKind.EXTRACTOR: self.extractors}.get(kind)
 
     @property
     def extensions(self) -> tuple[Extension, ...]:
-        """All extensions, with what is wrong with those that are broken."""
+        """All extensions, including broken ones with their problems."""
         return (*self.modules.extensions.values(), *self.registry.engines.values(), *self.registry.extractors.values())
 
-    # ---- putting together --------------------------------------------------------------------------------------------
+    # ---- composition
+    # ---------------------------------------------------------------------------------------------------
 
     def _installed(self, kind: ManifestKind, protected: tuple[str, ...]) -> InstalledRuntime:
         return InstalledRuntime(
@@ -237,7 +237,7 @@ class Runtime:
         doors.install({**everywhere, **here}, recorder=self._recorder)
 
     def _take_over(self, module: LoadedModule) -> None:
-        """Make the tasks, tools, agents and pipelines of a module known; what is wrong with one breaks the module."""
+        """Register the tasks, tools, agents and pipelines of a module; a problem with one of them breaks the module."""
         name, manifest = module.extension.name, module.extension.manifest
         if not isinstance(manifest, ModuleManifest):
             return
@@ -256,7 +256,7 @@ class Runtime:
         return self.modules.loaded(name).activation.guard(caller)
 
     def _apart(self, asset: Asset) -> Body | None:
-        """Return what runs in the place of a tool's function, if the host wants the tool in a process of its own."""
+        """Return the replacement for a tool's function if the host runs the tool in a worker."""
         declaration, found = asset.declaration, self.registry.modules.get(asset.module or "")
         if found is None or not isinstance(declaration, ToolDeclaration):
             return None
@@ -268,13 +268,13 @@ class Runtime:
         return self._tooling.body(asset, self._isolated.of_tool(found, manifest, declaration))
 
     def _own_rules(self, subject: Subject) -> tuple[AccessRule, ...]:
-        """Return the rules for a module's own places: its code to read, its data to read and write."""
+        """Return the rules for a module's own folders: read its code, read and write its data."""
         code, data = self._own_places(subject)
         read = (rule for rule in rules_for_paths([code]) if rule.operation == Operation.READ)
         return (*read, *rules_for_paths([data]))
 
     def _changed(self) -> None:
-        """Have everybody ask again, here and in the workers: something was decided."""
+        """Make all guards ask again, here and in the workers, after a decision changed."""
         access_changed()
         self.engines.access_changed()
         self.extractors.access_changed()
@@ -282,9 +282,9 @@ class Runtime:
         self.shadows.changed()
 
     def _hold_against(self, subject: Subject, candidate: str | None) -> str:
-        """Have a subject run beside a candidate, wherever it runs; None ends that. It is decided as before.
+        """Start a shadow run of a subject with a candidate manifest, in all its processes; None ends it.
 
-        Returns what the candidate declares, as a view of its guard would have it; empty for none.
+        Return the rules of the candidate as JSON; empty without a candidate.
         """
         extension = self._found(str(subject))
         if extension is None:
@@ -314,7 +314,7 @@ class Runtime:
         return () if found is None else (found.folder, self.settings.data_of(subject))
 
     def _places(self, view: RawView | None) -> tuple[str, str]:
-        """Return the data folder and the own folder of the extension that asks."""
+        """Return the data folder and the code folder of the calling extension."""
         for label in reversed(view.labels if view else ()):
             found = self._found(label)
             if found is not None:

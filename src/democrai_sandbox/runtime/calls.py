@@ -1,4 +1,4 @@
-"""One call into an extension: under its guard, for somebody, within its time, with plain data in and out."""
+"""One call into an extension: under its guard, on behalf of a caller, with a timeout, with plain data in and out."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 async def run_surface(
     surface: Surface, params: dict[str, Any], *, guard: Guard, caller: Caller, threads: Threads, seconds: float
 ) -> Any:
-    """Return what a function of an extension returns, as plain data; raise what it came to otherwise.
+    """Return the result of an extension's function as plain data, or raise its error.
 
-    The coroutine of an async function is stepped by the task that calls this: a task of its own would cost several
-    times what the guard does. It has a Context of its own all the same, and cannot outstay its time: see ``deadlines``.
+    The calling task steps the coroutine of an async function, because a separate task would cost several times as much
+    as the guard. The coroutine still has a separate Context and cannot run past its timeout: see ``deadlines``.
     """
     token = _core.serve(caller)
     try:
@@ -41,7 +41,7 @@ async def run_surface(
 
 
 def check_params(params: object) -> dict[str, Any]:
-    """Return parameters as they are handed to a function; anything but a dict of plain data is refused."""
+    """Return parameters for a function; refuse anything but a dict of plain data."""
     if type(params) is not dict:
         raise InvalidInputError.of(f"expected an object, got {type(params).__name__}", pointer="/params")
     given: dict[str, Any] = plain(params)
@@ -49,10 +49,10 @@ def check_params(params: object) -> dict[str, Any]:
 
 
 async def bounded(work: Any, seconds: float, surface: Surface) -> Any:
-    """Wait for guarded work, but not longer; a cancellation that the guarded code swallowed is not lost."""
+    """Await guarded work for at most ``seconds``; re-raise a cancellation that the guarded code swallowed."""
     task = asyncio.current_task()
     if task is None:
-        raise RuntimeError("extensions are called from a task")
+        raise RuntimeError("call extensions from an asyncio task")
     pending = deadlines()
     deadline = pending.add(task, work, seconds)
     try:
@@ -60,7 +60,7 @@ async def bounded(work: Any, seconds: float, surface: Surface) -> Any:
     except asyncio.CancelledError:
         if not deadline.is_past or deadline.settle():
             raise
-        raise CallTimeout(f"{surface.kind} {surface.name} did not end within {seconds:g} s") from None
+        raise CallTimeout(f"{surface.kind} {surface.name} did not finish within {seconds:g} s") from None
     finally:
         pending.drop(deadline)
     if task.cancelling() > deadline.before and deadline.settle():

@@ -1,4 +1,4 @@
-"""A descriptor that tells of the end of a child, also where the system allows no pidfd."""
+"""Descriptor that signals the end of a child, also where the system does not allow pidfds."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from contextlib import suppress
 
 
 def child_handle(pid: int) -> int:
-    """Return a descriptor, for the caller to close, that is readable once a child of this process has ended.
+    """Return a descriptor that becomes readable when a child of this process ends. The caller closes it.
 
-    The child stays to be collected. Some containers refuse ``pidfd_open`` with EPERM, and old kernels have none: a
-    thread waits for the child there.
+    The child is not reaped. Some containers refuse ``pidfd_open`` with EPERM and old kernels lack it; there a thread
+    waits for the child.
     """
     try:
         return os.pidfd_open(pid)
@@ -26,7 +26,7 @@ def _waited_for(pid: int) -> int:
 
     def wait() -> None:
         try:
-            with suppress(ChildProcessError):  # it was collected, so it has ended
+            with suppress(ChildProcessError):  # already reaped, so it has ended
                 os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         finally:
             os.close(held)

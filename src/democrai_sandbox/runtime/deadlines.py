@@ -1,7 +1,7 @@
-"""Deadlines of calls, kept with one timer for all of them: a timer of its own would cost more than most calls do.
+"""Deadlines of calls, kept with one timer per loop: a timer per call would cost more than most calls do.
 
-A call that is late is cancelled. Code that does not give in is abandoned after a grace: its coroutine goes no further,
-and whoever called it is told at once.
+A late call is canceled. If its code swallows the cancellation, its coroutine is abandoned after a grace period and the
+caller gets its error immediately.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ GRACE_SECONDS = 1.0
 
 
 class Deadline:
-    """The deadline of one call, which a task awaits."""
+    """Deadline of one call that a task awaits."""
 
     __slots__ = ("before", "cancels", "task", "when", "work")
 
     def __init__(self, task: asyncio.Task[Any], work: Any, when: float) -> None:
-        """Take the task, what it awaits, and the time of its loop at which that is late."""
+        """Take the task, the work it awaits, and the loop time of the deadline."""
         self.task = task
         self.work = work
         self.when = when
@@ -33,18 +33,18 @@ class Deadline:
 
     @property
     def is_past(self) -> bool:
-        """Whether the call was cancelled for being late."""
+        """Whether the deadline has canceled the call."""
         return self.cancels > 0
 
     def settle(self) -> bool:
-        """Take the cancellations back that were the deadline's; tell whether somebody else wants the task cancelled."""
+        """Undo the deadline's cancellations; return whether other code also canceled the task."""
         while self.cancels and self.task.cancelling() > self.before:
             self.task.uncancel()
             self.cancels -= 1
         return self.task.cancelling() > self.before
 
     def expire(self) -> None:
-        """Cancel the call; the second time, end it."""
+        """Cancel the call; on the second expiry, abandon it."""
         if self.cancels and hasattr(self.work, "abandon"):
             self.work.abandon()
         self.cancels += 1
@@ -52,10 +52,9 @@ class Deadline:
 
 
 class Deadlines:
-    """The deadlines of one event loop."""
+    """Deadlines of one event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin with none."""
         self._loop = loop
         self._due = hidden(self._fire)
         self._pending: dict[int, Deadline] = {}
@@ -63,7 +62,7 @@ class Deadlines:
         self._next = float("inf")
 
     def add(self, task: asyncio.Task[Any], work: Any, seconds: float) -> Deadline:
-        """Have a call cancelled that takes longer."""
+        """Cancel a call that takes longer than ``seconds``."""
         deadline = Deadline(task, work, self._loop.time() + seconds)
         self._pending[id(deadline)] = deadline
         if deadline.when < self._next:
@@ -71,7 +70,7 @@ class Deadlines:
         return deadline
 
     def drop(self, deadline: Deadline) -> None:
-        """Forget a call that has ended."""
+        """Remove the deadline of a finished call."""
         del self._pending[id(deadline)]
 
     def _arm(self, when: float) -> None:
@@ -92,13 +91,13 @@ class Deadlines:
 
 
 def deadlines() -> Deadlines:
-    """Return those of the running loop."""
+    """Return the deadlines of the running loop."""
     found: Deadlines = _of(asyncio.get_running_loop())
     return found
 
 
 def _keep() -> Door:
-    """Return what finds the deadlines of a loop. In a variable of this module guarded code could put its own off."""
+    """Return a lookup of deadlines by loop. A module variable would let guarded code postpone its deadlines."""
     loops: WeakKeyDictionary[asyncio.AbstractEventLoop, Deadlines] = WeakKeyDictionary()
 
     def find(loop: asyncio.AbstractEventLoop) -> Deadlines:

@@ -1,7 +1,7 @@
-"""The services of the runtime that extension code can reach, by name. The SDK is a thin face over ``call``.
+"""Services of the runtime that extension code can call by name. The SDK is a thin layer over ``call``.
 
-Each is a door of the guard: made by the host before the first guard, called with plain data, told by the core who is
-asking. In a worker process the same doors lead over the channel to the host.
+The host creates each service before the first guard. It takes plain data, and the core supplies the caller's identity.
+In a worker, the same services forward calls over the channel to the host.
 """
 
 from __future__ import annotations
@@ -24,16 +24,19 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 USED_PROGRAM = "used.program"
-"""Tells a test of a declared program that was asked about; served there alone."""
+"""Reports a declared program to a test; served only in tests."""
 _FOR_NARROWED = frozenset({"cancelled", "declare", "output.write", "places", "request", "tasks.progress", USED_PROGRAM})
-"""Services that give nothing which a caller could have given up. The others work by its declarations, and code that
-narrowed itself has fewer rights than these say."""
+"""Services that a narrowed guard may call, because they grant no access.
+
+The other services use the declarations of the subject, and those are wider than the rights of code that narrowed
+itself.
+"""
 
 _installed: Mapping[str, Door] = MappingProxyType({})
 
 
 def call(name: str, *args: Any) -> Any:
-    """Ask the runtime for something; plain data in, plain data or a future of it out."""
+    """Call a service of the runtime; plain data in, plain data or a future of it out."""
     try:
         found = _installed[name]
     except KeyError:
@@ -42,14 +45,14 @@ def call(name: str, *args: Any) -> Any:
 
 
 def is_served(name: str) -> bool:
-    """Tell whether this process has such a service."""
+    """Return whether this process has a service."""
     return name in _installed
 
 
 def install(services: Mapping[str, Callable[..., Any]], recorder: DenialRecorder | None = None) -> None:
-    """Add services, each as ``function(view, *args)`` with the caller's ``RawView`` or None. Refused inside a guard.
+    """Add services as ``function(view, *args)`` with the caller's ``RawView`` or None. Refused inside a guard.
 
-    What they deny is told to the recorder, like what the guard itself denies.
+    Denials by a service go to the recorder, like denials by the guard.
     """
     global _installed  # noqa: PLW0603 - one table for the process, replaced as a whole
     made = {name: door(_served(name, function, recorder)) for name, function in services.items()}
@@ -57,7 +60,7 @@ def install(services: Mapping[str, Callable[..., Any]], recorder: DenialRecorder
 
 
 def _served(name: str, function: Callable[..., Any], recorder: DenialRecorder | None) -> Callable[..., Any]:
-    """Keep what the host works with out of what a caller gets to see when a service fails."""
+    """Wrap a service so that its failures do not expose objects of the host to the caller."""
 
     @functools.wraps(function)
     def serve(view: tuple[Any, ...] | None, *args: Any) -> Any:
@@ -73,9 +76,9 @@ def _served(name: str, function: Callable[..., Any], recorder: DenialRecorder | 
             raise
         except TypeError as error:
             if error.__traceback__ is not None and error.__traceback__.tb_next is None:
-                raise RuntimeServiceFailed(f"{name} was called with other arguments than it takes") from None
+                raise RuntimeServiceFailed(f"{name} was called with wrong arguments") from None
             _log.exception("service %s failed", name)
-        except Exception:  # noqa: BLE001 - whatever it is, it is the host's, and stays in its log
+        except Exception:  # noqa: BLE001 - errors of the host stay in its log
             _log.exception("service %s failed", name)
         raise RuntimeServiceFailed(f"{name} failed in the runtime")
 
@@ -91,5 +94,5 @@ def _record(recorder: DenialRecorder | None, denial: SandboxDenied) -> None:
     if recorder is not None:
         try:
             recorder.record(denial)
-        except Exception:  # noqa: BLE001 - a recorder that fails changes nothing about the denial
-            _log.exception("the recorder of denials failed")
+        except Exception:  # noqa: BLE001 - a failing recorder must not change the denial
+            _log.exception("the denial recorder failed")

@@ -1,7 +1,7 @@
-"""Engines and extractors: installed once into an environment of their own, then called in a worker process on it.
+"""Engines and extractors: installed once into a separate environment, then called in a worker that uses it.
 
-One class serves both kinds. The two phases share nothing but the environment, which the install phase writes and the
-runtime phase reads: rules, imports, variables and the permission to start programs are those of the phase.
+One class serves both kinds. The install phase writes the environment and the runtime phase reads it. They share nothing
+else: rules, imports, variables and the permission to start programs belong to the phase.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _NOBODY = Identity()
 _NO_CONFIGURATION: Mapping[str, Any] = {}
 _DRAIN_PAUSE = 0.05
 _PATIENCE = 3600.0
-"""Longest wait of code that is not async; the call itself has a time of its own."""
+"""Longest wait of synchronous callers; the call itself has a shorter timeout."""
 _log = logging.getLogger(__name__)
 
 
 class _Running(NamedTuple):
-    """A worker, and what it was started for."""
+    """A worker, and the installation and configuration it was started with."""
 
     worker: Worker
     use: Use
@@ -72,10 +72,10 @@ class InstalledRuntime:
         sensitive_imports: tuple[str, ...] = (),
         look_seconds: float = 2.0,
     ) -> None:
-        """Take what was found. ``configuration(kind, name)`` reads what is stored for one, and may block.
+        """Take the registered extensions. ``configuration(kind, name)`` reads the stored configuration and may block.
 
-        ``confinement`` says how processes are started where the kernel confines them; ``starter`` how they are else.
-        ``look_seconds`` is how old a reading of the configuration may be before a call looks again.
+        ``confinement`` starts processes where the kernel confines them; ``starter`` starts them otherwise.
+        ``look_seconds`` is the maximum age of a read configuration before a call reads it again.
         """
         self.kind = kind
         self._settings = settings
@@ -95,14 +95,14 @@ class InstalledRuntime:
         self._turns: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._retiring: set[asyncio.Task[None]] = set()
         self.promises = Promises(f"{kind.value}s", patience=_PATIENCE)
-        """How the doors have work done on this runtime's loop."""
+        """Runs work of the SDK services on this runtime's loop."""
 
     # ---- install phase -----------------------------------------------------------------------------------------------
 
     async def recover(self) -> dict[str, list[str]]:
-        """Take away what interrupted installations left, at the start of the host; returns what that was.
+        """Remove and return the leftovers of interrupted installations, at the start of the host.
 
-        From here on this runtime belongs to the loop that runs.
+        From then on this runtime belongs to the running loop.
         """
         self.promises.open()
         return await self._installations.recover()
@@ -110,20 +110,20 @@ class InstalledRuntime:
     async def install(
         self, name: str, report: Reporter | None = None, *, caller: Identity | Caller = _NOBODY, again: bool = False
     ) -> Installed:
-        """Install what an extension needs. Whoever asks while it is going on waits for the same installation.
+        """Install an extension. Concurrent callers wait for the same installation.
 
-        Calls go on on the environment before it, if there is one; the first after it goes to a new worker.
+        Running calls keep the previous environment; the first call afterwards goes to a new worker.
         """
         installed = await self._installations.install(name, report, caller=Identity(*caller), again=again)
         self._looked.pop(name, None)
         return installed
 
     def status(self, name: str) -> InstallStatus:
-        """Return whether an extension is installed, and how far its installation is."""
+        """Return whether an extension is installed, and the progress of its installation."""
         return self._installations.status(name)
 
     def progress(self, name: str) -> Progress | None:
-        """Return the last step of the present or latest installation."""
+        """Return the last step of the current or latest installation."""
         return self._installations.of(name).progress
 
     # ---- runtime phase -----------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ class InstalledRuntime:
         timeout: float | None = None,  # noqa: ASYNC109 - the worker is ended for it
         progress: Callable[..., Any] | None = None,
     ) -> Any:
-        """Call a method for somebody; ``ancestors`` is the chain of subjects that led here."""
+        """Call a method on behalf of ``caller``; ``ancestors`` is the call chain so far."""
         worker = await self._worker(name)
         return await worker.call(
             METHOD, method, params, caller=caller, ancestors=ancestors, timeout=timeout, progress=progress
@@ -156,7 +156,7 @@ class InstalledRuntime:
         timeout: float | None = None,  # noqa: ASYNC109 - likewise
         progress: Callable[..., Any] | None = None,
     ) -> AsyncIterator[Any]:
-        """Yield what a method yields, as it comes."""
+        """Yield the items of a method as they arrive."""
         worker = await self._worker(name)
         items = worker.stream(
             METHOD, method, params, caller=caller, ancestors=ancestors, timeout=timeout, progress=progress
@@ -173,18 +173,18 @@ class InstalledRuntime:
         return _NO_CONFIGURATION if running is None else running.configuration
 
     async def start(self, name: str) -> None:
-        """Start the worker before it is needed."""
+        """Start the worker before its first call."""
         await (await self._worker(name)).start()
 
     @property
     def workers(self) -> Mapping[str, int | None]:
-        """The process of each extension whose worker is kept; None for one that has ended. From any thread."""
+        """Process id of each extension's worker; None for a worker that has ended. Thread-safe."""
         return {name: running.worker.pid for name, running in tuple(self._running.items())}
 
     def hold_against(self, name: str, candidate: Manifest | None) -> str:
-        """Have an extension held against a candidate in its runtime phase; None ends that. From any thread.
+        """Compare the runtime phase of an extension with a candidate; None ends the comparison. Thread-safe.
 
-        Returns the rules of the candidate, as JSON; empty for none.
+        Return the rules of the candidate as JSON; empty without a candidate.
         """
         if candidate is None:
             self._candidates.pop(name, None)
@@ -196,12 +196,12 @@ class InstalledRuntime:
         return self._candidate(name, self.configuration(name))[0]
 
     def access_changed(self) -> None:
-        """Have the guards in all workers ask again. From any thread."""
+        """Make the guards in all workers ask again. Thread-safe."""
         for running in tuple(self._running.values()):
             running.worker.access_changed()
 
     async def stop(self) -> None:
-        """End all workers and installations."""
+        """Stop all workers and installations."""
         await self._installations.stop()
         for running in tuple(self._running.values()):
             await _end(running)
@@ -214,7 +214,7 @@ class InstalledRuntime:
     # ---- workers -----------------------------------------------------------------------------------------------------
 
     async def _worker(self, name: str) -> Worker:
-        """Return the worker for an extension, on its present environment and with its present configuration."""
+        """Return the worker for an extension, with its current environment and configuration."""
         now = asyncio.get_running_loop().time()
         running = self._running.get(name)
         if running is not None and now < self._looked.get(name, 0.0) + self._look_seconds:
@@ -231,7 +231,7 @@ class InstalledRuntime:
             return running.worker
 
     async def _read_configuration(self, name: str, running: _Running | None) -> Mapping[str, Any]:
-        """Return what is stored; a database that is away for a while does not end what is running well."""
+        """Return the stored configuration; if the database is down, keep the configuration of the running worker."""
         try:
             return await asyncio.to_thread(self._configuration, self.kind.value, name)
         except SandboxError as error:
@@ -261,7 +261,7 @@ class InstalledRuntime:
         return running
 
     def _candidate(self, name: str, configuration: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
-        """Return the rules of the candidate, as JSON, and its imports; the empty text when there is none."""
+        """Return the rules of the candidate as JSON, and its imports; empty without a candidate."""
         candidate = self._candidates.get(name)
         return ("", ()) if candidate is None else runtime_rules(candidate, configuration)
 
@@ -273,10 +273,10 @@ class InstalledRuntime:
 
 
 async def _retire(running: _Running, seconds: float) -> None:
-    """Let a worker finish what it has, for as long as a call may take, and end it."""
+    """Stop a worker after its running calls, at the latest after ``seconds``."""
     try:
         async with asyncio.timeout(seconds):
-            while running.worker.in_flight:  # noqa: ASYNC110 - a worker does not tell when it has nothing to do
+            while running.worker.in_flight:  # noqa: ASYNC110 - workers do not report that they are idle
                 await asyncio.sleep(_DRAIN_PAUSE)
     except TimeoutError:
         pass

@@ -1,4 +1,4 @@
-"""The registry: what lies in the folders of extensions. A broken one is listed with its errors; the others go on."""
+"""Registry of the extensions in the configured folders. A broken one is listed with its errors; the others run."""
 
 from __future__ import annotations
 
@@ -23,60 +23,60 @@ KINDS = (ManifestKind.MODULE, ManifestKind.ENGINE, ManifestKind.EXTRACTOR)
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """A folder with a manifest, or what is wrong with it."""
+    """A folder with a manifest, or the problems with it."""
 
     kind: ManifestKind
     name: str
-    """As the manifest says; the folder's name when there is none to read."""
+    """Name from the manifest; the folder's name if the manifest cannot be read."""
     folder: str
     manifest: Manifest | None = None
     problems: tuple[Problem, ...] = ()
 
     @property
     def is_broken(self) -> bool:
-        """Whether it cannot run."""
+        """Whether problems keep it from running."""
         return bool(self.problems)
 
     @property
     def subject(self) -> Subject:
-        """The subject that its code runs as."""
+        """Subject that its code runs as."""
         return Subject(SubjectKind(self.kind.value), self.name)
 
     @property
     def entry(self) -> str:
-        """The file that is imported."""
+        """File that is imported."""
         return str(Path(self.folder, getattr(self.manifest, "entry", "")))
 
     def broken(self, *problems: Problem) -> Extension:
-        """Return the same extension with something wrong with it."""
+        """Return the same extension with additional problems."""
         return Extension(self.kind, self.name, self.folder, self.manifest, (*self.problems, *problems))
 
     def require_sound(self) -> None:
-        """Raise what is wrong with it, if something is."""
+        """Raise ``ExtensionBroken`` if the extension has problems."""
         if self.problems:
             raise ExtensionBroken(f"{self.kind} {self.name}: " + "; ".join(map(str, self.problems)))
 
 
 class Registry:
-    """The extensions of each kind by name. Immutable; ``discover`` makes a new one."""
+    """Extensions of each kind by name. Immutable; ``discover`` creates a new one."""
 
     def __init__(self, extensions: Mapping[ManifestKind, Mapping[str, Extension]]) -> None:
-        """Take over what was found."""
+        """Copy the discovered extensions."""
         self._found = MappingProxyType({kind: MappingProxyType(dict(extensions.get(kind, {}))) for kind in KINDS})
 
     @property
     def modules(self) -> Mapping[str, Extension]:
-        """The modules."""
+        """All modules by name."""
         return self._found[ManifestKind.MODULE]
 
     @property
     def engines(self) -> Mapping[str, Extension]:
-        """The engines."""
+        """All engines by name."""
         return self._found[ManifestKind.ENGINE]
 
     @property
     def extractors(self) -> Mapping[str, Extension]:
-        """The extractors."""
+        """All extractors by name."""
         return self._found[ManifestKind.EXTRACTOR]
 
     def __iter__(self) -> Iterator[Extension]:
@@ -84,16 +84,16 @@ class Registry:
         return (extension for found in self._found.values() for extension in found.values())
 
     def get(self, kind: ManifestKind, name: str) -> Extension:
-        """Return an extension, broken or not; one that is not there is an error that names the nearest."""
+        """Return an extension, broken or not; the error for an unknown name suggests the nearest one."""
         found = self._found[kind]
         if name in found:
             return found[name]
         close = nearest(name, found)
-        raise ExtensionUnknown(f"there is no {kind} {name!r}" + (f"; did you mean {close!r}?" if close else ""))
+        raise ExtensionUnknown(f"unknown {kind} {name!r}" + (f"; did you mean {close!r}?" if close else ""))
 
 
 def discover(settings: RuntimeSettings) -> Registry:
-    """Read the manifests in all folders. What cannot be read is listed as broken; nothing is imported."""
+    """Read the manifests in all folders. Unreadable ones are listed as broken; nothing is imported."""
     return Registry({kind: _named(_candidates(kind, settings.folders(kind))) for kind in KINDS})
 
 
@@ -111,8 +111,8 @@ def _candidates(kind: ManifestKind, folders: tuple[str, ...]) -> Iterator[Extens
 
 def _read(kind: ManifestKind, folder: Path) -> Extension:
     if _leads_out(folder / FILE_NAME, folder):
-        # What is wrong with it is told with a piece of it, and the host can read more than who put the link there.
-        problem = Problem("", f"{FILE_NAME} leads out of the folder of the {kind}")
+        # An error message would quote the file, and the host can read more than the owner of the link.
+        problem = Problem("", f"{FILE_NAME} points outside the folder of the {kind}")
         return Extension(kind, _folder_name(folder), str(folder), None, (problem,))
     try:
         manifest = load_manifest(folder / FILE_NAME, kind)
@@ -127,12 +127,12 @@ def _read(kind: ManifestKind, folder: Path) -> Extension:
 def _leads_out(file: Path, folder: Path) -> bool:
     try:
         return not file.resolve().is_relative_to(folder.resolve())
-    except (OSError, RuntimeError):  # links in a circle
+    except (OSError, RuntimeError):  # symbolic link loop
         return True
 
 
 def _folder_name(folder: Path) -> str:
-    """Return the name of a folder; quoted, and with nothing hidden in it, where no subject could be called that."""
+    """Return the name of a folder; escaped if it is not a valid subject name."""
     try:
         return Subject(SubjectKind.MODULE, folder.name).name
     except InvalidInputError:
@@ -140,16 +140,16 @@ def _folder_name(folder: Path) -> str:
 
 
 def _entry_problems(extension: Extension) -> Iterator[Problem]:
-    """A link out of the folder, or no file at all, is found before anything runs."""
+    """Yield a problem for an entry file that is missing or outside the folder."""
     entry = Path(extension.entry)
     if not entry.is_file():
-        yield Problem("/entry", f"there is no file {entry.name} beside the manifest")
+        yield Problem("/entry", f"{entry.name} does not exist beside the manifest")
     elif _leads_out(entry, Path(extension.folder)):
-        yield Problem("/entry", f"{entry.name} leads out of the folder of the {extension.kind}")
+        yield Problem("/entry", f"{entry.name} points outside the folder of the {extension.kind}")
 
 
 def _named(candidates: Iterator[Extension]) -> dict[str, Extension]:
-    """Of two with one name neither runs: which of them an approval was given to could not be told."""
+    """Return extensions by name. Two with the same name are both broken: approvals could not tell them apart."""
     found: dict[str, Extension] = {}
     for extension in candidates:
         other = found.get(extension.name)

@@ -1,7 +1,7 @@
-"""Functions of the host's that lie where guarded code can find them: callbacks of the loop, of tasks, of threads.
+"""Protection for functions of the host that guarded code can find: callbacks of the loop, of tasks, of threads.
 
-The loop lists its timers, a task its callbacks, ``threading`` its threads. A bound method found there leads to its
-object, a closure to its variables, and so to the runtime itself. A door leads nowhere.
+The loop lists its timers, a task its callbacks, ``threading`` its threads. A bound method found there exposes its
+object and a closure its variables, and so the runtime itself. A ``Door`` exposes nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def hidden(function: Callable[..., Any]) -> Door:
-    """Return a callable that does the same for the host, shows nothing, and is shut to guarded code that calls it."""
+    """Wrap a function so that guarded code can neither inspect nor call it."""
 
     def serve(view: object, *args: Any) -> Any:
         if view is not None:

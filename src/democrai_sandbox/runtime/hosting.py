@@ -1,4 +1,4 @@
-"""The host as worker processes see it: the same services and decisions as for code in this process."""
+"""The host side of worker processes: the same services and decisions as for code in this process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class WorkerHost:
-    """Answers workers. What they say of themselves has been held against what the host knows before it comes here."""
+    """Answers workers. Their statements about themselves have already been checked against the host's knowledge."""
 
     def __init__(
         self,
@@ -33,10 +33,10 @@ class WorkerHost:
         observe: Callable[[Told], None] | None = None,
         shadows: Shadows | None = None,
     ) -> None:
-        """Decide as for this process, and keep what workers print where that of others is kept.
+        """Decide as for this process, and store the output of workers with all other output.
 
-        ``observe`` opens the way for a connection of a worker, where something below Python has to. ``shadows`` are
-        told where candidates would say something else.
+        ``observe`` permits a connection of a worker in the kernel layer. ``shadows`` records where candidates would
+        decide differently.
         """
         self._shadows = shadows
         self._observe = observe
@@ -46,45 +46,45 @@ class WorkerHost:
         self._services: dict[str, Callable[..., Any]] = {}
 
     def serve(self, services: Mapping[str, Callable[..., Any]]) -> None:
-        """Offer services to workers, as they are offered to code in this process."""
+        """Offer services to workers, as for code in this process."""
         self._services.update(services)
 
     @property
     def services(self) -> Sequence[str]:
-        """The names that ``door`` knows."""
+        """Names that ``door`` accepts."""
         return tuple(self._services)
 
     def decide(self, question: AccessQuestion) -> bool | AccessDecision:
-        """Answer what the guard in a worker does not allow by itself."""
+        """Answer an access question from the guard of a worker."""
         return self._decider.decide(question)
 
     def door(self, name: str, view: tuple[Any, ...], args: Sequence[Any]) -> Any:
-        """Do what the code in a worker asks for."""
+        """Call a service for the code in a worker."""
         service = self._services.get(name)
         if service is None:
-            raise InvalidInputError.of(f"workers are not served {name}")
+            raise InvalidInputError.of(f"service {name} is not available in workers")
         return service(RawView(*view), *args)
 
     def output(self, label: str, stream: str, text: str) -> None:
-        """Keep what a worker wrote."""
+        """Store the output of a worker."""
         del stream
         self._output.add(label, text)
 
     def observe(self, told: Told) -> None:
-        """Have the way opened for a connection of a worker."""
+        """Permit a connection of a worker in the kernel layer."""
         if self._observe is not None:
             self._observe(told)
 
     def saw(self, label: str, question: AccessQuestion, *, allowed: bool, times: int) -> None:
-        """Take note of what a candidate would change for the subject of a worker."""
+        """Record a check that a candidate would decide differently for the subject of a worker."""
         if self._shadows is not None:
             self._shadows.saw_in(label, question, allowed=allowed, times=times)
 
     def denied(self, label: str, denial: SandboxDenied) -> None:
-        """Take note of a denial inside a worker."""
+        """Record a denial inside a worker."""
         del label
         if self._recorder is not None:
             try:
                 self._recorder.record(denial)
-            except Exception:  # noqa: BLE001 - a recorder that fails changes nothing about the denial
-                _log.exception("the recorder of denials failed")
+            except Exception:  # noqa: BLE001 - a failing recorder must not change the denial
+                _log.exception("the denial recorder failed")

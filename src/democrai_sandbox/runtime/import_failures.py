@@ -1,6 +1,6 @@
-"""Why the code of an extension could not be imported: in which package it failed, what was denied, and the fix.
+"""Explanation of failed imports: the package that failed, the denied access, and the fix.
 
-It runs inside the guard, next to what was raised, and gives plain texts.
+It runs inside the guard, next to the raised error, and returns plain text.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _LONGEST_NAME = 200
 
 
 def capture_import(function: Callable[..., None], /, *args: Any) -> Outcome:
-    """Return what an import comes to, as ``capture`` does; a failure names the package in which it happened."""
+    """Return the outcome of an import like ``capture``; a failure names the package in which it happened."""
     try:
         function(*args)
     except BaseException as error:  # noqa: BLE001 - an extension must not end its host
         outcome = describe(_trimmed(error))
         try:
             return _explained(outcome, error)
-        except BaseException:  # noqa: BLE001 - what is looked at here is the extension's, and may raise anything
+        except BaseException:  # noqa: BLE001 - objects of the extension may raise anything when read
             return outcome
     return (VALUE, None)
 
@@ -52,7 +52,7 @@ def _explained(outcome: Outcome, error: BaseException) -> Outcome:
 
 
 def _trimmed(error: BaseException) -> BaseException:
-    """Take what the runtime does, which is the same for every import, out of the traceback of an error."""
+    """Remove the frames of the runtime, which are the same for every import, from a traceback."""
     with suppress(BaseException):  # likewise
         BaseException.with_traceback(error, _own_trace(error.__traceback__))
     return error
@@ -65,7 +65,7 @@ def _own_trace(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _packages(error: BaseException) -> list[str]:
-    """Return the packages that were being imported, the innermost last; none for code of the extension itself."""
+    """Return the packages that were being imported, the innermost last; empty for the extension's own code."""
     names: list[object] = []
     trace = error.__traceback__
     while trace is not None:
@@ -84,7 +84,7 @@ def _packages(error: BaseException) -> list[str]:
 
 
 def _advice(error: BaseException, packages: list[str]) -> Iterator[str]:
-    """Yield which package failed, and what helps."""
+    """Yield the package that failed, and the fix."""
     denial = next((one for one in _chain(error) if isinstance(one, SandboxDenied)), None)
     if packages:
         by = f", which {packages[-2]!r} imports," if len(packages) > 1 else ""
@@ -92,12 +92,12 @@ def _advice(error: BaseException, packages: list[str]) -> Iterator[str]:
         if denial is None:
             yield _fix(error, packages[-1])
     if denial is not None:
-        yield "It was denied something before that:"
+        yield "An access was denied before that:"
         yield denial.diagnostics()
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield the errors that led to one, the nearest first."""
+    """Yield the errors that caused an error, the nearest first."""
     found = error.__cause__ or error.__context__
     for _ in range(_LONGEST_CHAIN):
         if found is None:
@@ -109,7 +109,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 def _fix(error: BaseException, package: str) -> str:
     where = f"the Python environment that runs the extension ({sys.prefix})"
     if isinstance(error, ModuleNotFoundError) and error.name == package:
-        return f"It is not installed: install what provides it into {where}."
+        return f"It is not installed: install it into {where}."
     path = error.path if isinstance(error, ImportError) and type(error.path) is str else ""
     if path.endswith(".so"):
         return f"Its native module {path} is damaged, or was built for another Python: reinstall it in {where}."

@@ -1,4 +1,4 @@
-"""Subjects that the host's configuration puts into a worker process of their own: ``isolation: process``."""
+"""Worker processes for subjects that the host's configuration isolates: ``isolation: process``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Workers:
-    """The workers of subjects that are isolated; engines and extractors have theirs by nature, and apart."""
+    """Workers of isolated modules and tools. Engines and extractors always run in workers, managed separately."""
 
     def __init__(
         self,
@@ -36,9 +36,9 @@ class Workers:
         on_end: Callable[[str], None] | None = None,
         confinement: Confinement | None = None,
     ) -> None:
-        """Take what no subject may reach, as this process's own guard was told.
+        """Take the paths that are protected from all subjects, as in this process.
 
-        ``on_end`` gets the label of a subject whose process has ended, to end what the host does for it.
+        ``on_end`` receives the label of a subject whose process has ended, so that the host can stop work for it.
         """
         self._settings = settings
         self._host = host
@@ -47,16 +47,19 @@ class Workers:
         self._on_end = on_end
         self._workers: dict[str, Worker] = {}
         self._of_modules: dict[str, list[Worker]] = defaultdict(list)
-        """Those that run under the declarations of a module, by its name: its own, and its tools that have none."""
+        """Workers under the declarations of a module, by module name: its own, and those of tools without an ``access``
+        list.
+        """
 
     def of_module(self, extension: Extension, manifest: ModuleManifest) -> Worker:
-        """Return the worker of a module, which is started by its first use."""
+        """Return the worker of a module; it starts on first use."""
         return self._worker(extension, manifest, extension.subject, manifest)
 
     def of_tool(self, extension: Extension, manifest: ModuleManifest, declaration: ToolDeclaration) -> Worker:
-        """Return the worker of one tool of a module: its own declarations, or those of the module if it has none.
+        """Return the worker of one tool: with its own declarations, or with those of the module if it has none.
 
-        It imports the module's code, so it can read the folder; the module's data is its own only without declarations.
+        The worker imports the module's code, so it can read the folder. Only a tool without declarations can use the
+        module's data.
         """
         declared = manifest if declaration.access is None else declaration
         return self._worker(extension, manifest, declaration.subject, declared)
@@ -74,7 +77,7 @@ class Workers:
             kind=subject.kind.value,
             name=subject.name,
             folder=extension.folder,
-            # With the host's own packages: what a module may import does not depend on where it runs.
+            # With the host's packages: isolation does not change which packages a module may import.
             interpreter=BASE_INTERPRETER,
             environment=PREFIX,
             entry=manifest.entry,
@@ -95,7 +98,7 @@ class Workers:
         return worker
 
     def hold_against(self, module: str, candidate: ModuleManifest | None) -> None:
-        """Have what runs under the declarations of a module held against a candidate. From any thread."""
+        """Compare all workers under a module's declarations with a candidate. Thread-safe."""
         access = "" if candidate is None else rules_to_json(candidate.access)
         imports = () if candidate is None else candidate.allowed_imports
         for worker in tuple(self._of_modules[module]):
@@ -108,12 +111,12 @@ class Workers:
         return Worker(confined, self._host, starter=starter, on_end=self._on_end, rights=rights)
 
     def access_changed(self) -> None:
-        """Have the guards in the workers ask again. From any thread."""
+        """Make the guards in the workers ask again. Thread-safe."""
         for worker in tuple(self._workers.values()):
             worker.access_changed()
 
     async def stop(self) -> None:
-        """End all of them."""
+        """Stop all workers."""
         workers, self._workers = self._workers, {}
         for worker in workers.values():
             await worker.stop()

@@ -1,8 +1,8 @@
-"""Importing extension code, always under the extension's own guard, and collecting what it declares.
+"""Import of extension code under the extension's guard, and collection of the functions it declares.
 
-An extension is a package of its own, ``democrai_extensions.<kind>.<name>``, whose files are the files of its folder:
-relative imports work, two extensions with a file of the same name do not meet. Nothing is read from or written to a
-bytecode cache: what lies there could have been put there by somebody else than the compiler.
+An extension is a separate package, ``democrai_extensions.<kind>.<name>``, made of the files of its folder: relative
+imports work, and two extensions can have files of the same name. Bytecode caches are neither read nor written, because
+another program could have changed them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LONGEST_NAME = 128
 
 
 class Surface(NamedTuple):
-    """A function that an extension offers to be called."""
+    """A function that an extension declares for callers."""
 
     kind: str
     name: str
@@ -45,7 +45,7 @@ class Surface(NamedTuple):
 
     @property
     def is_async(self) -> bool:
-        """Whether calling it makes a coroutine."""
+        """Whether calling it returns a coroutine."""
         return bool(self.function.__code__.co_flags & inspect.CO_COROUTINE)
 
     @property
@@ -55,29 +55,26 @@ class Surface(NamedTuple):
 
 
 class Declarations:
-    """Takes down what extensions declare while they are imported, each for itself and at no other time."""
+    """Collects the declarations of extensions during their import, each for itself only."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
         self._open: dict[str, dict[tuple[str, str], Surface]] = {}
 
     def begin(self, label: str) -> None:
-        """Listen to a subject, which is about to be imported."""
+        """Accept declarations of a subject that is about to be imported."""
         self._open[label] = {}
 
     def end(self, label: str) -> tuple[Surface, ...]:
-        """Return what the subject has declared, and listen no longer."""
+        """Return the declarations of a subject, and accept no more."""
         return tuple(self._open.pop(label, {}).values())
 
     def declare(self, view: RawView | None, kind: str, name: str, options: dict[str, Any], function: Any) -> None:
-        """Take one declaration down: the service behind the decorators of the SDK."""
+        """Register one declaration: the service behind the decorators of the SDK."""
         if view is None:
-            return  # an extension's file that somebody imports as it is, to test its functions
+            return  # a plain import outside the runtime, such as a unit test
         taken = self._open.get(view.labels[-1])
         if taken is None:
-            raise InvalidInputError.of(
-                f"a {kind} is declared while its file is imported, not later", pointer=f"/{kind}"
-            )
+            raise InvalidInputError.of(f"declare a {kind} while its file is imported, not later", pointer=f"/{kind}")
         if kind not in SURFACES:
             raise InvalidInputError.of(f"unknown kind {kind!r}; one of: {', '.join(SURFACES)}", pointer="/kind")
         if type(name) is not str or not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
@@ -98,9 +95,9 @@ def package_name(kind: str, name: str) -> str:
 
 
 def prepare(kind: str, name: str, folder: str) -> str:
-    """Make the package of an extension known to the import system, and return its name. Done by the host."""
-    # First each time: an extension that was loaded before this one may have put in a finder of its own, which would be
-    # asked for the files of this one, in this one's guard. By identity: nothing of what else is there is looked at.
+    """Register the package of an extension with the import system, and return its name. Called by the host."""
+    # First each time: a previously loaded extension may have inserted a finder, which would run in the guard of this
+    # one. Compare by identity, so that no method of a foreign finder runs.
     sys.meta_path[:] = [_FINDER, *(finder for finder in sys.meta_path if finder is not _FINDER)]
     package = package_name(kind, name)
     parent, _, _ = package.rpartition(".")
@@ -112,16 +109,16 @@ def prepare(kind: str, name: str, folder: str) -> str:
 
 
 def forget(package: str) -> None:
-    """Drop the modules of an extension, before it is loaded again."""
-    # A copy of the names: other threads may import at the same time.
+    """Remove the modules of an extension before it is loaded again."""
+    # Iterate over a copy: other threads may import at the same time.
     for name in [name for name in list(sys.modules) if name == package or name.startswith(package + ".")]:
         del sys.modules[name]
 
 
 def preload() -> None:
-    """Import what extensions import of ours, before the first guard: inside one it would be imported as theirs.
+    """Import the modules of the host that extensions need, before the first guard: inside one they would be theirs.
 
-    By name, because the SDK stands above the runtime. The libraries are those that ours first need inside a guard.
+    Import by name, because the SDK is a higher layer. The libraries are those that our code first needs inside a guard.
     """
     for name in ("democrai_sandbox.sdk", "asyncio", "http.client", "json", "ssl", "traceback"):
         importlib.import_module(name)
@@ -132,9 +129,9 @@ def preload() -> None:
 def import_entry(package: str, entry: str, folder: str | None = None) -> None:
     """Import the file of an extension that declares its surfaces. Runs under its guard.
 
-    With the folder it is loaded from there and by nobody else, whatever others have made of the import system.
+    With ``folder`` the file is loaded from there directly, even if other code changed the import system.
     """
-    stem, _ = os.path.splitext(entry)  # noqa: PTH122 - no pathlib inside a guard that may deny it
+    stem, _ = os.path.splitext(entry)  # noqa: PTH122 - a guard may deny pathlib
     name = f"{package}.{stem.replace('/', '.')}"
     if folder is None or "/" in entry:
         importlib.import_module(name)
@@ -160,20 +157,20 @@ def _bare_package(name: str, path: Iterable[str]) -> ModuleType:
 
 
 class _Finder:
-    """Finds the files of extensions, below their packages only."""
+    """Finds the files of extensions, only below their packages."""
 
     @staticmethod
     def find_spec(
         name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return how a module of an extension is loaded; None for all others."""
+        """Return the spec of an extension's module; None for all others."""
         del target
         if not name.startswith(PACKAGE + ".") or path is None:
             return None
         tail = name.rpartition(".")[2]
         for folder in path:
             for file, places in ((f"{folder}/{tail}/__init__.py", [f"{folder}/{tail}"]), (f"{folder}/{tail}.py", None)):
-                if os.path.isfile(file):  # noqa: PTH113 - pathlib would do more than ask
+                if os.path.isfile(file):  # noqa: PTH113 - pathlib would do more than this check
                     return importlib.util.spec_from_file_location(
                         name, file, loader=_Loader(name, file), submodule_search_locations=places
                     )
@@ -181,10 +178,10 @@ class _Finder:
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """Compiles the source each time and tells the guard whose code it is."""
+    """Compiles the source each time and tells the guard which subject owns the code."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run the file with names of the interpreter of its own: those that it changes are changed for nobody else."""
+        """Run the file with a separate copy of the builtins, so that its changes to them affect only itself."""
         module.__dict__["__builtins__"] = dict(vars(builtins))
         super().exec_module(module)
 

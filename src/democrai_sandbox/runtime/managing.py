@@ -1,4 +1,4 @@
-"""Access managers: modules whose guarded code may decide about others, for a user who may."""
+"""Access managers: modules whose guarded code may decide about others, on behalf of an authorized user."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ACTS = ("approve_for_session", "approve_permanently", "deny_external_access", "
 
 
 class _Visitor(GuardSurroundings):
-    """The surroundings of somebody who came through a door: guarded by what the core says they are guarded by."""
+    """Access environment of a guarded caller, from the core's view of its guard."""
 
     def __init__(self, view: RawView) -> None:
         self._view = view
@@ -38,14 +38,14 @@ class Managing:
     """The service behind the managing half of ``sdk.access``."""
 
     def __init__(self, access: Access, managers: Collection[Subject]) -> None:
-        """Take who may decide."""
+        """Take the subjects that may decide."""
         self._node = access.node
         self._managers = frozenset(managers)
 
     def manage(self, view: RawView | None, act: str, details: dict[str, Any]) -> Any:
-        """List what waits, or decide. Whether the caller may is the service's to say, from the guard's own view."""
+        """List pending requests, or decide. The service checks from the guard's view whether the caller may."""
         if view is None:
-            raise ExternalAccessAdminRequired("the host decides through the service itself")
+            raise ExternalAccessAdminRequired("the host decides through the access service, not through the SDK")
         administration = Administration(self._node, _Visitor(view), managers=self._managers)
         if act == "pending":
             return [_request(request) for request in administration.pending_requests().items]

@@ -1,4 +1,4 @@
-"""Modules: render, actions and commands, each call under the module's own guard."""
+"""Modules: render, actions and commands, each call under the module's guard."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ COMMAND = "command"
 
 
 class LoadedModule(NamedTuple):
-    """A module whose code is in memory, here or in a worker."""
+    """A module whose code is loaded, here or in a worker."""
 
     extension: Extension
     activation: Activation
@@ -48,7 +48,7 @@ class LoadedModule(NamedTuple):
     worker: Worker | None = None
 
     def surface(self, kind: str, name: str) -> Surface | SurfaceInfo:
-        """Return one of its functions; one that is not there is an error that names the nearest."""
+        """Return one of its functions; the error for an unknown name suggests the nearest one."""
         found = self.surfaces.get((kind, name))
         if found is not None:
             return found
@@ -61,7 +61,7 @@ class ModuleRuntime:
     """Loads modules and calls them. One broken module never stops another."""
 
     def __init__(self, settings: RuntimeSettings, registry: Registry, declarations: Declarations) -> None:
-        """Take what was found; nothing is imported yet."""
+        """Take the registered modules; nothing is imported yet."""
         self._settings = settings
         self._declarations = declarations
         self._found: dict[str, Extension] = dict(registry.modules)
@@ -69,17 +69,17 @@ class ModuleRuntime:
 
     @property
     def extensions(self) -> Mapping[str, Extension]:
-        """All modules, with what is wrong with those that are broken."""
+        """All modules, including broken ones with their problems."""
         return dict(self._found)
 
     def load_all(self, nobody: Caller) -> None:
-        """Import every module that is not broken, each under its guard, but for those that are isolated."""
+        """Import every sound module that is not isolated, each under its guard."""
         for name, extension in list(self._found.items()):
             if not extension.is_broken and not self._is_isolated(extension):
                 self._load(name, extension, nobody)
 
     async def start_isolated(self, workers: Workers) -> None:
-        """Start the workers of the modules that are isolated; they import their module there."""
+        """Start the workers of isolated modules, which import their module there."""
         for name, extension in list(self._found.items()):
             manifest = extension.manifest
             if extension.is_broken or not self._is_isolated(extension) or not isinstance(manifest, ModuleManifest):
@@ -95,42 +95,42 @@ class ModuleRuntime:
         return self._settings.isolation_of(extension.subject) is Isolation.PROCESS
 
     def loaded(self, name: str) -> LoadedModule:
-        """Return a module that can be called; raise what is wrong with it, or that there is none."""
+        """Return a loaded module; raise its problems, or an error for an unknown name."""
         found = self._loaded.get(name)
         if found is not None:
             return found
         extension = self._found.get(name)
         if extension is None:
             close = nearest(name, self._found)
-            raise ExtensionUnknown(f"there is no module {name!r}" + (f"; did you mean {close!r}?" if close else ""))
+            raise ExtensionUnknown(f"unknown module {name!r}" + (f"; did you mean {close!r}?" if close else ""))
         extension.require_sound()
         raise ExtensionUnknown(f"module {name!r} is not loaded")
 
     def all_loaded(self) -> Iterable[LoadedModule]:
-        """Return the modules that can be called."""
+        """Return the loaded modules."""
         return tuple(self._loaded.values())
 
     def hold_against(self, name: str, candidate: ModuleManifest | None) -> None:
-        """Have a module in this process held against a candidate; those in workers are not held from here."""
+        """Compare a module in this process with a candidate; modules in workers are not affected."""
         found = self._loaded.get(name)
         if found is not None and found.worker is None:
             found.activation.held_against(None if candidate is None else _section(candidate))
 
     def break_module(self, name: str, problems: Iterable[Problem]) -> None:
-        """Take a module out of service, because of what was found after it was imported."""
+        """Take a module out of service because of problems found after its import."""
         self._loaded.pop(name, None)
         self._found[name] = self._found[name].broken(*problems)
 
     async def render(self, name: str, params: dict[str, Any], caller: Caller) -> Any:
-        """Return what a module shows."""
+        """Return the rendered output of a module."""
         return await self.call(name, RENDER, RENDER, params, caller)
 
     async def action(self, name: str, action: str, params: dict[str, Any], caller: Caller) -> Any:
-        """Have a module act on what somebody did."""
+        """Run an action of a module for a user."""
         return await self.call(name, ACTION, action, params, caller)
 
     async def command(self, name: str, command: str, params: dict[str, Any], caller: Caller) -> Any:
-        """Have a module carry out a command."""
+        """Run a command of a module."""
         return await self.call(name, COMMAND, command, params, caller)
 
     async def call(
@@ -144,7 +144,7 @@ class ModuleRuntime:
         seconds: float | None = None,
         ancestors: SubjectChain = (),
     ) -> Any:
-        """Call a function of a module for somebody, within its time. Plain data goes in and comes out."""
+        """Call a function of a module on behalf of ``caller``, with a timeout. Plain data goes in and comes out."""
         module = self.loaded(name)
         surface = module.surface(kind, operation)
         given = check_params(params)
@@ -159,7 +159,7 @@ class ModuleRuntime:
         )
 
     def stop(self) -> None:
-        """Let the threads end."""
+        """Stop the threads."""
         for module in self._loaded.values():
             module.threads.stop()
 
@@ -182,14 +182,14 @@ class ModuleRuntime:
         name = extension.name
         for surface in surfaces.values():
             if surface.is_stream:
-                what = f"{surface.kind} {surface.name!r} yields; a module's functions return"
+                what = f"{surface.kind} {surface.name!r} yields; functions of a module must return"
                 self._found[name] = extension.broken(Problem("", what))
                 return
         threads = Threads(self._settings.threads_per_subject, f"module-{name}")
         self._loaded[name] = LoadedModule(extension, activation, surfaces, threads, worker)
 
     def _import(self, extension: Extension, activation: Activation, nobody: Caller) -> tuple[Surface, ...]:
-        """Import under the guard, in a thread of its own that can be given up."""
+        """Import under the guard, in a separate thread that can be abandoned."""
         package = prepare(extension.kind, extension.name, extension.folder)
         entry = os.path.relpath(extension.entry, extension.folder)
         label = str(extension.subject)
@@ -204,7 +204,7 @@ class ModuleRuntime:
         thread.join(self._settings.load_timeout)
         surfaces = self._declarations.end(label)
         if thread.is_alive():
-            raise CallTimeout(f"its import did not end within {self._settings.load_timeout:g} s")
+            raise CallTimeout(f"the import did not finish within {self._settings.load_timeout:g} s")
         release(outcome[0])
         return surfaces
 
@@ -216,7 +216,7 @@ def _worker_of(module: LoadedModule) -> Worker:
 
 
 def module_activation(extension: Extension, settings: RuntimeSettings) -> Activation:
-    """Return what a module runs under: its declarations, its own folder to read, its data to read and write."""
+    """Return the activation of a module: its declarations, its folder to read, its data to read and write."""
     manifest = extension.manifest
     if not isinstance(manifest, ModuleManifest) or extension.kind is not ManifestKind.MODULE:
         raise TypeError("expected a module")

@@ -1,7 +1,7 @@
-"""What a subject reaches for while it is recorded: told by the guard in its process, with the line that led there.
+"""Recording of the accesses of a subject, with the line of its code that led to each.
 
-Everything is asked of the decider there, because nothing is declared. Imports are not asked about, the guard knows by
-itself: there, the functions that import are wrapped, and every root is allowed.
+While recording, nothing is declared, so the guard asks the decider about every access. The guard decides imports
+without the decider; for them, the import functions are wrapped and every root is allowed.
 """
 
 from __future__ import annotations
@@ -39,29 +39,31 @@ _DOOR = "noticed.import"
 
 
 class Noticed(NamedTuple):
-    """Something that was reached for."""
+    """A recorded access."""
 
     resource_type: str
     operation: str
     target: str
     by: str = OWN
-    """Whose code asked: the subject's ``own``, a ``library``, or the ``import`` of a module; ``declared`` for what
-    a tool, an agent or a pipeline of the subject declares, which its manifest has to cover."""
+    """Origin of the access: the subject's ``own`` code, a ``library``, the ``import`` of a module, or ``declared`` for
+    an entry of a tool, agent or pipeline, which the manifest of the subject has to cover.
+    """
     place: str = ""
-    """File and line of the subject's own code that led there, or the part of it that declares this."""
+    """File and line of the subject's own code that led to the access, or the asset that declares it."""
     exists: bool = True
-    """Whether there was such a file or folder, and the process could read it if that was wanted."""
+    """Whether the file or folder existed, and was readable if the access was a read."""
     probe: bool = False
-    """Whether it was only looked at, by ``stat`` and the like."""
+    """Whether the access was only a probe, such as ``stat``."""
 
 
 def needed(noticed: Iterable[Noticed]) -> Iterator[Noticed]:
-    """Yield what has to be declared. A library that looks for a file is told that there is none, and goes on.
+    """Yield the accesses that have to be declared.
 
-    So does an import that looks into a folder; of those, the ones are needed from which something was read. The folders
-    above what is declared can be looked at, which is all that a library needs that makes a folder and those around it.
+    A library that looks for an undeclared file sees that it does not exist, and continues. The same applies to an
+    import that searches a folder; of those, only the ones are needed from which a file was read. Ancestor folders of
+    declared paths can be probed, which is enough for a library that creates a folder and its parents.
 
-    Whether a library would have failed without what it only looked at is not known here: it can be tried.
+    Whether a library fails without a path that it only probed is not known here: a trial run shows it.
     """
     every = list(_without_looks(list(noticed)))
     made = {one.target for one in every if one.operation == Operation.CREATE}
@@ -71,7 +73,7 @@ def needed(noticed: Iterable[Noticed]) -> Iterator[Noticed]:
         if one.exists or one.by in (OWN, DECLARED) or one.operation != Operation.READ or one.target in made
     ]
     changed = {one.target for one in found if one.operation == Operation.MODIFY}
-    # Whoever opens a file to write is asked for both. One that was there is not made by it.
+    # Opening a file for writing asks for both operations. A file that existed was not created.
     found = [one for one in found if not (one.operation == Operation.CREATE and one.exists and one.target in changed)]
     read = {one.target for one in found if _is_looked_at(one) and os.path.isfile(one.target)}  # noqa: PTH113 - a text
     leading = {place for file in read for place in prefixes_of(file)}
@@ -83,7 +85,7 @@ def needed(noticed: Iterable[Noticed]) -> Iterator[Noticed]:
 
 
 def _without_looks(noticed: list[Noticed]) -> Iterator[Noticed]:
-    """Leave out what libraries only looked at, and what lies above a file or folder that is declared anyway."""
+    """Omit probes by libraries, and ancestors of paths that are declared anyway."""
     files = [one for one in noticed if one.resource_type == ResourceType.FILESYSTEM]
     looks = {one for one in files if one.probe and one.by != IMPORTING}
     kept = {one.target for one in files if one not in looks or one.by == OWN}
@@ -95,7 +97,7 @@ def _without_looks(noticed: list[Noticed]) -> Iterator[Noticed]:
 
 
 def _above_folders(made: set[str]) -> set[str]:
-    """Return what lies above the folders that were made, and was there before."""
+    """Return the ancestors of created folders that existed before."""
     folders = [place for place in made if os.path.isdir(place)]  # noqa: PTH112 - a text
     return {place for folder in folders for place in prefixes_of(folder)} - made
 
@@ -105,21 +107,21 @@ def _is_looked_at(one: Noticed) -> bool:
 
 
 class Whence:
-    """Finds out who asks. Made before the first guard."""
+    """Finds the code that asks. Create it before the first guard."""
 
     def __init__(self) -> None:
-        """Know which code is a library's."""
-        # The guard calls a decider by way of a function that logs its failures.
+        """Read which folders contain library code."""
+        # The guard calls a decider through a function that logs its failures.
         self._facade = facade_files() | {logged.__code__.co_filename}
         self._roots = tuple(f"{os.fsdecode(path)}/" for path, mask in code_entries() if mask & CODE)
         self._above = {place for root in self._roots for place in prefixes_of(root.rstrip("/"))}
 
     def is_above_code(self, target: str) -> bool:
-        """Tell whether libraries lie below a folder. They look at it to find themselves, and do without an answer."""
+        """Return whether libraries lie below a folder. They probe it to find themselves, and work without an answer."""
         return target in self._above
 
     def of(self, frame: FrameType | None) -> tuple[str, str]:
-        """Return whose code asked, and the place of the subject's own code on the way there."""
+        """Return the origin of an access, and the line of the subject's own code that led to it."""
         by = ""
         while frame is not None:
             file = frame.f_code.co_filename
@@ -137,16 +139,16 @@ class Whence:
 
 
 class NoticingDecider:
-    """Tells what is asked, then has it decided."""
+    """Reports each access question, then lets the decider answer it."""
 
     def __init__(self, decider: Decider | None, tell: Callable[[list[Any]], None], whence: Whence) -> None:
-        """Without a decider everything is allowed; what the guard keeps shut never comes here."""
+        """Allow everything without a decider; paths that the guard protects are never asked about."""
         self._decider = decider
         self._tell = tell
         self._whence = whence
-        # Native, and taken before the subject's code is there: it could put others into these modules, and questions
-        # are answered outside of the guard.
-        self._look, self._frame = os.lstat, sys._getframe  # noqa: SLF001 - whoever asks is on the stack
+        # Saved before the subject's code is loaded: it could replace the functions in these modules, and questions are
+        # answered outside the guard.
+        self._look, self._frame = os.lstat, sys._getframe  # noqa: SLF001 - the asking code is on the stack
         self._access, self._readable, self._writable, self._is_probe = os.access, os.R_OK, os.W_OK, _core.is_probe
         self._own = f"/proc/{os.getpid()}/"
 
@@ -166,7 +168,7 @@ class NoticingDecider:
         return True if self._decider is None else self._decider.decide(question)
 
     def _is_of_others(self, target: str) -> bool:
-        """Return whether it is the variables of another process: those of the host, or of whoever records."""
+        """Return whether the target is the environment of another process, such as the host."""
         return target.startswith("/proc/") and target.endswith("/environ") and not target.startswith(self._own)
 
     def _is_vain(self, operation: str, target: str) -> bool:
@@ -181,7 +183,7 @@ class NoticingDecider:
         return self._is_there(changed, reads=False) and not self._access(changed, self._writable)
 
     def _is_there(self, target: str, *, reads: bool) -> bool:
-        """Tell whether there is such a file. One that the kernel keeps from the process fails in any case."""
+        """Return whether a file exists and, for reads, is readable: an unreadable one fails in any case."""
         try:
             self._look(target)
         except (OSError, ValueError):
@@ -190,7 +192,7 @@ class NoticingDecider:
 
 
 def recorded(decider: Decider | None, send: Callable[[list[Any]], None], sensitive: Iterable[str] = ()) -> Decider:
-    """Return a decider that tells what is asked, and have imports told too. Before the first guard."""
+    """Return a decider that reports each question, and report imports too. Call it before the first guard."""
     whence = Whence()
     _core.tell_probes()
     doors.install({_DOOR: lambda _view, *facts: send(["noticed", [IMPORT, "use", *facts]])})
@@ -199,9 +201,9 @@ def recorded(decider: Decider | None, send: Callable[[list[Any]], None], sensiti
 
 
 def _watch_imports(roots: frozenset[str], whence: Whence) -> None:
-    """Have the imports of sensitive roots told that the subject's own code makes.
+    """Report imports of sensitive roots by the subject's own code.
 
-    They then come from a frame of ours, and so from a library: the guard lets them pass.
+    The imports then come from a frame of ours, which counts as a library, so the guard allows them.
     """
     through, by_name = builtins.__import__, importlib.import_module
 

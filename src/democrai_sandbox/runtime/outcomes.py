@@ -1,8 +1,8 @@
-"""What a call into an extension came to, as plain data: the one form in which it leaves a guard or a process.
+"""Outcome of a call into an extension, as plain data: the only form in which it leaves a guard or a process.
 
 ``capture`` runs inside the guard, next to the extension's objects; ``release`` runs in the host and never touches one
-of them. An exception is told in texts, because its methods are code of whoever raised it; the errors of the sandbox
-itself are rebuilt, so that the host and the other side of a process see the same denial.
+of them. An exception is reduced to text, because its methods are code of the extension. Errors of the sandbox are
+rebuilt, so that both sides of a process boundary see the same denial.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ REFUSED = "refused"
 FAILED = "failed"
 
 _LONGEST_TEXT = 20_000
-_UNTOLD = "(its text cannot be had)"
+_UNTOLD = "(its text could not be read)"
 _CLASSES: dict[str, type[Any]] = {
     name: kind for name in errors.__all__ if isinstance(kind := getattr(errors, name), type)
 }
@@ -44,7 +44,7 @@ Outcome = tuple[Any, ...]
 
 
 def capture(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Outcome:
-    """Return what a call comes to. Whatever it raises is an outcome too, an exit of the interpreter included."""
+    """Return the outcome of a call. Every exception is an outcome too, including an exit of the interpreter."""
     try:
         return (VALUE, plain_result(function(*args, **kwargs)))
     except BaseException as error:  # noqa: BLE001 - an extension must not end its host
@@ -52,7 +52,7 @@ def capture(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Outco
 
 
 async def capture_async(function: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any) -> Outcome:
-    """Return what a coroutine comes to. Its cancellation is the caller's, and goes on to it."""
+    """Return the outcome of a coroutine. A cancellation belongs to the caller and is raised again."""
     try:
         return (VALUE, plain_result(await function(*args, **kwargs)))
     except (asyncio.CancelledError, GeneratorExit):
@@ -62,9 +62,9 @@ async def capture_async(function: Callable[..., Awaitable[Any]], /, *args: Any, 
 
 
 def describe(error: BaseException) -> Outcome:
-    """Return an exception as plain data, whatever its own code makes of being looked at: that must not get out.
+    """Return an exception as plain data, even if its own code misbehaves while it is read.
 
-    Nor must one of ours with facts that it cannot have: it is made again here, as the other side will do.
+    An error of ours is also rebuilt once here, as the receiver will do, to refuse invalid facts.
     """
     try:
         told: Outcome = plain(_described(error))
@@ -90,21 +90,21 @@ def _described(error: BaseException) -> Outcome:
 
 
 def _advice(error: BaseException) -> Iterator[str]:
-    """Yield what helps where the system refused a path that the guard permits."""
+    """Yield advice for a path that the guard permits and the system refuses."""
     if type(error) is PermissionError and error.errno in (EACCES, EPERM) and type(error.filename) is str:
         yield (
-            f"The guard permits {error.filename!r}, and the system refuses it: by the permissions of the file, or by "
-            "Landlock, whose lists for the application are made when it starts. "
+            f"The guard permits {error.filename!r}, but the system refuses it: through file permissions, or through "
+            "Landlock, whose rules for the application are set when it starts. "
             f"Run `democrai-sandbox explain --target {shlex.quote(error.filename)}` with the subject and the operation."
         )
 
 
 def release(outcome: Any) -> Any:
-    """Return the value of an outcome, or raise what it says. The outcome is copied first: an extension made it."""
+    """Return the value of an outcome, or raise its error. The outcome is copied first, because an extension made it."""
     kind, *facts = plain(outcome)
     if kind == VALUE:
         return facts[0]
-    raise _rebuilt(kind, facts)  # not by way of a variable here, which the error would keep, and itself with it
+    raise _rebuilt(kind, facts)  # not through a local variable: the error's traceback would keep the error alive
 
 
 def _rebuilt(kind: Any, facts: list[Any]) -> BaseException:
@@ -124,7 +124,7 @@ def _rebuilt(kind: Any, facts: list[Any]) -> BaseException:
 
 
 def problem_facts(error: InvalidInputError | errors.ResultInvalid) -> list[list[str | None]]:
-    """Return what is wrong with an input or a result as plain data."""
+    """Return the problems of an input or a result as plain data."""
     return [[item.pointer, item.message, item.suggestion] for item in error.problems]
 
 
@@ -160,7 +160,7 @@ def _denial(name: str, facts: dict[str, Any]) -> errors.SandboxDenied:
 
 
 def _refusal(name: str, message: str, *parts: str) -> SandboxError:
-    """Return another error of the sandbox, made of its parts or its text; one that cannot be is told by its name."""
+    """Return another error of the sandbox, rebuilt from its parts or its text; ``ExtensionFailed`` if that fails."""
     for kind in _ours(name):
         try:
             return kind(*(parts or (message,)))
@@ -170,15 +170,15 @@ def _refusal(name: str, message: str, *parts: str) -> SandboxError:
 
 
 def _parts(error: BaseException) -> tuple[str, ...]:
-    """Return what an error of ours is made of, where its class takes more than a text."""
+    """Return the constructor arguments of an error whose class takes more than a text."""
     parts = getattr(error, "parts", ())
     return tuple(part for part in parts if type(part) is str) if type(parts) is tuple else ()
 
 
 def know_errors() -> None:
-    """Settle which errors are this distribution's: those there are now, before any code of an extension is loaded.
+    """Save the error classes of this distribution before any code of an extension is loaded.
 
-    A class that an extension makes later can look like one of ours, and would be called here, outside its guard.
+    A class that an extension creates later can look like one of ours, and would be called here, outside its guard.
     """
     global _known  # noqa: PLW0603 - settled once
     if _known is None:
@@ -186,7 +186,7 @@ def know_errors() -> None:
 
 
 def _ours(name: str) -> tuple[type[SandboxError], ...]:
-    """Return the errors of this distribution with a name; a class that somebody else made up is not among them."""
+    """Return the errors of this distribution with a name, never a class of an extension."""
     return (_all_errors() if _known is None else _known).get(name, ())
 
 

@@ -1,4 +1,4 @@
-"""What extensions print: kept per subject, bounded, for the host to read; the host's own output is not touched."""
+"""Output of extensions: kept per subject, bounded, for the host to read. The host's own output is not affected."""
 
 from __future__ import annotations
 
@@ -22,32 +22,31 @@ _MOST_AT_ONCE = 8 * 1024
 
 
 class Printed(NamedTuple):
-    """What a subject printed last, and how much before it was dropped."""
+    """Latest output of a subject, and the number of dropped characters."""
 
     text: str
     dropped: int
-    """Characters that are no longer kept."""
+    """Number of dropped characters."""
 
 
 class Output:
-    """The latest output of each subject."""
+    """Latest output of each subject."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
         self._lock = threading.Lock()
         self._kept: dict[str, deque[str]] = {}
         self._sizes: dict[str, int] = {}
         self._dropped: dict[str, int] = {}
 
     def write(self, view: RawView | None, text: str, left_out: int = 0) -> None:
-        """Keep what guarded code printed: a service of the runtime."""
+        """Store the output of guarded code: a service of the runtime."""
         if view is None or type(text) is not str:
             return
         label = view.labels[-1]
         self.add(label, text[:_MOST_AT_ONCE], left_out + max(0, len(text) - _MOST_AT_ONCE))
 
     def add(self, label: str, text: str, dropped: int = 0) -> None:
-        """Keep a text of a subject; the oldest goes when there is too much."""
+        """Store output of a subject; drop the oldest beyond the limit."""
         with self._lock:
             kept = self._kept.setdefault(label, deque())
             kept.append(text)
@@ -60,13 +59,13 @@ class Output:
             self._dropped[label] = self._dropped.get(label, 0) + dropped
 
     def of(self, label: str) -> Printed:
-        """Return what a subject printed."""
+        """Return the output of a subject."""
         with self._lock:
             return Printed("".join(self._kept.get(label, ())), self._dropped.get(label, 0))
 
 
 def divert_output() -> None:
-    """Put streams in the place of ``sys.stdout`` and ``sys.stderr`` that tell who prints. Done by the host, once."""
+    """Replace ``sys.stdout`` and ``sys.stderr`` by streams that separate subjects. The host calls this once."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not None and not isinstance(stream, _Diverted):
@@ -74,7 +73,7 @@ def divert_output() -> None:
 
 
 class _Diverted(io.TextIOBase):
-    """The host's stream for the host; a door to the runtime for guarded code."""
+    """Stream that passes output of the host through, and sends output of guarded code to the runtime."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -83,7 +82,7 @@ class _Diverted(io.TextIOBase):
         if not is_guarded():
             return self._stream.write(text)
         exact = text if type(text) is str else "".join(text)
-        with suppress(SandboxError):  # a print must not fail because nobody keeps it
+        with suppress(SandboxError):  # a print must not fail because its output is not stored
             doors.call("output.write", exact[:_MOST_AT_ONCE], max(0, len(exact) - _MOST_AT_ONCE))
         return len(exact)
 

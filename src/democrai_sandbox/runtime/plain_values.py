@@ -1,7 +1,7 @@
-"""The values that a function of an extension may return, as plain data: one conversion for every way to run it.
+"""Conversion of an extension's results to plain data, the same for every way to run it.
 
-It runs inside the guard, as the subject: what it calls of an enum, a record or a date may be code of the extension.
-Only the copy that ``plain`` makes of the outcome leaves the guard, and has exact types.
+It runs inside the guard, as the subject, because methods of an enum, a record or a date may be code of the extension.
+Only the copy that ``plain`` makes of the outcome leaves the guard; it has exact types.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ if TYPE_CHECKING:
 
 _DEEPEST = 64
 _MOST_VALUES = 1_000_000
-"""As many as ``plain`` takes."""
+"""The limit of ``plain``."""
 
 
 def plain_result(value: Any) -> Any:
-    """Return a result as plain data, or raise ``ResultInvalid`` with the place of what is not.
+    """Return a result as plain data, or raise ``ResultInvalid`` with the location of the invalid value.
 
-    Besides plain data: an ``Enum`` is its value; a dataclass or named tuple an object of its fields; a date, time or
-    datetime its ISO 8601 text; a ``timedelta`` its seconds; a ``UUID``, ``Decimal`` or path its text. Tuples are lists.
+    Besides plain data: an ``Enum`` becomes its value; a dataclass or named tuple an object of its fields; a date, time
+    or datetime its ISO 8601 text; a ``timedelta`` its seconds; a ``UUID``, ``Decimal`` or path its text. Tuples become
+    lists.
     """
     try:
         try:
@@ -41,7 +42,7 @@ def plain_result(value: Any) -> Any:
 
 
 class _Conversion:
-    """Converts one result. What it does not know stays as it is, for ``plain`` to refuse with its place."""
+    """Converts one result. Unknown types stay as they are, so that ``plain`` refuses them with their location."""
 
     def __init__(self) -> None:
         self._left = _MOST_VALUES
@@ -91,7 +92,7 @@ def _scalar(value: Any) -> Any:
 
 
 def _loaded_kinds() -> Iterator[type]:
-    """Yield the types whose modules are loaded: nothing has a value of another, and no process loads them for this."""
+    """Yield the types whose modules are loaded. Without the module no such value can exist."""
     for module, name in (("uuid", "UUID"), ("decimal", "Decimal")):
         if module in sys.modules:
             yield getattr(sys.modules[module], name)

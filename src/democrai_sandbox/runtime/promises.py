@@ -1,8 +1,8 @@
-"""Futures for guarded code of what the host does meanwhile.
+"""Futures that guarded code gets for work of the host.
 
-Guarded code gets a bare future and nothing behind it: a task would show its frames, and with them what the host works
-with. That it was cancelled is looked for, because a callback on it would lead back as well. The work begins in a
-Context of its own on the host's loop, whatever loop or context guarded code has made current.
+Guarded code gets a bare future: a task would expose its frames, and with them objects of the host. Cancellation is
+polled, because a callback on the future would expose the host as well. The work starts in a new Context on the host's
+loop, independent of the loop or context that guarded code made current.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ _log = logging.getLogger(__name__)
 
 
 class Promises:
-    """Does work on the host's loop for callers on that loop, who get a future, and on other threads, who wait."""
+    """Runs work on the host's loop. Callers on that loop get a future; callers on other threads wait."""
 
     def __init__(self, what: str, *, patience: float = 30.0) -> None:
-        """``what`` names the service in errors; a thread waits no longer than ``patience`` seconds."""
+        """Set the name of the service for errors, and the timeout in seconds for waiting threads."""
         self._what = what
         self._patience = patience
         self._loop: asyncio.AbstractEventLoop | None = None
         self._working: set[asyncio.Task[None]] = set()
-        # The loop shows what it is to call, and a task what comes after it.
+        # The loop exposes its callbacks, and a task exposes its done callbacks.
         self._begin_there = hidden(self._begin)
         self._forget = hidden(self._working.discard)
 
     def open(self) -> None:
-        """Work on the loop that runs here, which is the host's."""
+        """Use the running loop, which is the host's."""
         self._loop = asyncio.get_running_loop()
 
     def promise(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Return a future of what the work comes to; on another thread than the loop's, what it came to."""
+        """Return a future of the result; on another thread than the loop's, return the result itself."""
         loop = self._loop
         if loop is None or loop.is_closed():
             work.close()
-            raise RuntimeServiceFailed(f"{self._what} is not served: the runtime is not running")
-        if asyncio._get_running_loop() is loop:  # noqa: SLF001 - get_running_loop raises where there is none
+            raise RuntimeServiceFailed(f"{self._what} is not available: the runtime is not running")
+        if asyncio._get_running_loop() is loop:  # noqa: SLF001 - get_running_loop raises without a loop
             future: asyncio.Future[Any] = loop.create_future()
             self._begin(loop, future, work)
             return future
@@ -60,7 +60,7 @@ class Promises:
             return waiting.result(self._patience)
         except TimeoutError:
             waiting.cancel()
-            raise RuntimeServiceFailed(f"{self._what} does not answer") from None
+            raise RuntimeServiceFailed(f"{self._what} did not answer within {self._patience:g} s") from None
 
     def _begin(self, loop: asyncio.AbstractEventLoop, future: AnyFuture, work: Coroutine[Any, Any, Any]) -> None:
         task = loop.create_task(self._settle(future, work), context=Context())
@@ -68,7 +68,7 @@ class Promises:
         task.add_done_callback(self._forget)
 
     async def _settle(self, future: AnyFuture, work: Coroutine[Any, Any, Any]) -> None:
-        """Work until it is done or nobody waits any more; then say what came of it."""
+        """Work until the task is done or the future is canceled; then set its result or error."""
         task = asyncio.ensure_future(work)
         try:
             while not task.done() and not future.cancelled():
@@ -85,7 +85,7 @@ class Promises:
             future.set_exception(self._bare(error))
 
     def _bare(self, error: BaseException) -> SandboxError:
-        """Return an error without the frames it passed through; what is none of ours stays in the host's log."""
+        """Return an error without its frames; log an error that is not ours and replace it."""
         if not isinstance(error, SandboxError):
             _log.error("%s failed", self._what, exc_info=error)
             return RuntimeServiceFailed(f"{self._what} failed in the runtime")

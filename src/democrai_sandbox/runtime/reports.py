@@ -1,8 +1,8 @@
-"""What the event loop reports of guarded code: told without running anything of it outside a guard.
+"""Error reports of the event loop about guarded code, formatted without running its code outside a guard.
 
-A callback or a task that fails is reported by the loop, which asks for the texts of whatever was involved: arguments,
-the future, the error. Those texts are made by code of whoever left the objects there. Here they are made inside a guard
-that allows nothing, and only they reach the host's own handler.
+The loop reports a failed callback or task and formats the objects involved: arguments, the future, the error. Their
+``repr`` is code of the extension. Here it runs inside a guard that allows nothing, and only the resulting text reaches
+the host's handler.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-_UNTOLD = "(its text cannot be had)"
+_UNTOLD = "(its text could not be read)"
 _LONGEST = 10_000
 
-_arguments = format_helpers._format_args_and_kwargs  # noqa: SLF001 - what Handle._run asks
+_arguments = format_helpers._format_args_and_kwargs  # noqa: SLF001 - Handle._run calls it
 
 
 def watch_reports(loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
-    """Have the reports of a loop pass by here; return what undoes it. Done by the host, when it starts."""
+    """Format the reports of a loop safely; return a function that undoes this. The host calls it when it starts."""
     before = loop.get_exception_handler()
 
     def handle(of: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -48,12 +48,12 @@ def watch_reports(loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
 
 
 def _safe_arguments(args: Any, kwargs: Any, **options: Any) -> str:
-    """Format arguments inside a guard; `options` are those of the interpreter's version (`debug` since 3.13)."""
+    """Format arguments inside a guard; `options` depend on the interpreter's version (`debug` since 3.13)."""
     return _text(partial(_arguments, **options), args, kwargs)
 
 
 def _told(context: dict[str, Any]) -> dict[str, Any]:
-    """Return a report in texts. An error of the interpreter's own, or of ours, with a plain text stays itself."""
+    """Return a report as text. A built-in error with plain arguments stays as it is."""
     error = context.get("exception")
     told: dict[str, Any] = {"message": _text(str, context.get("message", ""))}
     if isinstance(error, BaseException):
@@ -62,8 +62,8 @@ def _told(context: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_plain(error: BaseException) -> bool:
-    """Tell whether nobody's code runs when an error is shown: a class of the interpreter, with a text for arguments."""
-    args = BaseException.args.__get__(error)  # type: ignore[attr-defined] # not what the class says they are
+    """Return whether showing an error runs no foreign code: a built-in class with plain arguments."""
+    args = BaseException.args.__get__(error)  # type: ignore[attr-defined] # bypasses overrides of the class
     return type(error).__module__ == "builtins" and not type(error).__flags__ & 1 << 9 and _are_texts(args)
 
 
@@ -74,7 +74,7 @@ def _are_texts(args: Any) -> bool:
 def _described(error: BaseException) -> ExtensionFailed:
     try:
         outcome = plain(_nothing().run(describe, error))
-    except BaseException:  # noqa: BLE001 - whatever it does, it is only to be told
+    except BaseException:  # noqa: BLE001 - the error is only reported, even if reading it fails
         outcome = (FAILED, "Exception", _UNTOLD, "")
     kind, name, *facts = outcome
     trace = facts[1] if kind == FAILED else ""

@@ -1,4 +1,4 @@
-"""What goes on after an approval: an action or a task of the module that was stopped, for whom it was stopped."""
+"""Resume actions after an approval: an action or a task of the stopped module, run for its original caller."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 _TASK = "task"
 _SLACK = 5.0
-"""Seconds beyond a call's own limit: that one tells more when it strikes."""
+"""Seconds beyond a call's own timeout, whose error is more specific."""
 
 
 class ModuleResumes(Mapping[str, "ResumeHandler"]):
-    """The resume actions that there are: actions and tasks of the modules, by name or as ``module.name``.
+    """Resume actions by name: actions and tasks of the modules, as ``name`` or ``module.name``.
 
-    ``requester`` returns for whom an action goes on, ``timeout`` is the limit of a call in seconds. Nothing runs
+    ``requester`` returns the caller of an action, ``timeout`` is the limit of a call in seconds. Nothing runs
     before ``open``.
     """
 
@@ -44,7 +44,7 @@ class ModuleResumes(Mapping[str, "ResumeHandler"]):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def open(self) -> None:
-        """Call the modules from now on, on the loop that runs here."""
+        """Run actions from now on, on the running loop."""
         self._loop = asyncio.get_running_loop()
 
     def __getitem__(self, action: str) -> ResumeHandler:
@@ -52,7 +52,7 @@ class ModuleResumes(Mapping[str, "ResumeHandler"]):
             raise KeyError(action)
 
         def go_on(context: Any, *, origin: Origin, subject: Subject, request_id: str) -> object:
-            del request_id  # a module that must not do a thing twice has it in its context
+            del request_id  # a module that must not repeat an action stores the id in its context
             self._go_on(action, context, origin, subject)
             return None
 
@@ -69,7 +69,7 @@ class ModuleResumes(Mapping[str, "ResumeHandler"]):
         return sum(1 for _ in self)
 
     def _go_on(self, action: str, context: Any, origin: Origin, subject: Subject) -> None:
-        """Run it, and wait for its end; of a task, until it is recorded and will be run."""
+        """Run an action and wait for its end; for a task, wait until it is stored."""
         name, params = _own(action, subject), _params(context)
         caller = self._requester(origin)
         surfaces = self._modules.loaded(subject.name).surfaces
@@ -79,10 +79,10 @@ class ModuleResumes(Mapping[str, "ResumeHandler"]):
             self._wait(self._modules.action(subject.name, name, params, caller))
 
     def _wait(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Have it run on the loop; this thread is the one of the resumptions, and is there to wait."""
+        """Run work on the loop and wait for it on this thread, which only serves resume actions."""
         if self._loop is None or self._loop.is_closed():
             work.close()
-            raise RuntimeServiceFailed("nothing can go on: the runtime is not running")
+            raise RuntimeServiceFailed("cannot resume: the runtime is not running")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             future.result(self._timeout + _SLACK)
@@ -92,14 +92,14 @@ class ModuleResumes(Mapping[str, "ResumeHandler"]):
 
 
 def as_asked(origin: Origin) -> Caller:
-    """Return the requester as the request has it, without a role: a host that knows more says who they are by now."""
+    """Return the requester from the request, without a role. Hosts with accounts look up the current role instead."""
     return Caller(origin.user_id, origin.organization_id, origin.session_key, task_id=origin.task_id)
 
 
 def _own(action: str, subject: Subject) -> str:
-    """Return the action's name within its module: nobody has another module act, and what is narrowed no wider one."""
+    """Return the action's name within its module. A subject can resume only its own module, and only as that module."""
     if subject.kind is not SubjectKind.MODULE:
-        what = f"{subject} has no actions: only a module goes on by one"
+        what = f"{subject} has no actions: only a module can resume with one"
         raise InvalidInputError.of(what, pointer="/resume_action")
     module, dot, name = action.rpartition(".")
     if dot and module != subject.name:

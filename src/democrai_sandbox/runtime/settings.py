@@ -1,4 +1,4 @@
-"""What a host settles about its extensions."""
+"""Settings of a host for its extensions."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ if TYPE_CHECKING:
 
 
 _ISOLATED = (SubjectKind.MODULE, SubjectKind.TOOL)
-_WHY = dict.fromkeys(SubjectKind, "it runs with what calls it") | {
-    SubjectKind.ENGINE: "an engine has a process of its own anyway",
-    SubjectKind.EXTRACTOR: "an extractor has a process of its own anyway",
-    SubjectKind.AGENT: "it goes with its module",
-    SubjectKind.PIPELINE: "it goes with its module",
-    SubjectKind.TASK: "it goes with its module",
+_WHY = dict.fromkeys(SubjectKind, "it runs with its caller") | {
+    SubjectKind.ENGINE: "an engine always runs in a separate process",
+    SubjectKind.EXTRACTOR: "an extractor always runs in a separate process",
+    SubjectKind.AGENT: "it runs with its module",
+    SubjectKind.PIPELINE: "it runs with its module",
+    SubjectKind.TASK: "it runs with its module",
 }
 
 
 class McpApproval(StrEnum):
-    """What lets the runtime contact a registered MCP server."""
+    """Condition under which the runtime contacts a registered MCP server."""
 
     REGISTERED = "registered"
-    """An enabled entry of the registry does, unless the endpoint was denied to ``mcp:<name>``."""
+    """An enabled entry of the registry is enough, unless the endpoint was denied to ``mcp:<name>``."""
     REQUIRED = "required"
-    """The entry only limits what can be contacted; the endpoint has to be approved for ``mcp:<name>`` besides."""
+    """The endpoint must also be approved for ``mcp:<name>``."""
 
 
 class Isolation(StrEnum):
-    """Where the code of a subject runs."""
+    """Process in which the code of a subject runs."""
 
     IN_PROCESS = "in_process"
-    """In the host's own process, under its guard: the default for modules."""
+    """In the host's process, under its guard: the default for modules."""
     PROCESS = "process"
-    """In a worker process of its own."""
+    """In a separate worker process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeSettings:
-    """Where extensions are, where they keep their data, and how long they may take."""
+    """Folders of extensions and of their data, isolation, limits and timeouts."""
 
     data_dir: str
-    """Each subject has a folder of its own in it, such as ``modules/reports``; no subject reads another's."""
+    """Folder with one subfolder per subject, such as ``modules/reports``; subjects cannot read each other's."""
     modules_path: str | None = None
     engines_path: str | None = None
     extractors_path: str | None = None
@@ -57,29 +57,29 @@ class RuntimeSettings:
     extra_engine_dirs: tuple[str, ...] = ()
     extra_extractor_dirs: tuple[str, ...] = ()
     isolation: Mapping[str, str] = field(default_factory=dict)
-    """Modules and tools, such as ``module:reports``, and how they are isolated: ``process`` or ``in_process``."""
+    """Isolation of modules and tools, such as ``module:reports``: ``process`` or ``in_process``."""
     native_packages: tuple[str, ...] = ()
-    """Installed packages that may use ctypes and cffi for themselves, and so run native code for a subject."""
+    """Installed packages that may use ctypes and cffi, and so run native code for a subject."""
     call_timeout: float = 30.0
     """Seconds for a render, an action or a command."""
     load_timeout: float = 30.0
     """Seconds for importing an extension."""
     threads_per_subject: int = 8
-    """How many calls of functions that are not async one subject has under way; further ones wait."""
+    """Maximum concurrent calls of synchronous functions per subject; further calls wait."""
     capture_output: bool = True
-    """Keep what extensions print for the host to read, instead of letting it through to its own output."""
+    """Store the output of extensions for the host to read, instead of printing it."""
 
     mcp_approval: McpApproval = McpApproval.REGISTERED
     mcp_servers: Mapping[str, McpServer] = field(default_factory=dict, repr=False)
-    """MCP servers by name that are registered without an entry in the database. A URL may hold a secret."""
+    """Registered MCP servers by name, besides those in the database. A URL may contain a secret."""
     configurations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
     """Settings of engines and extractors, by subject such as ``engine:whisper``; they replace stored ones."""
 
     limits: Limits = NO_LIMITS
-    """How much each process of an extension may use; where its manifest says less, that counts."""
+    """Resource limits of each extension process; a lower limit in its manifest takes precedence."""
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense, all at once."""
+        """Reject invalid settings, and report all problems together."""
         problems = [*self._path_problems(), *self._isolation_problems(), *limit_problems(self.limits)]
         problems += [
             Problem(f"/{name}", "expected a positive number of seconds")
@@ -90,7 +90,7 @@ class RuntimeSettings:
             raise InvalidInputError(problems)
 
     def folders(self, kind: str) -> tuple[str, ...]:
-        """Return the folders in which extensions of a kind are looked for, the main one first."""
+        """Return the folders that contain extensions of a kind, the main one first."""
         main = {"module": self.modules_path, "engine": self.engines_path, "extractor": self.extractors_path}[kind]
         extra = {
             "module": self.extra_module_dirs,
@@ -100,7 +100,7 @@ class RuntimeSettings:
         return (*((main,) if main else ()), *extra)
 
     def data_of(self, subject: Subject) -> str:
-        """Return the folder of a subject's own data."""
+        """Return the data folder of a subject."""
         return str(Path(self.data_dir, f"{subject.kind}s", subject.name))
 
     def isolation_of(self, subject: Subject) -> Isolation:
@@ -109,7 +109,7 @@ class RuntimeSettings:
 
     @property
     def protected(self) -> tuple[str, ...]:
-        """What no subject reaches unless it is its own: data and code of all the others."""
+        """Paths that no subject reaches unless they are its own: data and code of all extensions."""
         kinds = ("module", "engine", "extractor")
         return (self.data_dir, *(folder for kind in kinds for folder in self.folders(kind)))
 

@@ -1,8 +1,8 @@
-"""Candidates beside what is in force: which subjects of this process have one, and where the two would have parted.
+"""Shadow runs: subjects of this process that have a candidate manifest, and the differences found.
 
-The guard decides by the present manifest, and tells here where the candidate's rules say something else. What an
-administrator has approved counts for both: only what would come out differently is a finding. Findings go to the store
-in batches, bounded, because a subject chooses how much it asks for.
+The guard decides by the current manifest and reports here where the candidate would decide differently. Approvals apply
+to both, so only a changed result is a finding. Findings go to the store in bounded batches, because a subject controls
+how many accesses it makes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 _LONGEST_TARGET = 2000
 _LONGEST_CHAIN = 24
 _LONGEST_NAME = 300
-"""A worker can say anything, and what it says is kept."""
+"""Limits the stored texts, which come from workers."""
 _MOST_SEEN = 2 * MOST_FINDINGS
 _IMPORT = "import"
 _PATIENCE = 1.0
@@ -46,7 +46,7 @@ _ASSETS = ("tool", "agent", "pipeline", "skill", "task")
 
 
 class _About(NamedTuple):
-    """What was seen, of whom and for whom: approvals are asked for with it."""
+    """An observed difference, with the subject and user of the access, to look up approvals."""
 
     run_id: str
     allowed: bool
@@ -67,12 +67,12 @@ class _Seen:
 
 
 class Shadows:
-    """The shadow runs of this process. ``saw`` is called by guards, from any thread; the rest by the host."""
+    """Shadow runs of this process. Guards call ``saw`` from any thread; the host calls the rest."""
 
     def __init__(self, store: RuntimeStore, node: AccessNode, apply: Apply) -> None:
-        """``apply`` has a subject held against the text of a candidate, or against nothing any more.
+        """Take ``apply``, which compares a subject with the text of a candidate, or ends the comparison.
 
-        It returns what the candidate declares for the checks of the host, as the view of a guard would have it.
+        It returns the rules of the candidate as JSON, for the host's own checks.
         """
         self._store = store
         self._node = node
@@ -81,17 +81,18 @@ class Shadows:
         self._runs: dict[str, ShadowRun] = {}
         """By the label of the subject."""
         self._candidates: dict[str, str] = {}
-        """What they declare, by the same."""
+        """Rules of the candidates as JSON, by the label of the subject."""
         self._seen: dict[_About, _Seen] = {}
         self._refreshing = Lock()
         self._writing = Lock()
         self._counting = Lock()
         self._behind = False
 
-    # ---- what is told ------------------------------------------------------------------------------------------------
+    # ---- reports
+    # ------------------------------------------------------------------------------------------------------
 
     def saw(self, question: AccessQuestion, allowed: bool) -> None:  # noqa: FBT001 - as the guard calls it
-        """Take note of a check in this process about which the candidate says something else."""
+        """Record a check in this process that the candidate decides differently."""
         for label in reversed(question.subject_chain):
             run = self._run_of(label)
             if run is not None:
@@ -99,23 +100,23 @@ class Shadows:
                 return
 
     def saw_in(self, label: str, question: AccessQuestion, *, allowed: bool, times: int) -> None:
-        """Take note of checks in the worker of a subject, which speaks for that subject alone."""
+        """Record checks in a worker, which reports for its own subject only."""
         run = self._run_of(label)
         if run is not None:
             self._count(run, question, allowed=allowed, times=times)
 
     def compare(self, view: RawView, what: Wish, allowed: Callable[[RawView], bool]) -> bool:
-        """Return what the rules of a view say, for a check that the host makes itself; the candidate is asked, too.
+        """Return the result of a check that the host makes itself; compare it with the candidate's.
 
-        ``allowed`` tells it of a view; what it says of the view itself is what counts.
+        ``allowed`` decides for a view. The result for ``view`` itself counts.
         """
         present = allowed(view)
         try:
             other = self._beside(view)
             if other is not None and allowed(other) is not present:
                 self._differ(view, what, allowed=present)
-        except Exception:  # noqa: BLE001 - whatever a candidate leads to, the check is not its affair
-            _log.exception("a candidate could not be asked")
+        except Exception:  # noqa: BLE001 - a failing candidate must not affect the check
+            _log.exception("the check of a candidate failed")
         return present
 
     def _differ(self, view: RawView, what: Wish, *, allowed: bool) -> None:
@@ -126,7 +127,7 @@ class Shadows:
         self.saw(question, allowed)
 
     def _beside(self, view: RawView) -> RawView | None:
-        """Return a view with candidates in the place of what their subjects declare; None where there is none."""
+        """Return a view with the rules of candidates instead of the current ones; None if no candidate applies."""
         if not self._candidates:
             return None
         links = tuple(
@@ -150,7 +151,7 @@ class Shadows:
             str(question.user_id or ""),
             str(question.session_key or ""),
         )
-        # Not for ever: a finaliser of a subject's may run on the very thread that has the lock.
+        # With a timeout: a finalizer of a subject may run on the very thread that holds the lock.
         if not self._counting.acquire(timeout=_PATIENCE):
             return
         try:
@@ -166,26 +167,27 @@ class Shadows:
         seen.last = now
 
     def _room_for(self, about: _About) -> _About:
-        """Return as what it is counted: where there is no room, as nothing in particular, as in the store."""
+        """Return the key to count under; beyond the maximum number of keys, a generic one, as in the store."""
         if about in self._seen or len(self._seen) < _MOST_SEEN:
             return about
         return _About(about.run_id, about.allowed, "", "", "", ("", ""), "", "")
 
-    # ---- what goes on ------------------------------------------------------------------------------------------------
+    # ---- state
+    # --------------------------------------------------------------------------------------------------------
 
     def changed(self) -> None:
-        """See with the next chore which runs go on: something has changed, and this may be it."""
+        """Read the running trials again with the next chore."""
         self._behind = True
 
     def refresh(self) -> None:
-        """See which runs go on now. A store that is away is asked again with the next chore."""
+        """Read the running trials. If the store is down, retry with the next chore."""
         with self._refreshing:
             self._behind = False
             try:
                 running = {str(run.subject): run for run in self._store.shadows(running=True)}
             except SandboxError as error:
                 self._behind = True
-                _log.warning("which candidates are tried could not be read: %s", error)
+                _log.warning("the running shadow runs could not be read: %s", error)
                 return
             self._follow(running)
 
@@ -204,18 +206,18 @@ class Shadows:
             if candidate is not None and declared:
                 self._candidates[str(subject)] = declared
         except SandboxError as error:
-            _log.warning("%s is not held against its candidate: %s", subject, error.diagnostics())
-        except Exception:  # noqa: BLE001 - whatever one candidate leads to, the others are no worse for it
-            _log.exception("%s is not held against its candidate", subject)
+            _log.warning("%s cannot be compared with its candidate: %s", subject, error.diagnostics())
+        except Exception:  # noqa: BLE001 - one failing candidate must not affect the others
+            _log.exception("%s cannot be compared with its candidate", subject)
 
     def chore(self) -> None:
-        """Write down what was seen; done about once per poll."""
+        """Store new findings; called about once per poll."""
         if self._behind:
             self.refresh()
         self.flush()
 
     def flush(self) -> None:
-        """Write down what was seen since the last time. What cannot be written now is written later."""
+        """Store the findings since the last call. On failure, keep them for the next call."""
         with self._writing:
             fresh: dict[_About, _Seen] = {}
             with self._counting:
@@ -230,7 +232,7 @@ class Shadows:
                     self._store.add_findings(run_id, findings.values())
                     written.add(run_id)
             except SandboxError as error:
-                _log.warning("what candidates would change could not be written: %s", error)
+                _log.warning("the findings of shadow runs could not be stored: %s", error)
                 self._put_back({about: one for about, one in seen.items() if about.run_id not in written})
 
     def _put_back(self, seen: dict[_About, _Seen]) -> None:
@@ -243,14 +245,14 @@ class Shadows:
                     known.last = max(known.last, times.last)
 
     def _is_approved(self, about: _About) -> bool:
-        """Return whether an approval allows it whatever the manifest says, so that nothing would change."""
+        """Return whether an approval allows the access under both manifests, so that nothing would change."""
         if about.resource_type == _IMPORT or not about.target:
             return False
         try:
             wanted = self._reader.read(about.resource_type, about.operation, about.target)
             found = self._node.snapshot.find(about.subject, wanted, about.session_key, time_ns() // 1000)
         except InvalidInputError:
-            return False  # what no rule could name nobody can have approved
+            return False  # an invalid target cannot have been approved
         return found is not None and ANSWERS[found.code].allowed
 
 
@@ -261,7 +263,7 @@ def _finding(about: _About, seen: _Seen) -> Finding:
 
 
 def _add(found: dict[str, Finding], finding: Finding) -> None:
-    """Put together what differs only in for whom it was."""
+    """Merge findings that differ only in the user."""
     known = found.get(finding.digest)
     if known is not None:
         first, last = min(known.first_seen, finding.first_seen), max(known.last_seen, finding.last_seen)

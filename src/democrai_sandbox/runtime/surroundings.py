@@ -1,4 +1,4 @@
-"""What the access-policy service sees of the process it runs in: whom it serves, and the guard around a caller."""
+"""View of the access-policy service on the process it runs in: the served caller, and the guard of a caller."""
 
 from __future__ import annotations
 
@@ -26,34 +26,35 @@ if TYPE_CHECKING:
 
 @contextmanager
 def serving(caller: Caller) -> Iterator[None]:
-    """Serve a request for somebody, in this task and all that it starts. Refused inside a guard.
+    """Serve a request on behalf of a caller, in this task and all tasks it starts. Refused inside a guard.
 
-    The core keeps it, and puts it back whenever guarded code is left: the host never acts for whom a subject put in.
+    The core stores the caller and restores it when guarded code is left, so that a subject cannot change it for the
+    host.
     """
     if type(caller) is not Caller:
-        raise TypeError("a request is served for a Caller")
+        raise TypeError("expected a Caller")
     with serve(caller):
         yield
 
 
 class GuardSurroundings:
-    """Where the service is asked from, as the guard and the request context know it."""
+    """Context in which the service is asked, as the guard and the served request define it."""
 
     def caller(self) -> Caller | None:
-        """Return the identity of the request that is being served; None outside any."""
+        """Return the identity of the served request; None outside a request."""
         present = served()
         return present if type(present) is Caller else None
 
     def is_guarded(self) -> bool:
-        """Return whether something guards the calling code."""
+        """Return whether a guard applies to the calling code."""
         return is_guarded()
 
     def place_of(self, path: str) -> str:
-        """Return where a path leads, as the guard finds it."""
+        """Return the location of a path, as the guard resolves it."""
         return location_of(path)
 
     def guard(self) -> GuardView | None:
-        """Return what guards the calling code; None for code of the host."""
+        """Return the guard of the calling code; None for code of the host."""
         return current_guard()
 
     def ask(
@@ -66,7 +67,7 @@ class GuardSurroundings:
         resume_action: str,
         resume_context: str | None,
     ) -> AccessDecision:
-        """Ask through the guard, which puts the question to the service outside itself."""
+        """Ask through the guard, which forwards the question to the service outside itself."""
         return ask_external_access(
             resource_type,
             operation,
@@ -77,5 +78,5 @@ class GuardSurroundings:
         )
 
     def outside(self) -> AbstractContextManager[Any]:
-        """Return a context outside the guard; refused to guarded code that the host did not register."""
+        """Return a bypass context; refused to guarded code that the host did not register."""
         return process_guard_bypass_context()

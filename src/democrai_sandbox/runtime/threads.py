@@ -1,7 +1,7 @@
-"""Threads for functions that are not async: each subject has its own, so one that never returns holds up only itself.
+"""Threads for synchronous functions. Each subject has separate threads, so one that never returns blocks only itself.
 
-The threads are the host's and unguarded; each job brings its guard. They are daemons: the executor of the standard
-library would wait at the end of the process for a call that never comes back.
+The threads belong to the host and are unguarded; each job enters its guard. They are daemons, because the executor of
+the standard library would wait at exit for a call that never returns.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ _Job = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", "Callable[..., An
 
 
 class Threads:
-    """A few threads that take jobs from one queue, started when they are needed."""
+    """A bounded number of threads that take jobs from one queue, started on demand."""
 
     def __init__(self, most: int, name: str) -> None:
-        """Settle how many there may be."""
+        """Set the maximum number of threads, and their name."""
         self._most = most
         self._name = name
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._started = 0
         self._idle = 0
-        # Threads can be listed, with their functions; one that led to the queue would let guarded code put jobs in.
+        # Threads can be listed with their functions; access to the queue would let guarded code add jobs.
         self._serve = hidden(self._work)
 
     def submit(self, function: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
-        """Run a function in a thread and return its future on the running loop. It may be abandoned, not stopped."""
+        """Run a function in a thread and return its future on the running loop. It can be abandoned, not stopped."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         with self._lock:
@@ -48,7 +48,7 @@ class Threads:
         return future
 
     def stop(self) -> None:
-        """Let idle threads end; one that is busy ends after its job."""
+        """Stop idle threads; a busy thread stops after its job."""
         with self._lock:
             for _ in range(self._started):
                 self._jobs.put(None)
@@ -59,11 +59,11 @@ class Threads:
             loop, future, function, args = job
             try:
                 outcome, error = function(*args), None
-            except BaseException as raised:  # noqa: BLE001 - whoever waits gets it
+            except BaseException as raised:  # noqa: BLE001 - the waiting caller gets it
                 outcome, error = None, raised
             with self._lock:
                 self._idle += 1
-            with suppress(RuntimeError):  # the loop is closed, nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed, so no caller waits
                 loop.call_soon_threadsafe(_settle, future, outcome, error)
             del job, future, function, args, outcome, error
 

@@ -1,4 +1,4 @@
-"""Servers that hang, close, answer garbage, redirect, flood: each is one typed error, in time, and the host goes on."""
+"""Servers that hang, close, answer garbage, redirect, flood: one typed error each, in time; the host keeps working."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.services.golden import sentence
 HOST = os.path.join(os.path.dirname(__file__), "host.py")
 
 QUICK, PATIENT = 700, 15_000
-"""Timeouts in milliseconds: for what never comes (the odd server is silent for 20 s), and for a busy machine."""
+"""Timeouts in milliseconds: for missing answers (the odd server is silent for 20 s), and for a busy machine."""
 
-# Path, how the error begins, and a value that it names.
+# Path, beginning of the error, and a value that it names.
 UNREACHABLE = "McpUnreachable: mcp_server_unreachable:odd: "
 TIMEOUT = "McpTimeout: mcp_server_timeout:odd: "
 PROTOCOL = "McpProtocolError: mcp_protocol_error:odd: "
@@ -25,8 +25,8 @@ FAILED = "McpToolFailed: mcp_tool_failed:odd: "
 LOCKED = f"NetworkDenied: {EXTERNAL_URL_LOCKED} (sandbox_network_denied:odd:"
 
 CASES = {
-    "hangs": ("/hang", TIMEOUT, "0.7 s, connecting"),
-    "hangs in the call": ("/say/late", TIMEOUT, "0.7 s, answering"),
+    "hangs": ("/hang", TIMEOUT, "0.7 s while connecting"),
+    "hangs in the call": ("/say/late", TIMEOUT, "0.7 s while answering"),
     "closes at once": ("/cut/nothing", UNREACHABLE, ""),
     "closes in the headers": ("/cut/headers", UNREACHABLE, ""),
     "closes in the body": ("/cut/body", UNREACHABLE, ""),
@@ -60,7 +60,7 @@ SENTENCES = (
     *("sends a million lists", "nests deep", "sends no number", "never ends its list", "has too many tools"),
     *("has two of a name", "has a hidden name"),
 )
-"""Errors whose texts are our own: those of the libraries vary with their versions."""
+"""Errors with our own texts: those of the libraries vary with their versions."""
 LIBRARY = [(r"(the answer|no JSON): .*", r"\1")]
 LISTED = ["/say/pages", "/say/many", "/say/twins", "/say/hidden", "/flood/body"]
 SLOW = ["/hang", "/say/late", "/sse/silent"]
@@ -74,20 +74,20 @@ def odd_story(world):
 
         async def meet():
             for name, path in cases.items():
-                # What is in the query is a secret: it must not show up in an error.
+                # The query is a secret: it must not appear in an error.
                 url = f"{origin}{path}{'&' if '?' in path else '?'}key=SECRETKEY"
                 host.change("odd", endpoint_url=url, timeout_ms=QUICK if path in slow else PATIENT)
                 for _ in range(5 if path == "/say/late" else 1):
                     said[name] = await (host.tools("odd") if path in listed else host.call("odd"))
                     if "connecting" not in said[name]:
-                        break  # else it was slow before it could be late
+                        break  # otherwise it was slow before it could be late
 
         asyncio.run(meet())
     return said
 
 
 def test_what_goes_wrong_is_told_as_what_it_is(case, odd):
-    """One typed error, which names the server and does not repeat its secrets, within the server's time."""
+    """One typed error, which names the server and does not repeat its secrets, within the server's timeout."""
     said = case.run(odd_story, odd, {name: path for name, (path, _, _) in CASES.items()}, LISTED, SLOW)
     for name, (_, begins, value) in CASES.items():
         found = said[name]
@@ -116,7 +116,7 @@ def redirects(odd):
 
 
 def test_redirects_elsewhere_are_not_followed(case, odd):
-    """Another origin is named and not contacted; another path of the same origin is denied by the guard."""
+    """Another origin is named and not contacted; the guard denies another path of the same origin."""
     paths = {**redirects(odd), "another path": "/redirect?to=/elsewhere", "as a page": "/redirect?to=/x&status=302"}
     found = case.run(odd_story, odd, paths, [], SLOW)
     for name, place in (
@@ -156,7 +156,7 @@ def sse_story(world):
 
 
 SSE_CASES = {
-    "silent": ("/sse/silent", TIMEOUT, "0.7 s, connecting"),
+    "silent": ("/sse/silent", TIMEOUT, "0.7 s while connecting"),
     "closes": ("/sse/closes", "Mcp", ""),
     "elsewhere": ("/sse/elsewhere", REDIRECTED, "http://127.0.0.2:1/messages"),
     "sibling": ("/sse/sibling", LOCKED, ""),
@@ -166,7 +166,7 @@ SSE_CASES = {
 
 
 def test_sse_servers_go_wrong_too(case, odd):
-    """A path for messages that is not below the endpoint is a target of its own: it has to be approved."""
+    """A message path that is not below the endpoint is a separate target, which has to be approved."""
     said = case.run(sse_story, odd, {name: path for name, (path, _, _) in SSE_CASES.items()})
     for name, (_, begins, value) in SSE_CASES.items():
         assert said[name].startswith(begins), name
@@ -192,14 +192,14 @@ def clever_story(world):
 
 
 def test_clever_answers_are_data(case, odd):
-    """Nothing in them is followed, resolved or run, and a schema of the server's does not hold the host up."""
+    """Nothing in them is followed, resolved or run, and a schema of the server does not block the host."""
     said = case.run(clever_story, odd)
     found = said["clever"]
     assert set(found) == {"content", "structured"}
     assert found["structured"]["$ref"] == "file:///etc/passwd"
     assert found["content"][1]["uri"] == "file:///etc/passwd"
     assert said["moved"] == found
-    # Checked by the server's pattern, this text would keep the host for longer than the tests last.
+    # Checking this text against the server's pattern would take longer than the whole test suite.
     assert said["pattern"]["structured"]["text"].endswith("a!")
     assert said["ask"] == {"content": [{"type": "text", "text": "asked"}]}
     assert said["twice"]["structured"] == {"value": 2}
@@ -255,7 +255,7 @@ def cancel_story(world):
 
 
 def test_a_cancelled_call_leaves_nothing_behind(case, odd, servers):
-    """No guard, no task, no place taken; the next calls work, as many at once as a subject may have."""
+    """No guard, no task, no occupied slot; the next calls work, up to the limit of concurrent calls."""
     said = case.run(cancel_story, odd, servers["streamable_http"])
     assert said["in the call"] == ["cancelled", True, False, True]
     assert said["connecting"] == ["cancelled", True, False, True]
@@ -282,7 +282,7 @@ def away_story(world):
 
 
 def test_a_server_that_is_away_is_unreachable(case):
-    """Nobody listens there, or its name is unknown."""
+    """The port is closed, or the name is unknown."""
     away, nowhere = case.run(away_story)
     assert away.startswith("McpUnreachable: mcp_server_unreachable:away: ")
     assert nowhere.startswith("McpUnreachable: mcp_server_unreachable:nowhere: ")

@@ -127,4 +127,4 @@ def _check(task: Task, visitor: Visitor) -> Task:
     """Return a task that somebody may see; of another's it is not told that there is one."""
     if visitor.may_decide or (task.origin.user_id and task.origin.user_id == visitor.caller.user_id):
         return task
-    raise TaskUnknown(f"there is no task {task.id}")
+    raise TaskUnknown(f"unknown task {task.id}")

@@ -112,7 +112,7 @@ def _own(sandbox: Sandbox, visitor: Visitor, task_id: str) -> Task:
 def _check_own(visitor: Visitor, task: Task) -> None:
     """Have a task of somebody else not be there, unless this is somebody who may see them all."""
     if not visitor.may_decide and task.origin.user_id != visitor.caller.user_id:
-        raise TaskUnknown(f"there is no task {task.id}")
+        raise TaskUnknown(f"unknown task {task.id}")
 
 
 def _asked(sandbox: Sandbox, visitor: Visitor, task: Task) -> tuple[AccessRequest, ...]:

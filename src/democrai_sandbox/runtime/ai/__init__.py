@@ -1,3 +1,3 @@
-"""Tools, agents and pipelines: each runs as a subject of its own, inside whatever calls it."""
+"""Tools, agents and pipelines: each runs as a separate subject, inside its caller."""
 
 from __future__ import annotations

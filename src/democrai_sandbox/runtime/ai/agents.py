@@ -1,6 +1,7 @@
-"""The agent's loop: ask the model, call the tools it wants, tell it what came of them, until it has an answer.
+"""Loop of an agent: ask the model, call the requested tools, return their results, until the model answers.
 
-It runs inside the agent's guard, and each tool inside its own on top of that. What the model says is only ever a wish.
+The loop runs inside the agent's guard, and each tool inside its own guard on top. The model can only request tool
+calls.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.guard import Entrance
 
 LONGEST_RESULT = 100_000
-"""Characters of a tool's result that a model gets to see."""
+"""Maximum characters of a tool's result that are sent to a model."""
 _ROLES = ("system", "user", "assistant")
 
 
@@ -34,7 +35,7 @@ class ToolLink(NamedTuple):
     """A tool of an agent."""
 
     label: str
-    """The subject that it runs as: ``tool:demo.peek``."""
+    """Subject that it runs as: ``tool:demo.peek``."""
     entrance: Entrance
 
 
@@ -47,12 +48,12 @@ class AgentPlan(NamedTuple):
     model: Model
     offers: tuple[ToolOffer, ...]
     tools: Mapping[str, ToolLink]
-    """By the name that the model is told."""
+    """Tools by the name that the model uses."""
     limits: Limits
 
 
 def agent_body(plan: AgentPlan) -> Callable[[dict[str, Any]], Awaitable[Outcome]]:
-    """Return what runs inside the agent's guard: its outcome is the text, the turns, the calls and the denials."""
+    """Return the function that runs inside the agent's guard. Its outcome has the text, turns, calls and denials."""
     prompt = caller(plan.prompt)
 
     async def run(given: dict[str, Any]) -> Outcome:
@@ -64,13 +65,13 @@ def agent_body(plan: AgentPlan) -> Callable[[dict[str, Any]], Awaitable[Outcome]
                     return outcome
                 return (VALUE, await _Conversation(plan, patience, opening(plan, outcome[1], given)).run())
         except TimeoutError:
-            raise RunStopped(f"agent {plan.name} had no answer after {plan.limits.seconds:g} s") from None
+            raise RunStopped(f"agent {plan.name} did not finish within {plan.limits.seconds:g} s") from None
 
     return run
 
 
 def opening(plan: AgentPlan, prompt: Any, given: dict[str, Any]) -> list[Message]:
-    """Return the first messages: the instructions, and what the agent's function made of its arguments."""
+    """Return the first messages: the instructions, and the prompt that the agent's function returned."""
     messages = [Message("system", plan.instructions)] if plan.instructions else []
     if prompt is None:
         prompt = json.dumps(given, ensure_ascii=False)
@@ -78,8 +79,8 @@ def opening(plan: AgentPlan, prompt: Any, given: dict[str, Any]) -> list[Message
         return [*messages, Message("user", prompt)]
     if type(prompt) is list and prompt and all(map(_is_message, prompt)):
         return [*messages, *(Message(item["role"], item["text"]) for item in prompt)]
-    expected = f"a text, nothing, or messages with a role ({', '.join(_ROLES)}) and a text"
-    raise InvalidInputError.of(f"the function of agent {plan.name} returns its prompt: {expected}")
+    expected = f"a text, None, or a list of messages with a role ({', '.join(_ROLES)}) and a text"
+    raise InvalidInputError.of(f"the function of agent {plan.name} must return a prompt: {expected}")
 
 
 def _is_message(item: Any) -> bool:
@@ -116,33 +117,33 @@ class _Conversation:
             for call in reply.tool_calls:
                 self._calls += 1
                 if self._calls > limits.tool_calls:
-                    raise RunStopped(f"agent {self._plan.name} wanted more than {limits.tool_calls} calls of tools")
+                    raise RunStopped(f"agent {self._plan.name} requested more than {limits.tool_calls} tool calls")
                 self._messages.append(Message("tool", await self._answer(call), (), call.id))
-        raise RunStopped(f"agent {self._plan.name} had no answer after asking its model {limits.turns} times")
+        raise RunStopped(f"agent {self._plan.name} did not finish within {limits.turns} turns")
 
     async def _reply(self) -> Message:
         try:
             reply = await self._plan.model.complete(tuple(self._messages), self._plan.offers)
         except SandboxError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever a model raises
-            # Only the name: the text may hold what the model was set up with.
+        except Exception as error:  # noqa: BLE001 - a model may raise anything
+            # Only the name, because the text may contain the model's settings.
             raise ModelFailed(f"the model of agent {self._plan.name} raised {type(error).__name__}") from None
         if not _is_reply(reply):
             raise ModelFailed(f"the model of agent {self._plan.name} did not answer with a Message")
         return reply
 
     async def _answer(self, call: ToolCall) -> str:
-        """Return what the model is told about a call of a tool."""
+        """Return the message that tells the model the result of a tool call."""
         tool = self._plan.tools.get(call.name)
         if tool is None:
             close = nearest(call.name, self._plan.tools)
             hint = f"; did you mean {close!r}?" if close else ""
-            return _error("unknown_tool", f"there is no tool {shown(call.name)}{hint}")
+            return _error("unknown_tool", f"unknown tool {shown(call.name)}{hint}")
         try:
             arguments = json.loads(call.arguments or "{}")
         except (ValueError, RecursionError) as error:
-            return _error("invalid_arguments", f"the arguments are no JSON: {error}")
+            return _error("invalid_arguments", f"the arguments are not valid JSON: {error}")
         outcome = await self._called(tool.entrance, arguments)
         return outcome if isinstance(outcome, str) else self._told(tool.label, outcome)
 
@@ -156,14 +157,14 @@ class _Conversation:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            return _error("tool_failed", "the tool gave up")  # it raised that itself: nobody cancelled anything
+            return _error("tool_failed", "the tool canceled itself")  # it raised CancelledError without a cancellation
         finally:
             self._patience.end()
         self._patience.check()
         return outcome
 
     def _told(self, label: str, outcome: Outcome) -> str:
-        """Return an outcome as the model is told of it; what no model can help ends the run."""
+        """Return an outcome as a message for the model; raise errors that end the run."""
         try:
             return _result(settled(outcome))
         except SandboxDenied as denial:
@@ -182,7 +183,7 @@ class _Conversation:
 def denial_facts(label: str, denial: SandboxDenied) -> dict[str, Any]:
     """Return a denial of a tool as plain data, for the report of a run.
 
-    Code of the tool could have raised it: it is believed about whom it is about only as far as that is below the tool.
+    Code of the tool could have raised it, so its call chain is used only if it begins with the tool's own chain.
     """
     view = current_view()
     known = [*(view[1] if view else ()), label]
@@ -203,10 +204,10 @@ def _result(value: Any) -> str:
     try:
         text = value if type(value) is str else json.dumps(value, ensure_ascii=False)
     except TypeError:
-        return _error("invalid_result", "the result holds bytes, which cannot be shown")
+        return _error("invalid_result", "the result contains bytes, which cannot be sent to a model")
     if len(text) <= LONGEST_RESULT:
         return text
-    return f"{text[:LONGEST_RESULT]}\n[{len(text) - LONGEST_RESULT} more characters are left out]"
+    return f"{text[:LONGEST_RESULT]}\n[{len(text) - LONGEST_RESULT} more characters omitted]"
 
 
 def _error(code: str, message: str) -> str:

@@ -1,6 +1,6 @@
-"""In the worker process of a module: its tools, agents and pipelines run there, the models stay with the host.
+"""Worker side of a module's tools, agents and pipelines: they run here, the models stay with the host.
 
-Needs nothing but the standard library, as all that a worker imports.
+Needs only the standard library, like everything that a worker imports.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ if TYPE_CHECKING:
 
 
 class Whose(NamedTuple):
-    """The module of a worker, as its specification has it."""
+    """Module of a worker, from its specification."""
 
     name: str
     folder: str
     access: str
-    """The rules of its manifest, as JSON."""
+    """Rules of its manifest as JSON."""
     allowed_imports: tuple[str, ...]
     own_read: tuple[str, ...]
     own_write: tuple[str, ...]
     recorded: bool = False
-    """Whether a manifest is to be proposed for it: then what is declared inside may go beyond the present one."""
+    """Whether the module is recorded for a proposal; then its assets may declare more than its manifest."""
 
 
 class Opened(NamedTuple):
-    """What a module declared, usable in this process."""
+    """Declared functions of a module, usable in this process."""
 
     surfaces: tuple[Surface, ...]
-    """As the host may call them."""
+    """Surfaces that the host may call."""
     assets: tuple[Asset, ...]
     own: tuple[AccessRule, ...]
-    """The rules for the places that the runtime gives to the module."""
+    """Rules for the folders that the runtime gives to the module."""
 
     def required(self) -> Iterator[list[Any]]:
-        """Yield what the manifest has to declare because tools, agents or pipelines do: as something noticed."""
+        """Yield accesses that the manifest has to declare because tools, agents or pipelines declare them."""
         covered = Coverage(self.own)
         for asset in self.assets:
             for rule in asset.declaration.access or ():
@@ -73,9 +73,9 @@ class Opened(NamedTuple):
 
 
 def open_apart(whose: Whose, surfaces: Iterable[Surface]) -> Opened:
-    """Make what a module declared usable in this process.
+    """Make the declared functions of a module usable in this process.
 
-    Done outside every guard, after the module was imported. A declaration that is wrong is refused as the host would.
+    Call it outside every guard, after the module was imported. Invalid declarations are refused as in the host.
     """
     taken = tuple(surfaces)
     wanted = {surface.options.get("model") for surface in taken if surface.kind == "agent"}
@@ -98,7 +98,7 @@ def open_apart(whose: Whose, surfaces: Iterable[Surface]) -> Opened:
 
 
 def hold_against_nothing(assets: Iterable[Asset]) -> None:
-    """Have what the declarations of assets allow compared with no rules at all, so that each use of them is told."""
+    """Compare the checks of assets with empty rules, so that each use of their declarations is reported."""
     for asset in assets:
         if asset.declaration.access is not None:
             nothing = Section(allowed_imports=asset.declaration.allowed_imports)
@@ -106,7 +106,7 @@ def hold_against_nothing(assets: Iterable[Asset]) -> None:
 
 
 def open_tool(name: str, surfaces: Iterable[Surface]) -> tuple[Surface, ...]:
-    """Return the one surface of the worker of a tool, to be called with plain arguments; it answers with outcomes."""
+    """Return the only surface in the worker of a tool; it takes plain arguments and returns outcomes."""
     short = name.rpartition(".")[2]
     for surface in surfaces:
         if (surface.kind, surface.name) == ("tool", short):
@@ -122,7 +122,7 @@ def _plainly(body: Body) -> Callable[..., Any]:
 
 
 def _callable(surface: Surface, module: str, runtime: AiRuntime) -> Surface:
-    """Return a surface that leads through the entrance: called as the module, it becomes the subject it is."""
+    """Return a surface that enters the asset's own guard when the module calls it."""
     entrance = runtime.entrance(None, surface.kind, f"{module}.{surface.name}")
     return surface._replace(function=cast("FunctionType", _through(entrance)))
 
@@ -135,18 +135,18 @@ def _through(entrance: Entrance) -> Callable[..., Any]:
 
 
 class RemoteModel:
-    """A model of the host's. The host asks it as the agent that is asking here, and under what that may use."""
+    """A model of the host. The host asks it as the agent that asks here, with the rights of that agent."""
 
     def __init__(self, name: str) -> None:
-        """Take the name by which the host has it."""
+        """Take the model's name in the host."""
         self._name = name
 
     async def complete(self, messages: tuple[Message, ...], tools: tuple[ToolOffer, ...]) -> Message:
-        """Have the host ask for the next message."""
+        """Ask the host for the next message."""
         said = [[role, text, [list(call) for call in calls], to] for role, text, calls, to in messages]
         offers = [[name, about, dict(parameters)] for name, about, parameters in tools]
         given = doors.call("ai.complete", self._name, said, offers)
-        answer = await given if asyncio.isfuture(given) else given  # a stand-in of a test answers at once
+        answer = await given if asyncio.isfuture(given) else given  # a test host answers directly
         if answer[0] != "said":
             raise ModelFailed(answer[1])
         _, text, calls = answer

@@ -1,4 +1,4 @@
-"""The registry of tools, agents and pipelines, by kind and name."""
+"""Registry of tools, agents and pipelines, by kind and name."""
 
 from __future__ import annotations
 
@@ -19,56 +19,55 @@ if TYPE_CHECKING:
 
 
 class Asset(NamedTuple):
-    """A tool, an agent or a pipeline as it was declared."""
+    """A declared tool, agent or pipeline."""
 
     kind: AssetKind
     name: str
-    """``<module>.<name>`` when a module declares it; as it was given when the host does."""
+    """``<module>.<name>`` if a module declares it; the given name if the host does."""
     module: str | None
     function: Callable[..., Any]
-    """Belongs to the module: called inside a guard of its own only."""
+    """Function of the module; called only inside the asset's guard."""
     schema: Mapping[str, Any]
     declaration: Declared
     shared: bool = False
-    """Whether other modules may use it as well. What the host registers is there for all."""
+    """Whether other modules may use it as well. Assets of the host are available to all."""
     tools: tuple[str, ...] = ()
     model: str = ""
     instructions: str = ""
     limits: Limits = Limits()
     steps: tuple[str | Callable[..., Any], ...] = ()
     seconds: float | None = None
-    """How long a pipeline may take."""
+    """Timeout of a pipeline."""
     places: tuple[str, ...] = ()
-    """The folders that the runtime gave to the module: shut to all others, whatever they declare."""
+    """Folders that the runtime gave to the module; no declaration of another subject opens them."""
 
     @property
     def label(self) -> str:
-        """The subject that it runs as: ``tool:demo.collect``."""
+        """Subject that it runs as: ``tool:demo.collect``."""
         return f"{self.kind.value}:{self.name}"
 
     @property
     def short(self) -> str:
-        """Its name without that of its module."""
+        """Name without the module's name."""
         return self.name if self.module is None else self.name.removeprefix(f"{self.module}.")
 
     def is_open_to(self, module: str | None) -> bool:
-        """Tell whether a module may use it."""
+        """Return whether a module may use it."""
         return self.shared or self.module is None or self.module == module
 
 
 class Assets:
-    """What is registered. A name stands for one asset of its kind."""
+    """Registered assets. Names are unique within a kind."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
         self._found: Mapping[str, Asset] = MappingProxyType({})
 
     def __iter__(self) -> Iterator[Asset]:
-        """Yield all assets in the order in which they were added."""
+        """Yield all assets in the order of their registration."""
         return iter(self._found.values())
 
     def add(self, assets: Iterable[Asset]) -> None:
-        """Add all of them, or none when a name is taken."""
+        """Add all assets, or none if a name is taken."""
         added = dict(self._found)
         problems = []
         for asset in assets:
@@ -82,18 +81,18 @@ class Assets:
         self._found = MappingProxyType(added)
 
     def forget(self, module: str) -> None:
-        """Drop what a module declared."""
+        """Remove the assets of a module."""
         kept = {key: asset for key, asset in self._found.items() if asset.module != module}
         self._found = MappingProxyType(kept)
 
     def get(self, kind: AssetKind, name: str) -> Asset | None:
-        """Return the asset of exactly this name."""
+        """Return the asset with exactly this name."""
         return self._found.get(f"{kind.value}:{name}")
 
     def resolve(self, kind: AssetKind, name: str, module: str | None) -> Asset:
-        """Return the asset that a module means: one of its own before one of another's.
+        """Return the asset that a module names: its own assets take precedence over shared ones.
 
-        What is there but not open to the module is answered like what is not there.
+        An asset that the module may not use gives the same error as an unknown one.
         """
         own = None if module is None else self.get(kind, f"{module}.{name}")
         found = own or self.get(kind, name)
@@ -102,4 +101,4 @@ class Assets:
         names = {asset.name for asset in self if asset.kind is kind and asset.is_open_to(module)}
         names |= {asset.short for asset in self if asset.kind is kind and asset.module == module}
         close = nearest(name, sorted(names))
-        raise AssetUnknown(f"there is no {kind} {name!r}" + (f"; did you mean {close!r}?" if close else ""))
+        raise AssetUnknown(f"unknown {kind} {name!r}" + (f"; did you mean {close!r}?" if close else ""))

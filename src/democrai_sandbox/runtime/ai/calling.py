@@ -1,8 +1,7 @@
-"""Calls between tools, agents and pipelines: what goes in is plain and checked, what comes out is an outcome.
+"""Calls between tools, agents and pipelines: arguments are plain data and checked, results are outcomes.
 
-Everything here runs inside the guard of one of them, or of the module that calls one. An outcome is that of
-``runtime.outcomes``, or one of the three forms below; it is plain data, so no level ever holds an object that another
-one made.
+Everything here runs inside the guard of an asset, or of the module that calls one. An outcome is one of
+``runtime.outcomes``, or one of the three forms below. It is plain data, so objects never cross between subjects.
 """
 
 from __future__ import annotations
@@ -34,30 +33,30 @@ ARGUMENTS = "arguments"
 STOPPED = "stopped"
 """An error of this package: its code and its text."""
 STEP = "step"
-"""A step of a pipeline came to nothing: its number, its name, and its own outcome."""
+"""A step of a pipeline failed: its number, its name, and its own outcome."""
 
 
 class Called(NamedTuple):
-    """A function of a subject's, which is only ever called inside that subject's guard."""
+    """A function of a subject, called only inside that subject's guard."""
 
     function: Callable[..., Any]
     is_async: bool
     typed: bool = True
-    """Whether it takes arguments by name, as its annotations say; else it takes one value as it is."""
+    """Whether it takes arguments by name, as annotated; otherwise it takes one value unchanged."""
 
 
 def flags_of(function: Any) -> int:
-    """Return what kind of function it is, by its code: nothing of the function's own runs."""
+    """Return the code flags of a function without running any of its code."""
     return int(function.__code__.co_flags)
 
 
 def name_of(function: Any) -> str:
-    """Return what a function is called in its source. ``__name__`` may be a text with methods of the subject's own."""
+    """Return the name of a function in its source. ``__name__`` may be a string with methods of the subject."""
     return exact_str(function.__code__.co_name) or ""
 
 
 def entry(schema: Mapping[str, Any], body: Body) -> Callable[[Any], Awaitable[Outcome]]:
-    """Return what an entrance leads to: the arguments are copied and checked before anything else sees them."""
+    """Return the function behind an entrance: it copies and checks the arguments before anything else reads them."""
     check = argument_check(schema)
 
     async def enter(arguments: Any) -> Outcome:
@@ -70,16 +69,16 @@ def entry(schema: Mapping[str, Any], body: Body) -> Callable[[Any], Awaitable[Ou
             return await body(given)
         except (asyncio.CancelledError, GeneratorExit):
             raise
-        except BaseException as error:  # noqa: BLE001 - it has to be told in plain data, whatever it is
+        except BaseException as error:  # noqa: BLE001 - every error becomes plain data
             return _told(error)
 
     return enter
 
 
 def caller(called: Called) -> Callable[[Any], Awaitable[Outcome]]:
-    """Return how to call a function of the subject that is running, and get an outcome.
+    """Return an async function that calls a function of the running subject and returns an outcome.
 
-    A function that is not async runs in a thread, under the same guard: it may block, and the loop is everybody's.
+    A synchronous function runs in a thread under the same guard, because it may block the shared event loop.
     """
     function, builder, threads = called.function, _Builder(called), Threads()
 
@@ -103,7 +102,10 @@ def _call(function: Callable[..., Any], builder: _Builder, given: Any) -> Any:
 
 
 class _Builder:
-    """Makes typed values of plain ones. Annotations are the subject's code: the first call reads them, in its guard."""
+    """Builds typed values from plain ones.
+
+    The first call reads the annotations, inside the guard: they are subject code.
+    """
 
     __slots__ = ("_function", "_made", "typed")
 
@@ -124,11 +126,11 @@ def _told(error: BaseException) -> Outcome:
     return (STOPPED, kind.code, str(error)) if kind is type(error) else describe(error)
 
 
-# ---- on the other side -----------------------------------------------------------------------------------------------
+# ---- results for the caller ----------------------------------------------------------------------------------------
 
 
 def settled(outcome: Outcome) -> Any:
-    """Return the value of an outcome, or raise what it says."""
+    """Return the value of an outcome, or raise its error."""
     kind = outcome[0]
     if kind == ARGUMENTS:
         raise InvalidInputError(Problem(*problem) for problem in outcome[1])
@@ -141,7 +143,7 @@ def settled(outcome: Outcome) -> Any:
 
 
 def as_run(kind: str, outcome: Outcome) -> Run:
-    """Return the value of an outcome with what it took; agents and pipelines tell that, a tool is its value alone."""
+    """Return the value of an outcome with its statistics; agents and pipelines report those, a tool does not."""
     value = settled(outcome)
     if kind == "tool":
         return Run(value)
@@ -150,7 +152,7 @@ def as_run(kind: str, outcome: Outcome) -> Run:
 
 
 def _raise_step(number: int, name: str, inner: Outcome) -> None:
-    """Name the step. A denial stays one, and so does a check that could not be made."""
+    """Raise the error of a step, with its number and name. A denial or a failed check keeps its type."""
     where = f"in step {number} ({name})"
     try:
         settled(inner)
@@ -162,5 +164,5 @@ def _raise_step(number: int, name: str, inner: Outcome) -> None:
 
 
 def is_value(outcome: Outcome) -> bool:
-    """Tell whether something came of it."""
+    """Return whether the call succeeded."""
     return bool(outcome[0] == VALUE)

@@ -1,6 +1,6 @@
-"""Arguments against a schema: a small validator for exactly the schemas that ``schema`` derives.
+"""Validation of arguments against exactly the schemas that ``schema`` derives.
 
-What a model, another module or a pipeline hands to a tool is checked here before any code of the tool sees it.
+Arguments from a model, another module or a pipeline are checked here before any code of the tool reads them.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
 
 
 def check_arguments(value: object, schema: Schema) -> None:
-    """Refuse arguments that do not fit, with all that is wrong with them; ``value`` is plain data."""
+    """Refuse arguments that do not match, and report all problems; ``value`` is plain data."""
     found = list(islice(problems(value, schema, ""), MOST_PROBLEMS))
     if found:
         raise InvalidInputError(found)
 
 
 def fits(value: object, schema: Schema) -> bool:
-    """Tell whether plain data fits a schema."""
+    """Return whether plain data matches a schema."""
     return next(problems(value, schema, ""), None) is None
 
 
 def problems(value: Any, schema: Schema, pointer: str) -> Iterator[Problem]:
-    """Yield what is wrong with plain data, each with its place."""
+    """Yield the problems of plain data, each with its location."""
     if "anyOf" in schema:
         yield from _any_of(value, schema["anyOf"], pointer)
     elif "enum" in schema:
-        # By type as well: to Python, True is 1.
+        # Compare types as well, because True equals 1 in Python.
         if not any(type(choice) is type(value) and choice == value for choice in schema["enum"]):
             choices = ", ".join(map(_told, schema["enum"]))
             suggestion = nearest(value, filter(_is_text, schema["enum"])) if type(value) is str else None
@@ -63,7 +63,7 @@ def problems(value: Any, schema: Schema, pointer: str) -> Iterator[Problem]:
 
 
 def _any_of(value: Any, alternatives: list[Schema], pointer: str) -> Iterator[Problem]:
-    """Say what is wrong by the alternative of the value's own type, if there is only one: the others were not meant."""
+    """Yield the problems for the alternative of the value's type, if it is the only one of that type."""
     if any(fits(value, alternative) for alternative in alternatives):
         return
     meant = [one for one in alternatives if type(value) in _TYPES.get(one.get("type", ""), ((), ""))[0]]
@@ -120,18 +120,18 @@ def _told(value: object) -> str:
     return shown(value)
 
 
-# ---- schemas from outside --------------------------------------------------------------------------------------------
+# ---- schemas of modules --------------------------------------------------------------------------------------------
 
 
 def check_schema(schema: object, pointer: str = "", depth: int = 0) -> None:
-    """Refuse what ``schema`` would not have derived: a module hands its own in, and could have made it by hand."""
+    """Refuse a schema that ``schema`` would not derive, because modules pass in their own schemas."""
     if type(schema) is not dict or depth > _DEEPEST:
-        raise InvalidInputError.of("expected a JSON Schema as it is derived from a signature", pointer=pointer)
+        raise InvalidInputError.of("expected a JSON Schema derived from a signature", pointer=pointer)
     for key, value in schema.items():
         place = pointer_to(pointer, key)
         check = _KEYWORDS.get(key)
         if check is None or not check(value, place, depth):
-            raise InvalidInputError.of(f"{shown(key)} is not used like this in a derived schema", pointer=place)
+            raise InvalidInputError.of(f"{shown(key)} is not valid here in a derived schema", pointer=place)
 
 
 def _is_schema(value: object, pointer: str, depth: int) -> bool:

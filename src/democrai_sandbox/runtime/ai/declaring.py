@@ -1,4 +1,4 @@
-"""From what a module, or the host, declares to assets; everything that is wrong with it is said at once."""
+"""Conversion of declarations by a module or the host to assets; all problems are reported together."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .assets import Declared
 
 STEP = "step"
-"""The kind under which a pipeline's own functions are declared; their name is ``<pipeline>/<index>``."""
+"""Kind under which a pipeline's own functions are declared; their name is ``<pipeline>/<index>``."""
 _OWN_STEP = re.compile(r"step:[0-9]{1,3}")
 _GENERATOR = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 _MOST_ITEMS = 100
@@ -38,8 +38,8 @@ def module_assets(
 ) -> tuple[Asset, ...]:
     """Return the assets among the surfaces of a module, or refuse the module.
 
-    ``own`` are the rules for what the runtime gives to the module besides its manifest: its folder and its data.
-    Without ``bound``, what they declare may go beyond both.
+    ``own`` are the rules for the folders that the runtime gives to the module: its code and its data. Without
+    ``bound``, declarations of assets may exceed both.
     """
     taken = list(surfaces)
     functions = {surface.name: surface.function for surface in taken if surface.kind == STEP}
@@ -62,7 +62,7 @@ def module_assets(
 
 
 def host_asset(kind: AssetKind, name: str, function: Callable[..., Any], options: dict[str, Any]) -> Asset:
-    """Return an asset of the host's own; it may declare anything. Steps may be functions."""
+    """Return an asset of the host, which may declare anything. Its steps may be functions."""
     functions, steps = {}, []
     for index, step in enumerate(options.get("steps", ())):
         if isinstance(step, FunctionType):
@@ -77,7 +77,7 @@ def host_asset(kind: AssetKind, name: str, function: Callable[..., Any], options
 
 
 def _beyond(asset: Asset, manifest: ModuleManifest, covered: Coverage) -> list[Problem]:
-    """Name what an asset declares beyond its module: code cannot give itself more than the manifest that was read."""
+    """Return a problem for each declaration of an asset that exceeds the manifest of its module."""
     pointer, who = f"/{asset.kind}/{asset.short}", f"{asset.kind} {asset.name}"
     beyond = f"which manifest.json of module {manifest.name} does not allow"
     found = [
@@ -91,7 +91,7 @@ def _beyond(asset: Asset, manifest: ModuleManifest, covered: Coverage) -> list[P
 
 
 class _Reading:
-    """One declaration on its way to an asset, and what is wrong with it."""
+    """Reads one declaration, and collects its problems."""
 
     def __init__(
         self, surface: Surface, manifest: ModuleManifest | None, functions: Mapping[str, Callable[..., Any]]
@@ -105,7 +105,7 @@ class _Reading:
         self._options = surface.options
 
     def asset(self) -> Asset | None:
-        """Return the asset; None when it cannot be had."""
+        """Return the asset; None if it has problems."""
         self._check_names()
         self._check_function(self._surface.function, self._pointer)
         declaration = self._declaration()
@@ -136,8 +136,8 @@ class _Reading:
 
     def _check_names(self) -> None:
         if self._manifest is not None and "." in self._surface.name:
-            # tool:a.b.c could be b.c of module a or c of module a.b, and one use what was approved for the other.
-            self.refuse(self._pointer, "the name of what a module declares has no dot in it")
+            # tool:a.b.c could be b.c of module a or c of module a.b; one could then use approvals of the other.
+            self.refuse(self._pointer, "the name must not contain a dot")
         known = (*_DECLARED, "schema", *_OPTIONS[self._kind])
         for name in self._options:
             if name not in known:
@@ -149,7 +149,7 @@ class _Reading:
 
     def _check_function(self, function: Callable[..., Any], pointer: str) -> None:
         if flags_of(function) & _GENERATOR:
-            self.refuse(pointer, "a generator has no result to give on; return a list")
+            self.refuse(pointer, "a generator has no result; return a list")
 
     def _declaration(self) -> Declared | None:
         module = self._manifest
@@ -170,7 +170,7 @@ class _Reading:
         try:
             check_schema(schema, pointer)
             if schema.get("type") != "object":
-                self.refuse(pointer, "the arguments are an object by their names")
+                self.refuse(pointer, "the schema of the arguments must have the type object")
         except InvalidInputError as error:
             self.problems += error.problems
         return schema

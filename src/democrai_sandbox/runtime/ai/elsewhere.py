@@ -1,4 +1,4 @@
-"""In the host: tools, agents and pipelines of modules that run in worker processes, and models for their agents."""
+"""Host side of tools, agents and pipelines in worker processes, and models for their agents."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Surface(Protocol):
-    """Something that the code in a worker declared."""
+    """A function that the code in a worker declared."""
 
     @property
     def kind(self) -> str: ...  # noqa: D102 - the attributes of a tuple
@@ -34,7 +34,7 @@ class Surface(Protocol):
 
 
 class Worker(Protocol):
-    """The worker of a module, as far as it is needed here."""
+    """The part of a module's worker that is needed here."""
 
     async def call(
         self,
@@ -45,7 +45,7 @@ class Worker(Protocol):
         caller: Caller = ...,
         timeout: float | None = None,  # noqa: ASYNC109 - the worker's own
     ) -> Any:
-        """Call a function there for somebody, and return what it returns."""
+        """Call a function there on behalf of ``caller``, and return its result."""
         ...
 
 
@@ -54,27 +54,27 @@ class Far(NamedTuple):
 
     kind: str
     name: str
-    """Without its module's."""
+    """Name without the module's name."""
     model: str
     worker: Worker
 
     async def run(self, params: dict[str, Any], caller: Caller, seconds: float) -> Run:
-        """Run it there, and return what it came to; a denial, and what it raised, is raised."""
+        """Run it there, and return its result; raise its denial or error."""
         outcome = await self.worker.call(self.kind, self.name, params, caller=caller, timeout=seconds)
         return as_run(self.kind, plain(outcome))
 
 
 class Elsewhere:
-    """What is declared in workers, by label, and the service by which agents there are answered."""
+    """Assets declared in workers, by label, and the model service for their agents."""
 
     def __init__(self, models: Mapping[str, Model]) -> None:
-        """Take the models that agents name."""
+        """Take the models by name."""
         self._models = models
         self._found: dict[str, Far] = {}
         self.promises = Promises("ai.complete", patience=300.0)
 
     def declare(self, module: str, surfaces: Iterable[Surface], worker: Worker) -> None:
-        """Take over what a module declared in its worker, which has checked it."""
+        """Register the assets that a module declared and validated in its worker."""
         for surface in surfaces:
             if surface.kind in KINDS:
                 model = surface.options.get("model", "") if surface.kind == "agent" else ""
@@ -82,7 +82,7 @@ class Elsewhere:
                 self._found[label] = Far(surface.kind, surface.name, model, worker)
 
     def agents(self) -> Iterator[tuple[str, str]]:
-        """Yield the full name of each agent, and the model that it names."""
+        """Yield the full name and the model name of each agent."""
         for label, far in tuple(self._found.items()):
             if far.kind == "agent":
                 yield label.partition(":")[2], far.model
@@ -92,10 +92,10 @@ class Elsewhere:
         return self._found.get(label)
 
     def complete(self, view: RawView | None, name: str, messages: list[Any], tools: list[Any]) -> Any:
-        """Ask a model for an agent in a worker: the service ``ai.complete``. Answers with a future."""
+        """Ask a model for an agent in a worker: the service ``ai.complete``. Return a future."""
         agent = None if view is None else self._found.get(view.labels[-1])
         if view is None or agent is None or agent.kind != "agent" or agent.model != name:
-            raise InvalidInputError.of("a model is asked by an agent that named it", pointer="/model")
+            raise InvalidInputError.of("an agent can only use the model that it declared", pointer="/model")
         said = tuple(
             Message(role, text, tuple(ToolCall(*call) for call in calls), to) for role, text, calls, to in messages
         )
@@ -104,7 +104,7 @@ class Elsewhere:
 
 
 async def _completed(guard: Guard, model: Model, messages: tuple[Message, ...], tools: tuple[ToolOffer, ...]) -> Any:
-    """Return what a model said as plain data, or why it did not; a denial is raised as one."""
+    """Return the reply of a model as plain data, or its failure; raise a denial."""
     try:
         steps: Any = guard.run(model.complete, messages, tools)
         reply: Message = await steps.isolated()
@@ -114,7 +114,7 @@ async def _completed(guard: Guard, model: Model, messages: tuple[Message, ...], 
 
 
 def _guard_of(view: RawView) -> Guard:
-    """Return a guard for what is in force for an agent in a worker, as the pool has checked what the worker says."""
+    """Return a guard with the rights of an agent in a worker. The view was verified by the host."""
     *outer, agent = view.chain
     return make_guard(
         subject=agent.name,

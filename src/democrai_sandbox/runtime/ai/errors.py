@@ -1,4 +1,4 @@
-"""What can go wrong with a run besides a denial and a bad argument."""
+"""Errors of a run, besides denials and invalid arguments."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from democrai_sandbox.policy import SandboxError
 
 
 class AssetUnknown(SandboxError, LookupError):  # noqa: N818 - it says what happened
-    """There is no tool, agent or pipeline of this name for whoever asked."""
+    """The name is unknown, or the caller may not use the tool, agent or pipeline."""
 
     code = "asset_unknown"
 
 
 class NestingTooDeep(SandboxError, RecursionError):  # noqa: N818 - it says what happened
-    """Tools, agents and pipelines call each other without end."""
+    """Tools, agents and pipelines call each other too deeply."""
 
     code = "nesting_too_deep"
 
 
 class RunStopped(SandboxError, RuntimeError):  # noqa: N818 - it says what happened
-    """An agent or a pipeline did not come to an end within its limits."""
+    """An agent or a pipeline did not finish within its limits."""
 
     code = "run_stopped"
 
 
 class ModelFailed(SandboxError, RuntimeError):  # noqa: N818 - it says what happened
-    """The model could not be asked, or what it answered makes no sense. The run ends: nothing can go on without it."""
+    """The model could not be asked, or its answer is malformed. The run ends."""
 
     code = "model_failed"
 
@@ -38,4 +38,4 @@ class StepFailed(SandboxError, RuntimeError):  # noqa: N818 - it says what happe
 STOPPING: dict[str, type[SandboxError]] = {
     error.code: error for error in (AssetUnknown, NestingTooDeep, RunStopped, ModelFailed)
 }
-"""The errors that cross guards as what they are, by their code. Read only."""
+"""Errors that keep their type across guards, by code. Read only."""

@@ -1,4 +1,4 @@
-"""What models, agents and their tools say to each other, and what an agent may use up."""
+"""Messages between models, agents and tools, and the limits of an agent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class AssetKind(StrEnum):
-    """What a module can offer. Each is also a ``SubjectKind`` of the same name."""
+    """Kinds of assets. Each is also a ``SubjectKind`` of the same name."""
 
     TOOL = "tool"
     AGENT = "agent"
@@ -18,16 +18,16 @@ class AssetKind(StrEnum):
 
 
 KINDS = {kind.value: kind for kind in AssetKind}
-"""The kinds by their names. Read only."""
+"""Kinds by name. Read only."""
 
 
 class ToolCall(NamedTuple):
-    """A model's wish to have a tool called. Nothing in it can be relied upon: a model makes it up."""
+    """A tool call that a model requests. Untrusted: a model can invent anything."""
 
     id: str
     name: str
     arguments: str
-    """JSON, if the model got it right."""
+    """Arguments as JSON, if the model wrote valid JSON."""
 
 
 class Message(NamedTuple):
@@ -38,11 +38,11 @@ class Message(NamedTuple):
     text: str
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str = ""
-    """Of a ``tool`` message: which call it answers."""
+    """Id of the answered call, in a ``tool`` message."""
 
 
 class ToolOffer(NamedTuple):
-    """A tool as a model is told of it."""
+    """Description of a tool for a model."""
 
     name: str
     description: str
@@ -52,26 +52,26 @@ class ToolOffer(NamedTuple):
 
 @runtime_checkable
 class Model(Protocol):
-    """Goes on with a conversation.
+    """Continues a conversation.
 
-    It is called inside the guard of the agent that uses it: what it connects to, the agent must be allowed to use.
+    It is called inside the guard of the agent that uses it, so the agent must be allowed to access its address.
     """
 
     async def complete(self, messages: tuple[Message, ...], tools: tuple[ToolOffer, ...]) -> Message:
-        """Return the next message of the assistant: a text, or calls of tools."""
+        """Return the next message of the assistant: a text, or tool calls."""
         ...
 
 
 class Limits(NamedTuple):
-    """What one run of an agent may use up. A declaration can lower what the host allows, not raise it."""
+    """Limits of one run of an agent. A declaration can lower the host's limits, not raise them."""
 
     turns: int = 16
-    """How often the model is asked."""
+    """Maximum number of model calls."""
     tool_calls: int = 64
     tool_seconds: float = 60.0
-    """For one call of a tool."""
+    """Timeout of one tool call."""
     seconds: float = 300.0
-    """For the whole run."""
+    """Timeout of the whole run."""
 
     def lowered(self, other: Limits) -> Limits:
         """Return the smaller of each."""
@@ -84,12 +84,12 @@ class Limits(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What came of a run."""
+    """Result of a run."""
 
     value: Any
-    """The result of a tool or pipeline; the text with which an agent ended."""
+    """Result of a tool or pipeline; final text of an agent."""
     turns: int = 0
-    """How often models were asked."""
+    """Number of model calls."""
     tool_calls: int = 0
     denials: tuple[Mapping[str, Any], ...] = ()
-    """What tools of an agent were refused on the way; the agent was told, and went on."""
+    """Denials of the agent's tools; the model saw them, and the run continued."""

@@ -1,4 +1,4 @@
-"""From assets to entrances: every name that an agent or a pipeline uses is looked up once, before anything runs."""
+"""Resolution of assets: each name that an agent or a pipeline uses is looked up once, before anything runs."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _LONGEST_OFFER = 64
 
 
 class Linked:
-    """Assets with their entrances. Those that use what is not there have none, but problems."""
+    """Assets with their entrances. An asset that uses an unknown name has problems instead."""
 
     def __init__(
         self, assets: Assets, models: Mapping[str, Model], limits: Limits, apart: Apart = lambda _asset: None
     ) -> None:
-        """Make an entrance for each asset. Done by the host, outside every guard.
+        """Create an entrance for each asset. Called by the host, outside every guard.
 
-        ``apart`` gives what runs in the place of a tool's function that has a process of its own.
+        ``apart`` returns the replacement for the function of a tool that runs in a separate process.
         """
         self._apart = apart
         self._assets, self._models, self._limits = assets, models, limits
@@ -79,7 +79,7 @@ class Linked:
         tools, made = self._tools(asset)
         names = offer_names(tools)
         if len(set(names.values())) < len(names):
-            self._refuse(asset, "tools", "the names of two tools look the same to a model")
+            self._refuse(asset, "tools", "two tools have the same name for the model")
         if asset.label in self.problems:
             return None
         return agent_body(
@@ -95,7 +95,7 @@ class Linked:
         )
 
     def _tools(self, asset: Asset) -> tuple[list[Asset], dict[str, Entrance]]:
-        """Return the tools that an agent names, and by their labels the ways into them."""
+        """Return the tools that an agent names, and their entrances by label."""
         found = [self._used(asset, AssetKind.TOOL, name, "tools") for name in asset.tools]
         tools = {tool.label: tool for tool in found if tool is not None}
         made = {label: self._link(tool) for label, tool in tools.items()}
@@ -119,7 +119,7 @@ class Linked:
         made = None if used is None else self._link(used)
         if used is None or made is None:
             if used is not None:
-                self._refuse(asset, "steps", f"{used.label} cannot be used: it is broken itself")
+                self._refuse(asset, "steps", f"{used.label} cannot be used because it is broken")
             return None
         return Step(used.label, made, None, used.kind is not AssetKind.TOOL, _only(used.schema))
 
@@ -131,7 +131,7 @@ class Linked:
             return None
 
     def _any(self, asset: Asset, name: str) -> Asset | None:
-        """Return the only asset of a name that was given without its kind."""
+        """Return the only asset with a name that was given without its kind."""
         found = []
         for kind in AssetKind:
             try:
@@ -141,18 +141,18 @@ class Linked:
         if len(found) == 1:
             return found[0]
         several = ", ".join(one.label for one in found)
-        message = f"{name!r} is {several}: write which one" if found else f"there is nothing called {name!r}"
+        message = f"{name!r} is ambiguous: use one of {several}" if found else f"unknown step {name!r}"
         self._refuse(asset, "steps", message)
         return None
 
 
 def called(function: Callable[..., Any], *, typed: bool = True) -> Called:
-    """Return how a function is called."""
+    """Return the call information of a function."""
     return Called(function, bool(flags_of(function) & inspect.CO_COROUTINE), typed)
 
 
 def offer_names(tools: Iterable[Asset]) -> dict[str, str]:
-    """Return by label what models call the tools: no dots, and without the module where that is enough."""
+    """Return the names of tools for models, by label: without dots, and without the module if they stay unique."""
     listed = list(tools)
     short = Counter(_offered(tool.short) for tool in listed)
     return {
@@ -169,14 +169,14 @@ def _about(tool: Asset) -> str:
 
 
 def _only(schema: Mapping[str, Any]) -> str:
-    """Return the parameter that takes a value which is no object: the only one, or the only one that is required."""
+    """Return the parameter for a value that is not an object: the only one, or the only required one."""
     names, required = list(schema.get("properties", ())), schema.get("required", [])
     only = names if len(names) == 1 else required
     return str(only[0]) if len(only) == 1 else ""
 
 
 def _entrance(asset: Asset, body: Body) -> Entrance:
-    """Return the way into an asset: with ``access`` it has exactly that, without it what encloses it."""
+    """Return the entrance of an asset: with ``access`` it has exactly those rights, without it those of its caller."""
     return entrance(
         entry(asset.schema, body),
         exact=asset.declaration.access is not None,
@@ -190,9 +190,9 @@ def _entrance(asset: Asset, body: Body) -> Entrance:
 
 
 def own_places(asset: Asset) -> tuple[str, ...]:
-    """Return what an asset reads, by its declaration, of what the runtime gave to its module.
+    """Return the folders of the module that the declaration of an asset lets it read.
 
-    These places are shut to whoever they do not belong to, so they have to be named as its own.
+    These folders are protected, so they have to be named as the asset's own.
     """
     return tuple(
         rule.normalized_target

@@ -1,7 +1,7 @@
-"""The models of the host by name, as they are now, and what stands for one that an agent names.
+"""Models of the host by name.
 
-An agent keeps the name, and the model is looked up at each question: one that is added, changed or removed while the
-host runs takes effect then. An agent whose model is missing fails when it asks, and its module works otherwise.
+An agent stores the name, and the model is looked up for each call: an added, changed or removed model takes effect
+immediately. An agent whose model is missing fails when it asks; the rest of its module works.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 
 class KnownModels(Mapping[str, "Model"]):
-    """Models by name. Those that are given first stay; others can be exchanged, all at once, from any thread."""
+    """Models by name: fixed ones, and others that can be replaced together from any thread."""
 
     def __init__(self, fixed: Mapping[str, Model] | None = None) -> None:
-        """Take those that stay."""
+        """Take the fixed models."""
         self._fixed = MappingProxyType(dict(fixed or {}))
         self._found: Mapping[str, Model] = self._fixed
 
     def exchange(self, others: Mapping[str, Model]) -> None:
-        """Have these beside those that stay, and no others; one that stays wins over another of its name."""
+        """Replace all models that are not fixed; a fixed model takes precedence over another with its name."""
         self._found = MappingProxyType({**others, **self._fixed})
 
     def __getitem__(self, name: str) -> Model:
@@ -44,15 +44,15 @@ class KnownModels(Mapping[str, "Model"]):
 
 
 class NamedModel:
-    """Takes the place of a model in an agent; asking it asks the one that has the name by then."""
+    """Stands in for a model in an agent, and looks the model up by name for each call."""
 
     def __init__(self, name: str, known: Mapping[str, Model]) -> None:
-        """Take the name that the agent gives, and the models that there are."""
+        """Take the name that the agent uses, and the known models."""
         self._name = name
         self._known = known
 
     async def complete(self, messages: tuple[Message, ...], tools: tuple[ToolOffer, ...]) -> Message:
-        """Ask the model, or say what is missing."""
+        """Ask the model, or raise an error that names the missing model."""
         found = self._known.get(self._name)
         if found is None:
             raise ModelFailed(self._why())

@@ -1,7 +1,7 @@
-"""A model behind an HTTP interface of the chat-completions kind, asked inside the guard of the agent that uses it.
+"""Model behind an HTTP API of the chat-completions kind, called inside the guard of the agent that uses it.
 
-``http.client`` speaks to it, in a thread: it is guarded, in the standard library, follows no redirect and reads no
-proxy from the environment. So the request goes to the endpoint that the agent declared, or nowhere.
+It uses ``http.client`` in a thread, which is guarded, is part of the standard library, follows no redirects and reads
+no proxy from the environment. So HTTP requests go only to the endpoint that the agent declared.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OK = 200
 
 
 class OpenAiModel:
-    """A model by its address and name. Made by the host; agents name it, and must be allowed to send to the address."""
+    """A model by address and name. The host creates it; agents name it, and need ``send`` access to its address."""
 
     def __init__(
         self,
@@ -39,14 +39,16 @@ class OpenAiModel:
         timeout: float = 60.0,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Take the address up to ``/chat/completions``, and what else goes into each request (``temperature``, ...)."""
+        """Take the address before ``/chat/completions``, and options for each HTTP request (``temperature``, ...)."""
         url = parse_request_url(f"{endpoint.rstrip('/')}/chat/completions")
         if url.scheme not in ("http", "https"):
             raise InvalidInputError.of(f"expected an http or https URL, got {url.scheme}", pointer="/endpoint")
         if not api_key.isprintable() or not api_key.isascii():
-            raise InvalidInputError.of("the key holds a character that no header can hold", pointer="/api_key")
+            raise InvalidInputError.of(
+                "the key contains a character that is not allowed in an HTTP header", pointer="/api_key"
+            )
         self.target = url.normalized
-        """What an agent has to declare for ``send``."""
+        """Target that an agent has to declare for ``send``."""
         self._model = model
         self._timeout = timeout
         self._options = dict(options or {})
@@ -54,7 +56,6 @@ class OpenAiModel:
         self._threads = Threads()
 
     def __repr__(self) -> str:
-        """Return the name and the address."""
         return f"OpenAiModel({self.target!r}, model={self._model!r})"
 
     async def complete(self, messages: tuple[Message, ...], tools: tuple[ToolOffer, ...]) -> Message:
@@ -71,7 +72,7 @@ class OpenAiModel:
 
 
 def _locked(api_key: str) -> Door:
-    """Put the key where only the host and agents get it: tools run inside agents, and see what lies around there."""
+    """Return a function that gives the key only to the host and to agents, because tools run inside agents."""
 
     def key(view: tuple[Any, ...] | None) -> str:
         return api_key if view is None or RawView(*view).actor[0] == "agent" else ""
@@ -79,7 +80,7 @@ def _locked(api_key: str) -> Door:
     return door(key)
 
 
-# ---- on the wire -----------------------------------------------------------------------------------------------------
+# ---- HTTP ----------------------------------------------------------------------------------------------------------
 
 
 def _message_out(message: Message) -> dict[str, Any]:
@@ -100,7 +101,7 @@ def _tool_out(tool: ToolOffer) -> dict[str, Any]:
 
 
 def _post(target: str, key: Door, body: bytes, timeout: float) -> Any:
-    """Send a request and return the JSON of the answer. Runs in a thread, under the agent's guard."""
+    """Send an HTTP request and return the JSON of the response. Runs in a thread, under the agent's guard."""
     secret = key()
     headers = {"Content-Type": "application/json", "Accept": "application/json"}
     if secret:
@@ -126,18 +127,18 @@ def _post(target: str, key: Door, body: bytes, timeout: float) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        raise ModelFailed(f"{target} answered with something that is no JSON") from None
+        raise ModelFailed(f"{target} did not answer with valid JSON") from None
 
 
 def _connection(url: Any, timeout: float) -> http.client.HTTPConnection:
     if url.scheme == "http":
         return http.client.HTTPConnection(url.host, url.port, timeout=timeout)
-    # A context of its own each time: a shared one could be told by anybody not to verify.
+    # A new context each time: other code could turn off verification in a shared one.
     return http.client.HTTPSConnection(url.host, url.port, timeout=timeout, context=ssl.create_default_context())
 
 
 def _without(secret: str, text: str) -> str:
-    """Blot the key out: some servers repeat it in what they complain about."""
+    """Remove the key from a text, because some servers repeat it in error messages."""
     return text.replace(secret, "***") if secret else text
 
 

@@ -1,7 +1,7 @@
-"""Time limits of an agent's run with one timer: for all of it, and for each call of a tool in turn.
+"""Time limits of an agent's run with one timer: for the whole run, and for each tool call.
 
-``asyncio.timeout`` around every call would set a timer each time. A call lasts as long as any other may, so a timer
-that was set before it began goes off before it is over time, and then is set to when that will be.
+``asyncio.timeout`` around every call would set a timer each time. All calls have the same timeout, so a timer that was
+set before a call began fires before the call's deadline, and is then set to that deadline.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class Patience:
-    """A context for a whole run; ``begin`` and ``end`` are around a part. What is over time is cancelled."""
+    """Context for a whole run; ``begin`` and ``end`` surround a part. Work past its deadline is canceled."""
 
     def __init__(self, seconds: float, part_seconds: float) -> None:
-        """Take the limits, for the run and for a part."""
+        """Take the limits for the run and for a part."""
         self._seconds, self._part_seconds = seconds, part_seconds
         self._part_end: float | None = None
         self._cancelled = ""
@@ -26,7 +26,7 @@ class Patience:
     async def __aenter__(self) -> Self:
         task = asyncio.current_task()
         if task is None:
-            raise RuntimeError("a time limit is for a task")
+            raise RuntimeError("a time limit needs a running task")
         self._task, self._loop = task, asyncio.get_running_loop()
         self._before = task.cancelling()
         now = self._loop.time()
@@ -46,19 +46,19 @@ class Patience:
         self._part_end = self._loop.time() + self._part_seconds
 
     def end(self) -> None:
-        """End the part, whatever became of it: one that went on when it was cancelled does not pass that on."""
+        """End the part, and undo its own cancellation if the code swallowed it."""
         self._part_end = None
         self.part_is_over_time()
 
     def part_is_over_time(self) -> bool:
-        """Tell, when a part was cancelled, whether its own time was up; its cancellation is then taken back."""
+        """Return whether a canceled part exceeded its own timeout; undo its cancellation in that case."""
         if self._cancelled != "part":
             return False
         self._cancelled = ""
         return self._task.uncancel() <= self._before
 
     def check(self) -> None:
-        """Go no further when the task is to end, even if the code that was told so took no notice."""
+        """Raise the cancellation of the task if the code that ran swallowed it."""
         if self._task.cancelling() > self._before:
             raise asyncio.CancelledError
 

@@ -1,4 +1,4 @@
-"""Pipelines: steps in their order, what one comes to is what the next one gets."""
+"""Pipelines: steps in order, the result of each is the input of the next."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Step(NamedTuple):
     """``tool:demo.collect``, ``agent:demo.writer``, ``pipeline:demo.rest`` or ``function:shape``."""
     entrance: Entrance | None
     called: Called | None
-    """A function of the pipeline's own, which runs as the pipeline."""
+    """Function of the pipeline itself, which runs as the pipeline."""
     reports: bool = False
-    """Whether it is an agent or a pipeline, which tell what they took besides their value."""
+    """Whether it is an agent or a pipeline, which report statistics besides their value."""
     only: str = ""
-    """The name of its only parameter, or of the only one that must be given."""
+    """Name of its only parameter, or of its only required one."""
 
 
 class PipelinePlan(NamedTuple):
@@ -40,7 +40,7 @@ class PipelinePlan(NamedTuple):
 
 
 def pipeline_body(plan: PipelinePlan) -> Callable[[dict[str, Any]], Awaitable[Outcome]]:
-    """Return what runs inside the pipeline's guard: its outcome is the value, the turns, the calls and the denials."""
+    """Return the function that runs inside the guard. Its outcome has the value, turns, calls and denials."""
     begin = caller(plan.begin)
     steps = [(step, _runner(step)) for step in plan.steps]
 
@@ -55,7 +55,7 @@ def pipeline_body(plan: PipelinePlan) -> Callable[[dict[str, Any]], Awaitable[Ou
         for number, (step, go) in enumerate(steps, 1):
             outcome = await go(value)
             if task and task.cancelling() > before:
-                raise asyncio.CancelledError  # the step took no notice of it
+                raise asyncio.CancelledError  # the step swallowed the cancellation
             if not is_value(outcome):
                 return (STEP, number, step.label, outcome)
             value = outcome[1]
@@ -73,7 +73,7 @@ def pipeline_body(plan: PipelinePlan) -> Callable[[dict[str, Any]], Awaitable[Ou
         except TimeoutError:
             if not patience.expired():
                 raise
-            raise RunStopped(f"pipeline {plan.name} was not through after {plan.seconds:g} s") from None
+            raise RunStopped(f"pipeline {plan.name} did not finish within {plan.seconds:g} s") from None
 
     return run if plan.seconds is None else run_in_time
 

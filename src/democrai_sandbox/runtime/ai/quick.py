@@ -1,4 +1,4 @@
-"""The usual case of a check, made once of a schema: arguments that fit are let through without looking for problems."""
+"""Fast path for checking arguments: accepts matching arguments without collecting problems."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SCALARS: dict[str, tuple[type, ...]] = {
 
 
 def argument_check(schema: Mapping[str, Any]) -> Callable[[Any], None]:
-    """Return what refuses arguments that do not fit, as ``check_arguments`` does."""
+    """Return a function that refuses arguments like ``check_arguments``."""
     properties, required = schema.get("properties", {}), tuple(schema.get("required", ()))
     members = {name: _member(inner) for name, inner in properties.items()}
     closed = schema.get("additionalProperties") is False
@@ -46,6 +46,6 @@ def _fit(given: dict[str, Any], members: Mapping[str, Any], required: tuple[str,
 
 
 def _member(schema: Mapping[str, Any]) -> tuple[tuple[type, ...], Mapping[str, Any] | None]:
-    """Return the types of a scalar; anything else is checked by its schema."""
+    """Return the types of a scalar; otherwise its schema."""
     kinds = _SCALARS.get(schema.get("type", "")) if "anyOf" not in schema and "enum" not in schema else None
     return ((), schema) if kinds is None else (kinds, None)

@@ -1,4 +1,4 @@
-"""The runtime of tools, agents and pipelines, as the host holds it."""
+"""Runtime of tools, agents and pipelines in the host."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     Activate = Callable[[str, Caller], Guard]
 
 DEEPEST_NESTING = 24
-"""How many subjects may be inside one another."""
+"""Maximum depth of nested subjects."""
 
 
 class AiRuntime:
-    """Holds what modules and the host declare, and runs it: each as its own subject, inside what calls it."""
+    """Registers the assets of modules and of the host, and runs each as its own subject, inside its caller."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class AiRuntime:
         limits: Limits | None = None,
         apart: Apart = lambda _asset: None,
     ) -> None:
-        """Take the models that agents name, how a module's guard is made, and what an agent may use up at most."""
+        """Take the models by name, the factory of module guards, and the maximum limits of agents."""
         self.models = KnownModels(models)
         self._activate = activate
         self._apart = apart
@@ -59,7 +59,7 @@ class AiRuntime:
         self._linked = Linked(self._assets, self.models, self._limits, self._apart)
         self._known: dict[tuple[str, str, str], Entrance] = {}
         self.elsewhere = Elsewhere(self.models)
-        """What modules in worker processes declare."""
+        """Assets of modules in worker processes."""
 
     # ---- declaring --------------------------------------------------------------------------------------------------
 
@@ -71,26 +71,26 @@ class AiRuntime:
         *,
         bound: bool = True,
     ) -> None:
-        """Take over what a module declares, all of it or, with every problem, nothing. ``link`` makes it usable.
+        """Register the assets of a module, or raise all problems and register none. ``link`` makes them usable.
 
-        Without ``bound``, its declarations may go beyond its manifest: for a module whose manifest is to be proposed.
+        Without ``bound``, declarations may exceed the manifest, for a module that is recorded for a proposal.
         """
         self._assets.add(module_assets(manifest, surfaces, own, bound=bound))
 
     def register(self, kind: AssetKind | str, function: Callable[..., Any], *, name: str, **options: Any) -> None:
-        """Add a tool, agent or pipeline of the host's own, with the options of the SDK's decorators."""
+        """Register a tool, agent or pipeline of the host, with the options of the SDK's decorators."""
         given = {"schema": signature_shape(function).schema, **options}
         self._assets.add([host_asset(_checked_kind(kind), name, function, given)])
 
     def forget(self, module: str) -> None:
-        """Drop what a module declared; ``link`` ends its use."""
+        """Remove the assets of a module; ``link`` ends their use."""
         self._assets.forget(module)
 
     def link(self) -> Mapping[str, tuple[Problem, ...]]:
-        """Look up all that is used by name, and return what is wrong by module ("" stands for the host).
+        """Resolve all names, and return the problems by module ("" stands for the host).
 
-        Modules with a problem are dropped, those that use what they shared with them; everything else runs. A run
-        that is under way goes on with what it began with.
+        Modules with a problem are removed, and so are modules that use their shared assets; everything else runs.
+        Running calls keep the assets they started with.
         """
         found: dict[str, tuple[Problem, ...]] = {}
         while True:
@@ -101,7 +101,7 @@ class AiRuntime:
                 if problems:
                     broken[asset.module or ""] = (*broken.get(asset.module or "", ()), *problems)
             found.update(broken)
-            # A module is broken as a whole; others may have relied on what it shared.
+            # A module is broken as a whole; other modules may use its shared assets.
             for module in filter(None, broken):
                 self._assets.forget(module)
             if not any(broken):
@@ -109,12 +109,12 @@ class AiRuntime:
 
     @property
     def assets(self) -> tuple[Asset, ...]:
-        """What is registered, for those who list it."""
+        """All registered assets."""
         return tuple(self._assets)
 
     @property
     def agents_by_model(self) -> Mapping[str, tuple[str, ...]]:
-        """The agents that name each model, here and in workers; a model that the host lacks is among them."""
+        """Agents by the model that they name, here and in workers, including models that the host lacks."""
         here = ((asset.name, asset.model) for asset in self._assets if asset.kind is AssetKind.AGENT)
         found: dict[str, set[str]] = {}
         for agent, model in (*here, *self.elsewhere.agents()):
@@ -124,9 +124,9 @@ class AiRuntime:
     # ---- running ----------------------------------------------------------------------------------------------------
 
     def entrance(self, view: RawView | None, kind: str, name: str) -> Entrance:
-        """Return the way into an asset, for whoever asks: the service behind the SDK's ``run_...``.
+        """Return the entrance of an asset for the calling code: the service behind the SDK's ``run_...``.
 
-        Nothing happens yet: the guard is entered when the entrance is called, on top of the state of that caller.
+        The guard is entered when the entrance is called, on top of the guard of that caller.
         """
         if view is None:
             return self._entrance(self._any(kind, name))
@@ -148,9 +148,9 @@ class AiRuntime:
         *,
         seconds: float | None = None,
     ) -> Run:
-        """Run an asset by its full name on behalf of somebody: one of a module inside that module's guard.
+        """Run an asset by its full name on behalf of ``caller``, inside the guard of its module.
 
-        Without ``seconds`` it has as long as an agent may take. What does not end when it is told to is abandoned.
+        Without ``seconds`` the time limit of agents applies. Code that does not stop when canceled is abandoned.
         """
         limit = self._limits.seconds if seconds is None else seconds
         far = self.elsewhere.get(f"{_checked_kind(kind).value}:{_checked_name(name)}")
@@ -169,7 +169,7 @@ class AiRuntime:
         asset = self._assets.get(_checked_kind(kind), _checked_name(name))
         if asset is None:
             close = nearest(name, [other.name for other in self._assets if other.kind == kind])
-            raise AssetUnknown(f"there is no {kind} {name!r}" + (f"; did you mean {close!r}?" if close else ""))
+            raise AssetUnknown(f"unknown {kind} {name!r}" + (f"; did you mean {close!r}?" if close else ""))
         return asset
 
     def _entrance(self, asset: Asset) -> Entrance:
@@ -180,7 +180,7 @@ class AiRuntime:
         return found
 
     def _module_of(self, kind: str, name: str) -> str | None:
-        """Return the module for which a subject speaks."""
+        """Return the module that a subject belongs to."""
         if kind in KINDS:
             asset = self._assets.get(KINDS[kind], name)
             return None if asset is None else asset.module
@@ -189,9 +189,9 @@ class AiRuntime:
     def _guard(self, asset: Asset, caller: Caller) -> Guard:
         if asset.module is not None:
             if self._activate is None:
-                raise AssetUnknown(f"{asset.label} belongs to a module, and this runtime has none")
+                raise AssetUnknown(f"{asset.label} belongs to a module, and this runtime has no modules")
             return self._activate(asset.module, caller)
-        # The same subject as its entrance leads to, in order that the identity is there; the chain has it once.
+        # The same subject as behind its entrance, to set the identity; the call chain contains it once.
         return make_guard(
             subject=asset.name,
             subject_kind=asset.kind.value,

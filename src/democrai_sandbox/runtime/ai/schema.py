@@ -1,7 +1,7 @@
 """JSON Schema from a typed signature, and typed values from checked arguments.
 
-Annotations are code of whoever wrote the function: all of this runs inside that subject's guard, and only the schema,
-which is plain data, leaves it.
+Annotations are code of the function's author, so all of this runs inside that subject's guard. Only the schema, which
+is plain data, leaves it.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _USABLE = "str, int, float, bool, None, list, dict[str, ...], tuple, Literal, En
 
 
 class Shape(NamedTuple):
-    """What an annotation stands for."""
+    """Schema of an annotation, and the builder of its values."""
 
     schema: Schema
     build: Build | None = None
-    """Makes the typed value from JSON data that fits the schema; None when they are the same."""
+    """Builds the typed value from JSON data that matches the schema; None if they are equal."""
 
 
 def signature_shape(function: Callable[..., Any]) -> Shape:
-    """Return the shape of the arguments, an object by their names; refuse the function with every problem it has."""
+    """Return the shape of a function's arguments, as an object by name; raise all problems of the function."""
     reading = _Reading()
     shape = reading.parameters(function)
     if reading.problems:
@@ -65,7 +65,7 @@ class _Member(NamedTuple):
 
 
 class _Reading:
-    """One signature on its way to a shape, and what is wrong with it."""
+    """Reads one signature, and collects its problems."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
@@ -83,7 +83,9 @@ class _Reading:
         for name, parameter in inspect.signature(function).parameters.items():
             pointer = pointer_to("", name)
             if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-                self.refuse(pointer, "arguments are given by name: *, ** and positional-only parameters have none")
+                self.refuse(
+                    pointer, "arguments are passed by name: *, ** and positional-only parameters are not supported"
+                )
             elif name not in hints:
                 self.refuse(pointer, f"the parameter has no type; use {_USABLE}")
             else:
@@ -93,7 +95,7 @@ class _Reading:
         return self.members(members, None, "", 0)
 
     def members(self, members: list[_Member], make: Callable[..., Any] | None, pointer: str, depth: int) -> Shape:
-        """Return an object with these members and no others."""
+        """Return an object with exactly these members."""
         properties, builds = {}, {}
         for member in members:
             shape = self.of(member.hint, pointer_to(pointer, member.name), depth + 1)
@@ -123,16 +125,16 @@ class _Reading:
             return special(arguments, pointer, depth)
         if isinstance(origin or hint, type):
             return self.collection(origin or hint, arguments, pointer, depth)
-        return self.refuse(pointer, f"{_named(hint)} cannot be given as JSON; use {_USABLE}")
+        return self.refuse(pointer, f"{_named(hint)} cannot be expressed in JSON; use {_USABLE}")
 
     def _special(self, origin: Any) -> _Special | None:
-        """Return what reads a form of ``typing`` that is no class."""
+        """Return the reader of a ``typing`` form that is not a class."""
         if origin in (typing.Union, types.UnionType):
             return self.union
         return {typing.Annotated: self.annotated, typing.Literal: self.choices}.get(origin)
 
     def annotated(self, arguments: tuple[Any, ...], pointer: str, depth: int) -> Shape:
-        """Take the first text beside a type for its description."""
+        """Use the first string beside a type as its description."""
         shape = self.of(arguments[0], pointer, depth)
         text = next((str(note) for note in arguments[1:] if type(note) is str), "")
         return shape._replace(schema={**shape.schema, "description": text[:_LONGEST_DESCRIPTION]}) if text else shape
@@ -140,7 +142,7 @@ class _Reading:
     def choices(self, values: tuple[Any, ...], pointer: str, depth: int) -> Shape:
         del depth
         if any(type(value) not in _SCALARS for value in values):
-            return self.refuse(pointer, "the choices are not all texts, numbers, true, false or None")
+            return self.refuse(pointer, "choices must be texts, numbers, booleans or None")
         return Shape({"enum": list(values)})
 
     def union(self, arguments: tuple[Any, ...], pointer: str, depth: int) -> Shape:
@@ -159,7 +161,7 @@ class _Reading:
             return self.choices(tuple(member.value for member in kind), pointer, depth)._replace(build=kind)
         if typing.is_typeddict(kind) or dataclasses.is_dataclass(kind):
             return self.record(kind, pointer, depth)
-        return self.refuse(pointer, f"{_named(kind)} cannot be given as JSON; use {_USABLE}")
+        return self.refuse(pointer, f"{_named(kind)} cannot be expressed in JSON; use {_USABLE}")
 
     def record(self, kind: type, pointer: str, depth: int) -> Shape:
         try:
@@ -192,7 +194,7 @@ class _Reading:
 
     def mapping(self, arguments: tuple[Any, ...], pointer: str, depth: int) -> Shape:
         if arguments[0] is not str:
-            return self.refuse(pointer, "the keys of an object are texts: use dict[str, ...]")
+            return self.refuse(pointer, "the keys of an object must be texts: use dict[str, ...]")
         inner = self.of(arguments[1], pointer_to(pointer, "*"), depth + 1)
         build = inner.build
         return Shape(
@@ -207,7 +209,7 @@ def _keys(kind: Any) -> list[_Member]:
 
 
 def _is_required(key: str, hint: Any, kind: Any) -> bool:
-    """Tell from the evaluated hint: the class does not see through annotations that are texts."""
+    """Return whether a key is required, from the evaluated hint: the class does not evaluate string annotations."""
     origin = typing.get_origin(hint)
     return origin is typing.Required if origin in _WRAPPERS else key in kind.__required_keys__
 
@@ -223,7 +225,7 @@ def _fields(kind: Any) -> list[_Member]:
 
 
 def _default(value: Any) -> Schema:
-    """Return a default as it can stand in a schema; one that is no plain scalar is left out."""
+    """Return the default for a schema; empty for values that are not plain scalars."""
     value = value.value if isinstance(value, Enum) else value
     return {"default": value} if type(value) in _SCALARS else {}
 
@@ -248,7 +250,7 @@ def _tuple_builder(builds: list[Build | None]) -> Build:
 
 
 def _union_builder(shapes: list[Shape]) -> Build:
-    """Build what the first alternative that fits says."""
+    """Return a builder that uses the first matching alternative."""
 
     def build(value: Any) -> Any:
         shape = next(shape for shape in shapes if fits(value, shape.schema))

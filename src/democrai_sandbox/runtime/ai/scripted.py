@@ -1,4 +1,4 @@
-"""A model that says what it was told to say: for tests, and for trying an agent without a network."""
+"""Model with predefined answers, for tests and for trying an agent without a network."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class ScriptedModel:
-    """Answers the first time with the first line of its script, the second time with the second, and so on.
+    """Answers each turn with the next line of its script.
 
-    A line is a text, a message, or a function that makes one of the conversation so far. Where it is in the script it
-    reads from the conversation, so many agents may use one model at the same time.
+    A line is a text, a message, or a function that makes one from the conversation so far. The position in the script
+    is derived from the conversation, so many agents can share one model.
     """
 
     def __init__(self, script: Iterable[Line]) -> None:
-        """Take the lines."""
+        """Take the lines of the script."""
         self._script = tuple(script)
 
     async def complete(self, messages: tuple[Message, ...], tools: tuple[ToolOffer, ...]) -> Message:
@@ -30,14 +30,14 @@ class ScriptedModel:
         del tools
         turn = sum(message.role == "assistant" for message in messages)
         if turn >= len(self._script):
-            raise ModelFailed(f"the script has {len(self._script)} lines, and one more was asked for")
+            raise ModelFailed(f"the script has only {len(self._script)} lines; add one")
         line = self._script[turn]
         said = line if isinstance(line, str | Message) else line(messages)
         return Message("assistant", said) if isinstance(said, str) else said
 
 
 def calls(*wanted: tuple[str, Any]) -> Message:
-    """Return a message that wants tools called, each given by its name and its arguments."""
+    """Return a message that requests tool calls, given as names and arguments."""
     made = (
         ToolCall(f"call_{number}", name, arguments if isinstance(arguments, str) else json.dumps(arguments))
         for number, (name, arguments) in enumerate(wanted)

@@ -1,7 +1,7 @@
-"""Threads for what may block, each for one call and under the guard it is started in.
+"""Threads for blocking calls: one per call, under the guard it is started in.
 
-A pool would be shared: a tool that never returns would keep one of its threads, and a few such tools everybody else.
-These are daemons, so that the process does not wait for them at its end either.
+In a shared pool, a few tools that never return would block all others. The threads are daemons, so that the process
+does not wait for them at exit.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ MOST_AT_ONCE = 32
 
 
 class Threads:
-    """The threads of one function."""
+    """Threads of one function."""
 
     def __init__(self, most: int = MOST_AT_ONCE) -> None:
-        """Settle how many calls there may be at once."""
+        """Set the maximum number of concurrent calls."""
         self._free = threading.Semaphore(most)
 
     async def run(self, function: Callable[..., Any], /, *args: Any) -> Any:
-        """Return what the function returns. Cancelled, it goes on by itself, and nobody waits for it."""
+        """Return the result of the function. After a cancellation the thread continues, and its result is dropped."""
         if not self._free.acquire(blocking=False):
-            raise RunStopped("too many calls have not come back yet")
+            raise RunStopped("too many concurrent calls have not returned")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         context = contextvars.copy_context()
@@ -43,7 +43,8 @@ class Threads:
         try:
             return await future
         finally:
-            # An exception that is raised here knows this frame: it would keep itself, and the guard it was raised in.
+            # The traceback of an exception references this frame: without the deletion it would keep itself and its
+            # guard alive.
             del future, job
 
 
@@ -56,11 +57,11 @@ def _work(
 ) -> None:
     try:
         told: tuple[Any, BaseException | None] = (function(*args), None)
-    except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+    except BaseException as error:  # noqa: BLE001 - the waiting caller gets it
         told = (None, error)
     finally:
         free.release()
-    # A loop that is closed meanwhile has nobody who waits.
+    # A closed loop has no waiting caller.
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(_settle, future, *told)
     del told, future

@@ -1,4 +1,4 @@
-"""In the host: tools that have a process of their own, whatever process their module runs in."""
+"""Host side of tools that run in a separate process, independent of their module's process."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 
 
 class Worker(Protocol):
-    """The worker of a tool, as far as it is needed here."""
+    """The part of a tool's worker that is needed here."""
 
     async def call(
         self, kind: str, name: str, params: Mapping[str, Any], *, caller: Caller, ancestors: tuple[str, ...]
     ) -> Any:
-        """Call the tool there for somebody, as the end of a chain, and return its outcome."""
+        """Call the tool there on behalf of ``caller``, at the end of a call chain, and return its outcome."""
         ...
 
 
 class Tooling:
-    """Makes what runs in the place of a tool's own function: a door, through which the host asks the worker."""
+    """Creates the replacement for a tool's function, which asks the worker through the host."""
 
     def __init__(self) -> None:
-        """Serve once ``promises`` is open."""
+        """Create the service; it works after ``promises`` is open."""
         self.promises = Promises("the tool", patience=300.0)
 
     def body(self, asset: Asset, worker: Worker) -> Body:
-        """Return a body for the entrance of a tool. Made by the host, outside every guard."""
+        """Return a body for the entrance of a tool. Called by the host, outside every guard."""
 
         def ask(view: tuple[Any, ...] | None, given: dict[str, Any]) -> Any:
             raw = None if view is None else RawView(*view)
@@ -54,7 +54,7 @@ class Tooling:
 
 
 def _caller(view: RawView) -> Caller:
-    """Return for whom the tool works: by its guard, with the role that the request has."""
+    """Return the caller for the tool: the identity from its guard, with the role of the served request."""
     who = Caller(user_id=view.user_id, organization_id=view.organization_id, session_key=view.session_key)
     present = served()
     return present if type(present) is Caller and present[:3] == who[:3] else who

@@ -1,4 +1,4 @@
-"""Children: programs that extensions start through the SDK, with limits, and ended with all that they started."""
+"""Children: programs that extensions start through the SDK, with limits, stopped with everything they started."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The environment of a child: a little of the host's, what the caller adds, and what the guard says about it.
+"""Environment of a child: few variables of the host, those of the caller, and those of the guard.
 
-Nothing of the host's is handed on by default: tokens and passwords live there. ``HOME`` is the subject's own folder,
-not the host's, where programs would look for credentials.
+Most variables of the host are not inherited, because they may contain tokens and passwords. ``HOME`` is the subject's
+data folder, because programs look for credentials in the host's.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 _OWNED_PREFIX = "DEMOCRAI_"
 _TEMPORARY = frozenset({"TMPDIR", "TEMP", "TMP"})
 
-# By these a program is made to run other code than its own, before it does anything of its own.
+# These variables make a program run other code before its own.
 _REFUSED_PREFIXES = ("LD_", "DYLD_", "PYTHON", "GIT_", "PERL5", "RUBY", "NODE_", "BASH_FUNC_", "MALLOC_", "GLIBC_")
 _REFUSED = frozenset(
     {
@@ -42,7 +42,7 @@ _REFUSED = frozenset(
         *("PAGER", "MANPAGER", "EDITOR", "VISUAL", "BROWSER", "GTK_MODULES", "QT_PLUGIN_PATH", "VIRTUAL_ENV"),
     }
 )
-# These only say how Python writes and reads.
+# These only affect how Python reads and writes.
 _HARMLESS = frozenset(
     {"PYTHONUNBUFFERED", "PYTHONUTF8", "PYTHONIOENCODING", "PYTHONHASHSEED", "PYTHONDONTWRITEBYTECODE"}
 )
@@ -51,13 +51,13 @@ _LONGEST = 131_072
 
 
 def base_environment(host: Mapping[str, str]) -> dict[str, str]:
-    """Return what children get of the host's environment."""
+    """Return the variables that children inherit from the host."""
     kept = {name: value for name, value in host.items() if name in _INHERITED or name.startswith(_INHERITED_PREFIX)}
     return {"PATH": _DEFAULT_PATH, **kept}
 
 
 def check_given(view: RawView | None, given: object, rights: Rights) -> dict[str, str]:
-    """Return what the caller adds, or refuse it: by type, by size, and by names that are not the caller's to give."""
+    """Return the caller's variables, or refuse them because of type, size or a reserved name."""
     if given is None:
         return {}
     if type(given) is not dict or len(given) > _MOST:
@@ -78,17 +78,17 @@ def child_environment(
     home: str,
     mark: str,
 ) -> dict[str, str]:
-    """Return all of the environment. What the guard says comes last: nothing that was given can stand in for it."""
+    """Return the complete environment. Variables of the guard come last, so that the caller cannot replace them."""
     made = {**base, "HOME": home, **given}
     if view is not None:
-        # The folder that Python would take for the user's own packages is one that the subject writes.
+        # The subject can write the folder of the user's own Python packages.
         made["PYTHONNOUSERSITE"] = "1"
         made |= environment_of(view, approved)
     return {**made, MARK: mark}
 
 
 def is_text(value: object, longest: int) -> bool:
-    """Tell whether a value is a text that a program can be given: no NUL, nothing that the system cannot encode."""
+    """Return whether a value is a string that a program can receive: without NUL, and encodable."""
     if type(value) is not str or "\0" in value or len(value) > longest:
         return False
     try:
@@ -99,18 +99,18 @@ def is_text(value: object, longest: int) -> bool:
 
 def _check_pair(name: object, value: object) -> None:
     if type(name) is not str or not name or "=" in name or not is_text(name, _LONGEST):
-        raise InvalidInputError.of(f"no variable can be named {name!r}", pointer="/env")
+        raise InvalidInputError.of(f"{name!r} is not a valid variable name", pointer="/env")
     if not is_text(value, _LONGEST - len(name)):
-        message = f"expected a text without NUL of at most {_LONGEST} bytes with its name"
+        message = f"expected a text without NUL; name and value have at most {_LONGEST} bytes together"
         raise InvalidInputError.of(message, pointer=pointer_to("/env", name))
 
 
 def _check_name(view: RawView, name: str, value: str, rights: Rights) -> None:
-    # Compared without regard to case: some programs read their variables so.
+    # Case-insensitive, because some programs read their variables that way.
     folded = name.upper()
     owned = folded.startswith(_OWNED_PREFIX)
     if owned or folded in _REFUSED or (folded.startswith(_REFUSED_PREFIXES) and name not in _HARMLESS):
         raise denied(EnvironmentDenied, view, name)
-    # A Python child may write to where it is told that temporary files go, also under a guard of its environment.
+    # A Python child may write to the temp folder it is given, also under the guard of its environment.
     if folded in _TEMPORARY and not rights.may(view, Operation.CREATE, value):
         raise denied(EnvironmentDenied, view, name)

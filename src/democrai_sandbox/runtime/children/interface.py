@@ -1,4 +1,4 @@
-"""What starting a program takes, and what can be done with it then: the place where another launcher is plugged in."""
+"""Interfaces between the service and a launcher: a program to start, and a started child."""
 
 from __future__ import annotations
 
@@ -11,52 +11,52 @@ if TYPE_CHECKING:
 
 
 class Order(NamedTuple):
-    """A program to start, after everything about it was checked."""
+    """A program to start, after all checks."""
 
     program: str
-    """A real file, all links followed: what was checked is what runs."""
+    """A real file with all links resolved: the checked file is the one that runs."""
     argv: tuple[str, ...]
     environment: Mapping[str, str]
-    """All of it; nothing is inherited."""
+    """Complete; nothing is inherited."""
     folder: str
     view: RawView | None
-    """The guard of whoever asked, for a launcher that confines the child by it; None for the host itself."""
+    """Guard of the caller, for a launcher that confines the child; None for the host itself."""
     mark: str
-    """Is in the environment of the child and of all that it starts, unless they clear it."""
+    """Set in the environment of the child and everything it starts, unless they clear it."""
     with_input: bool = False
     readable: tuple[str, ...] = ()
-    """What was checked for it to read: the folder in which it begins, if the caller named one."""
+    """Paths that were checked for reading: the working directory, if the caller named one."""
 
 
 class Child(Protocol):
-    """A program that was started, as the leader of a session of its own."""
+    """A started program, the leader of a new session."""
 
     pid: int
     stdin: int | None
-    """Descriptors of this process, which belong to whoever has the child."""
+    """Descriptors of this process; the owner of the child closes them."""
     stdout: int
     stderr: int
     ended: int
-    """A descriptor that is readable once the program has ended."""
+    """Descriptor that becomes readable when the program has ended."""
     unenforced: tuple[str, ...]
-    """What a launcher that confines could not keep of what the caller's rules say, in words."""
+    """Rules of the caller that a confining launcher could not enforce, in words."""
     timed_out: bool
-    """Whether the launcher ended it because its time was up; known after ``collect``."""
+    """Whether the launcher stopped it because of its timeout; known after ``collect``."""
     failure: str
-    """Why nothing can be said about how it ended, if that is so; known after ``collect``."""
+    """Reason why its exit status is unknown; empty otherwise. Known after ``collect``."""
 
     def signal_group(self, number: int) -> None:
-        """Send a signal to the program and its group. Not after ``collect``: its number may be another's then."""
+        """Send a signal to the program and its group. Not after ``collect``, because the pid may be reused then."""
         ...
 
     def collect(self) -> int:
-        """Return the exit status of a program that has ended, negative for a signal, and let everything go."""
+        """Return the exit status of an ended program, negative for a signal, and release everything."""
         ...
 
 
 class Launcher(Protocol):
-    """Starts programs. Called on a thread of its own, outside any guard."""
+    """Starts programs. Called on a separate thread, outside any guard."""
 
     def start(self, order: Order) -> Child:
-        """Start it, or raise ``OSError``; ``KernelLayerError`` when what was to confine it does not work."""
+        """Start it, or raise ``OSError``; ``KernelLayerError`` if the confinement fails."""
         ...

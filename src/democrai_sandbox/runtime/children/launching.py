@@ -1,4 +1,4 @@
-"""The launcher without any help of the kernel: ``subprocess``, from the host's own process."""
+"""Launcher without the kernel layer: ``subprocess``, from the host's own process."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class PopenChild:
     failure = ""
 
     def __init__(self, order: Order) -> None:
-        """Start it in a session of its own, so that its group can be ended without ours."""
-        self._process = subprocess.Popen(  # noqa: S603 - program and environment were checked, and there is no shell
+        """Start it in a new session, so that its group can be signaled separately."""
+        self._process = subprocess.Popen(  # noqa: S603 - program and environment were checked, without a shell
             order.argv,
             executable=order.program,
             env=dict(order.environment),
@@ -51,7 +51,7 @@ class PopenChild:
             raise
 
     def _take_pipes(self) -> tuple[int | None, int, int]:
-        """Return numbers of our own: who pumps them closes each when it is done, whatever the Popen object does."""
+        """Return duplicated descriptors, which the reader closes independently of the Popen object."""
         pipes = (self._process.stdin, self._process.stdout, self._process.stderr)
         stdin, stdout, stderr = (None if pipe is None else os.dup(pipe.fileno()) for pipe in pipes)
         for pipe in pipes:
@@ -62,13 +62,13 @@ class PopenChild:
         return stdin, stdout, stderr
 
     def signal_group(self, number: int) -> None:
-        """Send a signal; a child that has ended and was not collected keeps its number, so no other can get it."""
+        """Send a signal; an ended child that was not reaped keeps its pid, so the pid cannot be reused."""
         try:
             os.killpg(self.pid, number)
         except ProcessLookupError:
             pass
         except PermissionError:
-            # Something of the group runs as another user, which the kernel takes for a refusal of the whole call.
+            # A process of the group runs as another user, so the kernel refused the whole call.
             os.kill(self.pid, number)
 
     def collect(self) -> int:

@@ -1,4 +1,4 @@
-"""From what a caller asks for to an order: everything checked, the program found, the environment made."""
+"""Conversion of a caller's request to a launch order: checks, program lookup, environment."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _ENTRYPOINT = "sdk.tasks.run_subprocess"
 _OPTIONS = ("cwd", "env", "timeout", "input", "stdout_limit", "stderr_limit", "stream")
 _NEVER = frozenset({"engine", "extractor", "mcp"})
-"""Start programs in their install phase at most, which does not come by here."""
+"""Kinds that start programs only in their install phase, which does not use this service."""
 _MOST_WORDS = 4096
 _LONGEST_WORD = 131_071
 _LONGEST_INPUT = 16 << 20
@@ -38,23 +38,23 @@ _LONGEST_INPUT = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class ChildrenSettings:
-    """What a host settles about children."""
+    """Limits of a host for children."""
 
     timeout: float = 300.0
-    """Seconds, where the caller names none."""
+    """Default timeout in seconds."""
     longest_timeout: float = 86_400.0
     grace: float = 2.0
-    """Seconds between asking a child to end and ending it."""
+    """Seconds between the request to stop and the kill."""
     output_limit: int = 1 << 20
-    """Bytes of standard output, and of standard error, that are kept where the caller says nothing else."""
+    """Default maximum bytes of standard output and of standard error."""
     largest_output_limit: int = 16 << 20
     most: int = 64
-    """Children at a time."""
+    """Maximum number of concurrent children."""
     most_of_subject: int = 16
 
 
 class Orders:
-    """Makes orders for callers."""
+    """Creates orders for callers."""
 
     def __init__(
         self,
@@ -66,10 +66,10 @@ class Orders:
         longest: Callable[[RawView | None], float | None] = lambda _view: None,
         approved: Callable[[RawView], tuple[AccessRule, ...]] = lambda _view: (),
     ) -> None:
-        """``home_of`` gives the folder of a subject's own data, in which its children begin.
+        """Take ``home_of``, which returns the data folder of a subject, the default working directory of its children.
 
-        ``longest`` gives the seconds that a child of this caller may run at most, if its manifest or the host says.
-        ``approved`` gives what is approved for a caller; a Python child takes its guard from the environment.
+        ``longest`` returns the maximum run time of a caller's children, if its manifest or the host sets one.
+        ``approved`` returns the approvals of a caller; a Python child reads its guard from the environment.
         """
         self._longest = longest
         self._approved = approved
@@ -79,7 +79,7 @@ class Orders:
         self._base = base_environment(host)
 
     def make(self, view: RawView | None, argv: object, options: object) -> tuple[Order, Limits, bytes]:
-        """Return an order, its limits and its input, or refuse what was asked for."""
+        """Return an order, its limits and its input, or refuse the request."""
         _check_caller(view)
         words = _words(argv)
         wanted = _checked_options(options)
@@ -107,11 +107,11 @@ class Orders:
         folder = _located(_below(home, _path(given, "/cwd")), "/cwd")
         self._rights.require(view, Operation.READ, folder)
         if not _is_folder(folder):
-            raise InvalidInputError.of(f"there is no folder {folder!r}", pointer="/cwd")
+            raise InvalidInputError.of(f"{folder!r} is not a folder", pointer="/cwd")
         return folder
 
     def _program(self, view: RawView | None, name: str, folder: str, path: str) -> str:
-        """Return the real file to run. Of a script its own path is what is checked, not its interpreter's."""
+        """Return the real file to run. For a script, its own path is checked, not its interpreter's."""
         if "/" in name:
             return self._program_at(view, _located(_below(folder, name), "/argv/0"), name.rpartition("/")[2])
         places = (place for place in path.split(":") if place.startswith("/"))
@@ -119,18 +119,18 @@ class Orders:
         for real in found:
             if self._rights.may_execute(view, real, name=name):
                 return real
-        # Programs of the system are no secret. Of others it is not told whether they are there.
+        # Programs of the system are public. The existence of others is not revealed.
         for real in filter(self._rights.is_of_system, found):
             return self._program_at(view, real, name)
-        message = f"there is no program {name!r} that may be started by its name alone"
+        message = f"no permitted program {name!r} was found in PATH"
         raise InvalidInputError.of(message, pointer="/argv/0")
 
     def _program_at(self, view: RawView | None, real: str, name: str) -> str:
-        # Before it is looked at: whether a file is there is not told about places that are not the caller's.
+        # Check before reading: the existence of files outside the caller's rights is not revealed.
         if view is not None and not self._rights.may_execute(view, real, name=name, register=True):
             raise denied(FilesystemDenied, view, real, Operation.EXECUTE.value)
         if not _is_program(real):
-            raise InvalidInputError.of(f"{real!r} is no program", pointer="/argv/0")
+            raise InvalidInputError.of(f"{real!r} is not a program", pointer="/argv/0")
         return real
 
     def _limits(self, view: RawView | None, wanted: Mapping[str, Any]) -> Limits:
@@ -160,7 +160,7 @@ def _located(path: str, pointer: str) -> str:
     try:
         return location_of(path)
     except (OSError, ValueError) as error:
-        raise InvalidInputError.of(f"no file can have this name: {error}", pointer=pointer) from None
+        raise InvalidInputError.of(f"not a valid path: {error}", pointer=pointer) from None
 
 
 def _is_folder(path: str) -> bool:
@@ -210,7 +210,7 @@ def _input(value: object) -> bytes | None:
         return None
     data = value.encode() if type(value) is str else value
     if type(data) is not bytes or len(data) > _LONGEST_INPUT:
-        raise InvalidInputError.of(f"expected text or bytes, at most {_LONGEST_INPUT} of them", pointer="/input")
+        raise InvalidInputError.of(f"expected text or bytes, at most {_LONGEST_INPUT} bytes", pointer="/input")
     return data
 
 
@@ -218,5 +218,5 @@ def _number(value: object, usual: float, largest: float, pointer: str) -> float:
     if value is None:
         return usual
     if type(value) not in (int, float) or not 0 < value <= largest:  # type: ignore[operator]
-        raise InvalidInputError.of(f"expected a number above 0 and up to {largest:g}", pointer=pointer)
+        raise InvalidInputError.of(f"expected a number greater than 0 and at most {largest:g}", pointer=pointer)
     return value  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""What is left of a child: processes that went into a session of their own, found by the mark in their environment."""
+"""Leftover processes of a child that moved to another session, found by the mark in their environment."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _ROUNDS = 5
 
 
 def end_remains(mark: str) -> int:
-    """End everything that carries the mark; return how many processes that were.
+    """Kill all processes that carry the mark; return their number.
 
-    One that cleared its environment is not found: that takes a cgroup, which a launcher with the kernel's help has.
+    A process that cleared its environment is not found; finding it needs a cgroup, which the confining launcher has.
     """
     wanted = f"{MARK}={mark}".encode()
     ended = 0
-    for _ in range(_ROUNDS):  # while they are ended they may start more
+    for _ in range(_ROUNDS):  # they may start more processes meanwhile
         found = [number for number in _processes() if wanted in _environment(number)]
         if not found:
             break
@@ -26,23 +26,23 @@ def end_remains(mark: str) -> int:
 
 
 def _processes() -> list[int]:
-    return [int(entry) for entry in os.listdir("/proc") if entry.isdecimal()]  # noqa: PTH208 - names are all it takes
+    return [int(entry) for entry in os.listdir("/proc") if entry.isdecimal()]  # noqa: PTH208 - only the names are needed
 
 
 def _environment(number: int) -> list[bytes]:
     try:
         return Path(f"/proc/{number}/environ").read_bytes().split(b"\0")
     except OSError:
-        return []  # gone, or somebody else's
+        return []  # ended, or owned by another user
 
 
 def _end(number: int, wanted: bytes) -> bool:
-    """End a process by a handle, looked at once more: its number may be another's by now."""
+    """Kill a process through a pidfd, after checking again that the pid was not reused."""
     try:
         handle = os.pidfd_open(number)
     except ProcessLookupError:
         return False
-    except OSError:  # some containers refuse it with EPERM, and old kernels have none
+    except OSError:  # some containers refuse it with EPERM, and old kernels lack it
         return _end_by_number(number, wanted)
     try:
         if wanted not in _environment(number):
@@ -56,7 +56,7 @@ def _end(number: int, wanted: bytes) -> bool:
 
 
 def _end_by_number(number: int, wanted: bytes) -> bool:
-    """End a process without a handle: numbers are given out in turn, so one does not come up again in a moment."""
+    """Kill a process without a pidfd: pids are assigned in turn, so one is not reused within a moment."""
     if wanted not in _environment(number):
         return False
     try:

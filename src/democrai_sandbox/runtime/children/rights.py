@@ -1,7 +1,7 @@
-"""What a caller may do with a path, decided in the host from the view of its guard: rules, then recorded decisions.
+"""Rights of a caller to a path, decided in the host from the view of its guard: rules, then decisions.
 
-Paths are followed by the core, and what is needed of ``os`` is held here: a subject can replace functions of libraries,
-and one that lies about a path would decide.
+The core resolves paths, and the ``os`` functions used here are saved at import, because a subject can replace functions
+of libraries.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ Denial = TypeVar("Denial", bound=SandboxDenied)
 
 
 def denied(kind: type[Denial], view: RawView, target: str, *operations: str) -> Denial:
-    """Return the denial of something to whoever has this view."""
+    """Return a denial for the caller with this view."""
     subject_kind, name = view.actor
     return kind(target, subject=name, subject_kind=subject_kind, chain=view.labels, operations=operations)
 
 
 def decoded(path: bytes) -> str:
-    """Return a path as a text. ``os.fsdecode`` asks a function that can be replaced."""
+    """Return a path as a string. ``os.fsdecode`` uses a function that can be replaced."""
     return path.decode(_ENCODING, "surrogateescape")
 
 
 def _is_named(target: str, real: str, name: str) -> bool:
-    """Tell whether a system dependency is this program: by its path, or by its name in a folder for programs.
+    """Return whether a system dependency is this program: by its path, or by its name in a program folder.
 
-    Both the file and the name count: one file can be many programs, which read their name.
+    Both the file and the name count, because one file can be many programs that read their own name.
     """
     is_named = "/" in target or target in (name, real.rpartition("/")[2])
     return is_named and any(real == location_of(place) for place in program_places(target))
@@ -63,15 +63,15 @@ def _none(_subject: Subject) -> tuple[str, ...]:
 
 
 class Comparing(Protocol):
-    """Takes note of what the rules of a caller allow, such as the shadow runs of a host."""
+    """Records which accesses the rules of a caller allow, such as the shadow runs of a host."""
 
     def compare(self, view: RawView, what: tuple[str, str, str], allows: Callable[[RawView], bool]) -> bool:
-        """Return what ``allows`` says about the caller."""
+        """Return the result of ``allows`` for the caller."""
         ...
 
 
 class Rights:
-    """Answers for the host what the guard would answer inside itself. Without a decider there are only the rules."""
+    """Decides for the host like the guard itself. Without a decider only the rules count."""
 
     def __init__(
         self,
@@ -79,9 +79,9 @@ class Rights:
         owned: Callable[[Subject], Iterable[str]] | None = None,
         shadows: Comparing | None = None,
     ) -> None:
-        """``owned`` gives the places that the runtime has given to a subject below what it protects from others.
+        """Take ``owned``, which returns the folders that the runtime gave to a subject below protected paths.
 
-        ``shadows`` are told where the candidate of a subject says something else.
+        ``shadows`` records where the candidate of a subject would decide differently.
         """
         self._shadows = shadows
         self._decider = decider
@@ -92,7 +92,7 @@ class Rights:
         self._programs = tuple(map(location_of, programs))
 
     def may(self, view: RawView | None, operation: Operation, path: str, *, register: bool = False) -> bool:
-        """Return whether the caller may do this with where the path leads; ``register`` puts a request down if not."""
+        """Return whether the caller may access the resolved path; ``register`` files a request otherwise."""
         if view is None:
             return True
         real = location_of(path)
@@ -104,16 +104,15 @@ class Rights:
         return self._is_allowed(view, operation, real) or self._is_approved(view, operation, real, register=register)
 
     def require(self, view: RawView | None, operation: Operation, path: str, *, register: bool = False) -> None:
-        """Raise the denial if the caller may not."""
+        """Raise a denial if the caller may not."""
         if view is not None and not self.may(view, operation, path, register=register):
             raise denied(FilesystemDenied, view, path, operation.value)
 
     def may_execute(self, view: RawView | None, real: str, *, name: str, register: bool = False) -> bool:
-        """Return whether the caller may start a program: one of the system or the interpreter, or one it may execute.
+        """Return whether the caller may start a program: one of the system or interpreter, or one it may execute.
 
-        A program that the caller could have written, and one that gets rights of another user by being started, count
-        as the system's only where a rule says so. A caller with rules for named programs may start only those of the
-        system. ``real`` is resolved; ``name`` is the last part of the path before that.
+        A program that the caller can write, or a setuid program, needs a rule. A caller with rules for named programs
+        may start only those of the system. ``real`` is resolved; ``name`` is the last part of the path before that.
         """
         if view is None:
             return True
@@ -138,7 +137,7 @@ class Rights:
         return self._shadows.compare(view, wish, lambda shown: self.is_declared(shown, operation, real))
 
     def is_declared(self, view: RawView, operation: Operation, real: str) -> bool:
-        """Return whether a rule of the chain in force covers a path that is resolved already."""
+        """Return whether a rule in force covers a resolved path."""
         rules = (rule for link in view.allow_chain for rule in link.rules)
         return any(
             rule.resource_type is ResourceType.FILESYSTEM
@@ -148,7 +147,7 @@ class Rights:
         )
 
     def is_of_system(self, real: str) -> bool:
-        """Return whether a resolved path is a program of the system or the interpreter, without rights of its own."""
+        """Return whether a resolved path is a program of the system or the interpreter, without setuid or setgid."""
         if real != self._interpreter and not any(is_at_or_below(real, root) for root in self._programs):
             return False
         try:
@@ -160,7 +159,7 @@ class Rights:
         return any(self.is_declared(view, operation, real) for operation in (Operation.CREATE, Operation.MODIFY))
 
     def _is_shut(self, view: RawView, real: str) -> bool:
-        """Return whether the host protects a path from this caller, whatever its rules say."""
+        """Return whether a path is protected from this caller, independent of its rules."""
         protected = (location_of(decoded(path)) for path, _ in _core.protected_entries())
         if not any(is_at_or_below(real, root) for root in protected):
             return False

@@ -1,4 +1,4 @@
-"""A child and those who wait for it: the child's thread and its callers meet here."""
+"""A child and its waiting callers: the link between the child's thread and the callers."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from .supervision import Limits
 
 _BUFFERED = 1 << 18
-"""Bytes that wait for a reader before the child has to."""
+"""Bytes buffered for a reader before the child has to wait."""
 
 
 class Stream(Output):
-    """What a child writes, until its reader takes it."""
+    """Output of a child, until its reader takes it."""
 
     def __init__(self, arrived: Callable[[], None]) -> None:
-        """Begin with nothing; ``arrived`` is called when something came."""
+        """Take ``arrived``, which is called for new output."""
         super().__init__(0)
         self._arrived = arrived
         self._lock = threading.Lock()
@@ -32,18 +32,18 @@ class Stream(Output):
         self._size = 0
 
     def add(self, chunk: bytes) -> None:
-        """Take what was read."""
+        """Add a chunk of output."""
         with self._lock:
             self._chunks.append(chunk)
             self._size += len(chunk)
         self._arrived()
 
     def is_full(self) -> bool:
-        """Tell whether the reader is behind."""
+        """Return whether the reader is behind."""
         return self._size >= _BUFFERED
 
     def take(self) -> bytes:
-        """Return all that has come."""
+        """Return and remove all buffered output."""
         with self._lock:
             data = b"".join(self._chunks)
             self._chunks.clear()
@@ -52,7 +52,7 @@ class Stream(Output):
 
 
 class Running:
-    """A child that was ordered. ``run`` is its thread; everything else may be called from any."""
+    """An ordered child. ``run`` is its thread; all other methods are thread-safe."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Running:
         """Prepare it; nothing is started before ``run``."""
         self.owner = owner
         self.forgotten = False
-        """Whether nobody will ask for it any more."""
+        """Whether no caller will ask for it any more."""
         self._stream = Stream(self._tell) if limits.stream else None
         self._news = threading.Condition()
         self._waiting: list[Callable[[], object]] = []
@@ -76,21 +76,21 @@ class Running:
         self._supervision = Supervision(order, limits, launcher, given=given, stream=self._stream, wanted=wanted)
 
     def run(self) -> None:
-        """Be the thread of the child."""
+        """Run the child on this thread."""
         try:
             finished = self._supervision.run()
-        except Exception as error:  # noqa: BLE001 - whoever waits has to be told, whatever it was
-            finished = Finished(failure=f"watching the program failed: {type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - waiting callers need an answer in any case
+            finished = Finished(failure=f"supervision of the program failed: {type(error).__name__}: {error}")
         self._finished = finished
         self.forgotten = self.forgotten or not self._wanted()
         self._tell()
 
     def is_abandoned(self) -> bool:
-        """Tell whether it has ended, and nobody will ask how."""
+        """Return whether it has ended, and its caller is gone."""
         return self._finished is not None and not self._wanted()
 
     def stop(self) -> None:
-        """Have it ended, with all that it started."""
+        """Stop it, with everything it started."""
         self._supervision.stop()
 
     def wait_for_end(self, patience: float) -> bool:
@@ -99,21 +99,21 @@ class Running:
             return self._news.wait_for(lambda: self._finished is not None, patience)
 
     def ended(self) -> tuple[Any, ...] | None:
-        """Return how it ended, as plain data; None while it runs."""
+        """Return its end as plain data; None while it runs."""
         return None if self._finished is None else tuple(self._finished)
 
     def next_piece(self) -> bytes | None:
-        """Return what it wrote since the last time, empty at the end; None while there is nothing."""
+        """Return its output since the last call, empty at the end; None while no output is available."""
         if self._stream is None:
             return b""
-        at_end = self._finished is not None  # looked at first: nothing is added after the end
+        at_end = self._finished is not None  # checked first: nothing is added after the end
         piece = self._stream.take()
         if piece:
             self._supervision.nudge()
         return piece if piece or at_end else None
 
     def when(self, ready: Callable[[], Any], loop: asyncio.AbstractEventLoop | None) -> Any:
-        """Return what ``ready`` gives once that is not None: on a loop as a future, elsewhere after waiting."""
+        """Return the first result of ``ready`` that is not None: on a loop as a future, elsewhere after waiting."""
         if loop is None:
             with self._news:
                 while (answer := ready()) is None:
@@ -139,5 +139,5 @@ class Running:
             waiting, self._waiting = self._waiting, []
             self._news.notify_all()
         for each in waiting:
-            with suppress(RuntimeError):  # that loop is closed
+            with suppress(RuntimeError):  # the loop is closed
                 each()

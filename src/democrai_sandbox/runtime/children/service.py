@@ -1,7 +1,7 @@
-"""The service behind ``sdk.tasks.run_subprocess``: it starts children for callers, and tells how they ended.
+"""Service behind ``sdk.tasks.run_subprocess``: starts children for callers, and reports how they ended.
 
-A caller gets a handle, which only it can use, and waits with it. What it is given back is plain data, or a future of
-the host's own loop; on any other thread it waits itself.
+A caller gets a handle that only it can use. Results are plain data, or a future on the host's loop; on any other thread
+the call blocks.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class Children:
         longest: Callable[[RawView | None], float | None] = lambda _view: None,
         approved: Callable[[RawView], tuple[AccessRule, ...]] = lambda _view: (),
     ) -> None:
-        """``home_of`` gives the folder of a subject's own data; the environment is read now, before any guard.
+        """Take ``home_of``, which returns the data folder of a subject; read the environment now, before any guard.
 
-        ``longest`` gives the seconds that a child of a caller may run, where a limit says; ``approved`` what is
-        approved for a caller.
+        ``longest`` returns the maximum run time of a caller's children, if limited; ``approved`` the approvals of a
+        caller.
         """
         self._settings = settings or ChildrenSettings()
         host = dict(os.environ) if host_environment is None else host_environment
@@ -64,11 +64,11 @@ class Children:
         self._closed = False
 
     def open(self) -> None:
-        """Serve callers on the loop that runs here, which is the host's."""
+        """Serve callers on the running loop, which is the host's."""
         self._loop = asyncio.get_running_loop()
 
     def services(self) -> dict[str, Callable[..., Any]]:
-        """Return what is to be installed as doors."""
+        """Return the services to install."""
         return {
             "children.start": self.start,
             "children.wait": self.wait,
@@ -76,18 +76,18 @@ class Children:
             "children.stop": self.stop,
         }
 
-    # ---- doors
+    # ---- services
 
     def start(self, view: RawView | None, argv: object, options: object) -> str:
-        """Start a program for a caller; return the handle. It is ended with the task that called, at the latest."""
+        """Start a program for a caller; return the handle. It is stopped at the latest with the calling task."""
         loop = self._own_loop()
         task = None if loop is None else asyncio.current_task(loop)
-        # Looked at from time to time, not told by it: guarded code sees, and can call, what is to be called by a task.
+        # Polled, because guarded code can see and call the callbacks of a task.
         owner = weakref.ref(task) if type(task) is asyncio.Task else None
         return self._start(view, argv, options, lambda: owner is None or _goes_on(owner()))
 
     def start_apart(self, view: RawView | None, argv: object, options: object) -> str:
-        """Start a program that no task of this process waits for: a caller in a worker process."""
+        """Start a program for a caller in a worker process, without a task of this process."""
         return self._start(view, argv, options, lambda: True)
 
     def _start(self, view: RawView | None, argv: object, options: object, wanted: Callable[[], bool]) -> str:
@@ -101,7 +101,7 @@ class Children:
         return handle
 
     def wait(self, view: RawView | None, handle: object) -> Any:
-        """Return how a child ended, or a future of that; the handle is used up then."""
+        """Return how a child ended, or a future of that; the handle is invalid afterwards."""
         running = self._find(view, handle)
 
         def ended() -> tuple[Any, ...] | None:
@@ -113,25 +113,25 @@ class Children:
         return running.when(ended, self._own_loop())
 
     def read(self, view: RawView | None, handle: object) -> Any:
-        """Return what a streamed child wrote next, or a future of that; empty at its end."""
+        """Return the next output of a streamed child, or a future of it; empty at its end."""
         running = self._find(view, handle)
         return running.when(running.next_piece, self._own_loop())
 
     def stop(self, view: RawView | None, handle: object) -> None:
-        """Have a child ended, and forget it."""
+        """Stop a child, and forget it."""
         self._find(view, handle)
         self._stop(str(handle))
 
-    # ---- the host
+    # ---- host
 
     def stop_of(self, label: str) -> None:
-        """End the children of a subject, such as ``module:demo``: it is unloaded, or its worker is gone."""
+        """Stop the children of a subject, such as ``module:demo``, after its unloading or the end of its worker."""
         for handle, running in list(self._running.items()):
             if label in running.owner:
                 self._stop(handle)
 
     def close(self, patience: float = 10.0) -> None:
-        """End all children and wait for that; none is started any more."""
+        """Stop all children and wait for them; refuse new ones."""
         with self._lock:
             self._closed = True
             running = dict(self._running)
@@ -146,7 +146,7 @@ class Children:
             self._running.pop(handle, None)
 
     def _stop(self, handle: str) -> None:
-        """Forget a child; one that runs still is ended first, and counts until then."""
+        """Forget a child; if it runs, stop it first and count it until it ends."""
         running = self._running.get(handle)
         if running is None:
             return
@@ -159,21 +159,21 @@ class Children:
     def _find(self, view: RawView | None, handle: object) -> Running:
         running = self._running.get(handle) if type(handle) is str else None
         if running is None or running.forgotten or running.owner != _owner(view):
-            raise InvalidInputError.of("there is no such child", pointer="/handle")
+            raise InvalidInputError.of("unknown child", pointer="/handle")
         return running
 
     def _check_room(self, owner: tuple[str, ...]) -> None:
         if self._closed:
-            raise RuntimeServiceFailed("the runtime is shutting down: no program is started any more")
+            raise RuntimeServiceFailed("the runtime is shutting down: no new programs can start")
         for handle, running in list(self._running.items()):
             if running.is_abandoned():
                 del self._running[handle]
         same = sum(_payer(running.owner) == _payer(owner) for running in self._running.values())
         if len(self._running) >= self._settings.most or same >= self._settings.most_of_subject:
-            raise RuntimeServiceFailed("too many programs run at the moment")
+            raise RuntimeServiceFailed("too many programs are running; try again later")
 
     def _own_loop(self) -> asyncio.AbstractEventLoop | None:
-        """Return the host's loop if it runs here. No other is trusted: guarded code can put in one of its making."""
+        """Return the host's loop if it is running here. Any other loop is untrusted: guarded code can make its own."""
         return self._loop if asyncio._get_running_loop() is self._loop else None  # noqa: SLF001 - get_running_loop raises
 
 
@@ -182,9 +182,9 @@ def _owner(view: RawView | None) -> tuple[str, ...]:
 
 
 def _payer(owner: tuple[str, ...]) -> str:
-    """Return on whose account a child runs: a module's, whatever session, task or tool of it asked.
+    """Return the subject whose limit a child counts against: its module, independent of session, task or tool.
 
-    By all of the chain and the session, a module would have as many accounts as it has users, and leave no room.
+    With one limit per call chain and session, a module with many users could use all capacity.
     """
     return next((label for label in owner if label.startswith("module:")), owner[0] if owner else "")
 

@@ -1,7 +1,7 @@
-"""One child from its start to its end, on a thread of its own: input, output within limits, time, and what it left.
+"""One child from its start to its end, on a separate thread: input, limited output, timeout, and cleanup.
 
-Nothing here depends on the loop that waits: guarded code may block that, and the child is ended all the same. Functions
-by which descriptors are used are held by their names: a subject could replace them, and have others used, or closed.
+Nothing here depends on the waiting loop, which guarded code may block. The functions for descriptors are saved at
+import, because a subject could replace them and misuse descriptors.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
 
 _CHUNK = 65536
 _LOOK = 0.25
-"""Seconds between looks at whoever waits for the child."""
+"""Seconds between checks whether a caller still waits for the child."""
 _DRAIN = 1.0
-"""Seconds for what is still in the pipes after the end of a child."""
+"""Seconds to read the rest of the pipes after the end of a child."""
 
 
 class Limits(NamedTuple):
-    """How long a child may run, and how much of what it says is kept."""
+    """Time and output limits of a child."""
 
     timeout: float
     grace: float
-    """Between the request to end and the end."""
+    """Seconds between SIGTERM and SIGKILL."""
     stdout: int
     stderr: int
     stream: bool
-    """Whether what it writes is handed on instead of kept; it has to wait then while nobody reads."""
+    """Whether output is streamed instead of stored; the child then waits for its reader."""
 
 
 class Finished(NamedTuple):
-    """How it ended. ``failure`` is why it could not be started at all."""
+    """Result of a child. ``failure`` is the reason if it could not be started."""
 
     returncode: int = -1
     stdout: bytes = b""
@@ -53,42 +53,42 @@ class Finished(NamedTuple):
     truncated: bool = False
     timed_out: bool = False
     unenforced: tuple[str, ...] = ()
-    """What nothing below Python kept of the caller's rules, where a launcher was to."""
+    """Rules of the caller that the kernel did not enforce, if a launcher should have."""
     failure: str = ""
 
 
 class Output:
-    """What one pipe gave: so much of it is kept, the rest is read and dropped, so that the child goes on."""
+    """Output of one pipe: stored up to a limit; the rest is read and dropped, so that the child continues."""
 
     def __init__(self, limit: int) -> None:
-        """Keep at most so many bytes."""
+        """Store at most ``limit`` bytes."""
         self._kept = bytearray()
         self._limit = limit
         self.truncated = False
 
     def add(self, chunk: bytes) -> None:
-        """Take what was read."""
+        """Add a chunk of output."""
         room = self._limit - len(self._kept)
         self._kept += chunk[:room]
         self.truncated = self.truncated or len(chunk) > room
 
     def is_full(self) -> bool:
-        """Return False: it can be read on."""
+        """Return False, because it can always be read."""
         return False
 
     @property
     def kept(self) -> bytes:
-        """What was kept."""
+        """Stored bytes."""
         return bytes(self._kept)
 
 
 class Supervision:
-    """Runs a child. ``run`` is the thread; ``stop`` and ``nudge`` may be called from others."""
+    """Runs a child. ``run`` is the thread; ``stop`` and ``nudge`` are thread-safe."""
 
     def __init__(
         self, order: Order, limits: Limits, launcher: Launcher, *, given: bytes, stream: Output | None, wanted: Wanted
     ) -> None:
-        """Prepare it; nothing is started before ``run``. ``wanted`` tells whether somebody waits for it still."""
+        """Prepare it; nothing is started before ``run``. ``wanted`` returns whether a caller still waits."""
         self._order = order
         self._limits = limits
         self._launcher = launcher
@@ -100,12 +100,12 @@ class Supervision:
         self._woken, self._wake = pipe2(O_CLOEXEC | O_NONBLOCK)
 
     def stop(self) -> None:
-        """Have the child ended, with all that it started."""
+        """Stop the child, with everything it started."""
         self._stopped = True
         self.nudge()
 
     def nudge(self) -> None:
-        """Have it looked around: somebody has read, or wants it to stop."""
+        """Wake the thread after a read or a stop."""
         with self._waking, suppress(BlockingIOError):
             if self._wake >= 0:
                 write(self._wake, b"x")
@@ -124,7 +124,7 @@ class Supervision:
             self._end(pump, child)
             returncode = child.collect()
         finally:
-            if returncode is None:  # whatever went wrong here, the child does not stay
+            if returncode is None:  # after any error here, the child must not survive
                 child.signal_group(signal.SIGKILL)
                 child.collect()
             pump.close()
@@ -134,7 +134,7 @@ class Supervision:
         return Finished(returncode, out.kept, err.kept, truncated, too_late, child.unenforced, child.failure)
 
     def _watch(self, pump: _Pump) -> bool:
-        """Wait for the end of the program; return whether time was up first."""
+        """Wait for the end of the program; return whether its timeout expired first."""
         deadline = monotonic() + self._limits.timeout
         while not pump.ended and not self._stopped and self._wanted():
             left = deadline - monotonic()
@@ -144,26 +144,26 @@ class Supervision:
         return False
 
     def _end(self, pump: _Pump, child: Child) -> None:
-        """Leave nothing of it: first ask, then insist, then look for what went its own ways."""
+        """Stop everything: SIGTERM first, then SIGKILL, then leftover processes."""
         asked = not pump.ended
         if asked:
             child.signal_group(signal.SIGTERM)
             deadline = monotonic() + self._limits.grace
             while not pump.ended and (left := deadline - monotonic()) > 0:
                 pump.step(left)
-        # Before it is collected: until then nobody else can have its number.
+        # Before it is reaped, while its pid cannot be reused.
         child.signal_group(signal.SIGKILL)
         if asked:
             end_remains(self._order.mark)
         while not pump.ended:
             pump.step(_DRAIN)
         if not self._drain(pump):
-            # Somebody else has the pipe open: a process that left the group.
+            # A process that left the group holds the pipe open.
             end_remains(self._order.mark)
             self._drain(pump)
 
     def _drain(self, pump: _Pump) -> bool:
-        """Read what is left in the pipes; return whether that was all. A reader is waited for as long as it may run."""
+        """Read the rest of the pipes; return whether that was all. A reader may take as long as the child's timeout."""
         deadline = monotonic() + _DRAIN
         patience = monotonic() + self._limits.timeout
         while pump.is_open:
@@ -176,14 +176,14 @@ class Supervision:
         return True
 
     def _close_wake(self) -> None:
-        with self._waking:  # its number is soon another's
+        with self._waking:  # the descriptor number may be reused soon
             close(self._woken)
             close(self._wake)
             self._woken = self._wake = -1
 
 
 class _Pump:
-    """Moves bytes between this process and the pipes of a child, a step at a time."""
+    """Moves bytes between this process and the pipes of a child, one step at a time."""
 
     def __init__(self, child: Child, given: memoryview, outputs: tuple[Output, Output], woken: int) -> None:
         self._given = given
@@ -197,16 +197,16 @@ class _Pump:
 
     @property
     def is_open(self) -> bool:
-        """Whether more may come."""
+        """Whether more output may come."""
         return bool(self._open)
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a reader has to take something before more can be read."""
+        """Whether a reader has to take output before more can be read."""
         return any(output.is_full() for output in self._open.values())
 
     def step(self, seconds: float) -> None:
-        """Wait for something to happen, and do what it takes."""
+        """Wait for an event, and handle it."""
         watched = poll()
         watched.register(self._woken, POLLIN)
         if not self.ended:
@@ -228,7 +228,7 @@ class _Pump:
                 self._read(descriptor)
 
     def close(self) -> None:
-        """Close what is open still."""
+        """Close all open descriptors."""
         for descriptor in (*self._open, *(() if self._input is None else (self._input,))):
             close(descriptor)
         self._open, self._input = {}, None
@@ -254,7 +254,7 @@ class _Pump:
         except BlockingIOError:
             return
         except OSError:
-            self._given = self._given[:0]  # the child does not want more
+            self._given = self._given[:0]  # the child closed its input
         if not self._given:
             close(self._input)
             self._input = None

@@ -1,1 +1,1 @@
-"""How the runtimes use the kernel layer: what processes are held to below Python, and what the allowlist is made of."""
+"""Use of the kernel layer by the runtimes: confinement of processes, and the sources of the egress allowlist."""

@@ -1,6 +1,6 @@
-"""The kernel's part in a one-off run: one child under Landlock and seccomp, worked out from its rules.
+"""Confinement of a single run: one child under Landlock and seccomp, derived from its rules.
 
-There is no application around it to be held, and no egress helper: of the network, the kernel keeps TCP ports.
+The application itself is not confined, and no egress helper runs: of the network, the kernel restricts only TCP ports.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MAKING = (Operation.CREATE, Operation.MODIFY)
 
 
 class _Layer(NamedTuple):
-    """What a confiner needs of a kernel layer."""
+    """The part of a kernel layer that a confiner needs."""
 
     spawn: Spawner
     abi: int
@@ -47,7 +47,7 @@ class _Layer(NamedTuple):
 
 
 def check_support() -> int:
-    """Return the Landlock ABI in use; ``KernelUnsupported`` says why a child cannot be held on this machine."""
+    """Return the Landlock ABI in use; raise ``KernelUnsupported`` if a child cannot be confined here."""
     landlock = landlock_support()
     if landlock.abi < 1:
         raise KernelUnsupported(f"Landlock: {landlock.reason}", fix=landlock.fix)
@@ -59,7 +59,7 @@ def check_support() -> int:
 
 @contextmanager
 def alone(whose: Whose) -> Iterator[Alone]:
-    """Start a spawn server for one child; with it, whatever the child has left behind ends."""
+    """Start a spawn server for one child. Stopping it ends all processes that the child left behind."""
     abi = check_support()
     server = SpawnServer.start()
     try:
@@ -69,40 +69,40 @@ def alone(whose: Whose) -> Iterator[Alone]:
 
 
 class Alone:
-    """Starts processes that are held to what one subject may do."""
+    """Starts processes confined to the rules of one subject."""
 
     def __init__(self, confiner: Confiner, whose: Whose, abi: int) -> None:
-        """Work out what it is held to."""
+        """Derive the confinement."""
         self._confiner = confiner
         self._whose = whose
         self._prepared = confiner.prepare(whose)
         self.abi = abi
         self.starter = ConfinedStarter(confiner, lambda: whose)
-        """For a worker, which has pipes for its streams."""
+        """For a worker, which has pipes as its streams."""
 
     @property
     def launcher(self) -> _Launcher:
-        """For the programs that the subject starts."""
+        """For programs that the subject starts."""
         return _Launcher(self._confiner, self._whose)
 
     @property
     def is_program(self) -> bool:
-        """Whether it is no Python code, and so has no guard inside."""
+        """Whether it is not Python code, and so has no guard inside."""
         return bool(self._whose.execute)
 
     @property
     def unenforced(self) -> tuple[str, ...]:
-        """What the kernel does not keep of the rules, in words."""
+        """Rules that the kernel does not enforce, in words."""
         return self._prepared.enforcement.unenforced
 
     @property
     def closed(self) -> tuple[str, ...]:
-        """Writable folders in which the kernel lets it make nothing new, because code of the host lies in them."""
+        """Writable folders that contain code of the host, so that the kernel allows no new files directly in them."""
         return self._prepared.closed
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """What its rules let it make, and the kernel does not: a rule of Landlock is for what is there."""
+        """Paths that its rules let it create, but the kernel does not: Landlock rules need an existing path."""
         rules = (rule for rule in self._whose.rules if rule.resource_type is ResourceType.FILESYSTEM)
         wanted = {rule.normalized_target for rule in rules if rule.operation in _MAKING}
         there = {place for place in wanted if os.path.exists(place)}  # noqa: PTH110 - a text
@@ -110,7 +110,7 @@ class Alone:
         return tuple(sorted(one for one in wanted if not any(is_at_or_below(one, place) for place in around)))
 
     def start(self, command: Command) -> _Child:
-        """Start a program with the streams of this process."""
+        """Start a program with the given streams."""
         path = command.program or command.argv[0]
         what = Program(path, command.argv, command.environment, command.folder, command.pass_fds)
         child = self._confiner.start(self._prepared, what, command.streams)
@@ -123,7 +123,7 @@ class _Launcher:
         self._whose = whose
 
     def start(self, order: Order) -> ConfinedChild:
-        """Start a program, held to the same."""
+        """Start a program with the same confinement."""
         whose = self._whose._replace(readable=order.readable, execute=(order.program,))
         return ConfinedChild(self._confiner, self._confiner.prepare(whose), order)
 
@@ -136,7 +136,7 @@ class _Child:
         self.ended = child.ended
 
     def signal(self, number: int) -> None:
-        """Send a signal to it and what it has started."""
+        """Send a signal to it and to everything it started."""
         self._child.signal_group(number)
 
     def collect(self) -> int:

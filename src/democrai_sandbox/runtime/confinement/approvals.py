@@ -1,4 +1,4 @@
-"""Recorded approvals as rules: for those who have to know what is allowed before anybody asks."""
+"""Approvals as rules, for components that need them before an access happens."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ _PARTS = frozenset({"task", "tool", "agent", "pipeline", "skill"})
 
 
 class Approvals:
-    """The approvals in force, denials taken off, as this node knows them."""
+    """Approvals in force on this node, without denied ones."""
 
     def __init__(self, node: AccessNode) -> None:
-        """Read from the node's snapshot, which never waits for anything."""
+        """Read from the node's snapshot, which never blocks."""
         self._node = node
 
     def rows(self, resource_type: ResourceType, subject: tuple[str, str] | None = None) -> Iterator[DecisionRow]:
-        """Yield the approvals, of one subject (kind and name) or of all."""
+        """Yield the approvals of one subject (kind and name) or of all."""
         return self._node.snapshot.approved(resource_type.value, time_ns() // 1000, subject)
 
     def of_caller(self, view: RawView) -> tuple[AccessRule, ...]:
-        """Return what is approved for the subject that a view shows, for good or in its session."""
+        """Return the approvals for the subject of a view: permanent ones and those of its session."""
         kind, name = view.actor
         return self._rules(lambda who: who == (kind, name), _RESOURCES, str(view.session_key or ""))
 
     def of_worker(self, kind: str, name: str) -> tuple[AccessRule, ...]:
-        """Return all that is approved for a subject and its parts, in whatever session: its process serves them all."""
+        """Return all approvals for a subject and its parts in any session, because its process serves all of them."""
 
         def is_inside(who: tuple[str, str]) -> bool:
             part = kind == "module" and who[0] in _PARTS and who[1].startswith(f"{name}.")
@@ -47,7 +47,7 @@ class Approvals:
         return self._rules(is_inside, _RESOURCES, None)
 
     def written_by(self, subject: Subject) -> Iterator[str]:
-        """Yield the places that are approved for a subject or its parts to write, in whatever session."""
+        """Yield the paths that a subject or its parts may write by approval, in any session."""
         for rule in self.of_worker(subject.kind.value, subject.name):
             if rule.resource_type is ResourceType.FILESYSTEM and any(rule.operation is act for act in _WRITING):
                 yield rule.normalized_target
@@ -59,11 +59,11 @@ class Approvals:
             subjects = [who for who in self._node.snapshot.subjects if wanted(who)]
             found = [row for who in subjects for kind in kinds for row in self.rows(kind, who)]
         except ExternalAccessCheckFailed:
-            return ()  # a node that cannot answer knows of no approvals
+            return ()  # a node that cannot answer has no known approvals
         mine = (row for row in found if session_key is None or row.session_key in ("", session_key))
         return tuple(dict.fromkeys(map(rule_of, mine)))
 
 
 def rule_of(row: DecisionRow) -> AccessRule:
-    """Return an approval as a rule; its target is canonical already."""
+    """Return an approval as a rule; its target is already canonical."""
     return AccessRule(ResourceType(row.resource_type), Operation(row.operation), row.target, row.target)

@@ -1,6 +1,6 @@
-"""The kernel layer in the hands of the runtimes: who starts what how, and what the allowlist follows.
+"""Kernel layer for the runtimes: how processes are started, and which sources the egress allowlist follows.
 
-Without a kernel layer everything here answers that nothing is confined, and the runtimes go on as they are.
+Without a kernel layer nothing is confined, and the runtimes work unchanged.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ _TEMP = "TMPDIR"
 
 
 class ConfinedWorker(NamedTuple):
-    """What a worker is made with."""
+    """Arguments for creating a worker."""
 
     spec: WorkerSpec
     starter: Starter | None
-    """None for the one that confines nothing."""
+    """None for the starter without confinement."""
     rights: Callable[[], object] | None
-    """What its process is confined to beyond its declarations, as a value to compare."""
+    """Returns the confinement beyond its declarations, as a comparable value."""
 
 
 class Confinement:
-    """What the runtimes ask about confining. Made before the first guard."""
+    """Interface of the runtimes to confinement. Create it before the first guard."""
 
     def __init__(
         self,
@@ -64,12 +64,12 @@ class Confinement:
         *,
         owned: Callable[[Subject], tuple[str, ...]],
     ) -> None:
-        """``owned`` gives the places that the runtime has given to a subject."""
+        """Take ``owned``, which returns the folders that the runtime gave to a subject."""
         _check_stage(kernel)
         self._settings = settings
         self._registry = registry
         self.approvals = Approvals(access.node)
-        """The approvals in force, as rules."""
+        """Approvals in force, as rules."""
         self._access = access
         spawner = None if kernel is None else kernel.spawn
         self._egress: Egress | None = None if kernel is None else kernel.egress
@@ -78,54 +78,55 @@ class Confinement:
         self._following: Following | None = None
         self._temps: list[TemporaryDirectory[str]] = []
         self.launcher: ConfinedLauncher | None = None
-        """How children are started; None for directly."""
+        """Starter of children; None to start them directly."""
         if self._confiner is not None:
             self.launcher = ConfinedLauncher(self._confiner, self.approvals, owned=owned, limits_of=self.limits_of)
 
-    # ---- what is followed --------------------------------------------------------------------------------------------
+    # ---- allowlist
+    # -----------------------------------------------------------------------------------------------------
 
     def follow(self, store: RuntimeStore, endpoints: Mapping[str, str] | Callable[[], Mapping[str, str]]) -> None:
-        """Give the allowlist its sources, and have it follow them from now on; ``endpoints`` are the host's own."""
+        """Give the allowlist its sources, and follow their changes; ``endpoints`` are the host's own."""
         if self._egress is not None and self._following is None:
             self._following = Following(self._egress, self._access, self._registry, store, endpoints)
             self._following.begin()
 
     def changed(self) -> None:
-        """Look at everything again: something was decided, registered or configured. From any thread."""
+        """Read all sources again after a change of decisions, registry or configuration. Thread-safe."""
         if self._following is not None:
             self._following.changed()
 
     def observer(self, given: EndpointObserver | None) -> EndpointObserver | None:
-        """Return what the guard tells of connections: the allowlist, and whom the host has given."""
+        """Return the observer of the guard's connections: the allowlist, followed by the host's observer."""
         return given if self._egress is None else _Observers(self._egress, given)
 
     def observe(self, told: Told) -> None:
-        """Open the way for a connection of a worker, if a rule or an approval covers it; waits until it is open."""
+        """Permit a worker's connection in the packet filter if a rule or approval covers it, and wait for it."""
         if self._egress is None or self._following is None:
             return
         if not self._following.permitted(told.subject_kind, told.subject, told.host, told.port):
-            raise KernelLayerError(f"no rule covers the connection of {told.subject_kind}:{told.subject}")
+            raise KernelLayerError(f"no rule covers the connection by {told.subject_kind}:{told.subject}")
         self._egress.observe(resolved(told))
 
     @property
     def protected(self) -> tuple[str, ...]:
-        """What of the kernel layer no subject may reach: it could open everything for itself by it."""
+        """Files of the kernel layer that are protected from all subjects, because they control the allowlist."""
         return () if self._egress is None else (self._egress.policy_file, self._egress.socket)
 
     @property
     def unenforced(self) -> dict[str, tuple[str, ...]]:
-        """What was not kept of the latest confinement of each subject, in words."""
+        """Unenforced rules of the latest confinement of each subject, in words."""
         return {} if self._confiner is None else self._confiner.unenforced
 
     @property
     def closed(self) -> dict[str, tuple[str, ...]]:
-        """Writable folders of each subject in which the kernel lets it make nothing new: host code lies in them."""
+        """Writable folders of each subject that contain host code, so that the kernel allows no new files in them."""
         return {} if self._confiner is None else self._confiner.closed
 
     # ---- limits ------------------------------------------------------------------------------------------------------
 
     def limits_of(self, view: RawView | None) -> Limits:
-        """Return the limits of a child of whoever has this view: the host's, and those of all in its chain."""
+        """Return the limits of a child: the host's, and those of all subjects in the call chain."""
         limits = self._settings.limits
         labels = frozenset(() if view is None else view.labels)
         for extension in self._registry:
@@ -134,13 +135,13 @@ class Confinement:
         return NO_LIMITS if view is None else limits
 
     def longest(self, view: RawView | None) -> float | None:
-        """Return how many seconds a child of whoever has this view may run."""
+        """Return the maximum run time of a child in seconds."""
         return self.limits_of(view).wall_seconds
 
     # ---- processes ---------------------------------------------------------------------------------------------------
 
     def worker(self, extension: Extension, spec: WorkerSpec) -> ConfinedWorker:
-        """Return how the worker of a subject is started, and what it is told about that."""
+        """Return the specification and the starter of a subject's worker."""
         limits = self._settings.limits.stricter(declared_limits(extension.manifest))
         spec = spec._replace(longest_call=limits.wall_seconds)
         confiner = self._confiner
@@ -160,7 +161,7 @@ class Confinement:
         return ConfinedWorker(confined, starter, rights)
 
     def _with_temp(self, spec: WorkerSpec) -> WorkerSpec:
-        """Give a worker a temp folder of its own, which is removed when this process ends."""
+        """Give a worker a separate temp folder, which is removed when this process ends."""
         folder = TemporaryDirectory(prefix=f"{spec.kind}-", ignore_cleanup_errors=True)
         self._temps.append(folder)
         return spec._replace(env=(*spec.env, (_TEMP, folder.name)), own_write=(*spec.own_write, folder.name))
@@ -179,7 +180,7 @@ class Confinement:
         )
 
     def host_starter(self) -> Starter | None:
-        """Return how programs of the host's own are started; None for directly."""
+        """Return the starter for programs of the host; None to start them directly."""
         return None if self._confiner is None else ConfinedStarter(self._confiner, lambda: None)
 
     def install_limits(self, extension: Extension) -> Limits:
@@ -188,7 +189,7 @@ class Confinement:
 
     @asynccontextmanager
     async def installing(self, whose: Whose, otherwise: Starter) -> AsyncIterator[Starter]:
-        """Open the way to what an installation needs for as long as it runs, and give what starts its processes."""
+        """Permit the network access of an installation while it runs, and yield the starter of its processes."""
         if self._confiner is None:
             yield otherwise
             return
@@ -208,24 +209,24 @@ class Confinement:
 
 
 def _check_stage(kernel: KernelLayer | None) -> None:
-    """Refuse a layer that starts nothing at the moment: without this, everything would be started unconfined."""
+    """Refuse a kernel layer that is not prepared or already stopped, because processes would start unconfined."""
     stage = str(getattr(kernel, "stage", ""))
     if stage in ("new", "stopped"):
         raise KernelLayerError(
-            f"the runtime was given a kernel layer that is {stage}",
-            fix="call its prepare() and confine() before the runtime is made",
+            f"the kernel layer of the runtime is {stage}",
+            fix="call its prepare() and confine() before you create the runtime",
         )
 
 
 class _Observers:
-    """The allowlist first: the connection waits for it. Then whom the host has given."""
+    """Notifies the allowlist first, because the connection waits for it; then the host's observer."""
 
     def __init__(self, egress: Egress, given: EndpointObserver | None) -> None:
         self._egress = egress
         self._given = given
 
     def observe(self, endpoint: ObservedEndpoint) -> None:
-        """Tell both."""
+        """Notify both."""
         self._egress.observe(endpoint)
         if self._given is not None:
             self._given.observe(endpoint)

@@ -1,4 +1,4 @@
-"""Having a process started by the spawn server, held to what its subject may do."""
+"""Start of a process through the spawn server, confined to the rights of its subject."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import threading
 from collections import OrderedDict
 from functools import lru_cache
-from os import O_CLOEXEC, close, geteuid, pipe2  # held: a subject in this process could put others in their place
+from os import O_CLOEXEC, close, geteuid, pipe2  # saved: a subject in this process could replace them
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _MOST_NOTED = 1024
 _BACKSTOP = 5.0
-"""Seconds after the time of a process at which the server ends it, if nobody here has."""
+"""Seconds after a process's timeout at which the server kills it, if it still runs."""
 _KNOWN_SECONDS = 30.0
-"""How long the links on the way to the system's own paths are taken to be what they were."""
-_PATTERN = "hosts: a rule without a host and a port opens to it what is open to the whole application"
+"""Seconds for which resolved links of the system's paths are cached."""
+_PATTERN = "hosts: a rule without a host and a port permits everything that the application may access"
 
 _enforcement_of = lru_cache(maxsize=256)(enforcement_of)
-"""Depends on nothing else, and one subject's programs are mostly held to the same."""
+"""Depends only on its arguments, which are mostly the same for programs of one subject."""
 
 
 class Program(NamedTuple):
-    """What is started."""
+    """A program to start."""
 
     path: str
     argv: tuple[str, ...]
@@ -51,20 +51,20 @@ class Program(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """Everything about a process but the process."""
+    """Prepared confinement of a process that is not started yet."""
 
     label: str
     enforcement: Enforcement
     cgroup: ChildCgroup | None = None
     closed: tuple[str, ...] = ()
-    """Writable folders around code of the host: the kernel lets it make nothing new directly in them."""
+    """Writable folders around code of the host: the kernel allows no new files directly in them."""
 
 
 class Confiner:
-    """Prepares confinements and starts processes in them. From any thread, outside any guard."""
+    """Prepares confinements and starts processes in them. Thread-safe; call it outside any guard."""
 
     def __init__(self, kernel: KernelLayer, spawner: Spawner) -> None:
-        """Look at this machine once, before any guard."""
+        """Read the paths of this machine once, before any guard."""
         self._kernel = kernel
         self._spawner = spawner
         self._runtime = runtime_paths()
@@ -75,24 +75,24 @@ class Confiner:
 
     @property
     def unenforced(self) -> dict[str, tuple[str, ...]]:
-        """What was not kept of the latest confinement of each subject, in words."""
+        """Unenforced rules of the latest confinement of each subject, in words."""
         with self._lock:
             return {label: prepared.enforcement.unenforced for label, prepared in self._noted.items()}
 
     @property
     def closed(self) -> dict[str, tuple[str, ...]]:
-        """Writable folders of each subject in which the kernel lets it make nothing new; see ``Prepared``."""
+        """Writable folders of each subject in which the kernel allows no new files; see ``Prepared``."""
         with self._lock:
             return {label: prepared.closed for label, prepared in self._noted.items() if prepared.closed}
 
     def needs_temp(self, protected: tuple[str, ...]) -> bool:
-        """Whether a process needs a temp folder of its own: in the usual one there are files or code of the host."""
+        """Return whether a process needs a separate temp folder: the usual one contains files or code of the host."""
         temp = followed(self._runtime.temp) or self._runtime.temp
         places = (followed(place) or place for place in (*protected, *self._runtime.read_only))
         return any(is_at_or_below(place, temp) for place in places)
 
     def prepare(self, whose: Whose | None) -> Prepared:
-        """Work out what a process is held to, and make its cgroup; may wait for the helper. None is for the host."""
+        """Derive the confinement of a process, and create its cgroup; may block on the helper. None is for the host."""
         if whose is None:
             return Prepared("", Enforcement(None, _host_filter(), (), None, ()))
         egress = self._kernel.egress
@@ -108,9 +108,9 @@ class Confiner:
     def start_with_pipes(
         self, prepared: Prepared, what: Program, *, with_input: bool = False
     ) -> tuple[SpawnedChild, tuple[int, int, int]]:
-        """Start it with pipes as its standard streams; return our ends too, -1 in place of an input it does not have.
+        """Start it with pipes as its standard streams; also return our ends, with -1 for a missing input.
 
-        When that fails, what was prepared is given back. ``OSError`` is about the program.
+        On failure, release the preparation. ``OSError`` is an error of the program.
         """
         theirs: list[int] = []
         ours: list[int] = []
@@ -134,7 +134,7 @@ class Confiner:
         return child, (ours[0], ours[1], ours[2])
 
     def start(self, prepared: Prepared, what: Program, streams: tuple[int, int, int]) -> SpawnedChild:
-        """Start it with these descriptors as its standard streams. When that fails, what was prepared is given back."""
+        """Start it with these descriptors as its standard streams. On failure, release the preparation."""
         try:
             named = dict(zip(("stdin", "stdout", "stderr"), streams, strict=True))
             child = self._spawner.spawn(_order(prepared, what, named))
@@ -147,7 +147,7 @@ class Confiner:
         return child
 
     def release(self, prepared: Prepared) -> None:
-        """Let the cgroup go, with whatever is left in it. Never raises: the process has ended, however this does."""
+        """Remove the cgroup with all processes in it. Never raises, because the process has already ended."""
         if prepared.cgroup is None or self._kernel.egress is None:
             return
         prepared.cgroup.close()
@@ -167,7 +167,7 @@ class Confiner:
             runtime_read=shut.paths((*self._runtime.read, *whose.readable)),
             runtime_listed=shut.paths(self._runtime.listed),
             runtime_execute=(*shut.paths(self._runtime.execute), *_ways(whose.execute, written)),
-            # What lies in a folder of its own is covered by that folder; a link there may be of its installation.
+            # Its own folders cover their content; a link there may come from its installation.
             own_read=_ways(whose.read, frozenset(whose.read)),
             own_write=(*_ways(whose.write, ()), *shut.paths(temp, writing=True)),
             limits=resource_limits(whose.limits, wall=whose.wall),
@@ -176,7 +176,7 @@ class Confiner:
         return _enforcement_of(confinement, abi, packet_filter=packet_filter, root=root, exact=True), closed
 
     def _system(self) -> Mapping[str, str]:
-        """Return where the paths of the system lead: one of them may be changed by its administrator."""
+        """Return the resolved paths of the system, refreshed regularly because an administrator may change them."""
         if monotonic() - self._known_at > _KNOWN_SECONDS:
             self._known = self._ways()
         return self._known
@@ -222,7 +222,7 @@ def _ways(paths: Iterable[str], written: Container[str]) -> tuple[str, ...]:
 
 
 def _endpoints(whose: Whose) -> list[Endpoint] | None:
-    """Return all that packets of a process may go to; None when that cannot be said beforehand."""
+    """Return all endpoints that a process may reach; None if they are not known in advance."""
     found: list[Endpoint] = []
     targets = dict.fromkeys(
         rule.normalized_target for rule in whose.rules if rule.resource_type is ResourceType.NETWORK
@@ -238,8 +238,8 @@ def _endpoints(whose: Whose) -> list[Endpoint] | None:
 
 
 def _host_filter() -> bytes:
-    """Return the filter for programs of the host's own: what no program does, and ordinary sockets."""
+    """Return the filter for programs of the host: without calls that no program needs, with ordinary sockets."""
     try:
         return program(child_profile(inet=Inet.ALL, unix=True, fastopen=True))
     except KernelLayerError:
-        return b""  # told where the application's own filter is
+        return b""  # reported with the status of the application's own filter

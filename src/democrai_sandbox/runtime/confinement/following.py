@@ -1,4 +1,4 @@
-"""What the egress allowlist is made of, and how it hears that something of it has changed."""
+"""Sources of the egress allowlist, and notification of their changes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MANIFESTS = (ManifestKind.MODULE, ManifestKind.ENGINE, ManifestKind.EXTRACTOR)
 
 
 class Following:
-    """The sources of one allowlist. Decisions are told; the registry and stored configurations are looked at."""
+    """Sources of one allowlist. Decisions send notifications; the registry and stored configurations are polled."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Following:
         store: RuntimeStore,
         endpoints: Mapping[str, str] | Callable[[], Mapping[str, str]],
     ) -> None:
-        """Put the sources together; nothing follows yet."""
+        """Create the sources; nothing is followed yet."""
         self._egress = egress
         self._access = access
         self._registry = registry
@@ -71,17 +71,17 @@ class Following:
         self.changed()
 
     def changed(self) -> None:
-        """Have the allowlist made anew, soon. From any thread."""
+        """Schedule a rebuild of the allowlist. Thread-safe."""
         self.permitted.forget()
         self._egress.changed()
 
     def refresh(self, reason: str) -> None:
-        """Have it made anew, and wait until it is in force."""
+        """Rebuild the allowlist, and wait until it is in force."""
         self.permitted.forget()
         self._egress.refresh(reason, wait=True)
 
     def _look(self) -> None:
-        """See whether an entry was made, on whatever node: neither registry nor configurations tell of changes."""
+        """Poll for new entries of any node: neither registry nor configurations send notifications."""
         found = (self._store.mcp_servers(), self._configured())
         if found != self._seen:
             self._seen = found
@@ -96,7 +96,7 @@ class Following:
 
 
 def _own_endpoints(access: Access) -> dict[str, str]:
-    """Return what the access-policy service itself speaks to: without it nothing could be decided any more."""
+    """Return the endpoints of the access-policy service itself, without which no decision would be possible."""
     stream = access.settings.stream.get("url")
     found = {"access_policy.database": access.settings.database}
     return {**found, "network.stream": stream} if isinstance(stream, str) else found

@@ -1,4 +1,4 @@
-"""What the runtimes need of the kernel layer, and how they say whose process is to be started."""
+"""Interfaces of the kernel layer for the runtimes, and the description of a process to start."""
 
 from __future__ import annotations
 
@@ -19,102 +19,102 @@ if TYPE_CHECKING:
 
 
 class Spawner(Protocol):
-    """Starts programs, confined as ordered: ``SpawnServer``."""
+    """Starts confined programs: ``SpawnServer``."""
 
     def spawn(self, order: SpawnOrder) -> SpawnedChild:
-        """Start one; ``OSError`` for what is wrong with the program, ``SpawnFailed`` when nothing can be started."""
+        """Start one; raise ``OSError`` for a problem of the program, ``SpawnFailed`` if nothing can be started."""
         ...
 
 
 class Egress(Protocol):
-    """Follows what packets may go to: ``EgressControl``."""
+    """Controls which endpoints packets may reach: ``EgressControl``."""
 
     @property
     def builder(self) -> AllowlistBuilder:
-        """Gathers what the sources want."""
+        """Collects the entries of the sources."""
         ...
 
     @property
     def observed(self) -> ObservedEndpoints:
-        """The source of what the guard has permitted."""
+        """Source of the connections that the guard has permitted."""
         ...
 
     @property
     def policy_file(self) -> str:
-        """The file that the helper reads."""
+        """File that the helper reads."""
         ...
 
     @property
     def socket(self) -> str:
-        """Where the helper is spoken to."""
+        """Socket of the helper."""
         ...
 
     def observe(self, endpoint: Observation) -> None:
-        """Let a connection through that is about to be made, or raise."""
+        """Permit a connection that is about to be opened, or raise."""
         ...
 
     def changed(self) -> None:
-        """Look at the sources again soon. From any thread."""
+        """Schedule a new read of the sources. Thread-safe."""
         ...
 
     def refresh(self, reason: str, *, wait: bool = False) -> object:
-        """Look at the sources again, and wait until that is in force if asked to."""
+        """Read the sources again, and optionally wait until they are in force."""
         ...
 
     def child(self, endpoints: Iterable[Endpoint]) -> ChildCgroup:
-        """Return a cgroup for one child, out of which packets go to these endpoints only."""
+        """Return a cgroup for one child, whose packets reach only these endpoints."""
         ...
 
     def release(self, child: ChildCgroup) -> None:
-        """End what is left in the cgroup of a child, and remove it."""
+        """Stop the remaining processes in the cgroup of a child, and remove it."""
         ...
 
 
 class KernelLayer(Protocol):
-    """The kernel layer of this application, as far as the runtimes need it."""
+    """The part of the application's kernel layer that the runtimes need."""
 
     @property
     def spawn(self) -> Spawner | None:
-        """Starts the children; None where they are started directly."""
+        """Starts the children; None if they are started directly."""
         ...
 
     @property
     def egress(self) -> Egress | None:
-        """The allowlist; None where there is none."""
+        """Egress allowlist; None if it is disabled."""
         ...
 
     @property
     def abi(self) -> int:
-        """The Landlock ABI in use; 0 when there is none."""
+        """Landlock ABI in use; 0 without Landlock."""
         ...
 
     @property
     def flow(self) -> FlowLog:
-        """Where the flow is told."""
+        """Debug log."""
         ...
 
 
 class Whose(NamedTuple):
-    """Whose process is to be started, and what it may do."""
+    """Subject of a process to start, and its rights."""
 
     label: str
-    """The subject, as chains name it."""
+    """Label of the subject in call chains."""
     rules: tuple[AccessRule, ...] = ()
-    """All that it may do: declared and approved."""
+    """All its rights: declared and approved."""
     read: tuple[str, ...] = ()
-    """What the runtime gives it besides, also below what is protected: its code, its environment."""
+    """Folders that the runtime lets it read besides, also below protected paths: its code, its environment."""
     write: tuple[str, ...] = ()
-    """Likewise: its data."""
+    """Folders that the runtime lets it write besides, also below protected paths: its data."""
     readable: tuple[str, ...] = ()
-    """What was checked for it to read besides its rules, as far as it is not protected."""
+    """Paths that were checked for reading besides its rules, unless they are protected."""
     execute: tuple[str, ...] = ()
     """Programs that were checked for it, besides those of the system."""
     written: tuple[str, ...] = ()
-    """Where it may have put links besides: what was approved for it to write, and is not among the rules."""
+    """Further places where it may have created links: approved for writing, and not among the rules."""
     protected: tuple[str, ...] = ()
-    """What the host keeps from all subjects, also where it lies below something that is open to this one."""
+    """Paths that the host protects from all subjects, also below a folder that this one may use."""
     own_temp: bool = False
-    """Whether a temp folder of its own is among what it writes: then the usual one is not open to it."""
+    """Whether it writes to a separate temp folder; then it cannot use the usual one."""
     limits: Limits = NO_LIMITS
     wall: bool = True
-    """Whether the limit of time by the clock is for the whole process."""
+    """Whether the wall-clock limit applies to the whole process."""

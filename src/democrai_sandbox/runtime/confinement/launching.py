@@ -1,4 +1,4 @@
-"""The launcher with the kernel's help: programs that extensions start are held to the rules of whoever asked."""
+"""Launcher with confinement: programs that extensions start are confined to the rights of the caller."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _WRITING = (Operation.CREATE, Operation.MODIFY, Operation.DELETE)
 
 
 class ConfinedLauncher:
-    """Starts programs by the spawn server, confined to the guard of whoever asked for them."""
+    """Starts programs through the spawn server, confined to the guard of the caller."""
 
     def __init__(
         self,
@@ -40,19 +40,19 @@ class ConfinedLauncher:
         owned: Callable[[Subject], tuple[str, ...]],
         limits_of: Callable[[RawView], Limits],
     ) -> None:
-        """``owned`` gives the places that the runtime has given to a subject below what it protects from others."""
+        """Take ``owned``, which returns the folders that the runtime gave to a subject below protected paths."""
         self._confiner = confiner
         self._approvals = approvals
         self._owned = owned
         self._limits_of = limits_of
 
     def start(self, order: Order) -> ConfinedChild:
-        """Start it; ``OSError`` is about the program, ``KernelLayerError`` about what was to start or confine it."""
+        """Start it; ``OSError`` is an error of the program, ``KernelLayerError`` of the start or the confinement."""
         whose = None if order.view is None else self._whose(order, order.view)
         return ConfinedChild(self._confiner, self._confiner.prepare(whose), order)
 
     def _whose(self, order: Order, view: RawView) -> Whose:
-        chain = view.allow_chain  # made anew each time that it is asked for
+        chain = view.allow_chain  # the property creates it anew each time
         rules = tuple(dict.fromkeys(rule for link in chain for rule in link.rules))
         places = [place for link in chain for place in self._owned(link.subject)]
         kind, name = view.actor
@@ -74,7 +74,7 @@ class ConfinedChild:
     """A program that the spawn server has started."""
 
     def __init__(self, confiner: Confiner, prepared: Prepared, order: Order) -> None:
-        """Start it with pipes of its own."""
+        """Start it with new pipes."""
         self._confiner = confiner
         self._prepared = prepared
         self._returncode: int | None = None
@@ -94,13 +94,13 @@ class ConfinedChild:
         self._child.signal_group(number)
 
     def collect(self) -> int:
-        """Return the exit status, and leave nothing of it: also what left its group is in its cgroup, if it has one."""
+        """Return the exit status, and stop all remaining processes in its cgroup, if it has one."""
         if self._returncode is None:
             try:
                 self._returncode = self._child.collect()
                 self.timed_out = self._child.timed_out
             except SpawnFailed as error:
-                # The server is gone, and the kernel has ended what it had started.
+                # The server is gone, and the kernel has killed the processes it had started.
                 self._returncode, self.failure = -signal.SIGKILL, str(error)
             finally:
                 self._child.close()

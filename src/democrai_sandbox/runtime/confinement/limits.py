@@ -1,4 +1,4 @@
-"""From the limits of manifests and of the host to those that the kernel keeps."""
+"""Conversion of limits from manifests and the host to kernel limits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MEGABYTE = 1024 * 1024
 
 
 def declared_limits(manifest: Manifest | None, *, installing: bool = False) -> Limits:
-    """Return the limits that a manifest asks for in a phase."""
+    """Return the limits that a manifest declares for a phase."""
     if isinstance(manifest, ModuleManifest):
         return manifest.limits
     if isinstance(manifest, EngineManifest | ExtractorManifest):
@@ -24,7 +24,7 @@ def declared_limits(manifest: Manifest | None, *, installing: bool = False) -> L
 
 
 def resource_limits(limits: Limits, *, wall: bool = True) -> ResourceLimits:
-    """Return limits as the kernel takes them. A worker's time is kept for each of its calls, not for its life."""
+    """Return limits for the kernel. A worker's time limit applies to each call, not to the process."""
     megabytes = limits.address_space_mb
     return ResourceLimits(
         address_space=None if megabytes is None else megabytes * _MEGABYTE,

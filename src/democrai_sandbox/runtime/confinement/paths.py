@@ -1,8 +1,7 @@
-"""Which paths a process needs and may have: those of the system and the interpreter, and what a subject's rules say.
+"""Paths that a process needs and may use: those of the system and the interpreter, and those of a subject's rules.
 
-Paths are followed here, once, and the spawn server follows no link after that: what was looked at is what is opened.
-What is needed for it are functions of the interpreter's own, held by their names: a subject in this process can replace
-those of the standard library, and one that lies about a path would decide.
+Links are resolved here, once, and the spawn server follows none after that: the checked path is the opened path. The
+functions used for it are saved at import, because a subject in this process can replace those of the standard library.
 """
 
 from __future__ import annotations
@@ -32,24 +31,24 @@ _MOST_ENTRIES = 4096
 _MOST_PLACES = 500
 _MODULES = (".py", ".pyc", ".pyi", ".so")
 _MOST_LINKS = 40
-"""As many as the kernel follows."""
+"""The limit of the kernel."""
 _ENCODING = sys.getfilesystemencoding()
 
 
 class RuntimePaths(NamedTuple):
-    """What every process has: what the guard gives every subject, and the programs of the system."""
+    """Paths for every process: those that the guard gives every subject, and the programs of the system."""
 
     read: tuple[str, ...]
     listed: tuple[str, ...]
-    """Folders of the application on ``sys.path``: importing looks for names there."""
+    """Application folders on ``sys.path``, which imports list."""
     execute: tuple[str, ...]
     temp: str
     read_only: tuple[str, ...] = ()
-    """The host's code, which no process of a subject changes although it lies in a folder that the subject writes."""
+    """Code of the host that subjects cannot change, even below a folder that they may write."""
 
 
 def runtime_paths() -> RuntimePaths:
-    """Find them out, in the host's own code and before any guard."""
+    """Return them. Called in the host's own code, before any guard."""
     entries = [(decoded(path), mask) for path, mask in runtime_entries()]
     plain = int(FileAccess.READ)
     left_out = IMPORT_ONLY | IMPORTABLE | int(FileAccess.CREATE)
@@ -67,7 +66,7 @@ def _unique(paths: Iterable[str]) -> tuple[str, ...]:
 
 
 def importable_places(folder: str, depth: int = 3) -> Iterator[str]:
-    """Yield the modules and packages in a folder on ``sys.path``. A rule for the folder would open all the rest."""
+    """Yield the modules and packages in a folder on ``sys.path``. A rule for the folder would permit all files."""
     try:
         with scandir(folder) as found:
             entries = sorted((entry for entry in found if not entry.name.startswith(".")), key=lambda entry: entry.name)
@@ -79,20 +78,20 @@ def importable_places(folder: str, depth: int = 3) -> Iterator[str]:
                 yield entry.path
         elif entry.name == "__pycache__" or isfile(f"{entry.path}/__init__.py"):  # noqa: PTH113 - a text
             yield entry.path
-        elif depth > 1:  # a package without a file of its own
+        elif depth > 1:  # a namespace package
             yield from importable_places(entry.path, depth - 1)
 
 
 def decoded(path: bytes) -> str:
-    """Return a path as a text. ``os.fsdecode`` asks a function that can be replaced."""
+    """Return a path as a string. ``os.fsdecode`` uses a function that can be replaced."""
     return path.decode(_ENCODING, "surrogateescape")
 
 
 def followed(path: str, written: Container[str] = ()) -> str | None:
-    """Return where a path leads; None where it takes a link at or below one of the written places.
+    """Return the resolved path; None if it uses a link at or below one of the written places.
 
-    A rule of the kernel is for what a path leads to when the process is started. There, a link of the subject's own
-    making could lead anywhere; a module may also remove the folder that its rule is for, and put a link in its place.
+    A kernel rule applies to the path's target at the start of the process. A link that the subject created could lead
+    anywhere; a module may also replace the folder of its rule by a link.
     """
     here, rest, links = "", path.split("/")[::-1], 0
     while rest:
@@ -104,7 +103,7 @@ def followed(path: str, written: Container[str] = ()) -> str | None:
             continue
         try:
             target = readlink(f"{here}/{name}")  # noqa: PTH115 - held by its name
-        except OSError:  # no link, or nothing
+        except OSError:  # not a link, or missing
             here = f"{here}/{name}"
             continue
         links += 1
@@ -117,17 +116,16 @@ def followed(path: str, written: Container[str] = ()) -> str | None:
 
 
 def written_places(rules: Iterable[AccessRule], *given: str) -> frozenset[str]:
-    """Return the folders that a subject writes, as they are named and where they lead."""
+    """Return the folders that a subject writes, by name and resolved."""
     places = {*given, *(rule.normalized_target for rule in rules if _is_writing(rule))}
     return frozenset(places | {real for place in places if (real := followed(place)) is not None})
 
 
 class Shut:
-    """Follows what is to be opened to a process, and keeps out of it what the host protects.
+    """Resolves the paths for a process, and excludes protected ones.
 
-    The kernel opens a folder with all that is beneath it. So a folder around a protected place is replaced by what lies
-    in it, beside the way to that place: what is made there later is not open. The same goes for writing in a folder
-    around code of the host.
+    A kernel rule covers a folder with everything below it. So a folder around a protected path is replaced by its other
+    entries; files created there later are not accessible. The same applies to write access around code of the host.
     """
 
     def __init__(
@@ -139,10 +137,10 @@ class Shut:
         written: Container[str] = (),
         read_only: Iterable[str] = (),
     ) -> None:
-        """Take the places, wherever they lead, and those among them that the runtime gave to the subject itself.
+        """Take the protected paths, and those among them that the runtime gave to the subject itself.
 
-        ``known`` says where some roots lead that never change, ``written`` where the subject can put links,
-        ``read_only`` what can be opened for reading and not for writing.
+        ``known`` has resolved roots that never change, ``written`` the places where the subject can create links,
+        ``read_only`` the paths that can be opened only for reading.
         """
         self._ways = dict(known or {})
         self._written = written
@@ -154,15 +152,15 @@ class Shut:
 
     @property
     def split(self) -> tuple[str, ...]:
-        """The writable folders around code of the host: nothing new can be made directly in them."""
+        """Writable folders around code of the host, in which no new files can be created directly."""
         return tuple(self._split)
 
     def paths(self, roots: Iterable[str], *, writing: bool = False) -> tuple[str, ...]:
-        """Return where the roots lead, each as it is or as what is left of it."""
+        """Return the resolved roots, each as it is or as its remaining entries."""
         return tuple(dict.fromkeys(path for root in roots for path in self._left(root, writing=writing)))
 
     def rules(self, rules: Iterable[AccessRule]) -> tuple[AccessRule, ...]:
-        """Return the rules, those about files for what is left of their targets."""
+        """Return the rules; file rules apply to the remaining entries of their targets."""
         return tuple(dict.fromkeys(changed for rule in rules for changed in self._rule(rule)))
 
     def _rule(self, rule: AccessRule) -> Iterator[AccessRule]:
@@ -181,7 +179,7 @@ class Shut:
             self._ways[root] = followed(root, self._written) or ""
         way = self._ways[root]
         real = _end(way)
-        if not way or real.startswith(self._this):  # a link by way of /proc/self: for the child it would lead here
+        if not way or real.startswith(self._this):  # a link through /proc/self would lead the child to this process
             return ()
         protected = () if real.startswith(self._own) else self._protected
         if real.startswith(protected) or (writing and real in self._read_only):
@@ -190,7 +188,7 @@ class Shut:
         return _beside(real, around) if _is_around(real, around) else (way,)
 
     def _around_code(self, folder: str) -> tuple[str, ...]:
-        """Return the places of code in a folder that is written."""
+        """Return the code paths inside a writable folder."""
         inside = tuple(place for place in self._read_only if place.startswith(folder))
         if inside:
             self._split[folder.rstrip("/") or "/"] = None
@@ -202,7 +200,7 @@ def _is_around(folder: str, places: Iterable[str]) -> bool:
 
 
 def _beside(folder: str, places: tuple[str, ...]) -> Iterator[str]:
-    """Yield what lies beside the way to the places. A link is left out: its rule would be its target's."""
+    """Yield the entries beside the protected paths. Links are omitted, because a rule for one applies to its target."""
     try:
         with scandir(folder) as entries:
             found = [entry.path for entry in islice(entries, _MOST_ENTRIES) if not entry.is_symlink()]
@@ -219,7 +217,7 @@ def _beside(folder: str, places: tuple[str, ...]) -> Iterator[str]:
 
 
 def _end(path: str) -> str:
-    """Return a path with a slash at its end: whatever begins with it is the same or lies below."""
+    """Return a path with a trailing slash, as a prefix of the path itself and everything below it."""
     return path if path.endswith("/") else f"{path}/"
 
 
@@ -232,7 +230,7 @@ def _is_writing(rule: AccessRule) -> bool:
 
 
 def _upwards(path: str) -> Iterator[str]:
-    """Yield a path and the folders around it. There may be many thousand roots; there are never many folders."""
+    """Yield a path and its ancestors. Roots may be many thousands; ancestors are always few."""
     yield path
     while path != "/":
         path = path.rpartition("/")[0] or "/"

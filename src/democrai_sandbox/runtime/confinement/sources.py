@@ -1,6 +1,6 @@
-"""The sources of the egress allowlist: configuration, manifests, the MCP registry, approvals, installations.
+"""Sources of the egress allowlist: configuration, manifests, the MCP registry, approvals, installations.
 
-What the guard has permitted besides, hosts of a pattern for example, is observed and kept by the kernel layer itself.
+Other connections that the guard permits, such as hosts of a pattern, are observed by the kernel layer itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .approvals import Approvals
 
     Configuration = Callable[[str, str], Mapping[str, Any]]
-    """Reads what is stored for an engine or extractor, by kind and name."""
+    """Reads the stored configuration of an engine or extractor, by kind and name."""
 
 PERMANENT = "access_policy_approvals"
 SESSION = "access_policy_session_approvals"
@@ -38,28 +38,28 @@ class ConfigSource:
     name = "config"
 
     def __init__(self, endpoints: Mapping[str, str] | Callable[[], Mapping[str, str]]) -> None:
-        """Take URLs by name, or what gives them anew each time."""
+        """Take URLs by name, or a function that returns them."""
         self._endpoints = endpoints
 
     def endpoints(self) -> Iterator[SourceEntry]:
-        """Yield the URLs. One without a host, such as a database in a file, needs nothing."""
+        """Yield the URLs. A URL without a host, such as a database file, is ignored later."""
         given = self._endpoints() if callable(self._endpoints) else self._endpoints
         for name, url in given.items():
             yield SourceEntry(url, f"config.{name}")
 
 
 class ManifestSource:
-    """The manifests of all modules, all engines or all extractors, and the URLs of their configuration."""
+    """Manifests of all modules, all engines or all extractors, and the URLs of their configuration."""
 
     def __init__(self, kind: ManifestKind, registry: Registry, configuration: Configuration) -> None:
-        """Read the manifests that were found; the stored configuration is read anew each time."""
+        """Read the registered manifests; the stored configuration is read each time."""
         self.kind = kind
         self.name = f"{kind.value} manifests"
         self._registry = registry
         self._configuration = configuration
 
     def endpoints(self) -> Iterator[SourceEntry]:
-        """Yield the network rules of sound manifests, those of the install phase too, and configured URLs."""
+        """Yield the network rules of sound manifests, including the install phase, and configured URLs."""
         for extension in self._registry:
             if extension.kind is self.kind and not extension.is_broken and extension.manifest is not None:
                 yield from self._of(extension)
@@ -76,91 +76,90 @@ class ManifestSource:
 
 
 class McpSource:
-    """The endpoints of the MCP servers that are registered and enabled."""
+    """Endpoints of the registered and enabled MCP servers."""
 
     name = "mcp registry"
 
     def __init__(self, servers: Callable[[], Iterable[McpServer]]) -> None:
-        """Read the registry anew each time."""
+        """Take a function that reads the registry."""
         self._servers = servers
 
     def endpoints(self) -> Iterator[SourceEntry]:
-        """Yield them."""
+        """Yield the endpoints."""
         for server in self._servers():
             if server.enabled:
                 yield SourceEntry(server.target, f"mcp:{server.name}")
 
 
 class ApprovalSource:
-    """What administrators have approved: for good, or for sessions."""
+    """Approvals of administrators: permanent ones, or those of sessions."""
 
     def __init__(self, approvals: Approvals, name: str) -> None:
-        """``name`` says which: ``PERMANENT`` or ``SESSION``."""
+        """Take the approvals; ``name`` is ``PERMANENT`` or ``SESSION``."""
         self.name = name
         self._approvals = approvals
 
     def endpoints(self) -> Iterator[SourceEntry]:
-        """Yield the targets. In which session one may be used is for the guard to know: packets have none."""
+        """Yield the targets. Only the guard can tell sessions apart, because packets have none."""
         for row in self._approvals.rows(ResourceType.NETWORK):
             if bool(row.session_key) is (self.name == SESSION):
                 yield SourceEntry(row.target, self.name)
 
 
 class InstallSource:
-    """What installations need that are under way: the package hosts of pip's configuration."""
+    """Needs of running installations: the package hosts of pip's configuration."""
 
     name = "installations"
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._lock = threading.Lock()
         self._wanted: Counter[tuple[AccessRule, str]] = Counter()
 
     def begin(self, rules: Iterable[AccessRule], label: str) -> list[tuple[AccessRule, str]]:
-        """Want the network rules of an installation from now on; give what is returned to ``end``."""
+        """Add the network rules of an installation; pass the result to ``end``."""
         wanted = [(rule, label) for rule in rules if rule.resource_type is ResourceType.NETWORK]
         with self._lock:
             self._wanted.update(wanted)
         return wanted
 
     def end(self, wanted: list[tuple[AccessRule, str]]) -> None:
-        """Want them no longer."""
+        """Remove the rules of an installation."""
         with self._lock:
             self._wanted.subtract(wanted)
             self._wanted = +self._wanted
 
     def endpoints(self) -> Iterator[SourceEntry]:
-        """Yield what is wanted now."""
+        """Yield the current rules."""
         with self._lock:
             wanted = list(self._wanted)
         return (SourceEntry(rule, label) for rule, label in wanted)
 
 
 class Permitted:
-    """Whether an endpoint that was observed is permitted still: some rule or approval covers it.
+    """Checks whether an observed endpoint is still permitted by a rule or approval.
 
-    Packets have no subject, so whose rule it is makes no difference. A subject that no registry knows was put into its
-    guard by the host's own code: what it may do only that guard knows, and its endpoints expire by themselves.
+    Packets have no subject, so the rules of all subjects count. A subject that is not registered got its guard from the
+    host's own code: only that guard knows its rights, and its endpoints expire.
     """
 
     def __init__(self, registry: Registry, sources: Iterable[Source]) -> None:
-        """Take the sources whose targets count. They are read once, until ``forget``."""
+        """Take the sources. They are read once, until ``forget``."""
         self._sources = tuple(sources)
         self._known = frozenset(str(extension.subject) for extension in registry)
         self._version = 0
         self._places: _Places | None = None
 
     def forget(self) -> None:
-        """Read the sources anew: something in them has changed."""
+        """Read the sources again after a change."""
         self._version += 1
         self._places = None
 
     def __call__(self, kind: str, subject: str, host: str, port: int) -> bool:
-        """Tell it for a host and a port, as the guard observed them."""
+        """Return whether a host and a port are still permitted, as the guard observed them."""
         return not self._is_known(kind, subject) or self._read().covers(host_key(host), port)
 
     def _is_known(self, kind: str, subject: str) -> bool:
-        """Tell whether a subject is an extension, or a part of a module such as ``tool:reports.collect``."""
+        """Return whether a subject is an extension, or a part of a module such as ``tool:reports.collect``."""
         return (
             kind == "mcp" or f"{kind}:{subject}" in self._known or f"module:{subject.rpartition('.')[0]}" in self._known
         )
@@ -169,13 +168,13 @@ class Permitted:
         places, version = self._places, self._version
         if places is None:
             places = _Places(entry.target for source in self._sources for entry in source.endpoints())
-            if version == self._version:  # else it may be of before a change
+            if version == self._version:  # otherwise it may be outdated
                 self._places = places
         return places
 
 
 class _Places:
-    """Which hosts and ports some targets are about."""
+    """Hosts and ports of targets."""
 
     def __init__(self, targets: Iterable[Any]) -> None:
         self._hosts: set[tuple[str, int | None]] = set()
@@ -185,14 +184,14 @@ class _Places:
             try:
                 parsed = parse_declaration(text)
             except InvalidInputError:
-                continue  # told by the allowlist, where it is missing too
+                continue  # reported by the allowlist, which omits it too
             if parsed.kind in (TargetKind.WILDCARD, TargetKind.NETWORK):
                 self._patterns.append(parsed)
             elif parsed.kind is not TargetKind.UNIX:
                 self._hosts.add((host_key(parsed.host), parsed.port))
 
     def covers(self, host: str, port: int) -> bool:
-        """Tell whether a rule for one of them could be why somebody connects there."""
+        """Return whether one of the targets covers a connection."""
         if (host, port) in self._hosts or (host, None) in self._hosts:
             return True
         return any(target.port in (None, port) and _is_of(target, host) for target in self._patterns)
@@ -214,7 +213,7 @@ def _is_of(target: NetworkTarget, host: str) -> bool:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield the texts of a configured value, which is one or a list; what is none is for the engine's start to tell."""
+    """Yield the strings of a configured value or list; other types are reported when the engine starts."""
     for text in value if isinstance(value, list) else [value]:
         if type(text) is str and text:
             yield text

@@ -1,4 +1,4 @@
-"""The starter with the kernel's help: workers and installations are held to the rules of their subject."""
+"""Starter with confinement: workers and installations are confined to the rules of their subject."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ if TYPE_CHECKING:
 
 
 _starts = ThreadPoolExecutor(16, "starts")
-"""Threads of their own: a spawn server or helper that does not answer is not to keep others from theirs."""
+"""Separate threads, so that a spawn server or helper that hangs does not block other work."""
 
 
 class ConfinedStarter:
-    """Starts processes of one subject by the spawn server. Who that is, and what it may, is asked at each start."""
+    """Starts processes of one subject through the spawn server. Its rights are read at each start."""
 
     def __init__(self, confiner: Confiner, whose: Callable[[], Whose | None]) -> None:
-        """``whose`` gives None for a program of the host's own."""
+        """Take ``whose``, which returns None for a program of the host."""
         self._confiner = confiner
         self._whose = whose
 
     async def start(
         self, argv: Sequence[str], *, env: Mapping[str, str], pass_fds: Sequence[int], cwd: str
     ) -> ConfinedProcess:
-        """Start a program in a session of its own; it has these descriptors, and no standard input."""
+        """Start a program in a new session with these descriptors and without standard input."""
         prepared = await self._prepared()
         what = Program(argv[0], tuple(argv), env, cwd, pass_fds=tuple(pass_fds))
-        # On a thread, because the spawn server may have to be waited for.
+        # On a thread, because the spawn server may block.
         loop = asyncio.get_running_loop()
         work = loop.run_in_executor(_starts, ConfinedProcess, self._confiner, prepared, what)
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
-            # Whoever is cancelled closes the descriptors, whose numbers are soon another's: not before it is over.
+            # A canceled caller closes the descriptors, whose numbers are reused: wait until the start is over.
             await _over(work)
             if not work.cancelled() and work.exception() is None:
                 work.result().kill()
@@ -54,7 +54,7 @@ class ConfinedStarter:
             raise
 
     async def _prepared(self) -> Prepared:
-        """Have it prepared on a thread, because the helper may have to be waited for."""
+        """Prepare it on a thread, because the helper may block."""
         work = asyncio.get_running_loop().run_in_executor(_starts, self._confiner.prepare, self._whose())
         try:
             return await asyncio.shield(work)
@@ -64,7 +64,7 @@ class ConfinedStarter:
 
     def _give_back(self, work: asyncio.Future[Prepared]) -> None:
         if not work.cancelled() and work.exception() is None:
-            # Not here, on the loop: the helper may have to be waited for.
+            # On a thread, because the helper may block.
             _starts.submit(self._confiner.release, work.result())
 
 
@@ -82,16 +82,16 @@ class ConfinedProcess:
         self.pid = self._child.pid
 
     def kill(self) -> None:
-        """End the process group. May be called twice, and after its end."""
+        """Kill the process group. May be called repeatedly, and after its end."""
         self._child.signal_group(signal.SIGKILL)
 
     async def wait(self) -> int:
-        """Return the exit code, when nothing of the process is left: of its group, and of its cgroup if it has one."""
+        """Return the exit code after all processes of its group, and of its cgroup if it has one, have ended."""
         async with self._ending:
             if self._returncode is None:
                 await self._ended()
                 self.kill()
-                # On a thread: the spawn server and the helper may have to be waited for.
+                # On a thread, because the spawn server and the helper may block.
                 loop = asyncio.get_running_loop()
                 self._returncode = await asyncio.shield(loop.run_in_executor(_starts, self._collected))
                 await asyncio.shield(loop.run_in_executor(_starts, self._confiner.release, self._prepared))
@@ -100,7 +100,7 @@ class ConfinedProcess:
     async def _ended(self) -> None:
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[None] = loop.create_future()
-        # The server tells of the end; one that stands still does not, and the process itself does.
+        # The server reports the end; the pidfd covers a server that hangs.
         descriptors = (self._child.ended, self._child.pidfd)
         for descriptor in descriptors:
             loop.add_reader(descriptor, _note, ended)
@@ -114,12 +114,12 @@ class ConfinedProcess:
         try:
             return self._child.collect()
         except SpawnFailed:
-            return -signal.SIGKILL  # the server is gone, and the kernel has ended what it had started
+            return -signal.SIGKILL  # the server is gone, and the kernel has killed the processes it had started
         finally:
             self._child.close()
 
     def close(self) -> None:
-        """Let the descriptors go."""
+        """Close the descriptors."""
         for descriptor in (self.stdout, self.stderr):
             if descriptor >= 0:
                 os.close(descriptor)
@@ -127,7 +127,7 @@ class ConfinedProcess:
 
 
 async def _over(work: asyncio.Future[ConfinedProcess]) -> None:
-    """Wait for the end of something, also when cancelled again; the spawn server has only so much time to answer."""
+    """Wait for the end of a start, even if canceled again; the spawn server answers within a limited time."""
     while not work.done():
         with suppress(asyncio.CancelledError):
             await asyncio.wait([work])

@@ -1,1 +1,1 @@
-"""Installing what engines and extractors need: an environment of their own, made by real pip inside a guard."""
+"""Installation of engines and extractors: a separate environment, built by pip inside a guard."""

@@ -1,4 +1,4 @@
-"""Building an environment: made, filled by pip in the guard of the install phase, verified, and only then used."""
+"""Build of an environment: created, filled by pip under the guard of the install phase, verified, then used."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _PACKAGE = Path(__file__).parents[2]
 _KEPT = ("PATH", "LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH", "CC", "CXX", "CFLAGS", "CXXFLAGS", "LDFLAGS")
-"""Variables of the host that an installation gets; all others may hold what is no subject's business."""
+"""Variables of the host that an installation inherits; all others may contain secrets."""
 _TELLING = ("sandbox_network_denied", "sandbox_subprocess_denied", "sandbox_module_denied")
 _MOST_PACKAGES = 10_000
 _QUESTION_FIELDS = 12
@@ -47,22 +47,22 @@ _QUESTION_FIELDS = 12
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The folders of one build."""
+    """Folders of one build."""
 
     environment: Path
     work: Path
-    """Its temporary files, its home and its copies of local packages; removed at the end."""
+    """Temporary files, home and copies of local packages; removed at the end."""
 
     @property
     def packages(self) -> Path:
-        """Where pip puts packages."""
+        """Folder in which pip installs packages."""
         version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
         return self.environment / "lib" / version / "site-packages"
 
 
 @dataclass(slots=True)
 class Builder:
-    """Builds one environment of one subject. The lock on its place is held by whoever calls."""
+    """Builds one environment of one subject. The caller holds the lock on its place."""
 
     subject: Subject
     declared: Install
@@ -78,7 +78,7 @@ class Builder:
     _packages: list[str] = field(default_factory=list)
 
     async def build(self, plan: Plan, lock: int) -> Installed:
-        """Return a finished environment; when it fails, nothing of it is left."""
+        """Return a finished environment; after a failure, remove it."""
         environment = self.place.new_environment(plan)
         site = Site(environment, environment.with_name(environment.name + ".work"))
         try:
@@ -86,21 +86,21 @@ class Builder:
         except BaseException as error:
             await asyncio.shield(asyncio.to_thread(remove, site.environment))
             if isinstance(error, OSError):
-                raise InstallFailed(f"{self.subject}: the environment could not be made: {error}") from error
+                raise InstallFailed(f"{self.subject}: the environment could not be created: {error}") from error
             raise
         finally:
             await asyncio.shield(asyncio.to_thread(remove, site.work))
         return installed
 
     async def _build(self, plan: Plan, site: Site, lock: int) -> Installed:
-        self.report(Progress(Stage.PREPARE.value, "Making an environment"))
+        self.report(Progress(Stage.PREPARE.value, "Creating an environment"))
         await asyncio.to_thread(self._prepare, plan, site)
         if plan.requirements:
             await self._fill(plan, site, lock)
         return Installed(plan.fingerprint, str(site.environment), tuple(self._packages))
 
     async def _fill(self, plan: Plan, site: Site, lock: int) -> None:
-        """Have pip install the requirements and check them. The start files are there for as long as it runs."""
+        """Install the requirements with pip and verify them. The start files exist only while pip runs."""
         pip = await asyncio.to_thread(find_pip, self.place.tools)
         configuration = await read_configuration(self.starter, pip)
         facts = self._facts(pip, site)
@@ -112,17 +112,17 @@ class Builder:
         install = ["install", *_options(configuration), "--", *plan.requirements]
         async with self._starting(whose) as starter:
             await self._run(starter, [*start_pip, *install], environment, site, lock)
-            self.report(Progress(Stage.VERIFY.value, "Checking that the packages fit together"))
+            self.report(Progress(Stage.VERIFY.value, "Checking that the packages are compatible"))
             await self._run(starter, [*start_pip, "verify"], environment, site, lock)
-        # What the build wrote is there to be read; that it led the reader elsewhere would make it more than that.
+        # A build could have replaced a folder by a link, which would redirect readers elsewhere.
         place = self.place.environments.resolve()
         if site.packages.resolve() != place / site.packages.relative_to(self.place.environments):
-            raise InstallFailed(f"{self.subject}: the environment is not where it was built")
+            raise InstallFailed(f"{self.subject}: the build moved the environment to another folder")
         for file in start_files:
             file.unlink(missing_ok=True)
 
     def _prepare(self, plan: Plan, site: Site) -> None:
-        """Make the folders. Local packages are copied: building one writes beside its sources."""
+        """Create the folders. Local packages are copied, because building one writes beside its sources."""
         for name in ("tmp", "home", "sources"):
             (site.work / name).mkdir(parents=True, mode=0o700)
         self.place.cache.mkdir(exist_ok=True, mode=0o700)
@@ -153,7 +153,7 @@ class Builder:
         )
 
     def _rules(self, configuration: PipConfiguration, facts: Facts) -> tuple[AccessRule, ...]:
-        """Return what the installation may do beyond writing its own folders."""
+        """Return the rules of the installation beyond writing its own folders."""
         return (*self.declared.access, *package_rules(configuration), *_executable(facts["own_write"][:2]))
 
     def _whose(self, rules: tuple[AccessRule, ...], facts: Facts) -> Whose:
@@ -167,7 +167,7 @@ class Builder:
         )
 
     def _starting(self, whose: Whose) -> AbstractAsyncContextManager[Starter]:
-        """Return what starts the processes of the installation, where the kernel holds them to its rules."""
+        """Return the starter of the installation's processes, with confinement where enabled."""
         if self.confinement is None:
             return contextlib.nullcontext(self.starter)
         return self.confinement.installing(whose, self.starter)
@@ -175,7 +175,7 @@ class Builder:
     def _environment(
         self, configuration: PipConfiguration, rules: tuple[AccessRule, ...], facts: Facts, site: Site
     ) -> dict[str, str]:
-        """Return the variables of the child: pip's configuration, ``DEMOCRAI_*`` from guard state, and little else."""
+        """Return the variables of the child: pip's configuration, ``DEMOCRAI_*`` from guard state, and few others."""
         user, organization, session = self._identity()
         guard = make_guard(
             subject=self.subject.name,
@@ -217,7 +217,7 @@ class Builder:
             self.report(step)
 
     async def _decide(self, asked: list[Any]) -> list[Any] | bool | None:
-        """Answer the child's guard. It speaks for nobody but the subject that is being installed."""
+        """Answer the child's guard, only on behalf of the installed subject."""
         question = self._question(asked)
         if self.decider is None or question is None:
             return None
@@ -225,7 +225,7 @@ class Builder:
         return list(decision) if isinstance(decision, AccessDecision) else decision is True
 
     def _question(self, asked: list[Any]) -> AccessQuestion | None:
-        """Return what the child asks; who asks is known here, and what it says about that counts for nothing."""
+        """Return the child's question with the identity that the host knows; the child's own claims are ignored."""
         if len(asked) != _QUESTION_FIELDS:
             return None
         resource, operation, target, register = asked[3:7]
@@ -242,12 +242,12 @@ class Builder:
 
 
 def _interpreter() -> str:
-    """Return the host's own. That of the environment can be replaced by what is installed, and is used only by pip."""
+    """Return the host's interpreter. Installed packages can replace that of the environment, which only pip uses."""
     return BASE_INTERPRETER
 
 
 def _options(configuration: PipConfiguration) -> list[str]:
-    """Return the options of the command. All others come from variables, which the pip of a build reads too."""
+    """Return the options of the command. All others are variables, which the pip of a build reads too."""
     bar = "raw" if _version(configuration.version) >= (24, 1) else "off"
     return ["--no-warn-script-location", "--progress-bar", bar]
 
@@ -257,15 +257,18 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 def _executable(folders: list[str]) -> tuple[AccessRule, ...]:
-    """The environment's interpreter, and programs that a build brings with it."""
+    """Return rules for the environment's interpreter, and for programs that a build installs."""
     resource, operation = ResourceType.FILESYSTEM, Operation.EXECUTE
     return tuple(AccessRule(resource, operation, folder, folder) for folder in folders)
 
 
 def _failure(subject: Subject, step: str, code: int, child: Child) -> InstallFailed:
-    """Say what failed, with what was refused on the way, but for the probes of libraries, which mean nothing."""
+    """Return the error of a failed step with the relevant denials, without probes of libraries."""
     said = "\n".join(child.lines)
     telling = [text for kind, text in child.denials if kind in _TELLING or text in said]
-    what = {"verify": "the packages do not fit together", "install": "pip could not install the requirements"}[step]
+    what = {
+        "verify": "the packages are not compatible with each other",
+        "install": "pip could not install the requirements",
+    }[step]
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
     return InstallFailed(f"{subject}: {what} ({how})", lines=tuple(child.lines), denials=tuple(dict.fromkeys(telling)))

@@ -1,4 +1,4 @@
-"""The doors by which guarded code calls engines and extractors: plain data in, futures of plain data out."""
+"""Engine and extractor services for guarded code: plain data in, futures of plain data out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_STREAMS = 64
 
 
 class _Lent:
-    """A stream, the only caller that may read it, and whether it is being read."""
+    """A stream, the only caller that may read it, and whether a read is in progress."""
 
     def __init__(self, runtime: InstalledRuntime, owner: tuple[Any, ...], items: AsyncIterator[Any]) -> None:
         self.runtime = runtime
@@ -30,15 +30,15 @@ class _Lent:
 
 
 class EngineDoors:
-    """What the runtime serves under the names of ``services``."""
+    """The functions behind the service names of ``services``."""
 
     def __init__(self, engines: InstalledRuntime, extractors: InstalledRuntime) -> None:
-        """Serve guarded code from these."""
+        """Serve guarded code from these runtimes."""
         self._runtimes: Mapping[str, InstalledRuntime] = {"engine": engines, "extractor": extractors}
         self._lent: dict[str, _Lent] = {}
 
     def services(self) -> dict[str, Callable[..., Any]]:
-        """Return the functions behind the doors, by name."""
+        """Return the service functions by name."""
         return {
             "engines.call": self.call,
             "engines.open": self.open,
@@ -48,29 +48,29 @@ class EngineDoors:
         }
 
     def call(self, view: RawView | None, address: Any, params: Any, seconds: Any) -> Any:
-        """Return a future of what a method returns; its address is the kind, the name, and the method."""
+        """Return a future of a method's result; its address is the kind, the name, and the method."""
         runtime, chain, caller = self._checked(view, address, params, seconds)
         _, name, method = address
         return runtime.promises.promise(runtime.call(name, method, params, caller, ancestors=chain, timeout=seconds))
 
     def open(self, view: RawView | None, address: Any, params: Any, seconds: Any) -> str:
-        """Return the token by which the items of a method that yields are read. Nothing runs until the first is."""
+        """Return the token for reading the items of a generator method. Nothing runs until the first read."""
         runtime, chain, caller = self._checked(view, address, params, seconds)
         _, name, method = address
         owner = _owner(view)
         if sum(lent.owner == owner for lent in self._lent.values()) >= _MOST_STREAMS:
-            raise InvalidInputError.of(f"more than {_MOST_STREAMS} streams are open: close those that are read no more")
+            raise InvalidInputError.of(f"more than {_MOST_STREAMS} streams are open: close those you no longer read")
         token = secrets.token_urlsafe(16)
         items = runtime.stream(name, method, params, caller, ancestors=chain, timeout=seconds)
         self._lent[token] = _Lent(runtime, owner, items)
         return token
 
     def next(self, view: RawView | None, token: Any) -> Any:
-        """Return a future of a list with the next item; of an empty one at the end."""
+        """Return a future of a list with the next item; the list is empty at the end."""
         lent = self._lent.get(token) if type(token) is str else None
-        # Whose it is comes from the guard: a token that another subject got hold of is of no use to it.
+        # The guard identifies the owner, so a token is useless to another subject.
         if lent is None or lent.owner != _owner(view) or lent.busy:
-            raise InvalidInputError.of("there is no such stream, or it is being read already", pointer="/stream")
+            raise InvalidInputError.of("unknown stream, or another read is in progress", pointer="/stream")
         lent.busy = True
         return lent.runtime.promises.promise(self._next(token, lent))
 
@@ -87,14 +87,14 @@ class EngineDoors:
             lent.busy = False
 
     def close(self, view: RawView | None, token: Any) -> None:
-        """End a stream; one that has ended already is let be."""
+        """End a stream; ignore one that has ended already."""
         lent = self._lent.get(token) if type(token) is str else None
         if lent is not None and lent.owner == _owner(view):
             del self._lent[token]
             lent.runtime.promises.promise(_close(lent.items))
 
     def settings(self, view: RawView | None) -> dict[str, Any]:
-        """Return the stored configuration of the engine or extractor that asks, and of no other."""
+        """Return the stored configuration of the calling engine or extractor."""
         for label in reversed(view.labels if view else ()):
             kind, _, name = label.partition(":")
             if kind in self._runtimes:
@@ -105,7 +105,7 @@ class EngineDoors:
         self, view: RawView | None, address: Any, params: Any, seconds: Any
     ) -> tuple[InstalledRuntime, tuple[str, ...], Identity | Caller]:
         if view is None:
-            raise InvalidInputError.of("nothing is guarded here: a host calls its runtime itself")
+            raise InvalidInputError.of("this code is not guarded: call the runtime of the host directly")
         if type(address) not in (list, tuple) or [type(part) for part in address] != [str, str, str]:
             raise InvalidInputError.of("expected the name of an engine, and of one of its methods", pointer="/name")
         kind, name, _ = address
@@ -117,8 +117,8 @@ class EngineDoors:
         if seconds is not None and (type(seconds) not in (int, float) or not 0 < seconds < float("inf")):
             raise InvalidInputError.of("expected a positive number of seconds", pointer="/timeout")
         if f"{kind}:{name}" in view.labels:
-            # It would wait for itself: its worker may have no hand free to take the call.
-            raise InvalidInputError.of(f"{kind} {name} is being called already by this chain", pointer="/name")
+            # It would wait for itself: its worker may have no free thread for the call.
+            raise InvalidInputError.of(f"{kind} {name} is already in the call chain", pointer="/name")
         return self._runtimes[kind], tuple(view.labels), _caller(view)
 
 
@@ -127,7 +127,7 @@ def _owner(view: RawView | None) -> tuple[Any, ...]:
 
 
 def _caller(view: RawView) -> Identity | Caller:
-    """Return for whom the call is made: as the request that is served says, if it is for whom the guard says."""
+    """Return the caller: the served request, if its identity is that of the guard; otherwise the guard's identity."""
     parts = (view.user_id, view.organization_id, view.session_key)
     identity = Identity(*("" if part is None else str(part) for part in parts))
     request = served()

@@ -1,4 +1,4 @@
-"""The package hosts of pip's effective configuration, as rules of an install guard and as pip's own variables."""
+"""Package hosts of pip's effective configuration, as rules of an install guard and as pip's variables."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 _WEB = ("http", "https")
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
-# "/", a folder at the top, and the index itself: what is around a shallower one may be anything.
+# "/", a top-level folder, and the index itself: the parent of a shallower index may contain anything.
 _LEAST_DEPTH = 3
 
 
 def package_rules(configuration: PipConfiguration) -> tuple[AccessRule, ...]:
-    """Return what pip needs beyond the environment itself: receiving from its hosts, reading its local folders.
+    """Return the rules that pip needs beyond the environment itself: receive from its hosts, read its local folders.
 
-    Scheme, host and port bind. Links on the pages of an index may lead to other hosts: of the default index the host
-    of its files is known; for another one they are declared by the extension, or configured as trusted hosts.
+    Scheme, host and port are fixed. Links in an index may lead to other hosts: the file host of the default index is
+    known; for another index the extension declares them, or they are configured as trusted hosts.
     """
     found: dict[AccessRule, None] = {}
     for place in _places(configuration):
@@ -44,7 +44,7 @@ def package_rules(configuration: PipConfiguration) -> tuple[AccessRule, ...]:
 
 
 def pip_variables(configuration: PipConfiguration) -> dict[str, str]:
-    """Return the configuration as pip's variables, and no others: pip in the guard reads no file of the host's."""
+    """Return the complete configuration as pip's variables, because pip in the guard reads no file of the host."""
     listed = {
         "PIP_EXTRA_INDEX_URL": configuration.extra_index_urls,
         "PIP_FIND_LINKS": tuple(map(_as_url, configuration.find_links)),
@@ -96,7 +96,7 @@ def _rule_for(place: str) -> AccessRule:
     if parts.scheme == "file":
         return _read(_local_index(unquote(parts.path)))
     if "://" in place:
-        raise InstallFailed(f"pip is configured with a place that it cannot use: {parts.scheme}://{parts.hostname}")
+        raise InstallFailed(f"pip is configured with an unsupported location: {parts.scheme}://{parts.hostname}")
     return _read(place)
 
 
@@ -107,7 +107,7 @@ def _read(path: str) -> AccessRule:
 
 
 def _local_index(path: str) -> str:
-    """Return what is read of a local index: its pages, in a folder named simple, lead to files beside that folder."""
+    """Return the readable folder of a local index: pages in a folder named simple link to files beside that folder."""
     folder = Path(path)
     enough = len(folder.parts) > _LEAST_DEPTH
     return str(folder.parent) if folder.name == "simple" and enough else path
@@ -117,17 +117,17 @@ def _network(operation: Operation, target: str) -> AccessRule:
     try:
         return AccessRule(ResourceType.NETWORK, operation, target, normalise_target(ResourceType.NETWORK, target))
     except InvalidInputError as error:
-        raise InstallFailed(f"pip is configured with a host that is none: {error}") from error
+        raise InstallFailed(f"pip is configured with an invalid host: {error}") from error
 
 
 def _origin(url: str) -> str:
-    """Return scheme, host and port. A password before the host is pip's affair, and never part of a rule."""
+    """Return scheme, host and port, without the password, which is never part of a rule."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
 def _as_url(place: str) -> str:
-    """Return a path as a URL: pip's variables hold lists with spaces between the items."""
+    """Return a path as a URL, because pip's variables separate list items with spaces."""
     if "://" in place:
         return place
     return "file://" + quote(str(Path(place).expanduser().absolute()))
@@ -141,7 +141,7 @@ def _proxies(configuration: PipConfiguration) -> Iterator[str]:
 
 
 def _given_proxies() -> dict[str, str]:
-    """Return the proxies of the host's environment by scheme, read as urllib does: names in lower case count more."""
+    """Return the proxies of the host's environment by scheme, like urllib: names in lower case take precedence."""
     given = host_environment().items()
     found = {name.lower()[:-6]: value for name, value in given if name.lower().endswith("_proxy")}
     found |= {name.lower()[:-6]: value for name, value in given if name.endswith("_proxy")}

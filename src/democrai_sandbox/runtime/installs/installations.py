@@ -1,4 +1,4 @@
-"""The installers of all extensions of one kind, and what they are doing. Belongs to one event loop."""
+"""Installers of all extensions of one kind, and their running installations. Belongs to one event loop."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _log = logging.getLogger(__name__)
 
 
 class Installations:
-    """One installer for each extension, and one installation of it at a time."""
+    """One installer per extension, and one installation of it at a time."""
 
     def __init__(self, kind: ManifestKind, registry: Registry, make: Callable[[Extension], Installer]) -> None:
-        """Take what was found; ``make`` returns the installer of an extension."""
+        """Take the registry; ``make`` returns the installer of an extension."""
         self._kind = kind
         self._registry = registry
         self._make = make
@@ -39,7 +39,7 @@ class Installations:
         self._going_on: dict[str, asyncio.Task[Installed]] = {}
 
     def of(self, name: str) -> Installer:
-        """Return the installer of an extension that is there and sound; else its error is raised."""
+        """Return the installer of a sound extension; raise the error of an unknown or broken one."""
         extension = self._registry.get(self._kind, name)
         extension.require_sound()
         known = self._installers.get(name)
@@ -48,14 +48,14 @@ class Installations:
         return known
 
     def status(self, name: str) -> InstallStatus:
-        """Return what is installed, and how far an installation is; one that was only just asked for has begun."""
+        """Return the status; an installation that was just requested counts as installing."""
         found = self.of(name).status()
         if name in self._going_on and found.state is not InstallState.INSTALLING:
             return replace(found, state=InstallState.INSTALLING, problem="")
         return found
 
     def take(self, name: str) -> tuple[Installed, Use]:
-        """Return the environment that counts, held: another process may replace it between one step and the next."""
+        """Return the current environment, locked, because another process may replace it at any time."""
         installer = self.of(name)
         for _ in range(_ATTEMPTS):
             installed = installer.require()
@@ -66,10 +66,10 @@ class Installations:
             if installer.place.installed() == installed:
                 return installed, use
             use.end()
-        raise NotInstalled(f"{installer.extension.subject} is being installed again; try once more")
+        raise NotInstalled(f"{installer.extension.subject} is being reinstalled; try again")
 
     async def recover(self) -> dict[str, list[str]]:
-        """Take away what interrupted installations left; returns what that was."""
+        """Remove and return the leftovers of interrupted installations."""
         found = [extension for extension in self._registry if extension.kind is self._kind]
         swept = {each.name: await self._recover(each.name) for each in found if not each.is_broken}
         return {name: folders for name, folders in swept.items() if folders}
@@ -77,12 +77,12 @@ class Installations:
     async def _recover(self, name: str) -> list[str]:
         try:
             return await self.of(name).recover()
-        except Exception:  # noqa: BLE001 - what one of them left behind keeps none of the others from starting
-            _log.exception("what an installation of %s %s left could not be removed", self._kind, name)
+        except Exception:  # noqa: BLE001 - one failed cleanup must not stop the others
+            _log.exception("leftovers of an installation of %s %s could not be removed", self._kind, name)
             return []
 
     async def install(self, name: str, report: Reporter | None, *, caller: Identity, again: bool) -> Installed:
-        """Install what an extension needs. Whoever asks while it is going on waits for the same installation."""
+        """Install an extension. Concurrent callers wait for the same installation."""
         installer = self.of(name)
         task = self._going_on.get(name)
         if task is None:
@@ -97,7 +97,7 @@ class Installations:
             raise
 
     async def stop(self) -> None:
-        """End all installations that are going on."""
+        """Stop all running installations."""
         going_on = tuple(self._going_on.values())
         for task in going_on:
             task.cancel()

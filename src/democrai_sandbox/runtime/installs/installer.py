@@ -1,4 +1,4 @@
-"""The installation of one engine or extractor: at most one at a time, in all processes, and all of it or nothing."""
+"""Installation of one engine or extractor: exclusive across all processes, and all or nothing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _PAUSE = 0.1
 
 
 class Installer:
-    """Installs one extension, and knows what is installed. For use on one loop."""
+    """Installs one extension, and reads its installed state. Belongs to one loop."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Installer:
         confinement: Confinement | None = None,
         timeout: float = 1800.0,
     ) -> None:
-        """Take the extension, whose manifest has to be sound, how its processes are started, and what is shut to it."""
+        """Take the extension, whose manifest has to be sound, the starter of its processes, and its protected paths."""
         extension.require_sound()
         self.extension = extension
         self.place = Place(settings.data_dir, extension.subject)
@@ -68,20 +68,20 @@ class Installer:
 
     @property
     def declared(self) -> Install:
-        """What the manifest says about the install phase; engines and extractors say it in the same words."""
+        """Install section of the manifest; it has the same fields for engines and extractors."""
         return cast("EngineManifest", self.extension.manifest).install
 
     @property
     def progress(self) -> Progress | None:
-        """The last step of the present or latest installation."""
+        """Last step of the current or latest installation."""
         return self._progress
 
     def plan(self) -> Plan:
-        """Return what has to be installed now. Reads local packages, which takes time."""
+        """Return the current installation plan. Reads local packages, which takes time."""
         return make_plan(self.declared.requirements, self.extension.folder)
 
     def status(self) -> InstallStatus:
-        """Return what is installed, and how far an installation of this process is."""
+        """Return the installed state, and the progress of an installation in this process."""
         installed = self.place.installed()
         state = self._state(installed)
         return InstallStatus(
@@ -100,7 +100,7 @@ class Installer:
         return InstallState.READY if installed.fingerprint == self.plan().fingerprint else InstallState.OUTDATED
 
     def require(self) -> Installed:
-        """Return the environment that the manifest asks for; without one the extension does not run."""
+        """Return the environment for the current manifest; raise ``NotInstalled`` if it is missing or outdated."""
         installed = self.place.installed()
         subject = self.extension.subject
         fix = f"install it with 'democrai-sandbox extensions install {subject}', or on its page in the console"
@@ -114,10 +114,10 @@ class Installer:
     async def install(
         self, report: Reporter | None = None, *, caller: Identity | None = None, again: bool = False
     ) -> Installed:
-        """Build the environment that the manifest asks for, unless it is there; ``again`` builds it in any case.
+        """Build the environment for the manifest, unless it exists; ``again`` builds it in any case.
 
-        Until the new one is verified and counts, the one before it goes on being used. Whatever ends this early
-        leaves nothing behind, or what the next installation, or ``recover``, takes away.
+        The previous environment stays in use until the new one is verified and current. An interrupted installation
+        leaves nothing behind, or leftovers that the next installation or ``recover`` removes.
         """
         if self._running:
             raise InstallBusy(f"{self.extension.subject} is being installed")
@@ -159,7 +159,7 @@ class Installer:
         return installed
 
     async def recover(self) -> list[str]:
-        """Take away what an interrupted installation left. One that goes on in another process is left alone."""
+        """Remove and return the leftovers of an interrupted installation, unless another process is installing."""
         if not await asyncio.to_thread(self.place.root.is_dir):
             return []
         try:
@@ -170,7 +170,7 @@ class Installer:
 
     @contextlib.asynccontextmanager
     async def _lock(self) -> AsyncIterator[int]:
-        """Wait a little for the lock: a process that was ended may need a moment to be gone."""
+        """Wait a few seconds for the lock, because a stopped process may need a moment to end."""
         until = time.monotonic() + _PATIENCE
         with contextlib.ExitStack() as stack:
             lock = None
@@ -189,7 +189,7 @@ class Installer:
             if report is not None:
                 try:
                     report(progress)
-                except Exception:  # noqa: BLE001 - telling somebody is no part of installing
-                    _log.exception("who is told of the progress of %s failed", self.extension.subject)
+                except Exception:  # noqa: BLE001 - a failed report must not fail the installation
+                    _log.exception("the progress reporter of %s failed", self.extension.subject)
 
         return keep

@@ -1,4 +1,4 @@
-"""The values of an installation: how far it is, what it came to, and what can be wrong with it."""
+"""Values of an installation: its progress, its status, and its errors."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
 CONTROL = "DEMOCRAI_INSTALL_CONTROL"
-"""The descriptor by which a child reaches the host. Its own children do not have it: ``DEMOCRAI_*`` is made anew."""
+"""Descriptor by which a child reaches the host. Its children do not inherit it: ``DEMOCRAI_*`` is set anew for them."""
 LONGEST_MESSAGE = 64 * 1024
 
 
 class Stage(StrEnum):
-    """What an installation is doing."""
+    """Stages of an installation."""
 
     PREPARE = "prepare"
     RESOLVE = "resolve"
@@ -32,54 +32,54 @@ class Stage(StrEnum):
 
 
 class Progress(NamedTuple):
-    """One step of an installation. Plain data: it may be shown to anybody who may see the extension."""
+    """One step of an installation. Plain data, visible to every user who may see the extension."""
 
     stage: str
     text: str
     fraction: float | None = None
-    """How much of the stage is done, from 0 to 1; None when that cannot be told."""
+    """Completed fraction of the stage, from 0 to 1; None if unknown."""
 
 
 Reporter: TypeAlias = "Callable[[Progress], None]"
 
 
 class InstallState(StrEnum):
-    """Whether an extension has the environment that its manifest asks for."""
+    """State of an extension's environment compared with its manifest."""
 
     MISSING = "missing"
-    """Nothing was ever installed."""
+    """Never installed."""
     INSTALLING = "installing"
     OUTDATED = "outdated"
-    """There is an environment, made for other requirements, other local packages or another interpreter."""
+    """Installed for other requirements, other local packages or another interpreter."""
     READY = "ready"
 
 
 @dataclass(frozen=True, slots=True)
 class InstallStatus:
-    """What is known about the installation of one extension."""
+    """Status of the installation of one extension."""
 
     state: InstallState
     environment: str | None = None
-    """The folder of the finished environment, also when it is outdated."""
+    """Folder of the finished environment, even if it is outdated."""
     packages: tuple[str, ...] = ()
-    """What is in it, as ``name==version``."""
+    """Installed packages, as ``name==version``."""
     progress: Progress | None = None
-    """The last step of the present or latest installation."""
+    """Last step of the current or latest installation."""
     problem: str = ""
-    """Why the latest installation failed, if it did."""
+    """Error of the latest installation; empty if it succeeded."""
 
 
 class InstallFailed(errors.InstallFailed):
-    """An installation did not come to its end. What was installed before is untouched and goes on being used."""
+    """An installation failed. The previous environment is unchanged and stays in use."""
 
     def __init__(self, message: str, *, lines: tuple[str, ...] = (), denials: tuple[str, ...] = ()) -> None:
-        """Take what happened, the last lines of pip, and what the guard refused meanwhile."""
+        """Take the message, the last lines of pip, and the denials by the guard."""
         super().__init__(message)
         self.lines = lines
         self.denials = denials
 
     def diagnostics(self) -> str:
-        """Return what happened, what was refused, and the last lines of pip."""
+        """Return the message, the denials, and the last lines of pip."""
         parts = [super().diagnostics()]
         parts += [f"  refused: {denial}" for denial in self.denials]
         parts += [f"  {line}" for line in self.lines]

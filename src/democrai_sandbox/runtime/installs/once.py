@@ -1,4 +1,4 @@
-"""One installation outside of any host: into a folder that goes with whoever asked for it."""
+"""Single installation without a host, into a temporary folder of the caller."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def install_once(
     report: Reporter | None = None,
     timeout: float = 1800.0,
 ) -> str:
-    """Install what an engine or extractor requires, under its install section; return the environment."""
+    """Install an engine or extractor under its install section; return the environment's folder."""
     extension = Extension(manifest.kind, manifest.name, folder, manifest)
     settings = RuntimeSettings(data_dir=data_dir)
     Path(data_dir).mkdir(mode=0o700, exist_ok=True)
@@ -49,7 +49,7 @@ def install_once(
 
 
 def without_requests(manifest: Any) -> Manifest:
-    """Return a manifest that declares no network for its installation: then every request is asked about."""
+    """Return a manifest without network rules for its installation, so that every HTTP request is asked about."""
     kept = tuple(rule for rule in manifest.install.access if rule.resource_type is not ResourceType.NETWORK)
     found: Manifest = replace(manifest, install=replace(manifest.install, access=kept))
     return found

@@ -1,4 +1,4 @@
-"""The pip that is used, and its effective configuration: what pip itself makes of its files and variables."""
+"""The pip that installations use, and its effective configuration from its files and variables."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 _PATIENCE = 60.0
 
-# pip is asked for the options that "pip install" would have here, so its own rules about files, sections and variables
-# hold, and the index that it uses when nobody names one.
+# Ask pip for the options that "pip install" would use here, so that its own rules about files, sections and variables
+# apply, including its default index.
 _QUESTION = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
@@ -47,14 +47,14 @@ print(json.dumps(told))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipConfiguration:
-    """What decides where packages come from, and how they are chosen. Where they go to is never taken from here."""
+    """Settings that choose package sources and versions. The destination is never taken from here."""
 
     version: str
     index_url: str
     default_index: str
-    """The index that pip uses when none is configured."""
+    """Index that pip uses when none is configured."""
     default_files: str
-    """Where that index keeps its files."""
+    """File host of that index."""
     extra_index_urls: tuple[str, ...] = ()
     no_index: bool = False
     find_links: tuple[str, ...] = ()
@@ -72,10 +72,10 @@ class PipConfiguration:
 
 
 def find_pip(kept_in: Path) -> Path:
-    """Return the folder of a package ``pip`` that stands alone: a copy of the host's, else of the interpreter's own.
+    """Return the folder of a standalone ``pip`` package: a copy of the host's, or of the interpreter's bundled one.
 
-    Made once for each version. pip starts itself again from the folder in which it lies, and looks around there: among
-    the packages of the host that would be refused.
+    Copied once per version. pip restarts itself from its own folder and reads files beside it, which the guard would
+    refuse among the host's packages.
     """
     spec = importlib.util.find_spec("pip")
     if spec is not None and spec.origin is not None:
@@ -89,7 +89,7 @@ def find_pip(kept_in: Path) -> Path:
 
 
 def _kept(folder: Path, make: Callable[[Path], object]) -> Path:
-    """Return a folder's package, made in one step: other processes may want it at the same time."""
+    """Return the package in a folder, created atomically, because other processes may create it at the same time."""
     if not (folder / "pip" / "__init__.py").is_file():
         folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".making-") as unfinished:
@@ -99,7 +99,7 @@ def _kept(folder: Path, make: Callable[[Path], object]) -> Path:
             try:
                 made.rename(folder)
             except OSError:
-                if not (folder / "pip" / "__init__.py").is_file():  # nobody else was faster
+                if not (folder / "pip" / "__init__.py").is_file():  # no other process was faster
                     raise
     return folder / "pip"
 
@@ -107,7 +107,7 @@ def _kept(folder: Path, make: Callable[[Path], object]) -> Path:
 def _unpack(archive: Path, folder: Path) -> None:
     with zipfile.ZipFile(archive) as packed:
         packed.extractall(folder)
-    # Nobody else writes there afterwards, and every installation would compile it again.
+    # Later installations cannot write there, and each would compile it again.
     compileall.compile_dir(folder, quiet=2)
 
 
@@ -117,19 +117,19 @@ def _version_of(package: Path) -> str:
 
 
 async def read_configuration(starter: Starter, pip: Path) -> PipConfiguration:
-    """Ask pip what it would do. One that does not answer as expected is an error, never a configuration made up."""
+    """Ask pip for its configuration. An unexpected answer is an error, never replaced by a guess."""
     command = [INTERPRETER, "-I", "-c", _QUESTION, str(pip.parent)]
     try:
         told = json.loads(await output_of(starter, command, host_environment(), _PATIENCE))
         return PipConfiguration(**{name: _plain(value) for name, value in told.items()})
     except InstallFailed as error:
-        raise InstallFailed(f"pip did not tell its configuration: {error}", lines=error.lines) from error
+        raise InstallFailed(f"the configuration of pip could not be read: {error}", lines=error.lines) from error
     except (OSError, ValueError, TypeError) as error:
-        raise InstallFailed(f"pip in {pip} did not tell its configuration: {error}") from error
+        raise InstallFailed(f"the configuration of pip in {pip} could not be read: {error}") from error
 
 
 def _bundled() -> list[Path]:
-    """Return the archives of pip that come with the interpreter, newest first."""
+    """Return the pip archives that come with the interpreter, newest first."""
     places = [Path(sysconfig.get_path("stdlib"), "ensurepip", "_bundled")]
     if elsewhere := sysconfig.get_config_var("WHEEL_PKG_DIR"):
         places.insert(0, Path(elsewhere))
@@ -137,5 +137,5 @@ def _bundled() -> list[Path]:
 
 
 def _plain(value: Any) -> Any:
-    """Return lists as tuples, which nobody changes."""
+    """Return lists as immutable tuples."""
     return tuple(value) if isinstance(value, list) else value

@@ -1,8 +1,8 @@
-"""Where the environments of one extension are, which one counts, and who uses it.
+"""Environments of one extension on disk: where they are, which one is current, and which are in use.
 
-An environment is built in the folder in which it stays, because programs and packages remember where they were
-installed. It counts only when ``current`` names it, a small file that is replaced in one step after the environment was
-verified: a folder that ``current`` does not name is a leftover, whatever ended the process that was building it.
+An environment is built in its final folder, because programs and packages remember where they were installed. It is
+used only when ``current`` names it, a small file that is replaced atomically after verification. Every folder that
+``current`` does not name is a leftover of an interrupted build.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be installed, and the mark by which a finished environment is known to be for it."""
+    """Requirements of an extension, and the fingerprint that identifies a matching environment."""
 
     requirements: tuple[str, ...]
     packages: tuple[str, ...]
-    """Those of the requirements that are folders beside the manifest, relative to it."""
+    """Requirements that are folders beside the manifest, as relative paths."""
     folder: str
     fingerprint: str
 
@@ -57,7 +57,7 @@ class Installed:
 
 
 def make_plan(requirements: Sequence[str], folder: str) -> Plan:
-    """Return the plan for the requirements of a manifest; ``./folder`` counts with everything that is in it."""
+    """Return the plan for the requirements of a manifest; the fingerprint includes the content of each ``./folder``."""
     local = tuple(_local_packages(requirements, Path(folder)))
     mark = hashlib.sha256()
     for fact in (f"scheme {_SCHEME}", sys.version, sys.base_prefix, sys.implementation.cache_tag, *requirements):
@@ -68,38 +68,38 @@ def make_plan(requirements: Sequence[str], folder: str) -> Plan:
 
 
 class Place:
-    """The folder in which everything about the installation of one extension is kept.
+    """Folder with everything about the installation of one extension.
 
-    Not the folder of its data: that one can be written while the extension serves, and this one must not.
+    Separate from its data folder, which the extension can write while it serves; this one it cannot.
     """
 
     def __init__(self, data_dir: str, subject: Subject) -> None:
-        """Name the place; nothing is made until something is installed."""
+        """Set the paths; folders are created on the first installation."""
         self.root = Path(data_dir, "installs", f"{subject.kind}s", subject.name)
         self.environments = self.root / "environments"
         self.cache = self.root / "cache"
         self.tools = Path(data_dir, "installs", "tools")
-        """What all installations use and none writes."""
+        """Shared by all installations, and not writable for them."""
         self._current = self.root / "current"
 
     def installed(self) -> Installed | None:
-        """Return the environment that counts; None when there is none, or it was taken away."""
+        """Return the current environment; None if none exists, or its folder was removed."""
         try:
             told = json.loads(self._current.read_bytes())
             found = Installed(told["fingerprint"], told["folder"], tuple(told["packages"]))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError):
-            return None  # never half used: what cannot be read is installed again
+            return None  # an unreadable file counts as not installed
         return found if Path(found.folder, "pyvenv.cfg").is_file() else None
 
     def new_environment(self, plan: Plan) -> Path:
-        """Return the name of an environment to be built."""
+        """Return the path of an environment to be built."""
         self.environments.mkdir(parents=True, exist_ok=True, mode=0o700)
         return self.environments / f"{plan.fingerprint}-{secrets.token_hex(4)}"
 
     def finish(self, installed: Installed) -> None:
-        """Let an environment count from now on, in one step, also if the machine stops in the middle of it."""
+        """Make an environment current, atomically, also across a crash of the machine."""
         unfinished = self.root / f"current.{os.getpid()}"
         with unfinished.open("w", encoding="utf-8") as file:
             json.dump(asdict(installed), file)
@@ -114,9 +114,9 @@ class Place:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[int]:
-        """Be the only one who builds here, in all processes; yields the descriptor that holds the lock.
+        """Hold the exclusive build lock across all processes; yield its descriptor.
 
-        A process that was told the descriptor keeps the lock for as long as it lives.
+        A process that inherits the descriptor keeps the lock until it ends.
         """
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -130,7 +130,7 @@ class Place:
             os.close(descriptor)
 
     def is_busy(self) -> bool:
-        """Tell whether somebody builds here, in this process or another."""
+        """Return whether this or another process is installing."""
         try:
             descriptor = os.open(self.root / "lock", os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -144,7 +144,7 @@ class Place:
         return False
 
     def sweep(self) -> list[str]:
-        """Remove every environment that neither counts nor is used; to be called with the lock held."""
+        """Remove every environment that is neither current nor in use. The caller must hold the lock."""
         installed = self.installed()
         kept = None if installed is None else Path(installed.folder)
         found = sorted(self.environments.iterdir()) if self.environments.is_dir() else []
@@ -152,35 +152,35 @@ class Place:
 
 
 class Use:
-    """Keeps an environment from being removed while a worker runs on it; ends with the process at the latest."""
+    """Keeps an environment from being removed while a worker uses it; released at the latest when the process ends."""
 
     def __init__(self, folder: str) -> None:
-        """Take a share in the environment; raises ``FileNotFoundError`` when it is gone."""
+        """Take a shared lock on the environment; raise ``FileNotFoundError`` if it was removed."""
         self._descriptor: int | None = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
     def end(self) -> None:
-        """Give the share back."""
+        """Release the shared lock."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
 
 def remove(path: Path) -> bool:
-    """Remove what an installation made, whatever it is. What cannot be removed is in nobody's way, and is told."""
+    """Remove files of an installation. A failure is only logged, because leftovers do no harm."""
     try:
         if path.is_symlink() or not path.is_dir():
             path.unlink(missing_ok=True)
         else:
             shutil.rmtree(path)
     except (OSError, RecursionError) as error:
-        _log.warning("%s is left over and could not be removed: %s", path, error)
+        _log.warning("leftover %s could not be removed: %s", path, error)
         return False
     return True
 
 
 def _remove_unused(path: Path) -> bool:
-    """Remove a folder unless somebody has a share in it."""
+    """Remove a folder unless it is in use."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -195,14 +195,12 @@ def _remove_unused(path: Path) -> bool:
 
 
 def _local_packages(requirements: Sequence[str], folder: Path) -> Iterator[str]:
-    """Yield the requirements that are folders or archives beside the manifest; what leads elsewhere is refused."""
+    """Yield the requirements that are folders or archives beside the manifest; refuse paths outside its folder."""
     for index, requirement in enumerate(requirements):
         place = pointer_to("/install/requirements", index)
         if _VERSION_CONTROL.search(requirement):
-            # The program that fetches it is not Python: no rule for the network would be asked about where it goes.
-            raise InvalidInputError.of(
-                "a package is not installed from version control: give an archive", pointer=place
-            )
+            # The fetching program is not Python, so the guard could not check its network access.
+            raise InvalidInputError.of("packages from version control are not supported: use an archive", pointer=place)
         if not requirement.startswith("./"):
             continue
         path = requirement.partition("[")[0].rstrip()
@@ -210,12 +208,12 @@ def _local_packages(requirements: Sequence[str], folder: Path) -> Iterator[str]:
         if not found.is_relative_to(folder.resolve()) or found == folder.resolve():
             raise InvalidInputError.of(f"{path} is not below the folder of the manifest", pointer=place)
         if not found.exists():
-            raise InvalidInputError.of(f"there is no {path} beside the manifest", pointer=place)
+            raise InvalidInputError.of(f"{path} does not exist beside the manifest", pointer=place)
         yield path.removeprefix("./")
 
 
 def _add_contents(mark: hashlib._Hash, package: Path) -> None:
-    """Add names and contents of all files. Links count by where they lead, and are not followed."""
+    """Add names and contents of all files. Links count by their targets, and are not followed."""
     for count, file in enumerate(_files(package)):
         if count >= MOST_FILES:
             raise InvalidInputError.of(f"{package} has more than {MOST_FILES} files", pointer="/install/requirements")

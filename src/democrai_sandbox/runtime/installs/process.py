@@ -1,4 +1,4 @@
-"""One guarded child of an installation: its output, what it asks and is refused, its time, and its end."""
+"""One guarded child of an installation: its output, its questions and denials, its timeout, and its end."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _log = logging.getLogger(__name__)
 
 
 class Child:
-    """What a child said and was refused. Made for one run, on one loop."""
+    """Output and denials of a child. For one run, on one loop."""
 
     def __init__(
         self, on_line: Callable[[str], None], decide: Callable[[list[Any]], Awaitable[list[Any] | bool | None]]
     ) -> None:
-        """Take who hears the child's lines, and who answers its guard; None is for what could not be decided."""
+        """Take the receiver of the child's lines, and the function that answers its guard; None means undecided."""
         self.lines: deque[str] = deque(maxlen=_LAST_LINES)
         self.denials: deque[tuple[str, str]] = deque(maxlen=_MOST_DENIALS)
         self._on_line = on_line
@@ -47,11 +47,11 @@ class Child:
         *,
         folder: str,
         lock: int,
-        timeout: float,  # noqa: ASYNC109 - it is the child that is ended by it
+        timeout: float,  # noqa: ASYNC109 - the timeout ends the child
     ) -> int:
-        """Run the child to its end; whatever happens, nothing of it is left running. Returns its exit code."""
+        """Run the child and return its exit code; in any case, stop all its processes."""
         ours, theirs = socket.socketpair()
-        ours.setblocking(False)  # noqa: FBT003 - the standard library has it so
+        ours.setblocking(False)  # noqa: FBT003 - signature of the standard library
         told = {**environment, CONTROL: str(theirs.fileno())}
         with ours:
             with theirs:
@@ -64,13 +64,13 @@ class Child:
                 raise InstallFailed(f"pip took longer than {timeout:g} seconds", lines=tuple(self.lines)) from None
             finally:
                 answering.cancel()
-                # The whole group: a compiler that goes on writing would change what was verified.
+                # The whole group: a compiler that keeps writing would change what was verified.
                 process.kill()
                 await asyncio.shield(process.wait())
                 process.close()
 
     async def _follow(self, process: Process, control: socket.socket) -> int:
-        """Read until the child has ended. No stream can hold up another, or grow without bounds."""
+        """Read until the child has ended. No stream can block another, or grow without limit."""
         readers = {
             process.stdout: _Reader(process.stdout, _LONGEST_LINE, self._hear),
             process.stderr: _Reader(process.stderr, _LONGEST_LINE, self._hear),
@@ -78,7 +78,7 @@ class Child:
         }
         try:
             code = await process.wait()
-            # A grandchild that went away on its own may hold the output open: what was said is read, no more.
+            # A detached grandchild may keep the output open, so read only for a moment longer.
             ends = [reader.ended for reader in readers.values()]
             await asyncio.wait(ends, timeout=_LAST_WORDS)
         finally:
@@ -87,12 +87,12 @@ class Child:
         return code
 
     def _hear(self, line: str) -> None:
-        # It is shown to people: what a terminal would take for a command is not.
+        # Lines are displayed, so remove terminal control characters.
         self.lines.append("".join(letter if letter.isprintable() else " " for letter in line))
         self._on_line(line)
 
     def _be_told(self, line: str) -> None:
-        """Take a message of the child's guard; what makes no sense gets no answer that would allow anything."""
+        """Handle a message of the child's guard; a malformed one is not answered, which allows nothing."""
         try:
             message = json.loads(line)
             if "refused" in message:
@@ -100,7 +100,7 @@ class Child:
             else:
                 self._questions.put_nowait((message["number"], list(message["ask"])))
         except (ValueError, KeyError, TypeError, RecursionError, asyncio.QueueFull):
-            self._hear("(a message of the child was not understood)")
+            self._hear("(the child sent a malformed message)")
 
     async def _answer(self, control: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -108,15 +108,15 @@ class Child:
             number, question = await self._questions.get()
             try:
                 answer = await self._decide(question)
-            except Exception:  # noqa: BLE001 - the child waits for an answer, whatever happened here
-                _log.exception("a question of an installation could not be answered")
-                answer = None  # nothing was decided, and nothing is allowed
+            except Exception:  # noqa: BLE001 - the child waits for an answer in any case
+                _log.exception("an access question of an installation could not be answered")
+                answer = None  # no decision, so nothing is allowed
             with suppress(OSError):
                 await loop.sock_sendall(control, json.dumps({"number": number, "answer": answer}).encode() + b"\n")
 
 
 async def output_of(starter: Starter, command: Sequence[str], environment: Mapping[str, str], seconds: float) -> str:
-    """Return what a program of the host's own prints; one that fails is an error, with the end of what it said."""
+    """Return the output of a program of the host; raise an error with its last lines if it fails."""
     process = await starter.start(command, env=environment, pass_fds=(), cwd="/")
     said: list[str] = []
     complaints: deque[str] = deque(maxlen=_LAST_LINES)
@@ -129,7 +129,7 @@ async def output_of(starter: Starter, command: Sequence[str], environment: Mappi
             code = await process.wait()
             await asyncio.wait([reader.ended for reader in readers], timeout=_LAST_WORDS)
     except TimeoutError:
-        raise InstallFailed(f"{command[0]} did not end within {seconds:g} seconds") from None
+        raise InstallFailed(f"{command[0]} did not finish within {seconds:g} seconds") from None
     finally:
         for reader in readers:
             reader.stop()
@@ -142,7 +142,7 @@ async def output_of(starter: Starter, command: Sequence[str], environment: Mappi
 
 
 class _Reader:
-    """Splits what comes from a descriptor into lines, of which the long ones are cut."""
+    """Splits the data of a descriptor into lines, and cuts long ones."""
 
     def __init__(self, descriptor: int, longest: int, on_line: Callable[[str], None]) -> None:
         self._loop = asyncio.get_running_loop()

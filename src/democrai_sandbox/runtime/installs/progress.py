@@ -1,4 +1,4 @@
-"""What pip says, as steps of an installation."""
+"""Conversion of pip's output to steps of an installation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LONGEST_TEXT = 300
 
 
 def step_of(line: str) -> Progress | None:
-    """Return the step that a line of pip tells of; None for all other lines."""
+    """Return the step that a line of pip reports; None for all other lines."""
     text = line.strip()
     for pattern, stage in _STAGES:
         if found := pattern.match(text):
@@ -28,6 +28,6 @@ def step_of(line: str) -> Progress | None:
 
 
 def _shown(text: str) -> str:
-    """Return a text without what a terminal would take for a command: names of packages are somebody else's."""
+    """Return a text without terminal control characters, because package names are untrusted."""
     plain = "".join(letter if letter.isprintable() else "?" for letter in text)
     return plain if len(plain) <= _LONGEST_TEXT else plain[: _LONGEST_TEXT - 1] + "…"

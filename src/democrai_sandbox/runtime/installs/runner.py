@@ -1,7 +1,7 @@
-"""The first file of every Python process of an installation: ``runner.py <facts> <command> ...`` runs pip.
+"""First file of every Python process of an installation: ``runner.py <facts> <command> ...`` runs pip.
 
-It runs before there is a guard, so it touches nothing that a package can have written: the interpreter is the host's,
-started without ``site``. The processes that pip starts on the environment's own interpreter come here by a start file
+It runs before a guard exists, so it reads nothing that a package can have written: the interpreter is the host's,
+started without ``site``. Processes that pip starts on the environment's own interpreter come here through a start file
 in that environment, which calls ``start``. Needs only the standard library until it has found our own package.
 """
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
 PACKAGE = "package: "
-"""What a line about an installed package begins with."""
+"""Prefix of a line about an installed package."""
 
 
 class Finder:
-    """Finds the named packages of the host, and nothing else of the host's."""
+    """Finds the named packages of the host, and no others."""
 
     def __init__(self, packages: dict[str, str]) -> None:
         """Take the folders of the packages."""
         self._packages = packages
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Return where one of the packages is; what is inside it is found by its own path."""
+        """Return the spec of one of the packages; submodules are found through the package's own path."""
         del path, target
         folder = self._packages.get(name)
         if folder is None:
@@ -41,22 +41,22 @@ class Finder:
 def start(facts: dict[str, Any]) -> None:
     """Enter the guard for the rest of this process."""
     sys.meta_path.append(Finder(facts["packages"]))
-    # What every subject can write to for a while. A child that was started without the variable would get the host's.
+    # A temporary folder for this subject only. Without the variable, a child would use that of the host.
     os.environ["TMPDIR"] = facts["temporary"]
-    from democrai_sandbox.runtime.installs.start import arm  # noqa: PLC0415 - only now it can be found
+    from democrai_sandbox.runtime.installs.start import arm  # noqa: PLC0415 - importable only now
 
     arm(facts)  # type: ignore[arg-type] # as it was written
 
 
 def enter(environment: str) -> None:
-    """Make this interpreter the environment's, as ``site`` would, but for running what lies in it."""
+    """Configure this interpreter for the environment like ``site``, but without running code from it."""
     sys.prefix = sys.exec_prefix = environment
     sys.executable = f"{environment}/bin/python"
     sys.path.append(f"{environment}/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages")
 
 
 def run(command: str, arguments: list[str]) -> int:
-    """Run pip as it runs by itself; ``verify`` checks that the packages fit together, and lists them."""
+    """Run pip; ``verify`` checks that the packages are compatible, and lists them."""
     from pip._internal.cli.main import main  # noqa: PLC0415 - only in the guard
 
     if command != "verify":

@@ -1,4 +1,4 @@
-"""From a finished environment to the worker that serves on it: what holds in the runtime phase, and nothing else."""
+"""Worker specification for a finished environment, with the rules of the runtime phase."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def worker_spec(
     extension: Extension, installed: Installed, configuration: Mapping[str, Any], settings: RuntimeSettings
 ) -> WorkerSpec:
-    """Return the worker of an engine or extractor: its ``runtime`` section, its folders, no programs to start."""
+    """Return the worker of an engine or extractor: its ``runtime`` section and its folders, without child processes."""
     manifest = extension.manifest
     if not isinstance(manifest, EngineManifest | ExtractorManifest):
         raise TypeError(f"expected an engine or an extractor, got {extension.kind}")
@@ -44,7 +44,7 @@ def worker_spec(
         kind=extension.kind.value,
         name=extension.name,
         folder=extension.folder,
-        # Not the environment's own: the install phase could have put another program in its place.
+        # Not the environment's own interpreter, which the install phase could have replaced.
         interpreter=BASE_INTERPRETER,
         environment=installed.folder,
         entry=manifest.entry,
@@ -61,7 +61,7 @@ def worker_spec(
 
 
 def runtime_rules(manifest: Manifest, configuration: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
-    """Return what a manifest gives in the runtime phase under a configuration: its rules, as JSON, and its imports."""
+    """Return the runtime rules of a manifest under a configuration, as JSON, and its imports."""
     if not isinstance(manifest, EngineManifest | ExtractorManifest):
         raise TypeError(f"expected an engine or an extractor, got {manifest.kind}")
     keys = manifest.runtime.allowed_config_urls if isinstance(manifest, EngineManifest) else ()
@@ -70,7 +70,7 @@ def runtime_rules(manifest: Manifest, configuration: Mapping[str, Any]) -> tuple
 
 
 def config_rules(keys: tuple[str, ...], configuration: Mapping[str, Any]) -> tuple[AccessRule, ...]:
-    """Return the rules for the URLs that a configuration holds under these keys; one that is not set gives none."""
+    """Return the rules for the URLs under these configuration keys; missing keys give none."""
     problems: list[Problem] = []
     targets: list[str] = []
     for key in keys:

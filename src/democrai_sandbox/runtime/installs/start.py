@@ -1,8 +1,8 @@
-"""The guard of the install phase, in each of its processes before all else.
+"""Guard of the install phase, entered first in each of its processes.
 
-The environment that is being built gets a start file, so what pip starts on its interpreter to build a package is
-stopped at the same places as pip. A process that cannot be armed ends at once. The start file is taken away when the
-environment is finished: the worker that then runs on it has a guard of its own.
+The environment gets a start file during its build, so that processes that pip starts on its interpreter run under the
+same guard as pip. A process that cannot enter the guard ends immediately. The start file is removed when the
+environment is finished; the worker that then uses it has a separate guard.
 """
 
 from __future__ import annotations
@@ -52,26 +52,26 @@ except BaseException:
 
 
 class Facts(TypedDict):
-    """What a start file knows. All of it is the host's own knowledge, and none of it is secret."""
+    """Content of a start file. The host sets all of it, and nothing in it is secret."""
 
     runner: str
-    """The file by which every process begins."""
+    """First file of every process."""
     environment: str
     packages: dict[str, str]
-    """Packages of the host that can be imported in the environment, and nothing else of the host's."""
+    """Packages of the host that can be imported in the environment."""
     code: list[str]
-    """Where their code lies."""
+    """Folders of their code."""
     protected: list[str]
     own_read: list[str]
     own_write: list[str]
     allowed_imports: list[str]
     temporary: str
     asks: bool
-    """Whether the host decides about what is not declared; the children of pip cannot ask, and get a no."""
+    """Whether the host decides about undeclared access; children of pip cannot ask, and are denied."""
 
 
 def write_start_files(site_packages: Path, facts: Facts) -> tuple[Path, Path]:
-    """Put the start files into an environment; returns them."""
+    """Write the start files into an environment, and return them."""
     code, hook = site_packages / f"{NAME}.py", site_packages / f"{NAME}.pth"
     code.write_text(_START_FILE.replace("{facts}", repr(dict(facts))), encoding="utf-8")
     hook.write_text(f"import {NAME}\n", encoding="utf-8")
@@ -79,7 +79,7 @@ def write_start_files(site_packages: Path, facts: Facts) -> tuple[Path, Path]:
 
 
 def arm(facts: Facts) -> None:
-    """Enter the guard that the environment describes, for the rest of this process."""
+    """Enter the guard that the process environment describes, for the rest of this process."""
     control = os.environ.get(CONTROL)
     link = HostLink(int(control)) if control else None
     configure_guard(
@@ -106,11 +106,11 @@ def arm(facts: Facts) -> None:
 
 
 class HostLink:
-    """The way to the host: asks for decisions, tells denials, and ends everything when the host is gone."""
+    """Connection to the host: asks for decisions, reports denials, and stops all processes when the host is gone."""
 
     def __init__(self, descriptor: int) -> None:
-        """Take over the socket. The thread that listens belongs to nobody's guard, and to no list of threads."""
-        os.set_inheritable(descriptor, False)  # noqa: FBT003 - the standard library has it so
+        """Take over the socket. The reading thread has no guard, and does not appear in lists of threads."""
+        os.set_inheritable(descriptor, False)  # noqa: FBT003 - signature of the standard library
         self._socket = socket.socket(fileno=descriptor)
         self._process = os.getpid()
         self._turn = threading.Lock()
@@ -119,10 +119,10 @@ class HostLink:
         _thread.start_new_thread(self._listen, ())
 
     def decide(self, question: AccessQuestion) -> bool | AccessDecision:
-        """Put a question to the host, one at a time."""
+        """Ask the host, one question at a time."""
         if os.getpid() != self._process:
-            # The answer would come to the process that this one was forked from, and answer something else there.
-            raise ConnectionError("a forked process cannot ask")
+            # The answer would reach the parent process, which would take it for the answer to its own question.
+            raise ConnectionError("a forked process cannot ask the host")
         with self._turn:
             number = next(self._numbers)
             self._send({"number": number, "ask": list(question)})
@@ -137,7 +137,7 @@ class HostLink:
         return AccessDecision(allowed, DecisionCode(code), *rest)
 
     def record(self, denial: SandboxDenied) -> None:
-        """Tell the host what was refused, so that it can say why an installation failed."""
+        """Report a denial to the host, which shows it with the error of a failed installation."""
         if os.getpid() == self._process:
             self._send({"refused": str(denial)[:2000], "code": denial.code})
 
@@ -151,5 +151,5 @@ class HostLink:
                     told = json.loads(line)
                     self._answers.put((told["number"], told["answer"]))
         finally:
-            # The host is gone, and with it the lock on what is being built: so are all that build it.
+            # The host is gone, and with it the build lock, so stop all processes of the build.
             os.killpg(os.getpgid(0), signal.SIGKILL)

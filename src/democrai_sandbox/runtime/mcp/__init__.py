@@ -1,7 +1,7 @@
-"""MCP servers: tools on other machines, each spoken to under a guard that opens its endpoint and nothing else.
+"""MCP servers: tools on other machines, each contacted under a guard that permits only its endpoint.
 
-Importing this package does not import the ``mcp`` library, which is an extra: ``McpRuntime.prepare`` does. What modules
-ask for comes through ``services``, which is the host's.
+Importing this package does not import the ``mcp`` library, which is an extra: ``McpRuntime.prepare`` does. Modules call
+the host's ``services``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The question about an endpoint that comes before it is contacted, and the guard in which it then is."""
+"""Check of an endpoint before it is contacted, and the guard for the conversation."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from .interface import EndpointDecider
 
 _USED = (Operation.SEND, Operation.RECEIVE)
-"""What both transports do: they post messages and receive answers. Sockets beside that they do not need."""
+"""Operations of both transports: they post messages and receive answers. They need no other sockets."""
 
 
 def check_endpoint(
     decider: EndpointDecider, server: McpServer, caller: Caller, chain: tuple[str, ...], *, required: bool
 ) -> None:
-    """Ask about the endpoint before anything is sent there; raise the guard's own ``NetworkDenied``.
+    """Ask about the endpoint before anything is sent; raise the guard's own ``NetworkDenied``.
 
-    The registry entry is what the guard will allow. A denial of the endpoint for this server is the later and narrower
-    decision, and wins; so the question goes past the allowlist, which would answer it otherwise. If approval is
-    ``required``, a missing one is put down as a request.
+    The guard will allow the registry entry. A denial of the endpoint for this server is the later and narrower
+    decision, and wins; so the question bypasses the allowlist, which would otherwise answer it. If approval is
+    ``required`` and missing, a request is filed.
     """
     questions = [_question(server, operation, caller, chain, register=required) for operation in _USED]
-    # All are asked before one is refused: whoever decides then sees at once what is to be approved.
+    # Ask all questions before refusing one, so that the administrator sees all necessary approvals together.
     answers = [(question, decider.decide(question)) for question in questions]
     for question, answer in answers:
         if not _passes(answer, required=required):
@@ -40,7 +40,7 @@ def check_endpoint(
 
 
 def guard_of(server: McpServer, caller: Caller, chain: tuple[str, ...]) -> Guard:
-    """Return the guard of one conversation: the endpoint, no paths, no imports, no children, nothing inherited."""
+    """Return the guard of one conversation: only the endpoint, without paths, imports, children or inherited rights."""
     return make_guard(
         subject=server.name,
         subject_kind=SubjectKind.MCP.value,
@@ -73,7 +73,7 @@ def _question(
 
 
 def _passes(answer: AccessDecision, *, required: bool) -> bool:
-    """Tell whether the server may be contacted."""
+    """Return whether the server may be contacted."""
     return answer.allowed is True if required else answer.code != DecisionCode.DENIED
 
 

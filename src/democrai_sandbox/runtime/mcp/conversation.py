@@ -1,6 +1,6 @@
-"""One conversation with a server, from the connection to taking leave. All of it runs inside the server's guard.
+"""One conversation with a server, from the connection to its end, inside the server's guard.
 
-What goes in and out is plain: an order of texts and numbers in, JSON text out, one typed error otherwise.
+Input and output are plain: an order of texts and numbers in, JSON text or one typed error out.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
 
 class Order(NamedTuple):
-    """What is wanted of which server, and within which limits."""
+    """A request to a server, with its limits."""
 
     server: str
     transport: str
     url: str
     seconds: float
-    """For connecting, and again for what is asked."""
+    """Timeout of connecting, and again of the answer."""
     tool: str
-    """The tool to call; empty to have the tools listed."""
+    """Tool to call; empty to list the tools."""
     arguments: str
     """JSON text."""
     answer_bytes: int
@@ -49,7 +49,7 @@ class Order(NamedTuple):
 
 
 class _Deadline:
-    """How far a conversation is, and until when that may take."""
+    """Phase of a conversation, and its deadline."""
 
     def __init__(self, scope: anyio.CancelScope) -> None:
         self._scope = scope
@@ -61,7 +61,7 @@ class _Deadline:
 
 
 async def converse(order: Order, tls: ssl.SSLContext) -> str:
-    """Return what the server answers, as JSON text."""
+    """Return the server's answer as JSON text."""
     answer: str | None = None
     with anyio.CancelScope() as scope:
         deadline = _Deadline(scope)
@@ -73,21 +73,21 @@ async def converse(order: Order, tls: ssl.SSLContext) -> str:
                 deadline.begin("answering", order.seconds)
                 answer = await _ask(order, client.session)
                 deadline.begin("closing", order.closing_seconds)
-        except Exception as error:  # noqa: BLE001 - groups of them too; told below as one
+        except Exception as error:  # noqa: BLE001 - groups of them too; raised below as one error
             wire.fail(error)
-    # The answer is complete: how the connection ended changes nothing about it.
+    # The answer is complete: an error while closing does not change it.
     if answer is not None:
         return answer
     if wire.failure is not None:
         raise one_error(order.server, wire.failure, wire.status) from None
-    raise McpTimeout(order.server, f"the server took longer than {order.seconds:g} s, {deadline.phase}")
+    raise McpTimeout(order.server, f"the server took longer than {order.seconds:g} s while {deadline.phase}")
 
 
 @asynccontextmanager
 async def _client(order: Order, wire: Wire) -> AsyncIterator[Client]:
-    """Connect and agree on a version. Nothing is cached, and the server gets nothing that it may ask us for."""
+    """Connect and negotiate a version. Nothing is cached, and the client offers no capabilities to the server."""
     if order.transport == "sse":
-        # The older transport, which has the older handshake: there is nothing to probe for.
+        # The older transport has the older handshake, so probing is not needed.
         async with Client(sse_client(order.url, httpx_client_factory=wire.given), mode="legacy", cache=None) as client:
             yield client
         return
@@ -105,7 +105,7 @@ async def _ask(order: Order, session: ClientSession) -> str:
     except MCPError as error:
         if error.code != mcp_types.HEADER_MISMATCH:
             raise
-        # The tool wants arguments repeated in headers, which its listing says: list, and call once more.
+        # The tool requires arguments in headers, as its listing says: list the tools, and call again.
         await _tools(order, session)
         answer = await _call(order, session)
     return told(order.server, answer, depth=order.depth)
@@ -126,14 +126,14 @@ async def _tools(order: Order, session: ClientSession) -> list[dict[str, Any]]:
         cursor = page.next_cursor
         if cursor is None:
             return list(found.values())
-    raise McpProtocolError(order.server, f"the list of tools does not end within {order.pages} pages")
+    raise McpProtocolError(order.server, f"the list of tools has more than {order.pages} pages")
 
 
 async def _call(order: Order, session: ClientSession) -> dict[str, Any]:
     """Call a tool.
 
-    Not by the session's own method: that checks the result by a schema which the server wrote as well, patterns
-    included, and a pattern can take for ever on the loop of the host.
+    Not with the session's own method, which validates the result against a schema of the server: its patterns could
+    block the host's loop forever.
     """
     parameters = mcp_types.CallToolRequestParams(name=order.tool, arguments=json.loads(order.arguments))
     result = await session.send_request(mcp_types.CallToolRequest(params=parameters), mcp_types.CallToolResult)
@@ -141,6 +141,6 @@ async def _call(order: Order, session: ClientSession) -> dict[str, Any]:
 
 
 def _json(model: Any) -> dict[str, Any]:
-    """Return a model of the library as it is on the wire."""
+    """Return a model of the library in its wire format."""
     made: dict[str, Any] = model.model_dump(by_alias=True, mode="json", exclude_none=True)
     return made

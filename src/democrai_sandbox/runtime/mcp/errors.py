@@ -1,4 +1,4 @@
-"""What can come of speaking to an MCP server, besides an answer. A denial is the guard's own ``NetworkDenied``."""
+"""Errors of MCP servers. A denial is the guard's own ``NetworkDenied``."""
 
 from __future__ import annotations
 
@@ -10,23 +10,22 @@ _LONGEST_TEXT = 500
 
 
 class McpError(SandboxError, RuntimeError):
-    """Something about one MCP server: ``server`` is its name, ``why`` the reason."""
+    """Error of one MCP server: ``server`` is its name, ``why`` the reason."""
 
     code = "mcp_failed"
 
     def __init__(self, server: str, why: str) -> None:
-        """Name the server and say what happened; what the server itself said is cut and made printable."""
+        """Take the server's name and the reason; text of the server is shortened and made printable."""
         self.server = server
         self.why = printable(why)
         super().__init__(f"{server}: {self.why}")
 
     @property
     def parts(self) -> tuple[str, str]:
-        """What it is made of again on the other side of a guard or a process."""
+        """Constructor arguments, for rebuilding it on the other side of a guard or a process."""
         return self.server, self.why
 
     def __str__(self) -> str:
-        """Return the code, the server and the reason."""
         return f"{self.code}:{self.server}: {self.why}"
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -35,7 +34,7 @@ class McpError(SandboxError, RuntimeError):
 
 
 class McpUnknown(McpError, LookupError):  # noqa: N818 - it says what happened
-    """The registry has no server of this name."""
+    """The registry has no server with this name."""
 
     code = "mcp_server_unknown"
 
@@ -47,13 +46,13 @@ class McpDisabled(McpError):  # noqa: N818 - likewise
 
 
 class McpMissing(McpError):  # noqa: N818 - likewise
-    """The ``mcp`` library is not installed: it comes with an extra."""
+    """The ``mcp`` library is not installed; it is an optional extra."""
 
     code = "mcp_library_missing"
 
 
 class McpUnreachable(McpError, ConnectionError):  # noqa: N818 - likewise
-    """No connection, or one that ended before the answer was there."""
+    """The connection failed, or ended before the answer."""
 
     code = "mcp_server_unreachable"
 
@@ -65,36 +64,36 @@ class McpTimeout(McpError, TimeoutError):  # noqa: N818 - likewise
 
 
 class McpProtocolError(McpError):
-    """What the server answered is no MCP, or more than is taken."""
+    """The server's answer is not valid MCP, or exceeds a limit."""
 
     code = "mcp_protocol_error"
 
 
 class McpRedirected(McpProtocolError):  # noqa: N818 - likewise
-    """The server sends its callers to another origin. Only the registered endpoint is spoken to."""
+    """The server redirects to another origin. Only the registered endpoint is contacted."""
 
     code = "mcp_server_redirected"
 
 
 class McpBusy(McpError):  # noqa: N818 - likewise
-    """The subject has as many calls of this server under way as it may."""
+    """The subject has the maximum number of running calls to this server."""
 
     code = "mcp_server_busy"
 
 
 class McpToolFailed(McpError):  # noqa: N818 - likewise
-    """The server was reached, and says that the call failed. ``content`` is what it said, as plain data."""
+    """The server reports that the call failed. ``content`` is its answer as plain data."""
 
     code = "mcp_tool_failed"
 
     def __init__(self, server: str, why: str, content: Any = None) -> None:
-        """Keep the content as well: a model is told of it."""
+        """Store the content as well, for the model."""
         super().__init__(server, why)
         self.content = content
 
 
 def printable(text: str) -> str:
-    """Return a text of the other side as it can stand in a log: one line, of bounded length."""
+    """Return untrusted text for a log: one line, of limited length."""
     kept = "".join(character if character.isprintable() else " " for character in text[: _LONGEST_TEXT * 2])
     line = " ".join(kept.split())
     return line if len(line) <= _LONGEST_TEXT else f"{line[: _LONGEST_TEXT - 3]}..."

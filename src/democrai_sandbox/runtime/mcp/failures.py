@@ -1,4 +1,4 @@
-"""One typed error for what went wrong, whichever way the library tells it: in groups, in causes, in codes."""
+"""Conversion of the library's errors, from groups, causes and codes, to one typed error."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 _MOST_CAUSES = 64
 _GATEWAY: Final = frozenset({502, 503, 504})
-# The library says these by itself too: when a connection ends, and when it could not read an answer.
+# The library also raises these itself: when a connection ends, and when it could not parse an answer.
 _NOT_THE_TOOLS = frozenset(
     {mcp_types.CONNECTION_CLOSED, mcp_types.PARSE_ERROR, mcp_types.INTERNAL_ERROR, mcp_types.INVALID_REQUEST}
 )
 
 
 def one_error(server: str, error: BaseException, status: int = 0) -> SandboxError:
-    """Return the error to raise; ``status`` is the last one of HTTP that said no.
+    """Return the error to raise; ``status`` is the last HTTP error status.
 
-    What the sandbox itself raised comes out as it is, a denial before all else; everything else is told in a text.
+    Errors of the sandbox are returned as they are, a denial first; all others are converted to text.
     """
     leaves = list(_leaves(error))
     for kind in (PermissionError, SandboxError):
@@ -41,13 +41,13 @@ def one_error(server: str, error: BaseException, status: int = 0) -> SandboxErro
 
 
 def _bare(error: SandboxError) -> SandboxError:
-    """Return it without where it came from: the frames of the library hold the whole conversation."""
+    """Return it without its traceback and causes: the frames of the library reference the whole conversation."""
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
-    """Return what groups consist of, and what errors were made of, the outermost first."""
+    """Yield the members of groups, and the causes of errors, the outermost first."""
     waiting, seen = [error], 0
     while waiting and seen < _MOST_CAUSES:
         found = waiting.pop(0)
@@ -69,18 +69,18 @@ def _known(server: str, error: BaseException, status: int) -> McpError | None:
     if isinstance(error, httpx2.HTTPError | httpx2.InvalidURL):
         return McpProtocolError(server, str(error))
     if isinstance(error, ValidationError):
-        return McpProtocolError(server, f"the answer is no MCP: {_problems(error)}")
+        return McpProtocolError(server, f"the answer is not valid MCP: {_problems(error)}")
     return None
 
 
 def _is_cut(error: BaseException) -> bool:
-    """Tell a connection that ended too early from one that carried something else than HTTP."""
+    """Return whether a connection ended too early, as opposed to one that did not carry HTTP."""
     text = str(error).lower() if isinstance(error, httpx2.RemoteProtocolError) else ""
     return "disconnected" in text or "closed connection" in text
 
 
 def _said(server: str, error: MCPError, status: int) -> McpError:
-    """Return what an error of JSON-RPC means. A status of HTTP tells more than what the library makes of it."""
+    """Return the error for a JSON-RPC error. An HTTP status is more specific than the library's code."""
     if status and error.code in _NOT_THE_TOOLS | {mcp_types.METHOD_NOT_FOUND}:
         return _refused(server, status)
     if error.code == mcp_types.CONNECTION_CLOSED:
@@ -92,10 +92,10 @@ def _said(server: str, error: MCPError, status: int) -> McpError:
 
 def _refused(server: str, status: int) -> McpError:
     kind = McpUnreachable if status in _GATEWAY else McpProtocolError
-    return kind(server, f"the server answers with HTTP status {status}")
+    return kind(server, f"the server answered with HTTP status {status}")
 
 
 def _problems(error: ValidationError) -> str:
-    """Return where an answer is wrong, without the answer."""
+    """Return the locations of problems in an answer, without its values."""
     found = error.errors(include_url=False, include_context=False, include_input=False)[:3]
     return "; ".join(f"{'/'.join(map(str, item['loc']))}: {item['msg']}" for item in found)

@@ -1,4 +1,4 @@
-"""What the MCP runtime needs of others."""
+"""Interfaces that the MCP runtime needs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class EndpointQuestion(NamedTuple):
-    """What is asked about an endpoint, in the words of the guard's ``AccessQuestion``, which only the core makes."""
+    """Access question about an endpoint, with the fields of ``AccessQuestion``, which only the core can create."""
 
     subject: str
     subject_kind: str
@@ -27,18 +27,18 @@ class EndpointQuestion(NamedTuple):
 
 
 class EndpointDecider(Protocol):
-    """Answers about endpoints; the access-policy service does."""
+    """Decides about endpoints; the access-policy service does."""
 
     def decide(self, question: EndpointQuestion, /) -> AccessDecision:
-        """Return what was decided about it, and put a request down if that is asked for and nothing was."""
+        """Return the decision about an endpoint, and file a request if wanted and none exists."""
         ...
 
 
 class McpRegistry(Protocol):
-    """Where the servers are registered; the runtime's store is one."""
+    """Registry of the servers; the runtime's store is one."""
 
     def mcp_server(self, name: str) -> McpServer:
-        """Return one entry; raises a ``LookupError`` when there is none."""
+        """Return one entry; raises a ``LookupError`` if it is unknown."""
         ...
 
     def mcp_servers(self) -> tuple[McpServer, ...]:

@@ -1,7 +1,7 @@
-"""The ``mcp`` library, which is an extra: imported when it is first needed, by the host, outside every guard.
+"""The optional ``mcp`` library: imported on first use, by the host, outside every guard.
 
-What is imported inside the guard of a server is imported as that server: by its rules, at its cost, in its time. So all
-that a conversation uses is loaded before; among it ``_cffi_backend``, which no subject may import by itself.
+An import inside the guard of a server would run as that server, under its rules and its timeout. So everything a
+conversation uses is loaded before, including ``_cffi_backend``, which no subject may import.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .errors import McpMissing
 if TYPE_CHECKING:
     from types import ModuleType
 
-# What the library and its client import only when a conversation is under way.
+# Modules that the library and its client would otherwise import during a conversation.
 LATE: Final = (
     "anyio._backends._asyncio",
     "encodings.idna",
@@ -28,17 +28,17 @@ LATE: Final = (
     "httpcore2._backends.auto",
 )
 _MODELS: Final = frozenset({"mcp", "mcp_types"})
-_LOGGERS: Final = ("mcp", "client")  # the second is the name that its sessions log under
+_LOGGERS: Final = ("mcp", "client")  # its sessions log under the second name
 
 
 def conversations(server: str) -> ModuleType:
-    """Return the module that speaks MCP, and load it when nobody has yet (about a second)."""
+    """Return the module that implements conversations; the first call loads it (about a second)."""
     if is_guarded():
-        raise GuardUsageError("the MCP runtime is the host's: guarded code asks for it through the SDK")
+        raise GuardUsageError("guarded code cannot use the MCP runtime directly: use sdk.mcp")
     try:
         return _load()
     except ModuleNotFoundError as error:
-        raise McpMissing(server, f"install democrai-sandbox[mcp]: there is no module {error.name}") from None
+        raise McpMissing(server, f"install democrai-sandbox[mcp]: the module {error.name} is missing") from None
 
 
 @cache
@@ -48,16 +48,16 @@ def _load() -> ModuleType:
         import_module(name)
     _complete(import_module("pydantic").BaseModel)
     for name in _LOGGERS:
-        # It logs what it also raises; without a handler anywhere that would end on the standard error.
+        # It logs the errors that it also raises; without a handler they would go to standard error.
         logging.getLogger(name).addHandler(logging.NullHandler())
     return import_module(f"{__package__}.conversation")
 
 
 def _complete(base: Any) -> None:
-    """Have the library's models made that wait for their first use.
+    """Complete the library's models that are otherwise built on first use.
 
-    Whoever uses one first has its variables looked at, as a place where types may be defined. Inside a guard that is
-    refused for frames of ours.
+    Building one inspects the variables of its first user for type definitions. Inside a guard that is refused for our
+    frames.
     """
     for model in base.__subclasses__():
         if model.__module__.partition(".")[0] in _MODELS and not model.__pydantic_complete__:

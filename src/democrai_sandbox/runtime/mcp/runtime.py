@@ -1,4 +1,4 @@
-"""The MCP runtime: who speaks to which server, after which question, and what comes back."""
+"""MCP runtime: checks, calls and results of registered servers."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from .interface import EndpointDecider, McpRegistry
 
 _LONGEST_CALL = 7300.0
-"""Seconds: connecting and answering have the time of the registry entry each, an hour at most."""
+"""Upper limit in seconds: connecting and answering each have the timeout of the registry entry, an hour at most."""
 
 
 class McpRuntime:
-    """Lists and calls the tools of registered servers. Each call is a conversation of its own, under its own guard.
+    """Lists and calls the tools of registered servers. Each call is a separate conversation, under its own guard.
 
-    Connections are not kept: they would have to be kept apart by server, chain and user, and would outlive the
-    decision that let them be opened.
+    Connections are not kept open: they would have to be separated by server, call chain and user, and could outlive the
+    decision that permitted them.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class McpRuntime:
     ) -> None:
         """Read servers from the registry, and ask the decider (the access-policy service) about their endpoints.
 
-        ``tls`` is for servers whose certificates the system does not know.
+        ``tls`` is for servers with certificates that the system does not trust.
         """
         self._registry = registry
         self._decider = decider
@@ -58,25 +58,25 @@ class McpRuntime:
         self._tls = tls
         self._under_way: Counter[tuple[str, ...]] = Counter()
         self.promises = Promises("mcp", patience=_LONGEST_CALL)
-        """For extension code, which gets no more than futures of what this runtime does."""
+        """Gives extension code bare futures of this runtime's results."""
 
     def open(self) -> None:
-        """Serve extension code, on the loop that runs here, which is the host's."""
+        """Serve extension code on the running loop, which is the host's."""
         self.promises.open()
 
     def prepare(self) -> None:
-        """Load the library now, which takes about a second, and not with the first call."""
+        """Load the library now, which takes about a second, instead of with the first call."""
         conversations("")
         self._certificates()
 
     async def servers(self) -> tuple[McpServer, ...]:
-        """Return what is registered, enabled or not."""
+        """Return all registered servers, enabled or not."""
         return await asyncio.to_thread(self._registry.mcp_servers)
 
     async def list_tools(self, name: str, caller: Caller, *, chain: tuple[str, ...] = ()) -> list[dict[str, Any]]:
         """Return the tools of a server: ``name``, ``description``, ``input_schema`` and so on, as plain data.
 
-        ``chain`` are the subjects that ask, outermost first; the server continues it as ``mcp:<name>``.
+        ``chain`` is the call chain, outermost first; the server continues it as ``mcp:<name>``.
         """
         found: list[dict[str, Any]] = await self._talk(name, "", "{}", caller, chain)
         return found
@@ -84,9 +84,9 @@ class McpRuntime:
     async def call_tool(
         self, name: str, tool: str, arguments: dict[str, Any], caller: Caller, *, chain: tuple[str, ...] = ()
     ) -> dict[str, Any]:
-        """Return what a tool says: ``content``, a list of blocks, and ``structured`` data if there is any.
+        """Return the answer of a tool: ``content``, a list of blocks, and ``structured`` data if any.
 
-        What the tool reports as its failure raises ``McpToolFailed``.
+        Raise ``McpToolFailed`` if the tool reports a failure.
         """
         _check_tool(tool)
         found: dict[str, Any] = await self._talk(name, tool, self._arguments(arguments), caller, chain)
@@ -95,21 +95,21 @@ class McpRuntime:
         return found
 
     async def _talk(self, name: str, tool: str, arguments: str, caller: Caller, chain: tuple[str, ...]) -> Any:
-        # What blocks is done on a thread: the library is imported, and the registry read.
+        # On a thread, because the import of the library and the registry block.
         library, server = await asyncio.to_thread(self._found, name)
         required = self._settings.approval is McpApproval.REQUIRED
         check_endpoint(self._decider, server, caller, chain, required=required)
         order = self._order(library, server, tool, arguments)
         with self._place(name, chain):
-            # Only text comes back: no object that was made of what the server sent reaches the host.
+            # Only text comes back, so no object that was made from the server's data reaches the host.
             return json.loads(await guard_of(server, caller, chain).run(library.converse, order, self._certificates()))
 
     @contextmanager
     def _place(self, name: str, chain: tuple[str, ...]) -> Iterator[None]:
-        """Hold one of the places that the outermost subject has at this server."""
+        """Occupy one of the outermost subject's slots for this server."""
         key = (name, *chain[:1])
         if chain and self._under_way[key] >= self._settings.calls_at_once:
-            raise McpBusy(name, f"{chain[0]} has {self._under_way[key]} calls of this server under way")
+            raise McpBusy(name, f"{chain[0]} has {self._under_way[key]} running calls to this server; try again later")
         self._under_way[key] += 1
         try:
             yield
@@ -165,7 +165,7 @@ class McpRuntime:
         return text
 
     def _certificates(self) -> ssl.SSLContext:
-        """Return the TLS context, made once and here: the guard of a server opens no files to it."""
+        """Return the TLS context, created once outside the guard, which cannot open the certificate files."""
         if self._tls is None:
             self._tls = ssl.create_default_context()
         return self._tls

@@ -1,4 +1,4 @@
-"""The MCP runtime as services for extension code: whoever asks is known by its guard, not by what it says."""
+"""MCP services for extension code: the caller is identified by its guard, not by its arguments."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def services(runtime: McpRuntime) -> Mapping[str, Callable[..., Any]]:
-    """Return what ``runtime.doors.install`` takes: ``mcp.tools(server)`` and ``mcp.call(server, tool, arguments)``.
+    """Return the services ``mcp.tools(server)`` and ``mcp.call(server, tool, arguments)`` for ``doors.install``.
 
-    Each answers with a future of plain data, once the runtime is open.
+    Each returns a future of plain data after the runtime is open.
     """
 
     def tools(view: RawView | None, server: str) -> Any:

@@ -1,4 +1,4 @@
-"""What a host settles about MCP servers, and how much of what they say is taken."""
+"""Settings of a host for MCP servers, and limits of their answers."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ MEGABYTE = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpSettings:
-    """When servers are contacted, and how much is taken of them. More is an error: nothing is cut off silently."""
+    """Approval mode and limits. Exceeding a limit is an error: nothing is truncated silently."""
 
     approval: McpApproval = McpApproval.REGISTERED
     calls_at_once: int = 16
-    """How many calls of one server a subject may have under way; the host itself has no limit."""
+    """Maximum running calls of a subject to one server; the host itself has no limit."""
     answer_bytes: int = 4 * MEGABYTE
-    """All that a server sends during one call, in every answer together."""
+    """Maximum bytes of all answers during one call."""
     answer_brackets: int = 50_000
-    """How many lists and objects may begin in all of that: they take far more room in memory than on the wire."""
+    """Maximum lists and objects in all answers: they need far more memory than bytes on the wire."""
     argument_bytes: int = MEGABYTE
-    """The arguments of a call, as JSON."""
+    """Maximum size of a call's arguments as JSON."""
     tools: int = 1000
     pages: int = 100
-    """In how many pieces a list of tools may come."""
+    """Maximum pages of a list of tools."""
     depth: int = 64
-    """How deep lists and objects may be nested."""
+    """Maximum nesting depth of lists and objects."""
     closing_seconds: float = 2.0
-    """How long a server may take to take leave of; the answer is there by then."""
+    """Timeout for closing the connection, after the answer has arrived."""

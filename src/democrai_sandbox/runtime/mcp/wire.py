@@ -1,7 +1,7 @@
-"""The HTTP client of a conversation: one endpoint, no proxies, bounded answers, and no failure that gets lost.
+"""HTTP client of a conversation: one endpoint, no proxies, limited answers, and no lost failures.
 
-The library swallows some failures and waits on (a message that could not be sent over SSE), and wraps others in
-groups. Each passes here first: it is noted, and what the conversation cannot go on after ends it at once.
+The library swallows some failures and keeps waiting (such as a message that could not be sent over SSE), and wraps
+others in groups. This client records each failure first, and ends the conversation if it cannot continue.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _LONGEST_ANNOUNCEMENT = 8192
 
 
 class Wire(httpx2.AsyncClient):
-    """A client that the transports of the library use. Created and used inside the guard."""
+    """Client for the transports of the library. Created and used inside the guard."""
 
     def __init__(
         self, server: str, scope: anyio.CancelScope, *, tls: ssl.SSLContext, most_bytes: int, most_brackets: int
     ) -> None:
-        """Take the scope that ends the conversation, and a TLS context, whose certificates are files."""
-        # Not the environment's proxies: the traffic of a server would leave by another host than the registered one.
-        # Nothing compressed, so that what is counted is what it becomes in memory. Deadlines are the conversation's.
+        """Take the scope that ends the conversation, and a TLS context: the guard cannot read certificate files."""
+        # No proxies from the environment: traffic would leave through another host than the registered one. No
+        # compression, so that the counted size is the size in memory. Timeouts belong to the conversation.
         super().__init__(
             transport=httpx2.AsyncHTTPTransport(verify=tls, trust_env=False),
             trust_env=False,
@@ -43,20 +43,20 @@ class Wire(httpx2.AsyncClient):
         )
         self.failure: BaseException | None = None
         self.status = 0
-        """The status of HTTP when the last answer was one of an error."""
+        """HTTP status of the last answer if it was an error; otherwise 0."""
         self.opens_streams = True
-        """Whether a stream for messages of the server's own accord is opened: only SSE needs it."""
+        """Whether to open a stream for messages that the server initiates; only SSE needs it."""
         self._server = server
         self._scope = scope
         self._left = most_bytes
         self._brackets_left = most_brackets
 
     def given(self, *_: Any, **__: Any) -> Self:
-        """Return this client, where the library wants to make one; what it would set is settled."""
+        """Return this client where the library would create one, and ignore its settings."""
         return self
 
     async def send(self, request: httpx2.Request, *, stream: bool = False, **options: Any) -> httpx2.Response:
-        """Send one request; the library's redirects, streams and messages all come through here."""
+        """Send one HTTP request; all redirects, streams and messages of the library pass through here."""
         if request.method == "GET" and not self.opens_streams:
             return httpx2.Response(_NOT_ALLOWED, request=request)
         try:
@@ -71,33 +71,33 @@ class Wire(httpx2.AsyncClient):
         return response
 
     def fail(self, error: BaseException) -> None:
-        """Note the first failure, and end the conversation."""
+        """Record the first failure, and end the conversation."""
         if self.failure is None:
             self.failure = error
         self._scope.cancel()
 
     def take(self, chunk: bytes) -> None:
-        """Count what was received, before anybody parses it; raise when it is more than is taken.
+        """Count received bytes before they are parsed; raise if they exceed a limit.
 
-        Brackets are counted besides bytes: three bytes of an empty list become a hundred in memory, many times over.
+        Brackets are counted besides bytes, because the three bytes of an empty list need a hundred in memory.
         """
         self._left -= len(chunk)
         self._brackets_left -= chunk.count(b"[") + chunk.count(b"{")
         if self._left < 0 or self._brackets_left < 0:
-            error = McpProtocolError(self._server, "the server sends more than is taken in one call")
+            error = McpProtocolError(self._server, "the server sent more than one call may return")
             self.fail(error)
             raise error
 
     def _check(self, response: httpx2.Response) -> None:
         self.status = response.status_code if response.status_code >= _ERROR_STATUS else 0
         if response.headers.get("content-encoding", "").strip().lower() not in _PLAIN:
-            raise McpProtocolError(self._server, "the server compresses its answer, which was not asked for")
+            raise McpProtocolError(self._server, "the server compressed its answer without being asked")
         if response.has_redirect_location:
-            # Within the endpoint's origin, the library follows, and the guard decides about the path.
+            # Within the endpoint's origin the library follows redirects, and the guard decides about the path.
             self.check_origin(response, response.headers["location"])
 
     def check_origin(self, response: httpx2.Response, location: str) -> None:
-        """Refuse a location that an answer leads to when it is of another origin."""
+        """Refuse a redirect location of another origin."""
         here = response.request.url
         there = here.join(location)
         if (here.scheme, here.host, here.port) != (there.scheme, there.host, there.port):
@@ -106,7 +106,7 @@ class Wire(httpx2.AsyncClient):
 
 
 class _Counted(httpx2.AsyncByteStream):
-    """The body of an answer, counted as it comes."""
+    """Body of an answer, counted as it arrives."""
 
     def __init__(self, response: httpx2.Response, wire: Wire) -> None:
         self._response = response
@@ -125,9 +125,9 @@ class _Counted(httpx2.AsyncByteStream):
         await self._body.aclose()
 
     def _look_for_endpoint(self, chunk: bytes) -> None:
-        """Tell at once when SSE announces a path for messages of another origin.
+        """Fail immediately when SSE announces a message path of another origin.
 
-        The library refuses that as well, but then nobody hears of it, and the conversation waits for its deadline.
+        The library refuses it as well, but silently, and the conversation would wait for its deadline.
         """
         self._head = (self._head or b"") + chunk
         if found := _ANNOUNCED.search(self._head):

@@ -1,5 +1,5 @@
-"""External media for subjects: fetched, streamed and proxied in a policy for exactly the URL at hand.
+"""External media for subjects: fetched, streamed and proxied under a policy for exactly one URL.
 
-``service`` has the service of a host, ``doors`` what guarded code reaches of it, ``values`` and ``errors`` what comes
-out. Nothing is imported here: extension code needs the errors alone, also in a process without the rest.
+``service`` has the service of the host, ``doors`` the functions for guarded code, ``values`` and ``errors`` their
+results. Nothing is imported here, because extension code needs only the errors, also in a process without the rest.
 """

@@ -1,4 +1,4 @@
-"""May this subject have this URL: its own rules first, then what was decided, as for every other check."""
+"""Authorization of a URL for a subject: its own rules first, then decisions, as for every other check."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Question(NamedTuple):
-    """What the service is asked; the same fields as a question of the guard."""
+    """Access question for the service, with the same fields as a question of the guard."""
 
     subject: str
     subject_kind: str
@@ -44,27 +44,27 @@ class Question(NamedTuple):
 
 
 class Judge(Protocol):
-    """The access-policy service, as far as it is needed here."""
+    """The part of the access-policy service that is needed here."""
 
     def decide(self, question: Any, /) -> AccessDecision:
-        """Return what was decided about this, and put a request down where nothing was."""
+        """Return the decision about a question, and file a request if none exists."""
         ...
 
 
 class Authority:
-    """Authorises hops, each by itself."""
+    """Authorizes each hop separately."""
 
     def __init__(self, judge: Judge, log: FlowLog, shadows: Shadows | None = None) -> None:
-        """Ask this service about what the rules of a subject do not cover.
+        """Ask this service about URLs that the rules of a subject do not cover.
 
-        ``shadows`` are told where the candidate of a subject says something else.
+        ``shadows`` records where the candidate of a subject would decide differently.
         """
         self._judge = judge
         self._shadows = shadows
         self._log = log
 
     def authorise(self, asker: Asker, hop: Hop) -> DecisionCode:
-        """Return why the subject may have this URL, or raise the denial that a request of its own would meet."""
+        """Return the reason that allows this URL, or raise the same denial as for a request of the subject itself."""
         if self._is_declared(asker, hop):
             code = DecisionCode.SANDBOX_ALLOWLIST
         else:
@@ -91,7 +91,7 @@ class Authority:
             subject_chain=asker.chain,
             resource_type=ResourceType.NETWORK.value,
             operation=Operation.RECEIVE.value,
-            # Ambiguous paths are told from others by how they are written.
+            # Ambiguous paths differ only in their spelling.
             target=hop.url if hop.target.ambiguous else hop.target.normalized,
             register_request=True,
             user_id=asker.user_id,
@@ -103,12 +103,12 @@ class Authority:
         except SandboxError:
             raise
         except Exception as error:
-            # As the guard does: what breaks in a check is no denial, and allows nothing.
+            # As in the guard: an error in a check is a failure, not a denial, and allows nothing.
             raise ExternalAccessCheckFailed(str(error)) from error
 
 
 def scoped_guard(asker: Asker, hop: Hop) -> Guard:
-    """Return the guard under which a hop is made: this subject, this URL, nothing else of the network."""
+    """Return the guard for one hop: this subject and this URL, without other network access."""
     rule = {"resource_type": "network", "operation": "receive", "target": hop.scope}
     return make_guard(
         subject=asker.subject.name,

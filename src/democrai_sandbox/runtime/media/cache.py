@@ -1,8 +1,8 @@
-"""What was fetched for a module, kept in that module's own data.
+"""Cache of fetched media in the data folder of the module.
 
-The module can write there. So nothing in it is trusted: every entry carries a keyed hash that only the host can make,
-no link is followed, nothing but plain files is opened, and names are made from hashes alone. What a module puts there
-by itself is not served; what it removes or breaks is fetched again.
+The module can write there, so nothing in it is trusted: every entry has a keyed hash that only the host can make, links
+are not followed, only regular files are opened, and file names are made from hashes. Files that a module adds are not
+served; entries that it removes or damages are fetched again.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Entry(NamedTuple):
-    """An answer that is kept."""
+    """A cached response."""
 
     url: str
     accept: str
     hops: tuple[str, ...]
-    """All URLs on the way to it, each of which has to be permitted again."""
+    """All URLs of the fetch, each of which has to be authorized again."""
     headers: dict[str, str]
     fresh_until: float
     body: bytes
 
 
 class MediaCache:
-    """The cache of one module."""
+    """Cache of one module."""
 
     def __init__(self, home: str, module: str, key: bytes, *, most_bytes: int, entry_bytes: int) -> None:
-        """Keep entries below ``home``, the module's data folder; it is made when something is kept."""
+        """Store entries below ``home``, the module's data folder; it is created with the first entry."""
         self._home, self._module, self._key = home, module, key
         self._most_bytes, self._entry_bytes = most_bytes, entry_bytes
 
     def load(self, url: str, accept: str) -> Entry | None:
-        """Return what is kept for a URL; None when there is nothing, or nothing that the host put there."""
+        """Return the entry for a URL; None if it is missing or was not written by the host."""
         name = _name(url, accept)
         try:
             with self._folder(create=False) as folder:
@@ -67,9 +67,9 @@ class MediaCache:
             return None
 
     def store(self, entry: Entry) -> None:
-        """Keep an answer, if it is not too large; make room by dropping what was used least recently.
+        """Store a response unless it is too large; remove the least recently used entries to make room.
 
-        A folder that cannot be written costs the cache and nothing else.
+        If the folder is not writable, the cache is skipped.
         """
         if len(entry.body) > self._entry_bytes:
             return
@@ -86,7 +86,7 @@ class MediaCache:
             if create:
                 with suppress(FileExistsError):
                     os.mkdir(FOLDER, 0o700, dir_fd=home)
-            # Neither through a link: the module could have put one in its place, and the host may write anywhere.
+            # Do not follow links: the module could have created one, and the host can write anywhere.
             folder = os.open(FOLDER, _FOLDER_FLAGS, dir_fd=home)
         finally:
             os.close(home)
@@ -105,7 +105,7 @@ class MediaCache:
             return file.read(largest)
 
     def _write(self, folder: int, name: str, data: bytes) -> None:
-        """Write beside and rename: a reader sees the old entry or the new one, never half of one."""
+        """Write a draft and rename it, so that a reader never sees a partial entry."""
         draft = f"{secrets.token_hex(16)}.draft"
         try:
             with os.fdopen(os.open(draft, _WRITE_FLAGS, 0o600, dir_fd=folder), "wb") as file:
@@ -130,7 +130,7 @@ class MediaCache:
         with os.scandir(folder) as items:
             for seen, item in enumerate(items):
                 if seen >= _MOST_SEEN:
-                    return  # the module has filled the folder with files of its own; looking at them is not for free
+                    return  # the module filled the folder with its own files, and reading them has a cost
                 ours = len(item.name) == _NAME_LENGTH and item.name.endswith(_SUFFIX)
                 if not ours and not item.name.endswith(".draft"):
                     continue
@@ -149,7 +149,7 @@ class MediaCache:
         mac, _, content = data.partition(b"\n")
         if len(mac) != _MAC_LENGTH or not hmac.compare_digest(mac, self._mac(content)):
             return None
-        # What follows was written by the host.
+        # The hash is valid, so the host wrote the rest.
         head, _, body = content.partition(b"\n")
         meta: dict[str, Any] = json.loads(head)
         if meta.pop("module") != self._module or meta.pop("length") != len(body):

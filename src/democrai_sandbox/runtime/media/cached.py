@@ -1,4 +1,4 @@
-"""A flow that looks into the module's cache first, and leaves there what may be kept."""
+"""Fetch that reads the module's cache first, and stores cacheable responses."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _TAGS = "if-none-match"
 
 
 class CachedFlow:
-    """The same steps as a ``Flow``. Each URL on the way is authorised as if it were fetched, also for what is kept."""
+    """Has the same steps as a ``Flow``. Each URL is authorized as if it were fetched, also for cached responses."""
 
     def __init__(self, parts: Parts, asker: Asker, wish: Wish, cache: MediaCache | None) -> None:
-        """Use the cache only for what asks for the whole of something."""
+        """Use the cache only for HTTP requests of the whole content."""
         whole = wish.method == "GET" and not wish.headers.keys() & (CONDITIONS - {_TAGS})
         self._parts, self._asker, self._wish = parts, asker, wish
         self._cache = cache if whole else None
@@ -35,11 +35,11 @@ class CachedFlow:
         self.from_cache = False
 
     def open(self) -> MediaHead:
-        """Return what the answer begins with, from the cache or from the server."""
+        """Return the head of the response, from the cache or from the server."""
         kept = self._kept()
         if kept is not None and kept.fresh_until > time():
             return self._serve(kept)
-        # A caller that asks whether its own copy is current gets the server's answer to just that.
+        # A conditional HTTP request of the caller gets the server's own answer.
         questions = _questions(kept) if kept and _TAGS not in self._wish.headers else {}
         head = self._flow.open(questions)
         if kept is not None and questions and head.status == _NOT_MODIFIED:
@@ -50,7 +50,7 @@ class CachedFlow:
         return head
 
     def read(self) -> bytes:
-        """Return the next part of the body; nothing at its end."""
+        """Return the next part of the body; empty at its end."""
         if self._ready is not None:
             size = self._parts.limits.chunk_bytes
             data, self._ready = bytes(self._ready[:size]), self._ready[size:]
@@ -60,16 +60,16 @@ class CachedFlow:
         return data
 
     def abort(self) -> None:
-        """End it at once, whatever it waits for."""
+        """Stop immediately, even while waiting."""
         self._flow.abort()
 
     def close(self) -> None:
-        """Let everything go."""
+        """Release the connection and all buffers."""
         self._ready = self._collected = None
         self._flow.close()
 
     def _kept(self) -> Entry | None:
-        """Return what is kept and permitted still; never what is permitted for this session only."""
+        """Return a cached entry that is still permitted; never one that is permitted only for this session."""
         if self._cache is None:
             return None
         first = self._parts.authority.authorise(self._asker, self._wish.hop)
@@ -85,7 +85,7 @@ class CachedFlow:
         try:
             codes = [self._parts.authority.authorise(self._asker, read_url(url)) for url in entry.hops[1:]]
         except NetworkDenied:
-            return False  # the server is asked: perhaps it leads elsewhere now
+            return False  # ask the server, which may redirect elsewhere now
         return DecisionCode.SESSION_APPROVAL not in codes
 
     def _serve(self, entry: Entry) -> MediaHead:
@@ -144,13 +144,13 @@ _RENEWED = ("age", "cache-control", "date", "etag", "expires", "last-modified", 
 
 
 def _names(tags: str, tag: str) -> bool:
-    """Tell whether a list of tags names this one; that one is weak plays no part in asking."""
+    """Return whether a list of tags contains this one, with weak comparison."""
     listed = {each.strip().removeprefix("W/") for each in tags.split(",")}
     return bool(tag) and tag.removeprefix("W/") in listed
 
 
 def _questions(entry: Entry) -> dict[str, str]:
-    """Return the headers that ask whether an entry is current; none after a redirect, whose first hop knows no tag."""
+    """Return the headers that revalidate an entry; empty after a redirect, because the tag belongs to the last hop."""
     if len(entry.hops) > 1:
         return {}
     pairs = (("if-none-match", "etag"), ("if-modified-since", "last-modified"))

@@ -1,7 +1,7 @@
-"""The doors by which guarded code asks for media: plain data in, plain data or futures of it out.
+"""Media services for guarded code: plain data in, plain data or futures of it out.
 
-On the host's own loop a caller gets a bare future, never the task behind it, whose frames would show it what the host
-works with. Everywhere else the call waits.
+On the host's loop a caller gets a bare future, never the task behind it, whose frames would expose objects of the host.
+Everywhere else the call blocks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .service import Media
 
 MEDIA = "media"
-"""The outcome that is an error of this package: its code and its text follow."""
+"""Outcome of an error of this package, followed by its code and its text."""
 _OPTIONS = frozenset({"method", "headers", "max_bytes", "timeout"})
 _log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class _Lent(NamedTuple):
 
 
 class MediaDoors:
-    """What the runtime serves under the names of ``services``."""
+    """The functions behind the service names of ``services``."""
 
     def __init__(self, media: Media) -> None:
         """Serve guarded code from this service."""
@@ -49,7 +49,7 @@ class MediaDoors:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def services(self) -> dict[str, Callable[..., Any]]:
-        """Return the functions behind the doors, by name."""
+        """Return the service functions by name."""
         return {
             "media.fetch": self.fetch,
             "media.stream": self.stream,
@@ -58,7 +58,7 @@ class MediaDoors:
         }
 
     def fetch(self, view: Any, url: Any, options: Any) -> Any:
-        """Answer with an answer as a whole."""
+        """Return a complete response."""
         asker, chosen = _asker(view), _options(options)
 
         async def later() -> Any:
@@ -67,7 +67,7 @@ class MediaDoors:
         return self._answer(later, lambda: tuple(self._media.fetch_blocking(asker, url, **chosen)))
 
     def stream(self, view: Any, url: Any, options: Any) -> Any:
-        """Answer with what an answer begins with, and with the token by which its body is read."""
+        """Return the head of a response, and the token for reading its body."""
         asker, chosen = _asker(view), _options(options)
 
         async def later() -> Any:
@@ -76,12 +76,12 @@ class MediaDoors:
         return self._answer(later, lambda: self._lend(asker, self._media.stream_blocking(asker, url, **chosen)))
 
     def read(self, view: Any, token: Any) -> Any:
-        """Answer with the next part of a body."""
+        """Return the next part of a body."""
         stream = self._borrowed(_asker(view), token).stream
         return self._answer(stream.read, stream.read_blocking)
 
     def close(self, view: Any, token: Any) -> None:
-        """End a stream; one that has ended already is let be."""
+        """End a stream; ignore one that has ended already."""
         try:
             lent = self._borrowed(_asker(view), token)
         except MediaClosed:
@@ -98,21 +98,21 @@ class MediaDoors:
 
     def _borrowed(self, asker: Asker, token: object) -> _Lent:
         lent = self._lent.get(token) if type(token) is str else None
-        # Whose it is comes from the guard: a token that another subject got hold of is of no use to it.
+        # The guard identifies the owner, so a token is useless to another subject.
         if lent is None or lent.owner != asker.owner:
-            raise MediaClosed("there is no such stream")
+            raise MediaClosed("unknown stream")
         return lent
 
     def _answer(self, later: Callable[[], Coroutine[Any, Any, Any]], now: Callable[[], Any]) -> Any:
-        """Answer with a future on the host's loop. No other is trusted: guarded code can put in one of its making."""
+        """Return a future on the host's loop. Any other loop is untrusted, because guarded code can make its own."""
         loop = self._media.loop
         if loop is None or asyncio._get_running_loop() is not loop:  # noqa: SLF001 - get_running_loop raises
             try:
                 return (VALUE, now())
-            except Exception as error:  # noqa: BLE001 - told in plain data
+            except Exception as error:  # noqa: BLE001 - returned as plain data
                 return _told(error)
         future: asyncio.Future[Any] = asyncio.Future(loop=loop)
-        # Not by the loop's own method, which asks a factory that somebody may have set.
+        # Not through the loop's method, which uses a task factory that other code may have set.
         task = asyncio.Task(_settle(future, later), loop=loop, context=Context())
         self._tasks.add(task)  # the loop itself keeps only weak references
         task.add_done_callback(self._tasks.discard)
@@ -121,19 +121,20 @@ class MediaDoors:
 
     @staticmethod
     def _watch(future: asyncio.Future[Any], task: asyncio.Task[None], loop: asyncio.AbstractEventLoop) -> None:
-        """Have the work ended when its future is done first, which is when it was cancelled."""
+        """Cancel the work when its future is canceled."""
 
         def look(_view: Any, *_: Any) -> None:
             if future.done() and not task.done():
                 loop.call_soon_threadsafe(task.cancel, context=Context())
 
-        # The caller can see what hangs on its future, and call it: a door shows nothing, and this one gives nothing.
+        # The caller can inspect and call the callbacks of its future: a ``Door`` exposes nothing, and this one does
+        # nothing.
         future.add_done_callback(door(look))
 
 
 def _asker(view: Any) -> Asker:
     if view is None:
-        raise InvalidInputError.of("nothing is guarded here: a host asks the media service itself")
+        raise InvalidInputError.of("this code is not guarded: call the media service of the host directly")
     return Asker.of_view(view)
 
 
@@ -147,17 +148,17 @@ def _options(options: object) -> Mapping[str, Any]:
 
 
 async def _settle(future: asyncio.Future[Any], work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-    """Do the work and put its outcome into the future."""
+    """Do the work and set its outcome in the future."""
     try:
         outcome = (VALUE, await work())
-    except Exception as error:  # noqa: BLE001 - told in plain data
+    except Exception as error:  # noqa: BLE001 - returned as plain data
         outcome = _told(error)
     if not future.done():
         future.set_result(outcome)
 
 
 def _told(error: Exception) -> tuple[Any, ...]:
-    """Return an error as plain data; one that nobody foresaw shows nothing of the host."""
+    """Return an error as plain data; an unexpected one exposes nothing of the host."""
     if isinstance(error, MediaError):
         return (MEDIA, error.code, str(error))
     if isinstance(error, SandboxError):

@@ -1,4 +1,4 @@
-"""What can go wrong with external media. None of these is a denial: that is ``NetworkDenied``, as everywhere."""
+"""Errors of external media. None of them is a denial, which is ``NetworkDenied``, as everywhere."""
 
 from __future__ import annotations
 
@@ -12,49 +12,49 @@ if TYPE_CHECKING:
 
 
 class MediaError(SandboxError):
-    """A fetch did not come to a good end."""
+    """A fetch failed."""
 
     code = "media_failed"
 
 
 class MediaUnreachable(MediaError):  # noqa: N818 - it says what happened
-    """No connection: the name, the address or the certificate is no good."""
+    """No connection: the name, the address or the certificate is invalid."""
 
     code = "media_unreachable"
 
 
 class MediaBroken(MediaError):  # noqa: N818 - it says what happened
-    """The server's answer is no HTTP, or ends before it is complete."""
+    """The server's response is not valid HTTP, or ends before it is complete."""
 
     code = "media_broken"
 
 
 class MediaTooLarge(MediaError):  # noqa: N818 - it says what happened
-    """The body, or the headers before it, are larger than the limit."""
+    """The body or the headers are larger than the limit."""
 
     code = "media_too_large"
 
 
 class MediaTimeout(MediaError, TimeoutError):  # noqa: N818 - it says what happened
-    """The whole took too long, or nothing came for too long."""
+    """The whole fetch took too long, or no data came for too long."""
 
     code = "media_timeout"
 
 
 class MediaRedirectRefused(MediaError):  # noqa: N818 - it says what happened
-    """A redirect leads round in a circle, on for ever, from https to http, or to something that is no web address."""
+    """A redirect loops, exceeds the limit, leads from https to http, or has an invalid URL."""
 
     code = "media_redirect_refused"
 
 
 class MediaBusy(MediaError):  # noqa: N818 - it says what happened
-    """The subject has as many fetches under way as it may, and no place became free in time."""
+    """The subject has the maximum number of fetches, and none ended in time."""
 
     code = "media_busy"
 
 
 class MediaClosed(MediaError):  # noqa: N818 - it says what happened
-    """The stream is closed, or was never this caller's."""
+    """The stream is closed, or belongs to another caller."""
 
     code = "media_closed"
 
@@ -74,4 +74,4 @@ BY_CODE: Mapping[str, type[MediaError]] = MappingProxyType(
         )
     }
 )
-"""The errors by their codes, to be rebuilt on the other side of a guard."""
+"""Errors by code, for rebuilding them on the other side of a guard."""

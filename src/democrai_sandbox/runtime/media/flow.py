@@ -1,4 +1,4 @@
-"""One fetch over all its hops: each hop is authorised by itself and made in a guard for its own URL alone."""
+"""One fetch over all its hops: each hop is authorized separately and made in a guard for its own URL only."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
 class Parts(NamedTuple):
-    """What all flows share."""
+    """Objects that all flows share."""
 
     authority: Authority
     limits: MediaLimits
@@ -36,7 +36,7 @@ class Parts(NamedTuple):
 
 
 class Wish(NamedTuple):
-    """What is to be fetched."""
+    """Description of a fetch."""
 
     hop: Hop
     method: str
@@ -46,20 +46,23 @@ class Wish(NamedTuple):
 
 
 class Flow:
-    """Fetches in steps that block: ``open``, then ``read`` until nothing comes. ``abort`` may come from elsewhere."""
+    """Fetches in blocking steps: ``open``, then ``read`` until it returns nothing. ``abort`` is thread-safe."""
 
     def __init__(self, parts: Parts, asker: Asker, wish: Wish) -> None:
-        """Describe it; the time runs from ``open`` on."""
+        """Describe the fetch; its time runs from ``open`` on."""
         self._parts, self._asker, self._wish = parts, asker, wish
         self._exchange: Exchange | None = None
         self._guard: Guard | None = None
         self._aborted = False
         self._received = 0
         self.hops: list[str] = []
-        """The URLs that were asked, in their order."""
+        """Requested URLs in order."""
 
     def open(self, extra: Mapping[str, str]) -> MediaHead:
-        """Ask, follow where it leads, and return what the answer begins with. ``extra`` headers are the runtime's."""
+        """Send the HTTP request, follow redirects, and return the head of the response.
+
+        The runtime adds ``extra`` headers.
+        """
         limits = self._parts.limits
         deadline = monotonic() + self._wish.seconds
         bounds = Bounds(deadline, limits.idle_seconds, limits.connect_seconds, limits.header_bytes)
@@ -76,9 +79,9 @@ class Flow:
             hop = self._next(follow(hop, location))
 
     def read(self) -> bytes:
-        """Return the next part of the body; nothing at its end."""
+        """Return the next part of the body; empty at its end."""
         if self._exchange is None or self._guard is None or self._aborted:
-            raise MediaClosed("the fetch was ended")
+            raise MediaClosed("the fetch was canceled")
         data = self._guard.run(self._exchange.read, self._parts.limits.chunk_bytes)
         self._received += len(data)
         if self._received > self._wish.most_bytes:
@@ -86,18 +89,18 @@ class Flow:
         return data
 
     def abort(self) -> None:
-        """End it at once, whatever it waits for."""
+        """Stop immediately, even while waiting."""
         self._aborted = True
         if self._exchange is not None:
             self._exchange.abort()
 
     def close(self) -> None:
-        """Let everything go."""
+        """Release everything."""
         self._aborted = True
         self.close_exchange()
 
     def close_exchange(self) -> None:
-        """Let the connection of the hop at hand go."""
+        """Close the connection of the current hop."""
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.close()
@@ -106,14 +109,14 @@ class Flow:
         self.hops.append(hop.url)
         exchange = Exchange(hop, self._wish.method, headers, bounds, self._parts.tls)
         self._exchange, self._guard = exchange, scoped_guard(self._asker, hop)
-        if self._aborted:  # looked at after the exchange can be seen by who aborts
-            raise MediaClosed("the fetch was ended")
+        if self._aborted:  # checked after the exchange is visible to abort()
+            raise MediaClosed("the fetch was canceled")
         status, answered = self._guard.run(exchange.begin)
         self._parts.log("answer", subject=str(self._asker.subject), url=hop.url, status=status)
         return status, answered
 
     def _begun(self, head: MediaHead) -> MediaHead:
-        """Tell the length that the body is held to. A header that says otherwise would mislead who passes it on."""
+        """Set the header to the enforced length of the body. A different header would mislead recipients."""
         length = self._exchange.length if self._exchange else None
         if length is not None and length > self._wish.most_bytes:
             self._too_large()
@@ -125,7 +128,7 @@ class Flow:
 
     def _next(self, hop: Hop) -> Hop:
         if hop.url in self.hops:
-            raise MediaRedirectRefused("the redirects lead round in a circle")
+            raise MediaRedirectRefused("the redirects form a loop")
         if len(self.hops) > self._parts.limits.redirects:
             raise MediaRedirectRefused(f"more than {self._parts.limits.redirects} redirects")
         self._parts.log("redirect", subject=str(self._asker.subject), url=hop.url)

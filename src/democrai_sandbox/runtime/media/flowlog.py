@@ -1,4 +1,4 @@
-"""What happens to media, line by line, when ``DEMOCRAI_DEBUG_MEDIA_FLOW=1`` is set for the host."""
+"""Debug log of media fetches, when ``DEMOCRAI_DEBUG_MEDIA_FLOW=1`` is set for the host."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ _QUERY = re.compile(r"[?#].*", re.DOTALL)
 
 
 class FlowLog(flow.FlowLog):
-    """Prints the flow, or nothing. Session keys and query strings, where tokens travel, are masked."""
+    """Prints the flow if enabled. Session keys and query strings, which may contain tokens, are masked."""
 
     switch = SWITCH
     label = "[MEDIA_FLOW]"
 
     def shown(self, name: str, value: object) -> object:
-        """Return a detail as it is printed."""
+        """Return a detail in printable form."""
         shown = super().shown(name, value)
         return masked_url(value) if shown is value and isinstance(value, str) else shown
 
 
 def masked_url(url: str) -> str:
-    """Return a URL without what may be secret in it."""
+    """Return a URL without its query and fragment, which may contain secrets."""
     return _QUERY.sub("?***", url)

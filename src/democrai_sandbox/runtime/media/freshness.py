@@ -1,4 +1,4 @@
-"""How long an answer may be kept, by its own headers."""
+"""Cache lifetime of a response, from its headers."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 LONGEST_LIFETIME = 7 * 24 * 3600.0
-"""However long a server says."""
+"""Upper limit, independent of the server's headers."""
 _DIRECTIVE = re.compile(r"([a-z-]+)(?:=\"?([0-9]{1,10})\"?)?", re.IGNORECASE)
 _COMPLETE = 200
 
 
 def lifetime(status: int, headers: Mapping[str, str]) -> float | None:
-    """Return for how many seconds an answer is fresh; None when it is not to be kept at all.
+    """Return the seconds for which a response is fresh; None if it must not be cached.
 
-    Without a lifetime of its own it is kept only if it can be asked about again, and then it is each time.
+    A response without a lifetime is cached only if it can be revalidated, and then is revalidated each time.
     """
     directives = _directives(headers.get("cache-control", ""))
     if status != _COMPLETE or "no-store" in directives or "*" in headers.get("vary", ""):
@@ -48,7 +48,7 @@ def _number(text: str) -> float:
 
 
 def _until(headers: Mapping[str, str]) -> float:
-    """Return what lies between the two dates of an answer; nothing, when one is missing or is none."""
+    """Return the seconds between the two dates of a response; 0 if one is missing or invalid."""
     try:
         end, begin = parsedate_to_datetime(headers["expires"]), parsedate_to_datetime(headers["date"])
         return (end - begin).total_seconds()

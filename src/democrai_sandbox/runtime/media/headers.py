@@ -1,4 +1,4 @@
-"""Which headers pass, in both directions. What is not named here stays behind: cookies, credentials, where one was."""
+"""Headers that pass in both directions. All others are dropped, such as cookies, credentials and referrers."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from .values import MediaHead
 
 CONDITIONS = frozenset({"range", "if-range", "if-none-match", "if-modified-since"})
-"""Headers that ask for less than the whole: what they bring is neither kept nor answered from what is kept."""
+"""Headers of partial or conditional HTTP requests, whose responses are neither cached nor served from the cache."""
 SENT = frozenset({"accept", *CONDITIONS})
-"""Headers that a caller may add to a request."""
+"""Headers that a caller may add to an HTTP request."""
 _DESCRIBING = frozenset(
     {
         "accept-ranges",
@@ -40,22 +40,22 @@ _VALUE = re.compile(r"[\t\x20-\x7e]*")
 _ONE_RANGE = re.compile(r"bytes=(?:[0-9]{1,18}-[0-9]{0,18}|-[0-9]{1,18})")
 _MEDIA_TYPE = re.compile(r"([a-z]+/[a-z0-9][a-z0-9!#$&^_.+-]*)((?:\s*;[\t\x20-\x7e]*)?)", re.IGNORECASE)
 _SHOWN_KINDS = ("image/", "audio/", "video/")
-# A picture that holds scripts: opened as a page of its own it would run them on the application's site.
+# An image that can contain scripts: opened as a page, it would run them on the application's site.
 _ACTIVE = frozenset({"image/svg+xml"})
 
 
 def request_headers(given: object) -> dict[str, str]:
-    """Return what a caller adds to a request, with names in lower case, or refuse what it may not add."""
+    """Return the caller's headers with names in lower case, or refuse headers that it may not set."""
     if type(given) is not dict:
         raise InvalidInputError.of(f"expected a dict, got {type(given).__name__}", pointer="/headers")
     headers: dict[str, str] = {}
     for name, value in given.items():
         pointer = pointer_to("/headers", str(name))
         if type(name) is not str or name.lower() not in SENT:
-            message = f"this header is not sent with media: {name!r}"
+            message = f"this header is not allowed in a media request: {name!r}"
             raise InvalidInputError.of(message, pointer=pointer, suggestion=nearest(str(name), SENT))
         if type(value) is not str or len(value) > _LONGEST_VALUE or not _VALUE.fullmatch(value):
-            raise InvalidInputError.of("expected a short text of plain characters", pointer=pointer)
+            raise InvalidInputError.of(f"expected at most {_LONGEST_VALUE} printable ASCII characters", pointer=pointer)
         headers[name.lower()] = value.strip()
     if "range" in headers and not _ONE_RANGE.fullmatch(headers["range"]):
         raise InvalidInputError.of("expected one range, as in 'bytes=0-499'", pointer="/headers/range")
@@ -63,7 +63,7 @@ def request_headers(given: object) -> dict[str, str]:
 
 
 def forwarded(given: Mapping[str, str]) -> dict[str, str]:
-    """Return those headers of a browser's request that go on to the server; what is odd is left out, not refused."""
+    """Return the headers of a browser's HTTP request to forward to the server; drop malformed ones."""
     kept = {}
     for name, value in given.items():
         lowered = name.lower()
@@ -76,7 +76,7 @@ def forwarded(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def describing(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return those headers of an answer that say what the content is, with names in lower case."""
+    """Return the headers of a response that describe the content, with names in lower case."""
     kept: dict[str, str] = {}
     for name, value in headers:
         text = value.strip()
@@ -88,10 +88,10 @@ def describing(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def proxied(head: MediaHead) -> dict[str, str]:
-    """Return the headers with which a host passes an answer on to a browser, on its own site.
+    """Return the headers with which a host passes a response on to a browser, on its own site.
 
-    The content is foreign there: it is taken for what it says it is and nothing else, runs nothing, and is shown only
-    if it is a picture, a sound or a film. It is asked for anew each time, so that what is revoked is gone.
+    The content is untrusted there: its type is not guessed, it runs no scripts, and only images, audio and video are
+    displayed. Browsers revalidate it each time, so that a revocation takes effect.
     """
     headers = {name: value for name, value in head.headers.items() if name in _PASSED_ON}
     kind = _media_type(headers.get("content-type", ""))

@@ -1,4 +1,4 @@
-"""A flow under way: its steps run in threads of a pool, and it ends once, however it ends."""
+"""Running fetch: its steps run in threads of a pool, and it ends exactly once."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _GRACE = 1.0
-"""Steps keep to their time by themselves, but for the lookup of a name, which nothing can interrupt."""
+"""Steps enforce their own timeouts, except for a DNS lookup, which cannot be interrupted."""
 
 
 class Running:
-    """Holds a place until the last step is over: a thread that cannot be interrupted still counts."""
+    """Occupies a slot until the last step has ended, because an uninterruptible thread still counts."""
 
     def __init__(self, flow: CachedFlow, pool: Executor, seconds: float, ended: Callable[[Running], None]) -> None:
-        """Take over a place that was given out; ``ended`` gives it back."""
+        """Take over an occupied slot; ``ended`` releases it."""
         self.flow = flow
         self._pool, self._ended = pool, ended
         self._deadline = monotonic() + seconds
@@ -38,25 +38,25 @@ class Running:
 
     @property
     def over(self) -> bool:
-        """Whether it was finished."""
+        """Whether it has finished."""
         return self._over
 
     @property
     def left(self) -> float:
-        """How much of its time is left, in seconds."""
+        """Seconds left before its deadline."""
         return max(self._deadline - monotonic(), 0.0)
 
     def is_abandoned(self, unread: float) -> bool:
-        """Tell whether its time is over, or nobody has read it for so many seconds."""
+        """Return whether its deadline has passed, or it has not been read for ``unread`` seconds."""
         with self._lock:
             at_work = self._last is not None and not self._last.done()
         return not self.left or (not at_work and monotonic() - self._used > unread)
 
     def submit(self, step: Callable[[], _T]) -> Future[_T]:
-        """Have a step done by a thread; one at a time."""
+        """Run a step on a thread; one at a time."""
         with self._lock:
             if self._over and not self.left:
-                raise MediaTimeout("the fetch took too long")
+                raise MediaTimeout("the fetch exceeded its timeout")
             if self._over or (self._last is not None and not self._last.done()):
                 raise MediaClosed("the stream is closed, or is being read already")
             try:
@@ -68,7 +68,7 @@ class Running:
             return future
 
     async def step(self, function: Callable[[], _T]) -> _T:
-        """Do a step without blocking the loop; whatever ends the waiting ends the flow."""
+        """Run a step without blocking the loop; end the flow if the wait fails."""
         future = asyncio.wrap_future(self.submit(function))
         try:
             return await asyncio.wait_for(future, self.left + _GRACE)
@@ -80,7 +80,7 @@ class Running:
             raise
 
     def step_blocking(self, function: Callable[[], _T]) -> _T:
-        """Do a step and wait for it."""
+        """Run a step and wait for it."""
         future = self.submit(function)
         try:
             return future.result(self.left + _GRACE)
@@ -92,7 +92,7 @@ class Running:
             raise
 
     def finish(self) -> None:
-        """End the flow and give its place back, as soon as no thread is in it any more. May be called twice."""
+        """End the flow, and release its slot when no thread uses it any more. May be called repeatedly."""
         with self._lock:
             if self._over:
                 return
@@ -105,7 +105,7 @@ class Running:
             last.add_done_callback(self._let_go)
 
     def fetch_whole(self) -> MediaResult:
-        """Open and read all, in one step."""
+        """Open and read everything in one step."""
         head = self.flow.open()
         parts = list(iter(self.flow.read, b""))
         return MediaResult(head.status, head.headers, b"".join(parts), head.url, self.flow.from_cache)
@@ -117,20 +117,20 @@ class Running:
         try:
             self.flow.close()
         finally:
-            self._last = None  # what a future was waited for with is kept by it, and with that the caller's context
+            self._last = None  # the future references the caller's context through its callbacks
             self._ended(self)
 
 
 class MediaStream:
-    """An answer whose body comes in parts: ``async for``, closed by ``async with`` or ``aclose()``.
+    """A response whose body arrives in parts: ``async for``, closed by ``async with`` or ``aclose()``.
 
-    One that nobody reads or closes ends when its time is over.
+    A stream that is neither read nor closed ends at its deadline.
     """
 
     def __init__(self, running: Running, head: MediaHead, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Take over a flow that is open; on a loop it is ended in time, elsewhere when places are asked for.
+        """Take over an open flow. On a loop it ends at its deadline, elsewhere when slots are needed.
 
-        The loop is given, not looked up: where a door is called, the one that runs may be of a subject's making.
+        The loop is passed in, because the running loop of a guarded caller may be the subject's own.
         """
         self._running = running
         self.head = head
@@ -138,46 +138,46 @@ class MediaStream:
 
     @property
     def status(self) -> int:
-        """The status of the answer."""
+        """Status of the response."""
         return self.head.status
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers that describe the content."""
+        """Headers that describe the content."""
         return self.head.headers
 
     @property
     def from_cache(self) -> bool:
-        """Whether the server was spared."""
+        """Whether the response came from the cache."""
         return self._running.flow.from_cache
 
     @property
     def closed(self) -> bool:
-        """Whether it has come to its end, or was ended."""
+        """Whether it has ended."""
         return self._running.over
 
     async def read(self) -> bytes:
-        """Return the next part of the body; nothing at its end."""
+        """Return the next part of the body; empty at its end."""
         data = await self._running.step(self._running.flow.read)
         if not data:
             self.end()
         return data
 
     def read_blocking(self) -> bytes:
-        """Do the same and wait for it."""
+        """Return the next part of the body, and block until it arrives."""
         data = self._running.step_blocking(self._running.flow.read)
         if not data:
             self._running.finish()
         return data
 
     def end(self) -> None:
-        """End it; the connection goes with it."""
+        """End the stream and close its connection."""
         if self._timer is not None:
             self._timer.cancel()
         self._running.finish()
 
     async def aclose(self) -> None:
-        """Do the same, under the name that closes what is iterated."""
+        """End the stream."""
         self.end()
 
     def __aiter__(self) -> Self:
@@ -199,27 +199,27 @@ class MediaStream:
 
 
 async def wait_for_place(slots: Slots, subject: str, seconds: float) -> None:
-    """Wait for a place without blocking the loop."""
+    """Wait for a slot without blocking the loop."""
     place = slots.take(subject)
     try:
         await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(place)), seconds)
     except TimeoutError:
         slots.give_up(subject, place)
-        raise MediaBusy(f"{subject} has too many fetches under way") from None
+        raise MediaBusy(f"{subject} has too many running fetches") from None
     except BaseException:
         slots.give_up(subject, place)
         raise
 
 
 def wait_for_place_blocking(slots: Slots, subject: str, seconds: float) -> None:
-    """Wait for a place."""
+    """Wait for a slot."""
     place = slots.take(subject)
     try:
         place.result(seconds)
     except TimeoutError:
         slots.give_up(subject, place)
-        raise MediaBusy(f"{subject} has too many fetches under way") from None
+        raise MediaBusy(f"{subject} has too many running fetches") from None
 
 
 def _as_media(error: TimeoutError) -> MediaTimeout:
-    return error if isinstance(error, MediaTimeout) else MediaTimeout("the fetch took too long")
+    return error if isinstance(error, MediaTimeout) else MediaTimeout("the fetch exceeded its timeout")

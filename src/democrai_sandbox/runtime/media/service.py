@@ -1,7 +1,7 @@
-"""Fetching, streaming and proxying external media for a subject.
+"""Fetch, stream and proxy of external media for a subject.
 
-This is a service of the runtime and no way around the guard: what is fetched is what the subject itself could have
-asked for, by its rules or by approval, and nothing of the subject's runs on the way.
+This service of the runtime does not bypass the guard: it fetches only URLs that the subject itself may access, by its
+rules or by approval, and runs no code of the subject.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ _KEY_BYTES = 32
 
 
 class ProxyAnswer(NamedTuple):
-    """What a host's own handler answers a browser with."""
+    """Response of the host's own handler to a browser."""
 
     status: int
     headers: dict[str, str]
     body: MediaStream
-    """To be iterated, and closed when the browser goes away."""
+    """Iterate over it, and close it when the browser disconnects."""
 
 
 class Media:
-    """The one service of a runtime. Its methods are for the host; guarded code comes through doors."""
+    """The media service of a runtime. Its methods are for the host; guarded code uses ``MediaDoors``."""
 
     def __init__(
         self,
@@ -63,23 +63,24 @@ class Media:
     ) -> None:
         """Ask ``judge``, the access-policy service, about every URL that no rule of the subject covers.
 
-        Without ``data_dir`` nothing is kept. Without a ``cache_key`` what is kept is good for this process only.
+        Without ``data_dir`` nothing is cached. Without a ``cache_key`` cached entries are valid only in this process.
         """
         self.limits = limits or MediaLimits()
         self._data_dir = data_dir
         self._key = cache_key or secrets.token_bytes(_KEY_BYTES)
         self._log = log or FlowLog()
-        # Made here: reading the certificates is the host's business, not one of the first fetch inside a guard.
+        # Created here, so that the certificates are not read inside a guard.
         context = tls or ssl.create_default_context()
         self._parts = Parts(Authority(judge, self._log, shadows), self.limits, context, self._log)
         self._slots = Slots(self.limits)
         self._pool = ThreadPoolExecutor(self.limits.flows, thread_name_prefix="democrai-media")
         self.loop: asyncio.AbstractEventLoop | None = None
-        """The host's own loop, once it was opened there."""
+        """The host's loop, after ``open``."""
         self._running: dict[Running, str] = {}
-        """What is under way, and for which subject."""
+        """Running fetches, with their subjects."""
 
-    # ---- the three ways --------------------------------------------------------------------------------------------
+    # ---- fetch, stream, proxy
+    # ------------------------------------------------------------------------------------------
 
     async def fetch(
         self,
@@ -91,7 +92,7 @@ class Media:
         max_bytes: int | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - it bounds what threads do as well
     ) -> MediaResult:
-        """Return an answer as a whole; statuses of failure are answers too. What the subject may not have is denied."""
+        """Return a complete response, also for error statuses. Raise a denial for a URL that is not permitted."""
         wish = self._wish(url, method, headers, (max_bytes, timeout), streamed=False)
         running = self._start(asker, wish, await self._place(asker))
         try:
@@ -109,7 +110,7 @@ class Media:
         max_bytes: int | None = None,
         timeout: float | None = None,
     ) -> MediaResult:
-        """Do the same for code that runs in a thread of its own."""
+        """Return a complete response, for code in a separate thread."""
         wish = self._wish(url, method, headers, (max_bytes, timeout), streamed=False)
         running = self._start(asker, wish, self._place_blocking(asker))
         try:
@@ -127,7 +128,7 @@ class Media:
         max_bytes: int | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - likewise
     ) -> MediaStream:
-        """Return an answer whose body comes in parts. The time, an hour unless less is asked for, is that of all."""
+        """Return a response whose body arrives in parts. The timeout, at most an hour, covers the whole stream."""
         return await self._stream(asker, self._wish(url, method, headers, (max_bytes, timeout), streamed=True))
 
     def stream_blocking(
@@ -140,7 +141,7 @@ class Media:
         max_bytes: int | None = None,
         timeout: float | None = None,
     ) -> MediaStream:
-        """Do the same for code that runs in a thread of its own; the body is read with ``read_blocking``."""
+        """Return a stream for code in a separate thread; its body is read with ``read_blocking``."""
         wish = self._wish(url, method, headers, (max_bytes, timeout), streamed=True)
         running = self._start(asker, wish, self._place_blocking(asker))
         try:
@@ -151,27 +152,28 @@ class Media:
         return MediaStream(running, head, None)
 
     async def proxy(self, asker: Asker, url: str, request: Mapping[str, str], *, method: str = "GET") -> ProxyAnswer:
-        """Return what to answer a browser that asks the host for an external URL in the name of a module.
+        """Return the response for a browser that asks the host for an external URL on behalf of a module.
 
-        ``request`` are the browser's headers: those about ranges and conditions go on, all others stay here.
+        ``request`` are the browser's headers: those about ranges and conditions are forwarded, all others dropped.
         """
         wish = self._wish(url, method, forwarded(request), (None, None), streamed=True)
         stream = await self._stream(asker, wish)
         return ProxyAnswer(stream.status, proxied(stream.head), stream)
 
-    # ---- life ------------------------------------------------------------------------------------------------------
+    # ---- lifecycle
+    # -----------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Answer guarded code on the loop that runs here, which is the host's, without blocking it."""
+        """Answer guarded code on the running loop, which is the host's, without blocking it."""
         self.loop = asyncio.get_running_loop()
 
     @property
     def under_way(self) -> int:
-        """How many fetches there are now, those included whose thread is still waiting for a name."""
+        """Number of running fetches, including those whose thread still waits for a DNS lookup."""
         return self._slots.under_way
 
     def close(self) -> None:
-        """End everything that is under way."""
+        """End all running fetches."""
         for running in tuple(self._running):
             running.finish()
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -182,7 +184,8 @@ class Media:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ---- parts -----------------------------------------------------------------------------------------------------
+    # ---- parts
+    # ---------------------------------------------------------------------------------------------------------
 
     async def _stream(self, asker: Asker, wish: Wish) -> MediaStream:
         running = self._start(asker, wish, await self._place(asker))
@@ -206,7 +209,7 @@ class Media:
         return subject
 
     def _sweep(self) -> None:
-        """End the streams that somebody left open: they would take the places of those who go on."""
+        """End abandoned streams, which would occupy slots."""
         for running in tuple(self._running):
             if running.is_abandoned(self.limits.unread_seconds):
                 running.finish()
@@ -231,7 +234,7 @@ class Media:
         streamed: bool,
     ) -> Wish:
         if method not in _METHODS:
-            raise InvalidInputError.of(f"media are fetched by {' or '.join(_METHODS)}", pointer="/method")
+            raise InvalidInputError.of(f"expected the method {' or '.join(_METHODS)}", pointer="/method")
         limits, (max_bytes, seconds) = self.limits, asked
         most_bytes = limits.stream_bytes if streamed else limits.fetch_bytes
         most_seconds = limits.stream_seconds if streamed else limits.fetch_seconds
@@ -244,7 +247,7 @@ class Media:
         )
 
     def _cache_of(self, asker: Asker) -> MediaCache | None:
-        """Return the cache of the module in the chain; a subject without a module around it has none."""
+        """Return the cache of the module in the call chain; None for a subject without a module."""
         name = asker.module
         if self._data_dir is None or not self.limits.cache_bytes or name is None:
             return None
@@ -256,7 +259,7 @@ class Media:
 
 
 def status_of(error: Exception) -> int:
-    """Return the status with which a proxy tells a browser of an error."""
+    """Return the HTTP status with which a proxy reports an error to a browser."""
     if isinstance(error, PermissionError):
         return 403
     if isinstance(error, InvalidInputError):

@@ -1,4 +1,4 @@
-"""How many fetches are under way: a subject that asks for very much waits for itself, not others for it."""
+"""Concurrency limit of fetches: a subject with many fetches delays only itself."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
 
 class Slots:
-    """Places for flows, so many for each subject and so many for all. Waiting is first come, first served."""
+    """Slots for fetches, limited per subject and in total. Waiting callers are served in order."""
 
     def __init__(self, limits: MediaLimits) -> None:
-        """Begin with all places free."""
+        """Start with all slots free."""
         self._limits = limits
         self._lock = threading.Lock()
         self._taken: dict[str, int] = {}
         self._waiting: dict[str, deque[Future[None]]] = {}
 
     def take(self, subject: str) -> Future[None]:
-        """Return a future of a place. Whoever gives up waiting calls ``give_up`` with it."""
+        """Return a future of a slot. A caller that stops waiting passes it to ``give_up``."""
         place: Future[None] = Future()
         with self._lock:
             queue = self._waiting.get(subject, ())
             if len(queue) >= self._limits.waiting_per_subject:
-                raise MediaBusy(f"{subject} has too many fetches under way")
+                raise MediaBusy(f"{subject} has too many running fetches")
             if not queue and self._is_free(subject):
                 self._occupy(subject)
                 place.set_result(None)
@@ -39,7 +39,7 @@ class Slots:
         return place
 
     def give_up(self, subject: str, place: Future[None]) -> None:
-        """Stop waiting; a place that came at the last moment goes to the next."""
+        """Stop waiting; a slot that was just assigned goes to the next caller."""
         if not place.cancel():
             self.release(subject)
             return
@@ -47,7 +47,7 @@ class Slots:
             self._waiting[subject].remove(place)
 
     def release(self, subject: str) -> None:
-        """Give a place back."""
+        """Release a slot."""
         with self._lock:
             self._taken[subject] -= 1
             if not self._taken[subject]:
@@ -58,7 +58,7 @@ class Slots:
 
     @property
     def under_way(self) -> int:
-        """How many places are taken."""
+        """Number of occupied slots."""
         with self._lock:
             return sum(self._taken.values())
 
@@ -70,7 +70,7 @@ class Slots:
         self._taken[subject] = self._taken.get(subject, 0) + 1
 
     def _next(self) -> list[Future[None]]:
-        """Return the places that can be given out now. Of several subjects, the one with the fewest comes first."""
+        """Return the slots that can be assigned now, to the subject with the fewest first."""
         ready: list[Future[None]] = []
         for subject in sorted(self._waiting, key=lambda name: self._taken.get(name, 0)):
             queue = self._waiting[subject]

@@ -1,4 +1,4 @@
-"""What goes into a fetch and what comes out of it."""
+"""Inputs and results of a fetch."""
 
 from __future__ import annotations
 
@@ -16,57 +16,57 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MediaLimits:
-    """What a host settles about sizes, times and numbers."""
+    """Limits of a host for sizes, times and numbers."""
 
     fetch_bytes: int = 32 * 1024 * 1024
-    """The largest body that is held in memory as a whole; who fetches may ask for less."""
+    """Largest body that is held in memory; callers may set a lower limit."""
     stream_bytes: int = 2 * 1024 * 1024 * 1024
-    """The largest body that passes through a stream or the proxy."""
+    """Largest body of a stream or the proxy."""
     header_bytes: int = 32 * 1024
-    """The largest head of an answer, with what may come before it and after the body."""
+    """Largest headers of a response, including interim responses and trailers."""
     fetch_seconds: float = 30.0
-    """How long a fetch may take from the first connection to the last byte, all redirects included."""
+    """Timeout of a fetch from the first connection to the last byte, including all redirects."""
     stream_seconds: float = 3600.0
     connect_seconds: float = 10.0
     idle_seconds: float = 15.0
-    """How long a server may send nothing."""
+    """Longest time without data from the server."""
     unread_seconds: float = 120.0
-    """How long a stream may go unread before its place can be given to another."""
+    """Longest time that a stream may stay unread before its slot can be reassigned."""
     redirects: int = 5
     flows_per_subject: int = 8
     waiting_per_subject: int = 64
-    """How many more may wait for one of those to end; what comes on top is turned away at once."""
+    """Maximum number of waiting fetches; further ones are refused immediately."""
     waiting_seconds: float = 10.0
     flows: int = 64
-    """Of all subjects together: each takes a thread while it reads."""
+    """For all subjects together; each fetch uses a thread while it reads."""
     chunk_bytes: int = 256 * 1024
     cache_bytes: int = 64 * 1024 * 1024
-    """Of one module's cache; 0 turns it off."""
+    """Size of one module's cache; 0 turns it off."""
     cached_bytes: int = 8 * 1024 * 1024
-    """The largest body that is kept."""
+    """Largest body that is cached."""
 
 
 def rules_of(view: RawView) -> tuple[AccessRule, ...]:
-    """Return the entries in force in a guard."""
+    """Return the rules in force in a guard."""
     return tuple(rule for link in view.allow_chain for rule in link.rules)
 
 
 class Asker(NamedTuple):
-    """The subject for which something is fetched, and on whose behalf. A tuple: nobody can change it meanwhile."""
+    """Subject and caller of a fetch. A tuple, so that it cannot change."""
 
     subject: Subject
     chain: tuple[str, ...]
     rules: tuple[AccessRule, ...]
-    """The entries in force for it: what they cover needs no approval."""
+    """Rules in force for it; targets they cover need no approval."""
     user_id: Any = None
     organization_id: Any = None
     session_key: Any = None
     view: RawView | None = None
-    """Of its guard, where it asked through one."""
+    """View of its guard, if it asked from inside one."""
 
     @classmethod
     def of_view(cls, view: tuple[Any, ...]) -> Asker:
-        """Return the subject that the core says is guarded where a door was called."""
+        """Return the subject that the core reports for a guarded caller."""
         raw = RawView(*view)
         kind, name = raw.actor
         subject = Subject(SubjectKind(kind), name)
@@ -82,18 +82,18 @@ class Asker(NamedTuple):
         organization_id: Any = None,
         session_key: Any = None,
     ) -> Asker:
-        """Return a module for which the host itself fetches, in a request of this user."""
+        """Return a module for which the host itself fetches, in an HTTP request of this user."""
         subject = Subject(SubjectKind.MODULE, name)
         return cls(subject, (str(subject),), tuple(rules), user_id, organization_id, session_key)
 
     @property
     def owner(self) -> tuple[object, ...]:
-        """Who may go on with what this asker began."""
+        """Identity that may continue a stream of this caller."""
         return (str(self.subject), self.user_id, self.organization_id, self.session_key)
 
     @property
     def module(self) -> str | None:
-        """The name of the module in whose data the cache lies: the innermost of the chain."""
+        """Name of the module whose data folder holds the cache: the innermost in the call chain."""
         for label in reversed(self.chain):
             kind, _, name = label.partition(":")
             if kind == SubjectKind.MODULE.value:
@@ -102,19 +102,19 @@ class Asker(NamedTuple):
 
 
 class MediaHead(NamedTuple):
-    """What an answer begins with."""
+    """Head of a response."""
 
     status: int
     headers: dict[str, str]
-    """Those that describe the content, with names in lower case; the others stay with the runtime."""
+    """Headers that describe the content, with names in lower case; the others stay with the runtime."""
     url: str
-    """Where it came from in the end, after redirects."""
+    """Final URL after redirects."""
     session_only: bool
-    """Part of the way is approved for this session only: what came is not to be kept."""
+    """Whether a hop is approved only for this session, so that the response must not be cached."""
 
 
 class MediaResult(NamedTuple):
-    """An answer as a whole."""
+    """A complete response."""
 
     status: int
     headers: dict[str, str]

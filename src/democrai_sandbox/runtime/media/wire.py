@@ -1,7 +1,7 @@
-"""One request over the guarded client: ``http.client``, which the guard checks by method and URL and again on the wire.
+"""One HTTP request with ``http.client``, which the guard checks by method and URL and again on the wire.
 
-It is in the standard library, so media need no further package, it decodes no content, and it blocks: it runs in
-threads of a pool, one step at a time. Every single wait for the server is bounded by what is left of the time.
+``http.client`` needs no further package and decodes no content. It blocks, so it runs in threads of a pool, one step at
+a time. Every wait for the server is limited by the remaining time.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 _USER_AGENT = "democrai-sandbox"
 _MISSING_LENGTH = -1
 _FIRST_FINAL = 200
-_TOO_LONG = "the fetch took too long"
+_TOO_LONG = "the fetch exceeded its timeout"
 
 
 class Bounds(NamedTuple):
-    """What one flow is held to, over all its hops."""
+    """Limits of one fetch, over all its hops."""
 
     deadline: float
     """On the monotonic clock."""
@@ -39,7 +39,7 @@ class Bounds(NamedTuple):
     header_bytes: int
 
     def wait(self, longest: float) -> float:
-        """Return how long the next wait may take."""
+        """Return the timeout of the next wait."""
         left = self.deadline - monotonic()
         if left <= 0:
             raise MediaTimeout(_TOO_LONG)
@@ -47,10 +47,10 @@ class Bounds(NamedTuple):
 
 
 class _Reader:
-    """Reads from the connection in steps of one ``recv``, each with its own bound in time.
+    """Reads from the connection in steps of one ``recv``, each with a timeout.
 
-    A plain file object waits anew for every byte that trickles in; by this one, lines end at the deadline too. What is
-    not body (heads, the lines between chunks, what follows them) is counted: it has a limit of its own.
+    A plain file object restarts its timeout for every byte; here, lines end at the deadline too. Bytes outside the body
+    (heads, chunk lines, trailers) count against a separate limit.
     """
 
     def __init__(self, sock: socket.socket, bounds: Bounds) -> None:
@@ -63,7 +63,7 @@ class _Reader:
         self._sock.settimeout(self._bounds.wait(self._bounds.idle))
 
     def readline(self, limit: int = -1) -> bytes:
-        """Return a line, which ends where the limit or the stream does."""
+        """Return a line, up to the limit or the end of the stream."""
         line = bytearray()
         while not line.endswith(b"\n") and (limit < 0 or len(line) < limit):
             self._arm()
@@ -79,13 +79,13 @@ class _Reader:
         return bytes(line)
 
     def read1(self, size: int = -1) -> bytes:
-        """Return what one ``recv`` brings."""
+        """Return the data of one ``recv``."""
         self._arm()
         data: bytes = self._file.read1(size)
         return data
 
     def read(self, size: int = -1) -> bytes:
-        """Return as many bytes as asked for: the line ends between chunks."""
+        """Return exactly the requested bytes, for the line ends between chunks."""
         data = bytearray()
         while size < 0 or len(data) < size:
             part = self.read1(size - len(data) if size >= 0 else -1)
@@ -95,15 +95,15 @@ class _Reader:
         return bytes(data)
 
     def flush(self) -> None:
-        """Do nothing: it is only read from."""
+        """Do nothing, because the file is only read."""
 
     def close(self) -> None:
-        """Let the connection go."""
+        """Close the connection."""
         self._file.close()
 
 
 class _Response(http.client.HTTPResponse):
-    """An answer that is read with bounds."""
+    """A response that is read with limits."""
 
     def __init__(self, sock: socket.socket, *args: Any, bounds: Bounds, **kwargs: Any) -> None:
         super().__init__(sock, *args, **kwargs)
@@ -112,10 +112,10 @@ class _Response(http.client.HTTPResponse):
 
 
 class Exchange:
-    """One request and its answer. ``begin`` and ``read`` block; ``abort`` ends them from another thread."""
+    """One HTTP request and its response. ``begin`` and ``read`` block; ``abort`` ends them from another thread."""
 
     def __init__(self, hop: Hop, method: str, headers: Mapping[str, str], bounds: Bounds, tls: ssl.SSLContext) -> None:
-        """Describe the request; nothing is connected yet."""
+        """Describe the HTTP request; nothing is connected yet."""
         self._hop, self._method, self._headers = hop, method, headers
         self._bounds, self._tls = bounds, tls
         self._response: http.client.HTTPResponse | None = None
@@ -125,13 +125,13 @@ class Exchange:
         self._length = _MISSING_LENGTH
 
     def begin(self) -> tuple[int, list[tuple[str, str]]]:
-        """Connect, ask, and return status and headers of the answer."""
+        """Connect, send the HTTP request, and return status and headers of the response."""
         try:
             response = self._ask()
         except SandboxError:
-            raise  # a denial of the guard's, or one of our own limits
+            raise  # a denial of the guard, or one of our own limits
         except TimeoutError as error:
-            raise self._late("no answer came in time") from error
+            raise self._late("the server did not answer in time") from error
         except (http.client.HTTPException, ConnectionResetError, BrokenPipeError) as error:
             raise self._broken(error) from error
         except OSError as error:
@@ -140,43 +140,43 @@ class Exchange:
             raise self._broken(error) from error
         self._response = response
         if response.status < _FIRST_FINAL:
-            raise self._broken(f"status {response.status} is no answer")
+            raise self._broken(f"status {response.status} is not a final response")
         if self._method != "HEAD" and response.length is not None:
             self._length = response.length
         return response.status, response.getheaders()
 
     def read(self, size: int) -> bytes:
-        """Return the next bytes of the body; none at its end."""
+        """Return the next bytes of the body; empty at its end."""
         if self._response is None or self._aborted:
-            raise MediaClosed("the fetch was ended")
+            raise MediaClosed("the fetch was canceled")
         try:
             data = self._response.read1(size)
         except SandboxError:
             raise
         except TimeoutError as error:
-            raise self._late(f"nothing came for {self._bounds.idle:g} seconds") from error
+            raise self._late(f"the server sent no data for {self._bounds.idle:g} seconds") from error
         except (http.client.HTTPException, OSError, ValueError, AttributeError) as error:
             raise self._broken(error) from error
         self._received += len(data)
         if not data and self._received < self._length:
-            raise self._broken(f"{self._received} of {self._length} bytes came")
+            raise self._broken(f"only {self._received} of {self._length} bytes arrived")
         return data
 
     @property
     def length(self) -> int | None:
-        """How long the body is going to be, if the server says so."""
+        """Announced length of the body; None if the server does not announce it."""
         return None if self._length == _MISSING_LENGTH else self._length
 
     def abort(self) -> None:
-        """End the exchange at once, whoever waits in it."""
+        """End the exchange immediately, even while a thread waits in it."""
         self._aborted = True
         if self._sock is not None:
             with suppress(OSError):
-                # Not the method of a TLS socket, which takes its state away from the thread that is using it.
+                # Not the method of a TLS socket, which removes state that another thread uses.
                 socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Let the connection go."""
+        """Close the connection."""
         self._aborted = True
         response, self._response = self._response, None
         for part in (response, self._sock):
@@ -186,7 +186,7 @@ class Exchange:
 
     def _ask(self) -> http.client.HTTPResponse:
         connection = self._connection()
-        # A connection that outlives this call keeps no place for a second request.
+        # Prevents a second HTTP request on this connection.
         connection.auto_open = 0
         connection.putrequest(self._method, self._hop.path, skip_accept_encoding=True)
         for name, value in self._all_headers().items():
@@ -195,7 +195,7 @@ class Exchange:
         self._sock = connection.sock
         if self._aborted:
             connection.close()
-            raise MediaClosed("the fetch was ended")
+            raise MediaClosed("the fetch was canceled")
         self._sock.settimeout(self._bounds.wait(self._bounds.idle))
         connection.endheaders()
         return connection.getresponse()
@@ -211,22 +211,22 @@ class Exchange:
         return connection
 
     def _all_headers(self) -> dict[str, str]:
-        # Identity: nothing is decoded here, so nothing can grow by being decoded.
+        # Identity: decoding could make the content larger than its limit.
         fixed = {"user-agent": _USER_AGENT, "accept-encoding": "identity", "connection": "close"}
         return {"accept": "*/*", **self._headers, **fixed}
 
     def _late(self, why: str) -> MediaError:
         over = monotonic() >= self._bounds.deadline
-        return MediaClosed("the fetch was ended") if self._aborted else MediaTimeout(_TOO_LONG if over else why)
+        return MediaClosed("the fetch was canceled") if self._aborted else MediaTimeout(_TOO_LONG if over else why)
 
     def _broken(self, error: object) -> MediaError:
         if self._aborted:
-            return MediaClosed("the fetch was ended")
-        return MediaBroken(f"the answer of {self._hop.site} is broken: {_described(error)}")
+            return MediaClosed("the fetch was canceled")
+        return MediaBroken(f"the response of {self._hop.site} is malformed: {_described(error)}")
 
     def _unreachable(self, error: OSError) -> MediaError:
         if self._aborted:
-            return MediaClosed("the fetch was ended")
+            return MediaClosed("the fetch was canceled")
         return MediaUnreachable(f"{self._hop.site} cannot be reached: {_described(error)}")
 
 

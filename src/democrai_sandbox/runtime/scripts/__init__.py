@@ -1,1 +1,1 @@
-"""One-off runs: a script in a process of its own with a guard in it, and programs that the kernel holds."""
+"""Single runs: a script in a separate guarded process, and programs confined by the kernel."""

@@ -1,4 +1,4 @@
-"""The process of a script from its first frame on: settle the guard, then run the file inside it as Python would."""
+"""Process of a script from its first frame on: configure the guard, then run the file inside it like Python does."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class _Section(NamedTuple):
 
 
 def settle_script(control: int, environment: str) -> tuple[Callable[..., int], tuple[Any, ...]]:
-    """Set the process up for whoever holds the other end of a descriptor; return what runs the script."""
+    """Set the process up for the parent at the other end of a descriptor; return the function that runs the script."""
     line = Line(control, _LARGEST)
     message = line.receive()
     if message is None:
@@ -57,11 +57,11 @@ def settle_script(control: int, environment: str) -> tuple[Callable[..., int], t
     if spec.no_exec:
         give_up_programs()
     guard = _settled(spec, line)
-    Control(line, Desk(line), Calls()).start()  # ends the process when nobody is left at the other end
+    Control(line, Desk(line), Calls()).start()  # ends the process when the parent is gone
     code = _compiled(spec.entry)
     sys.argv = [spec.entry, *arguments]
-    # Only where imports would not look there in vain, and not before the guard is settled: for that one, whatever is
-    # on the path is a library's.
+    # Only if the folder is readable, and only after the guard is configured: the guard treats all folders on the path
+    # at that time as library code.
     beside = spec.folder if spec.tells_accesses or _may_read(spec.folder, spec.access) else ""
     return _run, (guard, code, (spec.entry, beside), environment)
 
@@ -94,7 +94,7 @@ def _settled(spec: WorkerSpec, line: Line) -> Guard:
 
 
 def _compiled(file: str) -> CodeType:
-    """Compile the file, marked as the subject's own; what is wrong with it is said as Python says it."""
+    """Compile the file and mark it as the subject's code; report errors like Python does."""
     try:
         with open(file, "rb") as source:  # noqa: PTH123 - a text
             code = compile(source.read(), file, "exec", dont_inherit=True)
@@ -111,7 +111,7 @@ def _run(guard: Guard, code: CodeType, places: tuple[str, str], environment: str
 
 
 def _carried_out(code: CodeType, places: tuple[str, str], environment: str) -> int:
-    """Run the script and return its exit status. All of it inside the guard."""
+    """Run the script inside the guard and return its exit status."""
     try:
         if environment:
             for folder in [place for place in sys.path if place.startswith(f"{environment}/")]:
@@ -119,12 +119,12 @@ def _carried_out(code: CodeType, places: tuple[str, str], environment: str) -> i
         module = sys.modules["__main__"] = ModuleType("__main__")
         module.__file__, beside = places
         sys.path[:0] = filter(None, [beside])
-        exec(code, vars(module))  # noqa: S102 - that is what a script is for
+        exec(code, vars(module))  # noqa: S102 - running a script requires it
     except SystemExit as ending:
         return _status(ending.code)
     except KeyboardInterrupt:
         return _INTERRUPTED
-    except BaseException as error:  # noqa: BLE001 - whatever it is, the script has failed
+    except BaseException as error:  # noqa: BLE001 - any exception is a failure of the script
         _tell(error)
         return _FAILED
     return 0
@@ -138,7 +138,7 @@ def _status(code: object) -> int:
 
 
 def _tell(error: BaseException) -> None:
-    """Print what ended the script, without our own frame; below a denial, what would allow it."""
+    """Print the error that ended the script, without our own frame; below a denial, print its diagnostics."""
     trace = error.__traceback__
     error.__traceback__ = None if trace is None else trace.tb_next
     traceback.print_exception(error)

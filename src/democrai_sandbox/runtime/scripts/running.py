@@ -1,4 +1,4 @@
-"""Running a script or a program once: with the streams of whoever asks, until it ends or its time is over."""
+"""Single run of a script or a program: with the caller's streams, until it ends or its timeout expires."""
 
 from __future__ import annotations
 
@@ -32,30 +32,30 @@ _LARGEST = 64 * 1024 * 1024
 _NO_LANE = -1
 _GRACE = 2.0
 _INTERRUPTED, _BY_SIGNAL = 130, 128
-"""As shells tell it."""
+"""As in shells."""
 
 
 class Command(NamedTuple):
-    """What is started, with the standard streams of this process."""
+    """Command to start, with its standard streams."""
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]
     folder: str
     pass_fds: tuple[int, ...] = ()
     program: str = ""
-    """The file that is executed, if that is not the first word."""
+    """File to execute, if it is not the first word."""
     streams: tuple[int, int, int] = (0, 1, 2)
-    """The descriptors that are its standard input, output and error."""
+    """Descriptors of its standard input, output and error."""
 
 
 class Started(Protocol):
-    """A process that runs."""
+    """A running process."""
 
     ended: int
-    """A descriptor that is readable once it has ended."""
+    """Descriptor that becomes readable when it has ended."""
 
     def signal(self, number: int) -> None:
-        """Send it a signal, as long as it has not been collected."""
+        """Send it a signal, unless it has been reaped."""
         ...
 
     def collect(self) -> int:
@@ -64,32 +64,32 @@ class Started(Protocol):
 
 
 class Start(Protocol):
-    """How it is started: directly, or held by the kernel."""
+    """Starts a process, directly or confined by the kernel."""
 
     def __call__(self, command: Command) -> Started:
-        """Start it; ``OSError`` when it cannot be."""
+        """Start it; raise ``OSError`` if that fails."""
         ...
 
 
 class Listener(Protocol):
-    """Is told what the guard of a script has to say."""
+    """Receives the reports of a script's guard."""
 
     def notice(self, facts: list[Any]) -> None:
-        """Take down what it reaches for, if that is recorded."""
+        """Record an access, if the script is recorded."""
         ...
 
     def deny(self, denial: SandboxDenied) -> None:
-        """Take down a denial."""
+        """Record a denial."""
         ...
 
 
 class PlainStart:
-    """Starts a child of this process; nothing of the kernel's holds it."""
+    """Starts a child of this process, without confinement."""
 
     def __init__(self, command: Command) -> None:
-        """Start it in this process's group: what a terminal sends reaches it."""
+        """Start it in this process's group, so that terminal signals reach it."""
         stdin, stdout, stderr = command.streams
-        self._child = subprocess.Popen(  # noqa: S603 - a command of the person at the keyboard, and no shell
+        self._child = subprocess.Popen(  # noqa: S603 - a command of the user, without a shell
             command.argv,
             executable=command.program or None,
             env=dict(command.environment),
@@ -120,7 +120,7 @@ def run_script(
     timeout: float | None = None,
     streams: tuple[int, int, int] = (0, 1, 2),
 ) -> int:
-    """Run the script that ``spec`` has as its entry; return its exit status, or raise ``CallTimeout``."""
+    """Run the script that is the entry of ``spec``; return its exit status, or raise ``CallTimeout``."""
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
@@ -132,12 +132,12 @@ def run_script(
 
 
 def run_program(command: Command, *, start: Start, timeout: float | None = None) -> int:
-    """Run a program, and return its exit status; ``CallTimeout`` when its time is over."""
+    """Run a program and return its exit status; raise ``CallTimeout`` after the timeout."""
     return _waited(start(command), timeout, None)
 
 
 class _Hearing:
-    """Reads what a script's process says, until it has nothing more to say."""
+    """Reads the messages of a script's process until it closes the connection."""
 
     def __init__(self, link: socket.socket, listener: Listener) -> None:
         self._link = link
@@ -149,16 +149,16 @@ class _Hearing:
         return self._link.fileno()
 
     def hear(self) -> None:
-        """Take what is there."""
+        """Handle available messages."""
         size = self._link.recv_into(self._inbox.room)
         self.is_open = bool(size)
         for message in self._inbox.feed(size) if size else ():
             self._take(message)
 
     def _take(self, message: Any) -> None:
-        """Pass a message on. The process is the script's, and may say anything."""
+        """Handle a message. The process belongs to the script, and may send anything."""
         if type(message) is not list or len(message) != 2:  # noqa: PLR2004 - a kind and its facts
-            raise FrameError("a message that is none")
+            raise FrameError("a malformed message")
         kind, facts = message
         try:
             if kind == "noticed":
@@ -168,13 +168,13 @@ class _Hearing:
         except SandboxDenied as denial:
             self._listener.deny(denial)
         except (SandboxError, TypeError, ValueError) as error:
-            raise FrameError("a message that is none") from error
+            raise FrameError("a malformed message") from error
 
 
 def _waited(started: Started, timeout: float | None, hearing: _Hearing | None) -> int:
-    """Wait for the end; an interrupt is passed on, and the end waited for all the same.
+    """Wait for the end; pass an interrupt on, and keep waiting.
 
-    One that has the number of a signal is about this process, too: it is raised again afterwards.
+    An interrupt that carries a signal number also concerns this process, so it is raised again afterwards.
     """
     until = None if timeout is None else monotonic() + timeout
     interrupt: KeyboardInterrupt | None = None
@@ -197,23 +197,23 @@ def _waited(started: Started, timeout: float | None, hearing: _Hearing | None) -
         raise
     status = started.collect()
     if late:
-        raise CallTimeout(f"it took longer than {timeout:g} s, and was ended")
+        raise CallTimeout(f"it took longer than {timeout:g} s and was stopped")
     if interrupt is not None and interrupt.args:
         raise interrupt
     return _INTERRUPTED if interrupt is not None else status if status >= 0 else _BY_SIGNAL - status
 
 
 def _is_over(ended: int, hearing: _Hearing | None, until: float | None) -> bool:
-    """Wait until the process has ended, which is True, or its time is over."""
+    """Wait until the process has ended (True) or the deadline has passed (False)."""
     while True:
         heard: list[Any] = [hearing] if hearing is not None and hearing.is_open else []
         left = None if until is None else until - monotonic()
-        if left is not None and left <= 0:  # also when there is always something to hear
+        if left is not None and left <= 0:  # also while messages keep arriving
             return False
         ready, _, _ = select.select([ended, *heard], [], [], left)
         if not ready:
             return False
         if hearing in ready and hearing is not None:
             hearing.hear()
-        elif ended in ready:  # and nothing more was said
+        elif ended in ready:  # and no more messages are queued
             return True

@@ -1,4 +1,4 @@
-"""What runtimes keep in the database of the access-policy service: tasks, MCP servers, models, settings."""
+"""Data of the runtimes in the database of the access-policy service: tasks, MCP servers, models, settings."""
 
 from __future__ import annotations
 

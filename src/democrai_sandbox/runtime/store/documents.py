@@ -1,4 +1,4 @@
-"""Plain data to JSON text and back, within limits: what is stored was made by extensions and users."""
+"""Conversion of plain data to JSON and back, within limits, because extensions and users provide the data."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ LONGEST_TRACEBACK = 16_000
 
 
 def to_json(value: object, *, longest: int, pointer: str) -> str:
-    """Return JSON in ASCII; refuse what JSON does not know, and what is too long."""
+    """Return JSON in ASCII; refuse values that are not JSON, and texts that are too long."""
     try:
         text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidInputError.of(f"JSON cannot hold it: {error}", pointer=pointer) from None
+        raise InvalidInputError.of(f"the value cannot be stored as JSON: {error}", pointer=pointer) from None
     if len(text) > longest:
-        message = f"it takes {len(text)} characters of JSON, and at most {longest} are kept"
+        message = f"the value has {len(text)} characters of JSON; at most {longest} are allowed"
         raise InvalidInputError.of(message, pointer=pointer)
     return text
 
 
 def from_json(text: str) -> Any:
-    """Return what was stored; None for the empty text."""
+    """Return the stored value; None for the empty text."""
     return json.loads(text) if text else None
 
 
 def progress_to_json(progress: Progress) -> str:
-    """Return the JSON of a progress; its message is cut, because it is only shown."""
+    """Return the JSON of a progress; its message is cut, because it is only displayed."""
     fraction: object = progress.fraction
     message: object = progress.message
     if fraction is not None and not (type(fraction) in (int, float) and 0 <= progress.fraction <= 1):  # type: ignore[operator]
@@ -59,7 +59,7 @@ def failure_to_json(failure: Failure) -> str:
 
 
 def checked_name(value: object, pointer: str) -> str:
-    """Return a name that can be stored and shown, or refuse it."""
+    """Return a name that can be stored and displayed, or refuse it."""
     if type(value) is not str or not value or len(value) > LONGEST_NAME:
         raise InvalidInputError.of(f"expected a text of 1 to {LONGEST_NAME} characters", pointer=pointer)
     return value

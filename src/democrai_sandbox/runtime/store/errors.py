@@ -1,4 +1,4 @@
-"""What can be wrong with a question to the runtime's store, besides the database being away."""
+"""Errors of the runtime's store, besides an unavailable database."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ __all__ = ["EntryConfigured", "EntryExists", "EntryUnknown", "TaskUnknown"]
 
 
 class EntryUnknown(SandboxError, LookupError):  # noqa: N818 - it says what happened
-    """The registry has no entry of this name."""
+    """The registry has no entry with this name."""
 
     code = "runtime_entry_unknown"
 
 
 class EntryExists(SandboxError, ValueError):  # noqa: N818 - it says what happened
-    """The registry has an entry of this name already."""
+    """The registry already has an entry with this name."""
 
     code = "runtime_entry_exists"
 

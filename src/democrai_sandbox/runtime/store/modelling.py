@@ -1,7 +1,7 @@
-"""Models that administrators add while the host runs: their settings, and their keys as they were sealed.
+"""Models that administrators add while the host runs: their settings, and their sealed keys.
 
-What the settings mean is for the host to check; here they are plain data. Each change is in the audit, in the same
-transaction: who made it, and which settings it was about, without values.
+The host validates the settings; here they are plain data. Each change is recorded in the audit log, in the same
+transaction, with the actor and the changed keys, without values.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _KEY = "api_key"
 
 
 class StoredModel(NamedTuple):
-    """A model of the database."""
+    """A model in the database."""
 
     name: str
     settings: Mapping[str, Any]
@@ -36,11 +36,11 @@ class StoredModel(NamedTuple):
 
 
 def add(connection: Connection, made: Callable[[], StoredModel], now: datetime, actor: str = SYSTEM) -> StoredModel:
-    """Add what ``made`` returns, which seals a key in its turn; raises ``EntryExists``."""
+    """Add the model that ``made`` returns, which may seal a key; raises ``EntryExists``."""
     ledger = Ledger(connection)
     model = made()
     if _row(connection, model.name) is not None:
-        raise EntryExists(f"there is a model {model.name} already")
+        raise EntryExists(f"model {model.name} already exists")
     name = checked_name(model.name, "/name")
     connection.execute(insert(models), {"name": name, **_columns(model), "created_at": now, "updated_at": now})
     close_with(ledger, note(actor, f"model:{name}", "model_added", keys=_named(model)), now)
@@ -54,7 +54,7 @@ def change(
     now: datetime,
     actor: str = SYSTEM,
 ) -> StoredModel:
-    """Store what ``changed`` makes of a model, whose name stays; raises ``EntryUnknown``."""
+    """Store the model that ``changed`` returns, under the same name; raises ``EntryUnknown``."""
     ledger = Ledger(connection)
     before = get(connection, name)
     after = changed(before)._replace(name=name)
@@ -64,7 +64,7 @@ def change(
 
 
 def remove(connection: Connection, name: str, now: datetime, actor: str = SYSTEM) -> StoredModel:
-    """Remove a model with its key, and return what it was; raises ``EntryUnknown``."""
+    """Remove and return a model with its key; raises ``EntryUnknown``."""
     ledger = Ledger(connection)
     before = get(connection, name)
     connection.execute(delete(models).where(models.c.name == name))
@@ -76,7 +76,7 @@ def get(connection: Connection, name: str) -> StoredModel:
     """Return one model; raises ``EntryUnknown``."""
     row = _row(connection, name)
     if row is None:
-        raise EntryUnknown(f"there is no model {name} in the database")
+        raise EntryUnknown(f"model {name} is not in the database")
     return _model(row)
 
 
@@ -86,7 +86,7 @@ def listed(connection: Connection) -> tuple[StoredModel, ...]:
 
 
 def replace_keys(connection: Connection, reseal: Callable[[StoredModel], bytes | None]) -> int:
-    """Exchange the sealed keys for which ``reseal`` gives another; return how many."""
+    """Replace the sealed keys for which ``reseal`` returns another; return their number."""
     found = [(model, reseal(model)) for model in listed(connection) if model.sealed_key]
     changed = [
         {"its_name": model.name, "old": model.sealed_key, "new": new}

@@ -1,6 +1,6 @@
-"""Entries that administrators make: MCP servers, and the stored configuration of engines and extractors.
+"""Entries by administrators: MCP servers, and the stored configuration of engines and extractors.
 
-Each change is in the audit, in the same transaction: who made it, and what it was about, without values.
+Each change is recorded in the audit log, in the same transaction, with the actor and the changed keys, without values.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _KINDS = ("engine", "extractor")
 
 
 class Configured(NamedTuple):
-    """Entries of the host's configuration. They replace those of the database, and are changed in its file only."""
+    """Entries of the host's configuration. They replace those of the database, and can only be changed in its file."""
 
     servers: Mapping[str, McpServer] = {}
     """By name."""
     settings: Mapping[str, Mapping[str, Any]] = {}
     """By subject, such as ``engine:whisper``."""
     models: frozenset[str] = frozenset()
-    """By name; those that the application brings itself are among them."""
+    """By name, including those that the application provides itself."""
 
     def check_model(self, name: str) -> None:
         """Refuse to change a model that the configuration or the application sets."""
@@ -61,7 +61,7 @@ class Configured(NamedTuple):
 
 
 def checked_server(entry: McpServer | Mapping[str, object]) -> McpServer:
-    """Return a server as the rules for manifests have it; all that is wrong with it is said at once."""
+    """Return a server validated like a manifest; all problems are reported together."""
     value = _written(entry) if isinstance(entry, McpServer) else entry
     return make_manifest(value, McpServer)
 
@@ -70,7 +70,7 @@ def add_server(connection: Connection, server: McpServer, now: datetime, actor: 
     """Add an entry; raises ``EntryExists``."""
     ledger = Ledger(connection)
     if connection.execute(select(mcp_servers.c.name).where(mcp_servers.c.name == server.name)).first() is not None:
-        raise EntryExists(f"there is an MCP server {server.name} already")
+        raise EntryExists(f"MCP server {server.name} already exists")
     connection.execute(insert(mcp_servers), {**_row(server), "created_at": now, "updated_at": now})
     close_with(ledger, note(actor, f"mcp:{server.name}", "mcp_server_added", **_about(server)), now)
     return server
@@ -79,9 +79,9 @@ def add_server(connection: Connection, server: McpServer, now: datetime, actor: 
 def update_server(
     connection: Connection, name: str, changes: Mapping[str, object], now: datetime, actor: str = SYSTEM
 ) -> McpServer:
-    """Change an entry; its name stays, because approvals are about it. Raises ``EntryUnknown``."""
+    """Change an entry, but not its name, because approvals refer to it. Raises ``EntryUnknown``."""
     if changes.get("name", name) != name:
-        raise InvalidInputError.of("an entry keeps its name: add another one", pointer="/name")
+        raise InvalidInputError.of("the name of an entry cannot change: add a new entry", pointer="/name")
     ledger = Ledger(connection)
     before = get_server(connection, name)
     server = make_manifest({**_written(before), **changes}, McpServer)
@@ -107,7 +107,7 @@ def get_server(connection: Connection, name: str) -> McpServer:
 
 
 def list_servers(connection: Connection) -> tuple[McpServer, ...]:
-    """Return all entries by name. One that somebody broke behind our back is told of and left out."""
+    """Return all entries by name. An invalid row is logged and omitted."""
     found = []
     for row in connection.execute(select(mcp_servers).order_by(mcp_servers.c.name)):
         try:
@@ -118,7 +118,7 @@ def list_servers(connection: Connection) -> tuple[McpServer, ...]:
 
 
 def get_settings(connection: Connection, kind: str, name: str) -> dict[str, Any]:
-    """Return the stored configuration; empty where there is none."""
+    """Return the stored configuration; empty if none is stored."""
     text = connection.execute(select(engine_settings.c.settings).where(*_same(kind, name))).scalar()
     value = from_json(text or "")
     return value if isinstance(value, dict) else {}
@@ -133,7 +133,7 @@ def change_settings(
     now: datetime,
     actor: str,
 ) -> dict[str, Any]:
-    """Store what ``changed`` makes of the present configuration, and return it; others cannot change it meanwhile."""
+    """Store and return the configuration that ``changed`` makes of the current one, atomically."""
     ledger = Ledger(connection)
     before = get_settings(connection, kind, name)
     after = _checked_settings(changed(dict(before)))
@@ -144,7 +144,7 @@ def change_settings(
 
 
 def note_install(connection: Connection, kind: str, name: str, now: datetime, actor: str) -> None:
-    """Write into the audit who had an engine or extractor installed."""
+    """Record in the audit log who started the installation of an engine or extractor."""
     close_with(Ledger(connection), note(actor, f"{kind}:{name}", "install_started"), now)
 
 
@@ -165,25 +165,25 @@ def _write_settings(
 
 
 def remove_settings(connection: Connection, kind: str, name: str) -> bool:
-    """Forget a configuration."""
+    """Remove a stored configuration."""
     return connection.execute(delete(engine_settings).where(*_same(kind, name))).rowcount == 1
 
 
 def close_with(ledger: Ledger, entry: Entry, now: datetime) -> None:
-    """Close the transaction with its audit record, and move the generation: every node looks then."""
+    """Close the transaction with its audit record, and increase the generation, so that every node reads the change."""
     ledger.next_generation()
     ledger.close([entry], now=now)
 
 
 def note(actor: str, subject: str, change: str, before: Mapping[str, Any] | None = None, **after: Any) -> Entry:
-    """Return the audit record of a change: by whom, of what, and which."""
+    """Return the audit record of a change: its actor, subject and kind."""
     text = f"{subject}: {change.replace('_', ' ')}"
     about = {"text": text, "subject": subject, "change": change, **after}
     return Entry(AuditAction.NOTED, actor, before=before, after=about)
 
 
 def _about(server: McpServer) -> dict[str, Any]:
-    """Return an entry for the audit. The query of a URL may hold a secret: only the target that is checked is kept."""
+    """Return an entry for the audit log. A URL query may contain a secret, so only the checked target is stored."""
     facts = {name: getattr(server, name) for name in ("enabled", "timeout_ms")}
     return {"transport": str(server.transport), "target": server.target, **facts}
 
@@ -209,4 +209,4 @@ def _server(row: Row[Any]) -> McpServer:
 
 
 def _unknown(name: str) -> EntryUnknown:
-    return EntryUnknown(f"there is no MCP server {name}")
+    return EntryUnknown(f"unknown MCP server {name}")

@@ -1,4 +1,4 @@
-"""When scheduled tasks are due. Whoever moves the time of the next one on has the present one: one node per period."""
+"""Due times of scheduled tasks. The node that advances the next time gets the current run: one node per period."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def ensure(connection: Connection, module: str, name: str, every: timedelta, now: datetime) -> datetime:
-    """Have a schedule; return when it is due next. The first time is one period from now.
+    """Create or update a schedule; return its next due time. The first one is one period from now.
 
-    One that is there keeps its time, so that restarts neither skip nor repeat a run, unless the period became shorter.
+    An existing schedule keeps its time, so that restarts neither skip nor repeat a run, unless the period became
+    shorter.
     """
     if not SHORTEST <= every <= LONGEST:
-        raise InvalidInputError.of(f"a period is from {SHORTEST} to {LONGEST} long, got {every}", pointer="/every")
+        raise InvalidInputError.of(f"expected a period from {SHORTEST} to {LONGEST}, got {every}", pointer="/every")
     row = connection.execute(select(schedules).where(*_same(module, name))).one_or_none()
     micros = every // _MICROSECOND
     if row is None:
@@ -42,10 +43,10 @@ def ensure(connection: Connection, module: str, name: str, every: timedelta, now
 
 
 def claim(connection: Connection, task: NewTask, due: datetime, now: datetime) -> tuple[bool, datetime]:
-    """Take the run that was due at a time and put its task down; return whether it was got, and the next time.
+    """Claim the run that was due at a time and store its task; return whether it was claimed, and the next time.
 
-    Nothing is started while the last run goes on, on whichever node: its period is left out. Periods that passed while
-    no node was there are one run, not many.
+    A period is skipped while the last run is still running on any node. Periods that passed while all nodes were down
+    become one run.
     """
     row = connection.execute(select(schedules).where(*_same(task.module, task.name))).one_or_none()
     if row is None or row.next_at != due or due > now:
@@ -67,7 +68,7 @@ def claim(connection: Connection, task: NewTask, due: datetime, now: datetime) -
 
 
 def next_time(connection: Connection, module: str, name: str) -> datetime | None:
-    """Return when a schedule is due; None where there is none."""
+    """Return the due time of a schedule; None if it does not exist."""
     found: datetime | None = connection.execute(select(schedules.c.next_at).where(*_same(module, name))).scalar()
     return found
 

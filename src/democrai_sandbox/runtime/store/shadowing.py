@@ -1,4 +1,4 @@
-"""Shadow runs: a candidate manifest beside the present one of a subject, and where the two would part."""
+"""Shadow runs: a trial of a candidate manifest of a subject, and the differences found."""
 
 from __future__ import annotations
 
@@ -24,72 +24,72 @@ if TYPE_CHECKING:
     from sqlalchemy import Row
 
 MOST_FINDINGS = 1000
-"""Of one run; a subject chooses what it asks for, so the rest is counted and not kept."""
+"""Maximum findings of one run; a subject controls its accesses, so the rest is only counted."""
 _MOST_RUNS = 100
 _MOST_ENDED = 20
-"""Runs of one subject that are kept after their end."""
+"""Ended runs that are kept per subject."""
 
 
 class ShadowEffect(StrEnum):
-    """What would change for an access if the candidate were in force."""
+    """Change for an access if the candidate were in force."""
 
     DENIED = "denied"
-    """It is allowed now, and would not be."""
+    """It is allowed now, and would be denied."""
     ALLOWED = "allowed"
-    """It is not allowed now, and would be."""
+    """It is denied now, and would be allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShadowRun:
-    """A candidate beside what a subject has."""
+    """A trial of a candidate manifest."""
 
     id: str
     subject: Subject
     candidate: str
-    """The text of the manifest."""
+    """Text of the manifest."""
     started_at: datetime
     started_by: str
     ended_at: datetime | None = None
     ended_by: str = ""
     other_denied: int = 0
-    """Accesses beyond the findings that are kept."""
+    """Accesses beyond the stored findings."""
     other_allowed: int = 0
 
     @property
     def is_running(self) -> bool:
-        """Whether it goes on."""
+        """Whether it is running."""
         return self.ended_at is None
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that a subject did or tried, about which the candidate says something else."""
+    """An access of a subject that the candidate decides differently."""
 
     effect: ShadowEffect
     resource_type: str
-    """That of a rule, or ``import``."""
+    """Resource type of a rule, or ``import``."""
     operation: str
     target: str
     count: int
     first_seen: datetime
     last_seen: datetime
     user_id: str = ""
-    """For whom, the last time."""
+    """User of the latest access."""
     chain: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:
-        """A text of fixed length for what it is about."""
+        """Hash of effect, resource type, operation and target."""
         about = [self.effect, self.resource_type, self.operation, self.target]
         return hashlib.sha256(json.dumps(about, ensure_ascii=False).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def start(connection: Connection, run: ShadowRun) -> None:
-    """Put a run down, and move the generation: every node looks then."""
+    """Store a run, and increase the generation, so that every node reads it."""
     ledger = Ledger(connection)
     same = (shadow_runs.c.kind == run.subject.kind.value, shadow_runs.c.name == run.subject.name)
     if connection.execute(select(shadow_runs.c.id).where(*same, shadow_runs.c.ended_at.is_(None))).first():
-        raise EntryExists(f"{run.subject} runs beside a candidate already: end that first")
+        raise EntryExists(f"{run.subject} already has a shadow run: end it first")
     _forget_old(connection, same)
     connection.execute(insert(shadow_runs), _columns(run))
     ledger.next_generation()
@@ -97,7 +97,7 @@ def start(connection: Connection, run: ShadowRun) -> None:
 
 
 def end(connection: Connection, run_id: str, actor: str, now: datetime) -> bool:
-    """End a run; False when it has ended before."""
+    """End a run; False if it has already ended."""
     ledger = Ledger(connection)
     run = find(connection, run_id)
     if not run.is_running:
@@ -109,14 +109,14 @@ def end(connection: Connection, run_id: str, actor: str, now: datetime) -> bool:
 
 
 def add(connection: Connection, run_id: str, findings: Iterable[Finding]) -> None:
-    """Add findings to those of a run. One that is over still takes what other nodes have not told yet."""
+    """Add findings to a run. An ended run still accepts late reports of other nodes."""
     if connection.execute(select(shadow_runs.c.id).where(shadow_runs.c.id == run_id)).first() is None:
-        return  # forgotten meanwhile
+        return  # removed meanwhile
     query = select(func.count()).select_from(shadow_findings).where(shadow_findings.c.run_id == run_id)
     room = MOST_FINDINGS - connection.execute(query).scalar_one()
     others = dict.fromkeys(ShadowEffect, 0)
     for finding in findings:
-        if not finding.target:  # what there was no room for before it came here
+        if not finding.target:  # counted without details before it was reported
             others[finding.effect] += finding.count
             continue
         if _counted(connection, run_id, finding):
@@ -138,7 +138,7 @@ def find(connection: Connection, run_id: str) -> ShadowRun:
     """Return one run; raises ``EntryUnknown``."""
     row = connection.execute(select(shadow_runs).where(shadow_runs.c.id == run_id)).one_or_none()
     if row is None:
-        raise EntryUnknown(f"there is no shadow run {run_id}")
+        raise EntryUnknown(f"unknown shadow run {run_id}")
     return _run(row)
 
 
@@ -158,7 +158,7 @@ def findings(connection: Connection, run_id: str) -> tuple[Finding, ...]:
 
 
 def counts(connection: Connection) -> dict[str, tuple[int, int]]:
-    """Return by run how many findings of either effect there are."""
+    """Return the number of findings of each effect, by run."""
     found: dict[str, tuple[int, int]] = {}
     about = (shadow_findings.c.run_id, shadow_findings.c.effect)
     for run_id, effect, number in connection.execute(select(*about, func.count()).group_by(*about)):
@@ -168,7 +168,7 @@ def counts(connection: Connection) -> dict[str, tuple[int, int]]:
 
 
 def _counted(connection: Connection, run_id: str, finding: Finding) -> bool:
-    """Add to a finding that is there; False when it is not."""
+    """Update an existing finding; False if it does not exist."""
     changed = {
         "count": shadow_findings.c["count"] + finding.count,
         "last_seen": finding.last_seen,
@@ -180,7 +180,7 @@ def _counted(connection: Connection, run_id: str, finding: Finding) -> bool:
 
 
 def _forget_old(connection: Connection, same: tuple[Any, ...]) -> None:
-    """Forget the oldest runs of a subject, so that there are never too many."""
+    """Remove the oldest runs of a subject, to limit their number."""
     query = select(shadow_runs.c.id).where(*same).order_by(shadow_runs.c.id.desc()).offset(_MOST_ENDED)
     old = connection.execute(query.limit(_MOST_RUNS)).scalars().all()
     if old:
@@ -241,6 +241,6 @@ def _finding_columns(run_id: str, finding: Finding) -> dict[str, Any]:
 def _finding(row: Row[Any]) -> Finding:
     effect, chain = ShadowEffect(row.effect), tuple(json.loads(row.chain))
     about = (effect, row.resource_type, row.operation, row.target)
-    # By its place: a row is a tuple, whose own ``count`` is another thing.
+    # By key: a row is a tuple, whose ``count`` is a method.
     times = row._mapping["count"]  # noqa: SLF001 - a documented name
     return Finding(*about, times, row.first_seen, row.last_seen, row.user_id, chain)

@@ -1,4 +1,4 @@
-"""The tables as this version of the code uses them. A migration makes them; a test compares the two."""
+"""Tables of this version of the code. Migrations create them; a test compares the two."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ tasks = Table(
     Column("session_key", AnyText, nullable=False),
     Column("scheduled", Integer, nullable=False),
     Column("state", Text, nullable=False),
-    # JSON that is plain ASCII, whatever it holds; the empty text where there is nothing.
+    # JSON in plain ASCII; empty if unset.
     Column("params", Text, nullable=False),
     Column("progress", Text, nullable=False),
     Column("result", Text, nullable=False),
@@ -98,7 +98,7 @@ models = Table(
     "runtime_models",
     metadata,
     Column("name", AnyText, primary_key=True),
-    # JSON that is plain ASCII, without the key.
+    # JSON in plain ASCII, without the key.
     Column("settings", Text, nullable=False),
     # Encrypted with the key ring, and bound to the name and the endpoint.
     Column("api_key", LargeBinary),
@@ -113,13 +113,13 @@ shadow_runs = Table(
     Column("id", AnyText, primary_key=True),
     Column("kind", Text, nullable=False),
     Column("name", AnyText, nullable=False),
-    # The text of a manifest, as it was given.
+    # Text of a manifest, as it was given.
     Column("candidate", AnyText, nullable=False),
     Column("started_by", AnyText, nullable=False),
     Column("ended_by", AnyText, nullable=False),
     Column("started_at", Moment, nullable=False),
     Column("ended_at", Moment),
-    # What came after the last finding that is kept by itself.
+    # Counts beyond the stored findings.
     Column("other_denied", big_integer(), nullable=False),
     Column("other_allowed", big_integer(), nullable=False),
     _one_of("kind", ("module", "engine", "extractor")),
@@ -138,14 +138,14 @@ shadow_findings = Table(
     "runtime_shadow_findings",
     metadata,
     Column("run_id", AnyText, ForeignKey("runtime_shadow_runs.id"), primary_key=True),
-    # Of what the finding is about: targets are too long for an index.
+    # Hash of the finding's subject matter: targets are too long for an index.
     Column("digest", Text, primary_key=True),
     Column("effect", Text, nullable=False),
     Column("resource_type", AnyText, nullable=False),
     Column("operation", AnyText, nullable=False),
     Column("target", AnyText, nullable=False),
     Column("user_id", AnyText, nullable=False),
-    # JSON that is plain ASCII: the subjects, outermost first.
+    # JSON in plain ASCII: the subjects, outermost first.
     Column("chain", Text, nullable=False),
     Column("count", big_integer(), nullable=False),
     Column("first_seen", Moment, nullable=False),

@@ -1,4 +1,4 @@
-"""Tasks in the database: added, started, said to be alive, ended. Every change says which state it starts from."""
+"""Tasks in the database: added, started, kept alive, ended. Every change names the state it starts from."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Row
 
 LARGEST_PAGE = 1000
-_GONE = Failure("ProcessGone", "the process that had the task is gone")
+_GONE = Failure("ProcessGone", "the process that ran the task has ended")
 
 
 def add(connection: Connection, task: NewTask, now: datetime) -> None:
-    """Put a task down before anything of it runs."""
+    """Store a task before it runs."""
     connection.execute(insert(tasks), columns_of(task, now))
 
 
 def columns_of(task: NewTask, now: datetime) -> dict[str, Any]:
-    """Return the row of a new task, or refuse what cannot be stored."""
+    """Return the row of a new task, or refuse values that cannot be stored."""
     return {
         "id": checked_name(task.id, "/id"),
         "module": checked_name(task.module, "/module"),
@@ -59,7 +59,7 @@ def columns_of(task: NewTask, now: datetime) -> dict[str, Any]:
 
 
 def start(connection: Connection, task_id: str, node: str, now: datetime) -> bool:
-    """Say that a queued task of this node runs now; False when it was cancelled or taken for lost meanwhile."""
+    """Mark a queued task of this node as running; False if it was canceled or marked as lost meanwhile."""
     started = (
         update(tasks)
         .where(tasks.c.id == task_id, tasks.c.node == node, tasks.c.state == TaskState.QUEUED.value)
@@ -70,7 +70,7 @@ def start(connection: Connection, task_id: str, node: str, now: datetime) -> boo
 
 
 def say_progress(connection: Connection, task_id: str, node: str, progress: Progress, now: datetime) -> bool:
-    """Keep what a running task says about how far it is."""
+    """Store the progress of a running task."""
     said = (
         update(tasks)
         .where(tasks.c.id == task_id, tasks.c.node == node, tasks.c.state == TaskState.RUNNING.value)
@@ -89,12 +89,12 @@ def finish(
     result: Any = None,
     failure: Failure | None = None,
 ) -> bool:
-    """Say how a task of this node ended; False when it has ended already.
+    """Store the end of a task of this node; False if it has already ended.
 
-    One that was taken for lost, because its node was silent for too long, and ends after all, has ended as it says.
+    A task that was marked as lost because its node was silent for too long can still end.
     """
     if not state.is_final:
-        raise InvalidInputError.of(f"{state.value} is no end of a task", pointer="/state")
+        raise InvalidInputError.of(f"{state.value} is not a final state of a task", pointer="/state")
     values: dict[str, Any] = {"state": state.value, "finished_at": now}
     values["failure"] = "" if failure is None else failure_to_json(failure)
     if state is TaskState.DONE:
@@ -105,13 +105,13 @@ def finish(
 
 
 def request_cancel(connection: Connection, task_id: str) -> bool:
-    """Ask whichever node has a task to end it; False when it has ended."""
+    """Request the cancellation of a task on its node; False if it has ended."""
     asked = update(tasks).where(tasks.c.id == task_id, is_unfinished).values(cancel_requested=1)
     return connection.execute(asked).rowcount == 1
 
 
 def beat(connection: Connection, node: str, now: datetime) -> tuple[str, ...]:
-    """Say that this node lives, with all of its tasks; return the ids of those that somebody wants to end."""
+    """Store the heartbeat of this node and its tasks; return the ids of tasks with a cancellation request."""
     mine = (tasks.c.node == node) & is_unfinished
     connection.execute(update(tasks).where(mine).values(heartbeat_at=now))
     wanted = select(tasks.c.id).where(mine, tasks.c.cancel_requested == 1)
@@ -119,12 +119,12 @@ def beat(connection: Connection, node: str, now: datetime) -> tuple[str, ...]:
 
 
 def is_any_gone(connection: Connection, silent_since: datetime, node: str) -> bool:
-    """Tell whether there is something to mark as lost: asked often, and mostly there is not."""
+    """Return whether a task has to be marked as lost. A cheap check, because usually none has."""
     return connection.execute(select(tasks.c.id).where(_gone(silent_since, node)).limit(1)).first() is not None
 
 
 def mark_lost(connection: Connection, now: datetime, *, silent_since: datetime, node: str = "") -> tuple[str, ...]:
-    """Mark the tasks of nodes that were silent for too long, and all of ``node``, which has just begun anew."""
+    """Mark the tasks of nodes that were silent for too long, and all of ``node``, which has just restarted, as lost."""
     lost = (
         update(tasks)
         .where(_gone(silent_since, node))
@@ -134,7 +134,7 @@ def mark_lost(connection: Connection, now: datetime, *, silent_since: datetime, 
 
 
 def retry(connection: Connection, task_id: str, node: str, now: datetime) -> bool:
-    """Queue a task again that failed, was cancelled or lost; the attempt is counted."""
+    """Queue a failed, canceled or lost task again, and increase its attempt counter."""
     again = (TaskState.FAILED.value, TaskState.CANCELLED.value, TaskState.LOST.value)
     fresh: dict[str, Any] = {"progress": progress_to_json(Progress()), "failure": "", "cancel_requested": 0}
     fresh |= {"started_at": None, "finished_at": None, "heartbeat_at": now}
@@ -150,14 +150,14 @@ def find(connection: Connection, task_id: str) -> Task:
     """Return one task; raises ``TaskUnknown``."""
     row = connection.execute(select(tasks).where(tasks.c.id == task_id)).one_or_none()
     if row is None:
-        raise TaskUnknown(f"there is no task {task_id}")
+        raise TaskUnknown(f"unknown task {task_id}")
     return to_task(row)
 
 
 def listed(connection: Connection, wanted: TaskFilter, limit: int, before: str) -> tuple[Task, ...]:
     """List tasks, the newest first; ``before`` is the id of the last one seen."""
     if type(limit) is not int or not 1 <= limit <= LARGEST_PAGE:
-        raise InvalidInputError.of(f"a page has 1 to {LARGEST_PAGE} items, got {limit!r}", pointer="/limit")
+        raise InvalidInputError.of(f"expected a page size from 1 to {LARGEST_PAGE}, got {limit!r}", pointer="/limit")
     query = select(tasks).order_by(tasks.c.id.desc()).limit(limit)
     for name in ("module", "name", "node", "user_id", "session_key"):
         if value := getattr(wanted, name):
@@ -172,13 +172,13 @@ def listed(connection: Connection, wanted: TaskFilter, limit: int, before: str) 
 
 
 def counts(connection: Connection) -> dict[TaskState, int]:
-    """Count the tasks that are kept, by state; every state is there."""
+    """Count the stored tasks by state; all states are included."""
     found = connection.execute(select(tasks.c.state, func.count()).group_by(tasks.c.state))
     return {**dict.fromkeys(TaskState, 0), **{TaskState(state): number for state, number in found}}
 
 
 def prune(connection: Connection, before: datetime) -> int:
-    """Forget tasks that ended before a time; return how many."""
+    """Delete tasks that ended before a time; return their number."""
     return connection.execute(delete(tasks).where(tasks.c.finished_at < before)).rowcount
 
 
@@ -188,7 +188,7 @@ def _gone(silent_since: datetime, node: str) -> ColumnElement[bool]:
 
 
 def to_task(row: Row[Any]) -> Task:
-    """Return the value of a row."""
+    """Return the task of a row."""
     failure = from_json(row.failure)
     return Task(
         id=row.id,

@@ -1,4 +1,4 @@
-"""What the runtime's store keeps, as immutable values."""
+"""Immutable values of the runtime's store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class TaskState(StrEnum):
-    """How far a task has come."""
+    """State of a task."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -19,11 +19,11 @@ class TaskState(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     LOST = "lost"
-    """The process that had it is gone; what it had said until then is kept."""
+    """The process that ran it has ended; its progress is kept."""
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing more will happen to the task by itself."""
+        """Whether the task has ended."""
         return self not in UNFINISHED
 
 
@@ -31,7 +31,7 @@ UNFINISHED = (TaskState.QUEUED, TaskState.RUNNING)
 
 
 class TaskOrigin(NamedTuple):
-    """On whose behalf a task runs. A scheduled one has no session."""
+    """Caller of a task. A scheduled task has no session."""
 
     user_id: str = ""
     organization_id: str = ""
@@ -43,39 +43,39 @@ NOBODY = TaskOrigin()
 
 
 class Progress(NamedTuple):
-    """What a task last said about how far it is."""
+    """Latest progress report of a task."""
 
     fraction: float | None = None
-    """From 0 to 1; None where it cannot tell."""
+    """From 0 to 1; None if unknown."""
     message: str = ""
 
 
 class Failure(NamedTuple):
-    """Why a task came to nothing."""
+    """Reason why a task failed."""
 
     type: str
     message: str
     traceback: str = ""
     denial: str = ""
-    """The code of a denial, such as ``sandbox_filesystem_denied``; empty for every other failure."""
+    """Code of a denial, such as ``sandbox_filesystem_denied``; empty for every other failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewTask:
-    """A task that is to run on a node."""
+    """A task to run on a node."""
 
     id: str
     module: str
     name: str
     node: str
     params: Any = None
-    """Plain data that JSON can hold."""
+    """Plain JSON data."""
     origin: TaskOrigin = NOBODY
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """The record of a task."""
+    """Stored record of a task."""
 
     id: str
     module: str
@@ -97,7 +97,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class TaskFilter:
-    """Which tasks are wanted; what is empty excludes none."""
+    """Filter for tasks; empty fields match all."""
 
     module: str = ""
     name: str = ""

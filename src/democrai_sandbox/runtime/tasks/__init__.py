@@ -1,4 +1,4 @@
-"""Tasks of modules: started by requests or by a schedule, run under the module's guard, recorded in the store."""
+"""Tasks of modules: started by calls or by a schedule, run under the module's guard, recorded in the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one thread that asks the store for a loop: in order, and without holding the loop up while it waits."""
+"""Thread that runs store operations for a loop: in order, without blocking the loop."""
 
 from __future__ import annotations
 
@@ -22,35 +22,34 @@ _LONGEST_PAUSE = 5.0
 
 
 class Clerk:
-    """Does what is asked of it one after the other."""
+    """Runs operations one after the other."""
 
     def __init__(self) -> None:
-        """Begin with nothing to do."""
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
 
     def start(self) -> None:
-        """Begin to work; done outside any guard."""
+        """Start the thread, outside any guard."""
         Worker("runtime-tasks", self._work).start()
 
     def stop(self) -> None:
-        """End after what was asked before."""
+        """Stop after all earlier operations."""
         self._jobs.put(None)
 
     async def have(self, act: Callable[..., T], *args: Any, **named: Any) -> T:
-        """Return what the store says, or raise what it raises."""
+        """Return the result of a store operation, or raise its error."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         self._jobs.put(lambda: _do(loop, future, partial(act, *args, **named)))
         return await future
 
     async def insist(self, act: Callable[..., T], *args: Any, **named: Any) -> T:
-        """Do the same, again and again while the store is away: for what must not be lost."""
+        """Run an operation, and retry while the store is down, for data that must not be lost."""
         pause = 0.1
         while True:
             try:
                 return await self.have(act, *args, **named)
             except StoreUnavailable as error:
-                _log.warning("the store is away, a task waits for it: %s", error.__cause__ or error)
+                _log.warning("the store is down; a task waits for it: %s", error.__cause__ or error)
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
 
@@ -64,9 +63,9 @@ def _do(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any], act: Calla
     result, error = None, None
     try:
         result = act()
-    except Exception as raised:  # noqa: BLE001 - it belongs to whoever waits
+    except Exception as raised:  # noqa: BLE001 - raised in the waiting caller
         error = raised
-    with suppress(RuntimeError):  # that loop is closed
+    with suppress(RuntimeError):  # the loop is closed
         loop.call_soon_threadsafe(_settle, future, result, error)
 
 

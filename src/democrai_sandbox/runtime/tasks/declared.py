@@ -1,4 +1,4 @@
-"""The tasks that modules declare, and jobs made of them: what is asked for is checked here, before it is recorded."""
+"""Declared tasks of modules, and jobs made from them: arguments are checked here, before they are recorded."""
 
 from __future__ import annotations
 
@@ -19,21 +19,20 @@ if TYPE_CHECKING:
 
 
 class Declared:
-    """Which tasks there are, with the time that each may take."""
+    """Declared tasks with their timeouts."""
 
     def __init__(self, settings: TaskSettings) -> None:
-        """Begin with none."""
         self._settings = settings
         self._timeouts: dict[tuple[str, str], float | None] = {}
 
     def add(self, module: str, name: str, timeout: float | None) -> None:
-        """Know a task; None for the usual time."""
+        """Register a task; None for the default timeout."""
         self._check_timeout(timeout)
         subject_of(module, checked_name(name, "/name"))
         self._timeouts[module, name] = timeout
 
     def remove(self, module: str) -> None:
-        """Know nothing of a module any more."""
+        """Remove all tasks of a module."""
         self._timeouts = {key: value for key, value in self._timeouts.items() if key[0] != module}
 
     def job(
@@ -47,7 +46,7 @@ class Declared:
         task_id: str = "",
         scheduled: bool = False,
     ) -> Job:
-        """Return a task that can be run, or refuse what was asked for."""
+        """Return a task that can run, or refuse the arguments."""
         if type(params) is not dict:
             raise InvalidInputError.of(f"expected an object, got {type(params).__name__}", pointer="/params")
         if (module, name) not in self._timeouts:
@@ -57,14 +56,14 @@ class Declared:
         self._check_timeout(timeout)
         seconds = timeout or self._timeouts[module, name] or self._settings.timeout
         task_id = task_id or new_id()
-        # Neither role nor access level: a task keeps user, organization and session, and decides about nothing.
+        # Without role and access level: a task keeps user, organization and session, but cannot decide requests.
         serving = Caller(caller.user_id, caller.organization_id, caller.session_key, task_id=task_id)
         return Job(task_id, module, name, params, serving, seconds, scheduled)
 
     def _check_timeout(self, timeout: float | None) -> None:
         longest = self._settings.longest_timeout
         if timeout is not None and (type(timeout) not in (int, float) or not 0 < timeout <= longest):
-            raise InvalidInputError.of(f"expected a number above 0 and up to {longest:g}", pointer="/timeout")
+            raise InvalidInputError.of(f"expected a number greater than 0 and at most {longest:g}", pointer="/timeout")
 
 
 def period(every: float) -> timedelta:
@@ -74,5 +73,5 @@ def period(every: float) -> timedelta:
     except (OverflowError, ValueError):
         found = timedelta(0)
     if not SHORTEST <= found <= LONGEST:
-        raise InvalidInputError.of(f"expected seconds, for a period from {SHORTEST} to {LONGEST}", pointer="/every")
+        raise InvalidInputError.of(f"expected a period in seconds, from {SHORTEST} to {LONGEST}", pointer="/every")
     return found

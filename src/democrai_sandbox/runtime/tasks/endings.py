@@ -1,4 +1,4 @@
-"""How a task ended, as it is recorded."""
+"""Recorded end of a task."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 class Ending(NamedTuple):
-    """A final state, with the result or what went wrong."""
+    """Final state, with the result or the failure."""
 
     state: TaskState
     result: Any = None
@@ -26,11 +26,11 @@ class Ending(NamedTuple):
 
 
 def ending_of(job: Job, work: asyncio.Task[Any]) -> Ending:
-    """Return how the call of a task's function ended. A denial, a failure of its own and of ours are told apart."""
+    """Return the end of a task's call. Denials, failures of the task and failures of the runtime are distinguished."""
     if not work.done():
-        return cancelled(f"{job.reason}; it did not give in and was abandoned")
+        return cancelled(f"{job.reason}; it did not stop and was abandoned")
     if work.cancelled():
-        return cancelled(job.reason or "it cancelled itself")
+        return cancelled(job.reason or "it canceled itself")
     error = work.exception()
     if error is None:
         return Ending(TaskState.DONE, work.result())
@@ -38,18 +38,18 @@ def ending_of(job: Job, work: asyncio.Task[Any]) -> Ending:
 
 
 def failed(error: BaseException) -> Ending:
-    """Return the end of a task that came to an error."""
+    """Return the end of a task that raised an error."""
     return Ending(TaskState.FAILED, failure=_failure(error))
 
 
 def cancelled(reason: str) -> Ending:
-    """Return the end of a task that somebody ended."""
+    """Return the end of a canceled task."""
     return Ending(TaskState.CANCELLED, failure=Failure("Cancelled", reason))
 
 
 def unstorable(error: SandboxError) -> Ending:
-    """Return the end of a task whose result cannot be kept."""
-    return Ending(TaskState.FAILED, failure=Failure(type(error).__name__, f"the result cannot be kept: {error}"))
+    """Return the end of a task whose result cannot be stored."""
+    return Ending(TaskState.FAILED, failure=Failure(type(error).__name__, f"the result cannot be stored: {error}"))
 
 
 def _failure(error: BaseException) -> Failure:

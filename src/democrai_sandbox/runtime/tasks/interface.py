@@ -1,4 +1,4 @@
-"""What tasks need of the runtime of modules."""
+"""Interface that tasks need of the module runtime."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ class SurfaceRunner(Protocol):
         seconds: float | None = None,
         ancestors: SubjectChain = (),
     ) -> Any:
-        """Return plain data, or raise an error of the sandbox that says what the call came to."""
+        """Return plain data, or raise an error of the sandbox."""
         ...

@@ -1,4 +1,4 @@
-"""Tasks of this process: those that wait, in the order they came, and those that run, within limits for each module."""
+"""Tasks of this process: queued in order of arrival, and running, with limits per module."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 def subject_of(module: str, name: str) -> Subject:
-    """Return a task as it is named in chains; refuse a name that could not be."""
+    """Return the subject of a task for call chains; refuse an invalid name."""
     return Subject(SubjectKind.TASK, f"{module}.{name}")
 
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """A task that this process has."""
+    """A task of this process."""
 
     id: str
     module: str
@@ -37,19 +37,19 @@ class Job:
     scheduled: bool = False
     progress: Progress = Progress()  # noqa: RUF009 - an immutable tuple
     is_unsaid: bool = False
-    """Whether the store does not know the progress yet."""
+    """Whether the progress is not stored yet."""
     inner: asyncio.Task[Any] | None = None
     given_up: asyncio.Event | None = None
     reason: str = ""
-    """Why it is to end, once somebody wants that."""
+    """Reason for its cancellation; empty while none is requested."""
 
     @property
     def ancestors(self) -> tuple[Subject, ...]:
-        """What stands before the module in the chain: the module acts, and this says in which task."""
+        """Call chain above the module, which names the task in which the module acts."""
         return (subject_of(self.module, self.name),)
 
     def record(self, node: str) -> NewTask:
-        """Return what the store keeps from the beginning."""
+        """Return the initial record for the store."""
         origin = TaskOrigin(self.caller.user_id, self.caller.organization_id, self.caller.session_key, self.scheduled)
         return NewTask(self.id, self.module, self.name, node, self.params, origin)
 
@@ -58,7 +58,6 @@ class Jobs:
     """All tasks of this process. Used on one loop only."""
 
     def __init__(self, settings: TaskSettings) -> None:
-        """Begin with none."""
         self._settings = settings
         self._waiting: dict[str, deque[Job]] = {}
         self._reserved: Counter[str] = Counter()
@@ -66,49 +65,51 @@ class Jobs:
         self._known: dict[str, Job] = {}
 
     def __iter__(self) -> Iterator[Job]:
-        """Yield those that wait and those that run."""
+        """Yield queued and running tasks."""
         return iter(tuple(self._known.values()))
 
     def __len__(self) -> int:
-        """Count them."""
+        """Return the number of queued and running tasks."""
         return len(self._known)
 
     def get(self, task_id: str) -> Job | None:
-        """Return one that waits or runs here."""
+        """Return a queued or running task of this process."""
         return self._known.get(task_id)
 
     def module_of(self, task_id: str) -> str:
-        """Return the module of a task that waits or runs here; empty for any other."""
+        """Return the module of a queued or running task; empty for any other."""
         job = self._known.get(task_id)
         return "" if job is None else job.module
 
     def only_running(self, label: str) -> str:
-        """Return the id of the one task that runs here under a label like ``task:demo.nightly``; empty otherwise."""
+        """Return the id of the only running task with a label like ``task:demo.nightly``; empty otherwise."""
         found = [job.id for job in self if job.inner is not None and str(job.ancestors[0]) == label]
         return found[0] if len(found) == 1 else ""
 
     def reserve(self, module: str) -> None:
-        """Take a place for a task that is about to be recorded, or refuse it."""
+        """Reserve a queue slot for a task that is about to be recorded, or refuse it."""
         if not self.has_room(module):
-            raise TaskQueueFull(f"{self._settings.queued_per_module} tasks of module {module} wait already")
+            raise TaskQueueFull(
+                f"module {module} already has {self._settings.queued_per_module} queued tasks; try again later"
+            )
         self._reserved[module] += 1
 
     def has_room(self, module: str) -> bool:
-        """Tell whether one more may wait."""
+        """Return whether the queue of a module has a free slot."""
         waiting = len(self._waiting.get(module, ())) + self._reserved[module]
         return waiting < self._settings.queued_per_module
 
     def release(self, module: str) -> None:
-        """Give a place back."""
+        """Release a reserved slot."""
         self._reserved[module] -= 1
 
     def add(self, job: Job) -> None:
-        """Have a recorded task wait for its turn."""
+        """Queue a recorded task."""
         self._known[job.id] = job
         self._waiting.setdefault(job.module, deque()).append(job)
 
     def next(self) -> Job | None:
-        """Return the task that may run now, if there is one; modules take turns."""
+        """Return the next task that may run, or None; modules take turns."""
         if sum(self._running.values()) >= self._settings.in_all:
             return None
         for module in list(self._waiting):
@@ -116,13 +117,13 @@ class Jobs:
                 queue = self._waiting.pop(module)
                 job = queue.popleft()
                 if queue:
-                    self._waiting[module] = queue  # behind the others now
+                    self._waiting[module] = queue  # behind the other modules now
                 self._running[module] += 1
                 return job
         return None
 
     def withdraw(self, job: Job) -> bool:
-        """Take out a task that still waits; False when it runs."""
+        """Remove a task from the queue; False if it runs."""
         queue = self._waiting.get(job.module)
         if queue is None or job not in queue:
             return False
@@ -133,7 +134,7 @@ class Jobs:
         return True
 
     def done(self, job: Job) -> None:
-        """Forget a task that ran."""
+        """Remove a task that ran."""
         self._known.pop(job.id, None)
         self._running[job.module] -= 1
         if not self._running[job.module]:

@@ -1,4 +1,4 @@
-"""The runtime of tasks: recorded before they run, run within limits, ended and told of, whatever happens meanwhile."""
+"""Task runtime: tasks are recorded before they run, run within limits, and their end is always recorded."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _HOUR = timedelta(hours=1)
 
 
 class TaskRuntime:
-    """Runs the tasks of modules on the loop it is started on."""
+    """Runs the tasks of modules on the loop that starts it."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class TaskRuntime:
         settings: TaskSettings | None = None,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
-        """``node`` names this process among those that share the store: what runs under it is taken for its own."""
+        """Take the store and ``node``, the name of this process among those that share the store."""
         self._store = store
         self._run_surface = run_surface
         self._node = node
@@ -61,16 +61,16 @@ class TaskRuntime:
         self._saying: asyncio.TimerHandle | None = None
         self._pruned: datetime | None = None
         self._closing = False
-        # The loop shows what it is to call.
+        # The loop exposes its callbacks.
         self._say_now = hidden(self._say)
         self.note_from_afar = hidden(self.note_progress)
-        """``note_progress``, to be handed to the loop by other threads."""
+        """``note_progress`` for other threads, which pass it to the loop."""
         self.loop: asyncio.AbstractEventLoop | None = None
 
-    # ---- life
+    # ---- lifecycle
 
     async def start(self) -> tuple[str, ...]:
-        """Begin; return the ids of tasks that were running here or on a dead node, which are marked as lost."""
+        """Start; mark tasks that were running here or on a dead node as lost, and return their ids."""
         self.loop = asyncio.get_running_loop()
         self._closing = False
         self._clerk.start()
@@ -78,13 +78,13 @@ class TaskRuntime:
             self._store.mark_lost, silent_since=self._silent_since(), now=self._clock(), node=self._node
         )
         if lost:
-            _log.warning("tasks of a process that is gone are lost: %s", ", ".join(lost))
+            _log.warning("marked tasks of an ended process as lost: %s", ", ".join(lost))
         self._stay(self._keep_alive)
         self._stay(self._schedule.run)
         return lost
 
     async def stop(self) -> None:
-        """End what runs, mark what did not run, and wait until the store knows. May be called twice."""
+        """Cancel all tasks, and wait until the store has recorded them. May be called repeatedly."""
         if self.loop is None or self._closing:
             return
         self._closing = True
@@ -97,11 +97,11 @@ class TaskRuntime:
         if self._working:
             await asyncio.wait(tuple(self._working), timeout=patience)
         for task in tuple(self._working):
-            task.cancel()  # the store is away: its node's silence will tell
+            task.cancel()  # the store is down: the missing heartbeat marks the task as lost
         await asyncio.gather(*house, *self._working, return_exceptions=True)
         self._clerk.stop()
 
-    # ---- what the host and the SDK ask for
+    # ---- interface for the host and the SDK
 
     async def submit(
         self,
@@ -112,7 +112,7 @@ class TaskRuntime:
         *,
         timeout: float | None = None,  # noqa: ASYNC109 - the task's, not this call's
     ) -> str:
-        """Record a task and have it run; return its id. It runs for the caller, whose session it keeps."""
+        """Record a task and run it; return its id. It runs for the caller, and keeps the caller's session."""
         self._check_open()
         job = self._declared.job(module, name, params, caller, timeout=timeout)
         self.jobs.reserve(module)
@@ -124,18 +124,20 @@ class TaskRuntime:
         return job.id
 
     async def retry(self, task_id: str, caller: Caller) -> None:
-        """Run a task again that failed, was cancelled or lost, for the caller."""
+        """Run a failed, canceled or lost task again, for the caller."""
         self._check_open()
         task = await self.status(task_id)
         job = self._declared.job(task.module, task.name, task.params, caller, task_id=task_id)
         if not await self._clerk.have(self._store.retry_task, task_id, node=self._node, now=self._clock()):
-            raise InvalidInputError.of(f"task {task_id} is {task.state}: it is not run again", pointer="/id")
+            raise InvalidInputError.of(
+                f"task {task_id} is {task.state}: only failed, cancelled or lost tasks can run again", pointer="/id"
+            )
         self._enqueue(job)
 
-    async def cancel(self, task_id: str, reason: str = "it was cancelled") -> bool:
-        """Have a task ended, on whichever node it is; False when it has ended already."""
+    async def cancel(self, task_id: str, reason: str = "it was canceled") -> bool:
+        """Cancel a task on any node; False if it has already ended."""
         if not await self._clerk.have(self._store.request_cancel, task_id):
-            await self.status(task_id)  # says so if there is none
+            await self.status(task_id)  # raises TaskUnknown for an unknown id
             return False
         job = self.jobs.get(task_id)
         if job is not None:
@@ -143,7 +145,7 @@ class TaskRuntime:
         return True
 
     async def status(self, task_id: str) -> Task:
-        """Return what is known about a task; raises ``TaskUnknown``."""
+        """Return the record of a task; raises ``TaskUnknown``."""
         return await self._clerk.have(self._store.task, task_id)
 
     async def tasks(self, wanted: TaskFilter, *, limit: int = 100, before: str = "") -> tuple[Task, ...]:
@@ -151,7 +153,7 @@ class TaskRuntime:
         return await self._clerk.have(self._store.tasks, wanted, limit=limit, before=before)
 
     def note_progress(self, task_id: str, progress: Progress) -> None:
-        """Keep what a task says about how far it is. On the loop; written a little later, for many say it often."""
+        """Store the progress of a task. Call it on the loop; reports are written in batches."""
         job = self.jobs.get(task_id)
         if job is None or job.inner is None:
             return
@@ -160,18 +162,18 @@ class TaskRuntime:
             self._saying = self.loop.call_later(self._settings.progress_every, self._say_now, context=Context())
 
     def declare(self, module: str, name: str, *, every: float | None = None, timeout: float | None = None) -> None:
-        """Know a task of a module. With ``every`` it runs each so many seconds, once among all nodes, for nobody."""
+        """Register a task of a module. With ``every`` it also runs periodically, on one node, without a user."""
         entry = None if every is None else Entry(module, name, period(every))
         self._declared.add(module, name, timeout)
         if entry is not None:
             self._schedule.add(entry)
 
     def forget(self, module: str) -> None:
-        """Know nothing of a module any more; what runs goes on."""
+        """Remove the tasks of a module; running ones continue."""
         self._declared.remove(module)
         self._schedule.remove(module)
 
-    # ---- one task
+    # ---- single task
 
     def _enqueue(self, job: Job) -> None:
         self.jobs.add(job)
@@ -187,7 +189,7 @@ class TaskRuntime:
         try:
             try:
                 ending = await self._outcome(job)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the record must not say that it runs
+            except Exception as error:  # noqa: BLE001 - the record must not stay in the running state
                 ending = failed(error)
             await self._record(job, ending)
         finally:
@@ -196,7 +198,7 @@ class TaskRuntime:
 
     async def _outcome(self, job: Job) -> Ending:
         if not await self._clerk.insist(self._store.start_task, job.id, node=self._node, now=self._clock()):
-            return cancelled(job.reason or "it was cancelled before it ran")
+            return cancelled(job.reason or "it was canceled before it ran")
         if job.reason:
             return cancelled(job.reason)
         job.given_up = asyncio.Event()
@@ -210,7 +212,7 @@ class TaskRuntime:
         return ending_of(job, job.inner)
 
     async def _record(self, job: Job, ending: Ending) -> None:
-        """Write how it ended; a result that cannot be kept is a failure that can."""
+        """Record the end; a result that cannot be stored becomes a failure."""
         if job.is_unsaid:
             job.is_unsaid = False
             await self._clerk.insist(self._store.say_progress, job.id, job.progress, node=self._node, now=self._clock())
@@ -231,7 +233,7 @@ class TaskRuntime:
         )
 
     def _end(self, job: Job, reason: str) -> None:
-        """Have a task of this process ended: taken out of the queue, or cancelled and, if need be, abandoned."""
+        """Cancel a task of this process: remove it from the queue, or cancel and if necessary abandon it."""
         if job.reason:
             return
         job.reason = reason
@@ -241,10 +243,10 @@ class TaskRuntime:
             job.inner.cancel()
             self.loop.call_later(self._settings.patience, job.given_up.set, context=Context())
 
-    # ---- what goes on beside
+    # ---- background work
 
     def _stay(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Have something go on for as long as this does: guarded code finds every task of the loop, and cancels it."""
+        """Run background work and restart it when canceled: guarded code can cancel every task of the loop."""
 
         def again(ended: asyncio.Task[Any]) -> None:
             self._house.discard(ended)
@@ -256,7 +258,7 @@ class TaskRuntime:
         task.add_done_callback(hidden(again))
 
     async def _keep_alive(self) -> None:
-        """Say that this node lives, hear of cancellations, and look after the tasks of those that do not live."""
+        """Store the heartbeat of this node, handle cancellation requests, and mark tasks of dead nodes as lost."""
         while True:
             await asyncio.sleep(self._settings.heartbeat)
             try:
@@ -265,14 +267,14 @@ class TaskRuntime:
                 await self._clerk.have(self._store.mark_lost, silent_since=self._silent_since(), now=self._clock())
                 await self._prune()
             except StoreUnavailable as error:
-                _log.warning("this node cannot say that it lives: %s", error.__cause__ or error)
-            except Exception:  # noqa: BLE001 - whatever it is, the node goes on to live
-                _log.exception("looking after the tasks failed")
+                _log.warning("the heartbeat of this node could not be stored: %s", error.__cause__ or error)
+            except Exception:  # noqa: BLE001 - the heartbeat must continue
+                _log.exception("the task heartbeat failed")
 
     async def _beat(self) -> None:
         for task_id in await self._clerk.have(self._store.beat, node=self._node, now=self._clock()):
             if (job := self.jobs.get(task_id)) is not None:
-                self._end(job, "it was cancelled")
+                self._end(job, "it was canceled")
 
     async def _prune(self) -> None:
         now = self._clock()
@@ -288,7 +290,7 @@ class TaskRuntime:
                 self._spawn(self._say_one(job, job.progress))
 
     async def _say_one(self, job: Job, progress: Progress) -> None:
-        with suppress(StoreUnavailable):  # it will say something again
+        with suppress(StoreUnavailable):  # a later report replaces it
             await self._clerk.have(self._store.say_progress, job.id, progress, node=self._node, now=self._clock())
 
     async def _ensure(self, entry: Entry) -> datetime:
@@ -297,7 +299,7 @@ class TaskRuntime:
         )
 
     async def _claim(self, entry: Entry) -> datetime:
-        """Try to get the run of an entry that is due; leave it to another node when there is no room here."""
+        """Try to claim the run of a due entry; leave it to another node if the queue is full."""
         now = self._clock()
         if entry.due is None or not self.jobs.has_room(entry.module):
             return now + timedelta(seconds=1)
@@ -312,10 +314,10 @@ class TaskRuntime:
 
     def _check_open(self) -> None:
         if self.loop is None or self._closing:
-            raise RuntimeServiceFailed("tasks are not served: the runtime is not running")
+            raise RuntimeServiceFailed("tasks are not available: the runtime is not running")
 
     def _spawn(self, work: Coroutine[Any, Any, Any], kept: set[asyncio.Task[Any]] | None = None) -> asyncio.Task[Any]:
-        """Run something in a context of its own: whoever asked may be guarded, and the host's work is not."""
+        """Run a coroutine in a new context, because the caller may be guarded and the host's work is not."""
         task = asyncio.get_running_loop().create_task(work, context=Context())
         if kept is not None:
             kept.add(task)

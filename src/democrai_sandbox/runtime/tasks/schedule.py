@@ -1,4 +1,4 @@
-"""Tasks that run every so often: one node of all gets each run."""
+"""Periodic tasks: each run is claimed by one node."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Entry:
     name: str
     every: timedelta
     due: datetime | None = None
-    """None until the store was asked."""
+    """None until it was read from the store."""
 
 
 class Schedule:
-    """Sleeps until the next entry is due, and has it run. ``run`` is a task of the loop."""
+    """Sleeps until the next entry is due, and runs it. ``run`` is a task of the loop."""
 
     def __init__(
         self,
@@ -40,7 +40,10 @@ class Schedule:
         ensure: Callable[[Entry], Awaitable[datetime]],
         claim: Callable[[Entry], Awaitable[datetime]],
     ) -> None:
-        """``ensure`` has an entry in the store; ``claim`` tries to get its run. Both tell when it is due next."""
+        """Take ``ensure``, which stores an entry, and ``claim``, which tries to get its run.
+
+        Both return the next due time.
+        """
         self._clock = clock
         self._ensure = ensure
         self._claim = claim
@@ -48,17 +51,17 @@ class Schedule:
         self._changed = asyncio.Event()
 
     def add(self, entry: Entry) -> None:
-        """Have something run; the same task of a module takes the place of what was there."""
+        """Add an entry; replace one of the same task."""
         self._entries[entry.module, entry.name] = entry
         self._changed.set()
 
     def remove(self, module: str) -> None:
-        """Have nothing of a module run any more."""
+        """Remove all entries of a module."""
         for key in [key for key in self._entries if key[0] == module]:
             del self._entries[key]
 
     async def run(self) -> None:
-        """Go on until cancelled."""
+        """Run until canceled."""
         while True:
             pause = await self._step()
             self._changed.clear()
@@ -66,7 +69,7 @@ class Schedule:
                 await asyncio.wait_for(self._changed.wait(), pause)
 
     async def _step(self) -> float:
-        """Do what is due; return for how long there is nothing to do."""
+        """Run due entries; return the seconds until the next one."""
         for entry in tuple(self._entries.values()):
             try:
                 if entry.due is None:
@@ -75,7 +78,7 @@ class Schedule:
                     entry.due = await self._claim(entry)
             except StoreUnavailable:
                 return _PAUSE
-            except Exception:  # noqa: BLE001 - one entry is not another's affair
+            except Exception:  # noqa: BLE001 - one failing entry must not stop the others
                 _log.exception("the schedule of %s.%s failed", entry.module, entry.name)
                 entry.due = self._clock() + timedelta(seconds=_PAUSE)
         times = [entry.due for entry in self._entries.values() if entry.due is not None]

@@ -1,4 +1,4 @@
-"""The service behind ``sdk.tasks``: modules start, see and end tasks of their own, and of no other module."""
+"""Service behind ``sdk.tasks``: modules start, read and cancel their own tasks only."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _PATIENCE = 30.0
 
 
 class TaskService:
-    """Answers guarded code: on the host's loop with a future, on any other thread when the answer is there."""
+    """Answers guarded code: on the host's loop with a future, on any other thread after waiting."""
 
     def __init__(self, runtime: TaskRuntime) -> None:
-        """Work for a runtime of tasks."""
+        """Use this task runtime."""
         self._runtime = runtime
         self.promises = Promises("tasks", patience=_PATIENCE)
-        """Answers once it is open, on the host's loop."""
+        """Available after it is opened on the host's loop."""
 
     def services(self) -> dict[str, Callable[..., Any]]:
-        """Return what is to be installed as doors."""
+        """Return the services to install."""
         return {
             "tasks.start": self.start,
             "tasks.status": self.status,
@@ -45,7 +45,7 @@ class TaskService:
         }
 
     def start(self, view: RawView | None, name: object, params: object, timeout: object) -> Any:
-        """Start a task of the calling module, for whom the module is working; answers with its id."""
+        """Start a task of the calling module, on behalf of its caller; return its id."""
         module = _module_of(view, "tasks.start")
         if type(name) is not str:
             raise InvalidInputError.of(f"expected a text, got {type(name).__name__}", pointer="/name")
@@ -54,19 +54,19 @@ class TaskService:
         )
 
     def status(self, view: RawView | None, task_id: object) -> Any:
-        """Answer with what is known about a task of the calling module."""
+        """Return the record of a task of the calling module."""
         return self.promises.promise(self._shown(_module_of(view, "tasks.status"), task_id))
 
     def listed(self, view: RawView | None, name: object, states: object, limit: object) -> Any:
-        """Answer with the tasks of the calling module, the newest first."""
+        """Return the tasks of the calling module, the newest first."""
         return self.promises.promise(self._listed(_module_of(view, "tasks.list"), name, states, limit))
 
     def cancel(self, view: RawView | None, task_id: object) -> Any:
-        """Have a task of the calling module ended; answers whether there was something to end."""
+        """Cancel a task of the calling module; return False if it has already ended."""
         return self.promises.promise(self._cancel(_module_of(view, "tasks.cancel"), task_id))
 
     def progress(self, view: RawView | None, fraction: object, message: object) -> None:
-        """Keep what the task says in which this is called. Outside a task there is nobody to tell."""
+        """Store the progress of the calling task. Outside a task it has no effect."""
         said = Progress(fraction, message)  # type: ignore[arg-type] # checked by the next line
         progress_to_json(said)
         loop = self._runtime.loop
@@ -74,10 +74,10 @@ class TaskService:
             loop.call_soon_threadsafe(self._runtime.note_from_afar, task_id, said, context=Context())
 
     def _present(self, view: RawView) -> str:
-        """Return the id of the task in which something is called; empty outside any.
+        """Return the id of the calling task; empty outside a task.
 
-        Guarded code can pretend to be served for another task, but not for one of another module. A caller in a worker
-        process is known by the name in its chain, as long as only one task of that name runs.
+        Guarded code can claim another task of its module, but not one of another module. A caller in a worker is
+        identified by its call chain, if only one task with that name is running.
         """
         module = _module_of(view, "tasks.progress")
         caller = served()
@@ -85,14 +85,14 @@ class TaskService:
             return caller.task_id if self._runtime.jobs.module_of(caller.task_id) == module else ""
         return next((found for label in view.labels if (found := self._runtime.jobs.only_running(label))), "")
 
-    # ---- answers
+    # ---- results
 
     async def _own(self, module: str, task_id: object) -> Task:
         if type(task_id) is not str:
             raise InvalidInputError.of(f"expected a text, got {type(task_id).__name__}", pointer="/id")
         task = await self._runtime.status(task_id)
         if task.module != module:
-            raise TaskUnknown(f"there is no task {task_id}")
+            raise TaskUnknown(f"unknown task {task_id}")
         return task
 
     async def _shown(self, module: str, task_id: object) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class TaskService:
             raise InvalidInputError.of("expected a name and a list of states", pointer="/")
         known = tuple(state for state in TaskState if state.value in states)
         if len(known) != len(states):
-            raise InvalidInputError.of(f"a task is one of: {', '.join(TaskState)}", pointer="/states")
+            raise InvalidInputError.of(f"unknown state; expected some of: {', '.join(TaskState)}", pointer="/states")
         found = await self._runtime.tasks(TaskFilter(module=module, name=name, states=known), limit=limit)  # type: ignore[arg-type] # checked there
         return [shown(task) for task in found]
 
@@ -132,13 +132,13 @@ def shown(task: Task) -> dict[str, Any]:
 
 
 def _module_of(view: RawView | None, service: str) -> str:
-    """Return the module that a caller works for: the innermost of its chain.
+    """Return the module that a caller works for: the innermost in its call chain.
 
-    What was narrowed inside the module, such as a tool with declarations of its own, or an MCP server, gets no task
-    that runs with all that the module may do.
+    A narrowed subject inside the module, such as a tool with its own ``access`` list or an MCP server, cannot start
+    tasks, which have all rights of the module.
     """
     if view is None:
-        raise InvalidInputError.of("tasks are started by modules; the host has the runtime of tasks itself")
+        raise InvalidInputError.of("only modules can use this service: the host uses its task runtime directly")
     for kind, name, _, mode in reversed(view.links):
         if kind == SubjectKind.MODULE:
             return name
@@ -148,7 +148,7 @@ def _module_of(view: RawView | None, service: str) -> str:
 
 
 def _caller_of(view: RawView | None) -> Caller:
-    """Return for whom the caller works, by its guard: the request context can be pretended."""
+    """Return the caller's identity from its guard, because the request context can be forged."""
     if view is None:
         return Caller()
     names = ("user_id", "organization_id", "session_key")

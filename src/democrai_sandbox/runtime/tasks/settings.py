@@ -1,4 +1,4 @@
-"""What a host settles about tasks."""
+"""Settings of a host for tasks."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from datetime import timedelta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSettings:
-    """Limits and times; seconds where nothing else is said."""
+    """Limits and times, in seconds unless noted."""
 
     per_module: int = 4
-    """Tasks of one module that run at a time."""
+    """Maximum running tasks of one module."""
     in_all: int = 16
     queued_per_module: int = 100
-    """Tasks of one module that wait; what is more is refused."""
+    """Maximum queued tasks of one module; further ones are refused."""
     timeout: float = 3600.0
-    """For a task that names none."""
+    """Default timeout of a task."""
     longest_timeout: float = 86_400.0
     heartbeat: float = 5.0
     silent_after: float = 30.0
-    """A node that has said nothing for so long is taken for dead, and its tasks for lost."""
+    """A node without a heartbeat for this long is considered dead, and its tasks are lost."""
     patience: float = 5.0
-    """For a task that was cancelled to end."""
+    """Time for a canceled task to stop."""
     progress_every: float = 0.5
-    """What a task says about its progress is written no more often than this."""
+    """Minimum interval between stored progress reports of a task."""
     keep: timedelta = timedelta(days=30)
-    """How long the records of tasks that have ended are kept."""
+    """Retention of the records of ended tasks."""

@@ -1,4 +1,4 @@
-"""Worker processes: a subject in an interpreter of its own, with the same calls and the same errors as in process.
+"""Worker processes: a subject in a separate interpreter, with the same calls and errors as in the host's process.
 
-``pool`` is the host's side; ``main`` and what it imports is the worker's, and needs nothing but the standard library.
+``pool`` is the host's side. ``main`` and its imports are the worker's side, and need only the standard library.
 """

@@ -1,8 +1,8 @@
-"""The first file of a worker process: ``bootstrap.py <packages> <environment> <lane> <control>``.
+"""First file of a worker process: ``bootstrap.py <packages> <environment> <lane> <control>``.
 
-It runs before there is a guard, so it touches nothing that a subject can have written. The interpreter was started
-without ``site``: an environment's start-up files (``*.pth``, ``sitecustomize``) are run later, inside the guard. Of the
-host's packages only our own can be imported; all others are the environment's, in its own versions.
+It runs before a guard exists, so it reads nothing that a subject can have written. The interpreter starts without
+``site``: an environment's start-up files (``*.pth``, ``sitecustomize``) run later, inside the guard. Of the host's
+packages only our own can be imported; all others come from the environment, in its versions.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ class _Ours:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return where one of the packages is; what is inside it is found by its own path."""
+        """Return the spec of one of the packages; submodules are found through the package's own path."""
         return PathFinder.find_spec(name, [self._place], target) if path is None and name in self._names else None
 
 
 def prepare(packages: str, environment: str) -> None:
-    """Make this interpreter the environment's, as ``site`` would, but for running what lies in it."""
+    """Configure this interpreter for the environment like ``site``, but without running code from it."""
     if environment:
         sys.prefix = sys.exec_prefix = environment
         sys.executable = f"{environment}/bin/python"
         version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
         sys.path.append(f"{environment}/lib/{version}/site-packages")
-    # Ours comes before all others, so that no environment has one of its own; idna is taken where there is no other.
+    # Ours comes first, so that an environment cannot replace it; idna comes last, as a fallback.
     sys.meta_path.insert(0, _Ours(("democrai_sandbox",), packages))
     sys.meta_path.append(_Ours(("idna",), packages))
 
@@ -47,8 +47,8 @@ def main() -> None:
     packages, environment, lane, control = sys.argv[1:]
     del sys.argv[1:]
     prepare(packages, environment)
-    if int(lane) < 0:  # nothing is called in a script, it is run
-        from democrai_sandbox.runtime.scripts.main import settle_script  # noqa: PLC0415 - only now it can be found
+    if int(lane) < 0:  # a script is run, not called
+        from democrai_sandbox.runtime.scripts.main import settle_script  # noqa: PLC0415 - importable after prepare()
 
         run, doors = settle_script(int(control), environment)
         sys.exit(run(*doors))

@@ -1,8 +1,8 @@
-"""How much a worker may say of its own accord: so much a second, in the long run.
+"""Rate limit for messages that a worker sends without being asked.
 
-Answers to calls are not counted, because each was asked for. A worker that has used its budget up is read more slowly,
-which is all that code notices that waits for each answer. One that does not wait fills its socket meanwhile: a worker
-that has many messages waiting for a while floods, and is ended.
+Replies to calls are not counted. A worker that has used up its budget is read more slowly, which code that waits for
+each answer only notices as a delay. A worker that does not wait fills its socket: if many messages stay queued for a
+while, it is flooding and is stopped.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _BYTES_PER_VALUE = 32
-"""What a value costs besides its bytes: a small text can become very much."""
+"""Cost of a value besides its bytes: a small text can decode to many objects."""
 
 
 class Allowance(NamedTuple):
-    """What a worker may say, a second: messages, bytes, and what the host needs of its processor to hear them."""
+    """Limits of a worker per second: messages, bytes, and processor seconds that the host needs to handle them."""
 
     messages: float = 2_000
     bytes: float = 16 * 1024 * 1024
     seconds: float = 0.15
     burst: float = 5.0
-    """Seconds of all this that may be used at once."""
+    """Burst capacity, in seconds of these rates."""
     patience: float = 1.5
-    """Seconds for which it may have more waiting than this."""
+    """Seconds for which more than the following may be queued."""
     waiting_messages: int = 128
     waiting_bytes: int = 128 * 1024
 
 
 class Budget:
-    """The budget of one worker, over all its sockets."""
+    """Budget of one worker, over all its sockets."""
 
     def __init__(self, clock: Callable[[], float], allowance: Allowance, largest: int) -> None:
-        """Begin with a full one, which one of the largest frames does not use up."""
+        """Start with a full budget, large enough for one frame of the largest size."""
         self._clock = clock
         self.allowance = allowance
         self._rates = (allowance.messages, allowance.bytes, allowance.seconds)
@@ -53,7 +53,7 @@ class Budget:
         left[2] -= seconds
 
     def wait(self) -> float:
-        """Return how many seconds it takes until there is something left of everything; 0 when there is now."""
+        """Return the seconds until all parts of the budget are positive; 0 if they are now."""
         if min(self._left) > 0:
             return 0.0
         now = self._clock()
@@ -63,7 +63,7 @@ class Budget:
         return max(0.0, *(-left / rate for left, rate in zip(self._left, self._rates, strict=True)))
 
     def is_flooded(self, messages: int, size: int) -> bool:
-        """Tell whether too much has been waiting for too long, by what is waiting while nothing is left."""
+        """Return whether too much has been queued for too long. Call it only while the budget is used up."""
         if messages < self.allowance.waiting_messages and size < self.allowance.waiting_bytes:
             self._strained_since = None
             return False

@@ -1,4 +1,4 @@
-"""The calls that run in a worker: which one some code belongs to, whether it is cancelled, what it may stream."""
+"""Running calls of a worker: which call some code belongs to, cancellation, and stream credit."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.guard.views import RawView
 
-# The number alone: guarded code can read the variable, and is to find nothing behind it.
+# Only the number: guarded code can read the variable, so it must not reference an object.
 _present: ContextVar[int] = ContextVar("democrai_call", default=0)
 
 
 def present_number() -> int:
-    """Return the number of the call that some code says it belongs to; 0 for none. The host checks it."""
+    """Return the call number that the running code claims; 0 for none. The host verifies it."""
     number = _present.get()
     return number if type(number) is int else 0
 
 
-class StreamClosed(Exception):  # noqa: N818 - a signal, no error
-    """Nobody wants the rest of a stream."""
+class StreamClosed(Exception):  # noqa: N818 - a signal, not an error
+    """Signal that the rest of a stream is not wanted."""
 
 
 class Call:
@@ -34,7 +34,7 @@ class Call:
     cancelled = False
     task: asyncio.Task[Any] | None = None
     wanted: Callable[[], None] | None = None
-    """Wakes whoever waits for credit."""
+    """Wakes the generator that waits for credit."""
 
     def __init__(self, message: list[Any]) -> None:
         """Read the frame, which the host made."""
@@ -44,31 +44,30 @@ class Call:
 
 
 class Calls:
-    """All calls that have begun and not ended. Used by all threads."""
+    """All running calls. Used by all threads."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._running: dict[int, Call] = {}
         self._cancelled: set[int] = set()
         self._changing = threading.Lock()
 
     def begin(self, call: Call) -> None:
-        """Take a call in; what this thread or task does from now on belongs to it."""
+        """Add a call, and attribute the current thread or task to it."""
         with self._changing:
             self._running[call.number] = call
             call.cancelled = call.number in self._cancelled
         _present.set(call.number)
 
     def end(self, number: int) -> Call | None:
-        """Let it go, and return it."""
+        """Remove and return a call."""
         return self._running.pop(number, None)
 
     def get(self, number: int) -> Call | None:
-        """Return a call that is running."""
+        """Return a running call."""
         return self._running.get(number)
 
     def cancel(self, number: int) -> Call | None:
-        """Mark a call as cancelled and return it; one that comes only later is kept from running."""
+        """Mark a call as canceled and return it; a call that arrives later does not run."""
         with self._changing:
             call = self._running.get(number)
             if call is None:
@@ -78,12 +77,12 @@ class Calls:
             return call
 
     def forget(self, number: int) -> None:
-        """Forget a cancellation: the host knows that the call has ended."""
+        """Remove a cancellation, because the host knows that the call has ended."""
         with self._changing:
             self._cancelled.discard(number)
 
     def present(self, view: RawView | None) -> Call | None:
-        """Return the call that the code asking belongs to; what it may have put in the variable cannot mislead."""
+        """Return the call of the asking code, matched by identity, because the code can change the variable."""
         call = self._running.get(_present.get())
         if call is not None and _is_for(call, view):
             return call
@@ -98,16 +97,16 @@ def _is_for(call: Call, view: RawView | None) -> bool:
 
 
 class Credit:
-    """How many items of a stream the host is ready to take; for streams of plain generators, which wait for more."""
+    """Number of stream items that the host accepts; a plain generator waits here for more."""
 
     def __init__(self, call: Call) -> None:
-        """Begin with what the call came with."""
+        """Start with the credit of the call."""
         self._call = call
         self._more = threading.Semaphore(call.credit)
         call.wanted = self._more.release
 
     def take(self) -> None:
-        """Wait until one more item is wanted; ``StreamClosed`` when none will be."""
+        """Wait until one more item is wanted; raise ``StreamClosed`` if the call is canceled."""
         self._more.acquire()
         if self._call.cancelled:
             raise StreamClosed

@@ -1,4 +1,4 @@
-"""The process of a worker as the host holds it: started, talked to over two sockets, watched until it is gone."""
+"""Host side of a worker's process: started, connected over two sockets, watched until it ends."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from .interface import Host, Process, Starter, WorkerSpec
 
 _MOST_UNSENT = 1024 * 1024
-"""Bytes that may wait for a worker to read them, besides one frame."""
+"""Maximum bytes waiting for a worker to read them, besides one frame."""
 _LAST_WORDS = 0.2
-"""Seconds for a process that closed its sockets to end by itself, so that it can be told how it did."""
+"""Seconds that a process gets to exit after it closed its sockets, so that its exit code is known."""
 
 
 class Channel:
-    """One process. ``heard`` gets each message with its bytes and its number of values.
+    """One process. ``heard`` receives each message with its size in bytes and its number of values.
 
-    ``over`` gets why there will be no more, when the process is gone.
+    ``over`` receives the reason when the process has ended.
     """
 
     lane: Wire
@@ -39,7 +39,7 @@ class Channel:
     def __init__(
         self, spec: WorkerSpec, host: Host, heard: Callable[[Any, int, int], None], over: Callable[[WorkerFailed], None]
     ) -> None:
-        """Prepare; ``start`` starts it."""
+        """Prepare the channel; ``start`` starts the process."""
         self._spec = spec
         self._host = host
         self._loop = asyncio.get_running_loop()
@@ -50,7 +50,7 @@ class Channel:
         self.budget = Budget(self._loop.time, Allowance(), spec.largest_frame)
 
     async def start(self, starter: Starter) -> None:
-        """Start the process and say whom it is for. What it makes of that is heard later."""
+        """Start the process and send its specification. Its answer arrives later as a message."""
         spec = self._spec
         first = encode(["init", spec._replace(read_only=read_only_paths())._asdict(), list(self._host.services)])
         environment = environment_of(spec)
@@ -64,7 +64,7 @@ class Channel:
             lane.close()
             control.close()
             if isinstance(error, OSError):
-                raise WorkerFailed(spec.label, f"it could not be started: {error}") from error
+                raise WorkerFailed(spec.label, f"the worker could not be started: {error}") from error
             raise
         finally:
             far_lane.close()
@@ -84,37 +84,37 @@ class Channel:
         self._watching = self._loop.create_task(self._watch(self._process))
 
     def tell(self, message: list[Any]) -> None:
-        """Send something that must not wait for what runs on the lane."""
+        """Send a message that must not wait for the code that runs on the lane."""
         self.control.write(encode(message, largest=self._spec.largest_frame))
         if self.control.unsent > _MOST_UNSENT + self._spec.largest_frame:
-            self.end("it does not read what it is sent", WorkerFailed)
+            self.end("the worker does not read its messages", WorkerFailed)
 
     def end(self, why: str, kind: type[WorkerFailed] = WorkerCrashed) -> None:
-        """End the process now, for a reason; the first reason counts."""
+        """Kill the process for a reason; the first reason counts."""
         if not self._why:
             self._why, self._error = why, kind
         self._process.kill()
 
     async def stop(self) -> None:
-        """Have the process end: by itself if it does so soon."""
-        self._why = self._why or "it was stopped"
+        """Stop the process: ask it first, then kill it after the grace period."""
+        self._why = self._why or "the worker was stopped"
         self.tell(["stop"])
         await asyncio.wait([self._watching], timeout=self._spec.grace)
         self._process.kill()
         await self.gone()
 
     async def gone(self) -> None:
-        """Wait until the process has ended and ``over`` was told."""
+        """Wait until the process has ended and ``over`` was called."""
         await asyncio.wait([self._watching])
 
     @property
     def pid(self) -> int:
-        """The number of the process."""
+        """Process id."""
         return self._process.pid
 
     @property
     def last_words(self) -> str:
-        """The end of what it wrote to its standard error."""
+        """Last lines of its standard error."""
         return "\n".join(self._outputs[1].last)
 
     async def _watch(self, process: Process) -> None:
@@ -130,7 +130,7 @@ class Channel:
         self._over(self._error(self._spec.label, self._why or _ending(code), output=self.last_words))
 
     def _lost(self, why: str, kind: type[WorkerFailed]) -> None:
-        """End a process that talks nonsense; one that is ending anyway is left to say with which code."""
+        """Kill a process that sent a malformed message; let one that is exiting report its exit code."""
         if why:
             self.end(why, kind)
         else:
@@ -139,9 +139,9 @@ class Channel:
 
 def _ending(code: int) -> str:
     if code >= 0:
-        return f"it ended with exit code {code}"
+        return f"the worker exited with code {code}"
     try:
         name = signal.Signals(-code).name
     except ValueError:
         name = str(-code)
-    return f"it was ended by signal {name}"
+    return f"the worker was killed by signal {name}"

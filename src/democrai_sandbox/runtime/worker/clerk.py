@@ -1,4 +1,4 @@
-"""Answering a worker: its guard's questions about access, and its code's requests for services."""
+"""Answers to a worker: access questions of its guard, and service requests of its code."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _OVER = AccessDecision(
     allowed=False,
     code=DecisionCode.NOT_ENABLED,
     requires_approval=False,
-    message="The call for which this was asked is over.",
+    message="The call that asked for this has ended.",
 )
 
 
 class Clerk:
-    """Answers over the control line, on the loop; what may wait is asked on a thread."""
+    """Answers over the control socket, on the loop; blocking questions run on a thread."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Clerk:
         tell: Callable[[list[Any]], None],
         standing: Callable[[], Iterable[Standing]],
     ) -> None:
-        """Answer for the host what this worker asks, on behalf of the calls that stand."""
+        """Answer this worker's questions for the host, on behalf of its pending calls."""
         self._label = spec.label
         self._services = frozenset(host.services)
         self._witness = Witness(spec)
@@ -57,7 +57,7 @@ class Clerk:
         self._open = 0
 
     def decide(self, number: int, fields: Any, flight: Flight | None) -> None:
-        """Have a question of the guard answered by the host's service; ``flight`` is the call it says it belongs to."""
+        """Answer a question of the guard through the host's service; ``flight`` is the call it claims to belong to."""
         found = self._witness.question(fields, self._standing_of(flight))
         if found is None:
             self._tell(["answer", number, _told(_OVER)])
@@ -67,53 +67,53 @@ class Clerk:
         asked.add_done_callback(lambda done: self._decided(number, done))
 
     def _decide_for(self, question: AccessQuestion, standing: Standing) -> bool | AccessDecision:
-        with serve(Caller(*standing.caller)):  # as in process: the service finds in which task the subject works
+        with serve(Caller(*standing.caller)):  # as in process: the service finds the task in which the subject works
             return self._host.decide(question)
 
     def _standing_of(self, flight: Flight | None) -> Iterable[Standing]:
-        """Return for whom calls are in flight, beginning with the one that code in the worker says it belongs to."""
+        """Return the pending calls, beginning with the one that code in the worker claims to belong to."""
         return self._standing() if flight is None else (flight.standing, *self._standing())
 
     def saw(self, seen: Any) -> int:
-        """Pass on where the candidate of the worker's subject says something else; return how many places that were."""
+        """Report checks that a candidate decides differently; return the number of entries."""
         if type(seen) is not list:
-            raise FrameError("what was seen is no list")
+            raise FrameError("malformed shadow report: not a list")
         for entry in seen[:_MOST_AT_ONCE]:
             fields, allowed, times = entry
             if type(allowed) is not bool or type(times) is not int or not 0 < times < _MOST_TIMES:
-                raise FrameError("something seen with other fields")
+                raise FrameError("malformed entry in a shadow report")
             found = self._witness.question(fields, self._standing())
             if found is not None:
                 self._host.saw(self._label, found[0], allowed=allowed, times=times)
         return len(seen)
 
     def used(self, number: int, fields: Any) -> None:
-        """Take note of what the rules of a subject under test allow; it waits, so that nothing is told too late."""
+        """Record an access that the rules of a subject under test allow; the worker waits for the answer."""
         found = self._witness.question(fields, self._standing())
         if found is not None:
             self._host.used(found[0])  # type: ignore[attr-defined] # the host of a test has it
         self._tell(["answer", number, True])
 
     def _decided(self, number: int, done: asyncio.Future[bool | AccessDecision]) -> None:
-        """Tell the decision. That there is none is told as such, and becomes a failed check over there."""
+        """Send the decision. Without one, send None, which becomes a failed check in the worker."""
         self._open -= 1
         answer: Any = None
         try:
             result = done.result()
             answer = _told(result) if isinstance(result, AccessDecision) else result is True
             self._tell(["answer", number, answer])
-        except (Exception, asyncio.CancelledError):  # noqa: BLE001 - whatever it is, no decision came of it
-            _log.exception("a question of %s could not be answered", self._label)
+        except (Exception, asyncio.CancelledError):  # noqa: BLE001 - any failure means that no decision exists
+            _log.exception("an access question of %s could not be answered", self._label)
             self._tell(["answer", number, None])
 
     def serve(self, number: int, name: str, flight: Flight | None, who: Any, args: list[Any]) -> None:
-        """Do what code in the worker asks for through a door."""
+        """Call a service for code in the worker."""
         if type(name) is not str or type(args) is not list:
-            raise FrameError("a request without a name")
+            raise FrameError("malformed service request")
         found = self._witness.view(who, self._standing_of(flight))
         try:
             result = self._served(name, flight, found, args)
-        except Exception as error:  # noqa: BLE001 - told to who asked
+        except Exception as error:  # noqa: BLE001 - the worker raises it
             self._tell(["answer", number, self._failure(name, error)])
             return
         if not asyncio.isfuture(result):
@@ -125,19 +125,19 @@ class Clerk:
 
     def _served(self, name: str, flight: Flight | None, found: tuple[RawView, Standing] | None, args: list[Any]) -> Any:
         if found is None:
-            raise RuntimeServiceFailed(f"{name}: the call for which this was asked is over")
+            raise RuntimeServiceFailed(f"{name}: the call that asked for this has ended")
         if name == _PROGRESS and flight is not None and flight.progress is not None:
             return flight.progress(*args)
         if name not in self._services:
             raise NoRuntime(f"no runtime serves {name} in this process")
         view, standing = found
-        with serve(Caller(*standing.caller)):  # as in process: the service finds for whom the subject works
+        with serve(Caller(*standing.caller)):  # as in process: the service finds the caller of the subject
             return self._host.door(name, view, args)
 
     def _kept(self, number: int, name: str, done: asyncio.Future[Any]) -> None:
         self._open -= 1
         if done.cancelled():
-            error: BaseException | None = RuntimeServiceFailed(f"{name} was given up")
+            error: BaseException | None = RuntimeServiceFailed(f"{name} was canceled")
         else:
             error = done.exception()
         if error is not None:
@@ -152,7 +152,7 @@ class Clerk:
             self._tell([how, number, self._failure(name, error)])
 
     def _failure(self, name: str, error: BaseException) -> Any:
-        """Return an error as the worker raises it; what is not the sandbox's own stays in the host's log."""
+        """Return an error for the worker to raise; log errors that are not the sandbox's, and replace them."""
         if isinstance(error, SandboxError):
             return describe(error)
         _log.error("service %s failed for %s", name, self._label, exc_info=error)
@@ -161,7 +161,7 @@ class Clerk:
     def _begin(self) -> None:
         self._open += 1
         if self._open > _MOST_AT_ONCE:
-            raise FrameError("more questions at once than a worker can have")
+            raise FrameError("too many open questions from one worker")
 
 
 def _told(decision: AccessDecision) -> list[Any]:

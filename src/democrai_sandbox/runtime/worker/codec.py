@@ -1,9 +1,9 @@
-"""Frames: what host and worker say to each other over a socket.
+"""Frames: messages between host and worker over a socket.
 
-A frame is a header, a JSON text, and the bytes values that occur in it, raw. Reading one makes plain data and never an
-object of any class: the other side may be in the hands of a subject. Reading takes linear time and has its limits while
-it reads (``guard/_core/messages.c``). The JSON functions for writing are the native ones, called directly: guarded code
-lives in one process with the worker's end, and could put its own into the modules around them.
+A frame is a header, a JSON text, and the raw bytes values of the message. Reading one creates only plain data, because
+a subject may control the other side. Reading takes linear time and enforces its limits while it reads
+(``guard/_core/messages.c``). The native JSON functions are called directly: guarded code in the worker's process could
+replace the functions of the ``json`` module.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LARGEST = 64 * 1024 * 1024
-"""Bytes of one frame, unless told."""
+"""Default maximum bytes of one frame."""
 CHUNK = 256 * 1024
-"""Bytes to ask a socket for at a time."""
+"""Bytes to receive from a socket at a time."""
 LARGE = 32 * 1024
-"""Bytes of a text from which on it is not read on an event loop, and of a frame from which on it is not copied."""
+"""Bytes above which a text is not read on an event loop, and a frame is not copied."""
 _LARGE_BLOBS = 4 * 1024 * 1024
-"""The same for bytes values, which are only copied."""
+"""The same limit for bytes values, which are only copied."""
 _HEADER = struct.Struct("!III")  # bytes of the text, bytes of the blobs, number of blobs
 _SIZE = _HEADER.size
 _unpack = _HEADER.unpack_from
 _pack = _HEADER.pack
 
 
-class _BytesInside(Exception):  # noqa: N818 - a signal, no error
-    """The text alone does not do: there are bytes values."""
+class _BytesInside(Exception):  # noqa: N818 - a signal, not an error
+    """Signal that the message contains bytes values."""
 
 
 def _bytes_inside(value: object) -> NoReturn:
@@ -46,12 +46,12 @@ def _bytes_inside(value: object) -> NoReturn:
     raise FrameError(f"not plain data: {type(value).__name__}")
 
 
-# The stubs know the ones in Python only. Kept here, where guarded code cannot exchange them.
+# The stubs know only the Python versions. Saved here, where guarded code cannot replace them.
 _make_writer: Any = encoder.c_make_encoder  # type: ignore[attr-defined]
 
 
 def _writer(default: Callable[[object], object]) -> Callable[[Any, int], tuple[str, ...]]:
-    """Return the native encoder: no look for cycles, which plain data has not, and no infinite numbers."""
+    """Return the native encoder, without the check for cycles, which plain data cannot have, and without NaN."""
     sort_keys = skip_keys = allow_nan = False
     made: Callable[[Any, int], tuple[str, ...]] = _make_writer(
         None, default, encode_basestring_ascii, None, ":", ",", sort_keys, skip_keys, allow_nan
@@ -68,7 +68,7 @@ _write = _writer(_bytes_inside)
 def encode(message: Any, *, largest: int = LARGEST) -> bytes:
     """Return the frame of a message of plain data; tuples become lists.
 
-    What is not plain raises ``InvalidInputError`` with its place, and so does what is larger than a frame may be.
+    Raise ``InvalidInputError`` with the location of a value that is not plain, and for a frame that is too large.
     """
     message = plain(message, lists=True)
     blobs: list[bytes] = []
@@ -78,16 +78,16 @@ def encode(message: Any, *, largest: int = LARGEST) -> bytes:
         text, blobs = _text_and_blobs(message)
     rest = sum(map(len, blobs)) if blobs else 0
     if len(text) + rest > largest:
-        raise InvalidInputError.of(f"{len(text) + rest} bytes are too many to be carried: at most {largest} are")
+        raise InvalidInputError.of(f"the message has {len(text) + rest} bytes; at most {largest} are allowed")
     head = _pack(len(text), rest, len(blobs)) + text.encode("ascii")
     return b"".join((head, *blobs)) if blobs else head
 
 
 def _text_and_blobs(message: Any) -> tuple[str, list[bytes]]:
-    """Return the text, in which each bytes value is an object of one key, and the values.
+    """Return the text, in which each bytes value is an object with one key, and the bytes values.
 
-    The key is one that nobody used in this message, and the text begins with it: what a subject calls its own keys can
-    never be taken for bytes, nor the other way round. It is a random one, which no caller can use on purpose.
+    The key is random and does not occur in the message otherwise, and the text begins with it. So a subject's own keys
+    can never be taken for bytes values, nor the other way round.
     """
     while True:
         tag = f"\0{urandom(8).hex()}"
@@ -113,7 +113,7 @@ def _collector(blobs: list[bytes], tag: str) -> Callable[[object], object]:
 
 
 class Frame(NamedTuple):
-    """A frame that is complete, and not read yet."""
+    """A complete frame that is not decoded yet."""
 
     text: bytes | memoryview
     raw: bytes | memoryview
@@ -122,52 +122,52 @@ class Frame(NamedTuple):
 
     @property
     def is_slow(self) -> bool:
-        """Whether it takes too long to be read on an event loop."""
+        """Whether decoding it would block an event loop for too long."""
         return self.size > LARGE and (len(self.text) > LARGE or self.size > _LARGE_BLOBS)
 
     def kept(self) -> Frame:
-        """Return it with memory of its own."""
+        """Return it with its own copy of the memory."""
         return self if self.size > LARGE else self._replace(text=bytes(self.text), raw=bytes(self.raw))
 
 
 def decode(frame: Frame) -> tuple[Any, int]:
-    """Return the message in a frame, and how many values it has. Anything else raises ``FrameError``.
+    """Return the message in a frame and its number of values; raise ``FrameError`` if it is malformed.
 
-    A slow one lets other threads run meanwhile.
+    A slow frame releases the GIL meanwhile.
     """
     try:
         return read_frame(frame.text, frame.raw, frame.blobs, frame.is_slow)
     except (ValueError, MemoryError) as error:
-        raise FrameError(str(error) or "it takes too much memory") from None
+        raise FrameError(str(error) or "it needs too much memory") from None
 
 
 class Inbox:
-    """Puts frames together from what a socket gives, in whatever pieces."""
+    """Assembles frames from received bytes."""
 
     __slots__ = ("_at", "_end", "_largest", "_pieces", "_room", "room")
 
     def __init__(self, *, largest: int = LARGEST) -> None:
-        """Refuse frames that are larger."""
+        """Refuse frames that are larger than ``largest``."""
         self._largest = largest
         self._pieces = bytearray()
-        """What came before and is not used up; empty while the room alone has everything."""
+        """Unused bytes of earlier reads; empty while the room holds everything."""
         self._room = bytearray(CHUNK)
         self.room = memoryview(self._room)
-        """To receive into: made once, because a new one for each message would cost more than all the rest."""
+        """Buffer to receive into. Allocated once, because a new one per message would cost more than all the rest."""
         self._at = self._end = 0
 
     @property
     def size(self) -> int:
-        """Bytes that are here and not handed out."""
+        """Received bytes that were not returned yet."""
         return self._end - self._at
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is here, and nothing has to be kept."""
+        """Whether no received bytes are left."""
         return self._at == self._end and not self._pieces
 
     def add(self, size: int) -> None:
-        """Take so many bytes that were received, after what was kept."""
+        """Add ``size`` received bytes after those that were kept."""
         if self._pieces:
             self._pieces += self.room[:size]
             self._at, self._end = 0, len(self._pieces)
@@ -175,7 +175,7 @@ class Inbox:
             self._at, self._end = 0, size
 
     def keep(self) -> None:
-        """Keep what is left elsewhere than in the room, so that more can be received."""
+        """Move the remaining bytes out of the room, so that more can be received."""
         if self._pieces:
             del self._pieces[: self._at]
         else:
@@ -183,14 +183,14 @@ class Inbox:
         self._at, self._end = 0, len(self._pieces)
 
     def next(self) -> Frame | None:
-        """Return the next frame; None until more has come. Anything else raises ``FrameError``."""
+        """Return the next frame; None if it is incomplete. Raise ``FrameError`` if it is malformed."""
         start = self._at + _SIZE
         if start > self._end:
             self.keep()
             return None
         size, rest, blobs = _unpack(self._pieces or self._room, self._at)
-        if size + rest > self._largest or blobs > size:  # each has its size in the text
-            raise FrameError(f"a frame announces {size + rest} bytes, at most {self._largest} are taken")
+        if size + rest > self._largest or blobs > size:  # the text contains the size of each blob
+            raise FrameError(f"a frame announces {size + rest} bytes; at most {self._largest} are allowed")
         end = start + size + rest
         if end > self._end:
             self.keep()
@@ -205,7 +205,7 @@ class Inbox:
         return Frame(bytes(pieces[start : start + size]), bytes(pieces[start + size : end]), blobs, size + rest)
 
     def count(self, most: int) -> int:
-        """Return how many frames are complete, as far as up to a number of them."""
+        """Return the number of complete frames, counted up to ``most``."""
         found, at, data = 0, self._at, self._pieces or self._room
         while found < most and at + _SIZE <= self._end:
             size, rest, _ = _unpack(data, at)
@@ -214,9 +214,9 @@ class Inbox:
         return found
 
     def feed(self, size: int) -> list[Any]:
-        """Take so many bytes that were received, and return the messages that are complete now.
+        """Add ``size`` received bytes, and return the complete messages.
 
-        Anything else raises ``FrameError``; nothing can be read after it.
+        Raise ``FrameError`` if one is malformed; nothing can be read after that.
         """
         self.add(size)
         messages = []
@@ -225,7 +225,7 @@ class Inbox:
         return messages
 
     def _large(self, start: int, middle: int, end: int, blobs: int) -> Frame:
-        """Return a large frame without another copy of it: its memory is given away, and the rest moves."""
+        """Return a large frame without copying it: hand over its memory, and move the rest."""
         if not self._pieces:
             view = memoryview(bytes(self.room[start:end]))
             return Frame(view[: middle - start], view[middle - start :], blobs, end - start)

@@ -1,4 +1,4 @@
-"""When calls are to be over: cancelled at their deadline, and if they go on all the same, given up."""
+"""Deadlines of calls to workers: a late call is canceled and, if it continues, abandoned."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Deadlines:
-    """One timer for all calls in flight: a timer for each would cost more than the rest of a call."""
+    """One timer for all pending calls, because a timer per call would cost more than the rest of a call."""
 
     def __init__(
         self,
@@ -22,7 +22,10 @@ class Deadlines:
         overdue: Callable[[Flight], None],
         hangs: Callable[[Flight], None],
     ) -> None:
-        """Look after these flights. ``overdue`` is told first, and a grace later ``hangs``, unless it has landed."""
+        """Watch these calls.
+
+        Call ``overdue`` at the deadline and, a grace period later, ``hangs`` if the call still runs.
+        """
         self._loop = asyncio.get_running_loop()
         self._flights = flights
         self._grace = grace
@@ -32,14 +35,14 @@ class Deadlines:
         self._next = inf
 
     def limit(self, flight: Flight, seconds: float) -> None:
-        """Give a flight so many seconds from now."""
+        """Set the deadline of a call, ``seconds`` from now."""
         flight.seconds = seconds
         flight.deadline = self._loop.time() + seconds
         if flight.deadline < self._next:
             self._look_at(flight.deadline)
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,4 +1,4 @@
-"""What a worker is made from, what it needs of the host around it, and how its process is started."""
+"""Interfaces of a worker: its specification, the host around it, and the starter of its process."""
 
 from __future__ import annotations
 
@@ -16,72 +16,72 @@ __all__ = ["NOBODY", "Host", "Identity", "Process", "Starter", "SurfaceInfo", "W
 
 
 class WorkerSpec(NamedTuple):
-    """Whom a worker is for, on which interpreter, and what the guard inside it allows."""
+    """Subject and interpreter of a worker, and the rights of the guard inside it."""
 
     kind: str
     name: str
     folder: str
-    """Of the extension; its entry file lies there."""
+    """Folder of the extension, with its entry file."""
     interpreter: str
-    """The program to start: one that no subject can write to, because it runs before there is a guard."""
+    """Interpreter to start. No subject can write to it, because it runs before a guard exists."""
     environment: str = ""
-    """A virtual environment whose packages the worker has; its own interpreter is not used, see ``interpreter``."""
+    """Virtual environment whose packages the worker uses; its own interpreter is not used, see ``interpreter``."""
     entry: str = "main.py"
-    """The file of the folder that declares the surfaces."""
+    """File in the folder that declares the surfaces."""
     data_dir: str = ""
-    """Where the subject keeps its data."""
+    """Data folder of the subject."""
     access: str = "[]"
-    """The subject's rules, as JSON."""
+    """Rules of the subject as JSON."""
     allowed_imports: tuple[str, ...] = ()
     own_read: tuple[str, ...] = ()
     own_write: tuple[str, ...] = ()
     allow_subprocess: bool = False
     protected: tuple[str, ...] = ()
-    """What no subject may reach, as the host told its own guard."""
+    """Paths protected from all subjects, as in the host's own guard."""
     sensitive_imports: tuple[str, ...] = ()
     native_packages: tuple[str, ...] = ()
     code_paths: tuple[str, ...] = ()
-    """Further folders of libraries, which only others than the subject can write to."""
+    """Further library folders, which the subject cannot write to."""
     read_only: tuple[str, ...] = ()
-    """Code of the host, which the subject cannot change; told to each process when it is started."""
+    """Code of the host that the subject cannot change; set when a process starts."""
     candidate_access: str = ""
-    """The rules of a candidate that the subject is held against, as JSON; empty without one."""
+    """Rules of a candidate for a shadow run, as JSON; empty without one."""
     candidate_imports: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
-    """Variables to add to the few that a worker gets."""
+    """Variables added to the few that a worker inherits."""
     threads: int = 8
-    """Plain functions that run at the same time; more wait."""
+    """Maximum number of plain functions that run concurrently; further calls wait."""
     start_timeout: float = 30.0
     call_timeout: float = 30.0
     grace: float = 2.0
-    """Seconds that a call has to end by itself after it was cancelled for its time."""
+    """Seconds that a call has to stop after its timeout canceled it."""
     pause: float = 30.0
-    """Seconds until a worker that failed to start three times is tried again."""
+    """Seconds until the next attempt after a worker failed to start three times."""
     largest_frame: int = 64 * 1024 * 1024
     longest_call: float | None = None
-    """Seconds that a call may take whatever its caller says; None for no such limit."""
+    """Upper limit of a call's timeout in seconds; None for no limit."""
     no_exec: bool = False
-    """Whether the process gives up starting programs, for good, before it imports the subject's code."""
+    """Whether the process permanently gives up starting programs before it imports the subject's code."""
     confined: bool = False
-    """Whether the kernel holds the process to the subject's files; to its addresses too if it ``tells_endpoints``."""
+    """Whether the kernel confines the process to the subject's files, and with ``tells_endpoints`` to its addresses."""
     tells_endpoints: bool = False
-    """Whether the guard in it has the host open the way before each connection."""
+    """Whether its guard asks the host to permit each connection in the kernel layer."""
     tells_accesses: bool = False
-    """Whether it is recorded: the host, which then has a ``noticed``, is told what is reached for, and from where."""
+    """Whether the worker is recorded: it reports each access and its origin to ``noticed`` of the host."""
     tells_uses: bool = False
-    """Whether the host, which then has a ``used``, is told what the rules allow, too: for a subject under test.
+    """Whether a worker under test also reports allowed accesses, to ``used`` of the host.
 
-    The candidate that it is held against has to be one without rules.
+    Its candidate must have no rules.
     """
 
     @property
     def label(self) -> str:
-        """The subject, as chains name it."""
+        """Label of the subject in call chains."""
         return f"{self.kind}:{self.name}"
 
 
 class Identity(NamedTuple):
-    """For whom a call is made. The fields of the access-policy service's ``Caller``, without what that needs."""
+    """Identity of a caller: the fields of ``Caller`` of the access-policy service, without its imports."""
 
     user_id: str = ""
     organization_id: str = ""
@@ -95,7 +95,7 @@ NOBODY = Identity()
 
 
 class SurfaceInfo(NamedTuple):
-    """Something that the code in a worker declared, as the worker tells it."""
+    """A function that the code in a worker declared, as the worker reports it."""
 
     kind: str
     name: str
@@ -103,70 +103,70 @@ class SurfaceInfo(NamedTuple):
     awaits: bool
     """Whether it is a coroutine function or an async generator."""
     streams: bool
-    """Whether it is a generator of either sort."""
+    """Whether it is a generator, async or not."""
 
     @property
     def is_stream(self) -> bool:
-        """The same, as a surface in this process says it."""
+        """Same as ``streams``, under the name that ``Surface`` uses."""
         return self.streams
 
 
 class Host(Protocol):
-    """The host as a worker's pool needs it. All are called on the pool's loop, but for ``decide``."""
+    """Interface of the host for workers. All methods except ``decide`` and ``observe`` are called on the event loop."""
 
     @property
     def services(self) -> Sequence[str]:
-        """The names that ``door`` knows."""
+        """Names that ``door`` accepts."""
         ...
 
     def decide(self, question: AccessQuestion) -> bool | AccessDecision:
-        """Answer what the guard in the worker does not allow by itself; on a thread, because it may wait."""
+        """Answer an access question from the guard of the worker; called on a thread, because it may block."""
         ...
 
     def door(self, name: str, view: tuple[Any, ...], args: Sequence[Any]) -> Any:
-        """Do what the code in a worker asks for; plain data, or an ``asyncio.Future`` of it."""
+        """Call a service for the code in a worker; return plain data, or an ``asyncio.Future`` of it."""
         ...
 
     def output(self, label: str, stream: str, text: str) -> None:
-        """Take what a worker wrote to its standard output or error: whole lines, and not more than it may."""
+        """Receive output of a worker: whole lines, rate-limited."""
         ...
 
     def denied(self, label: str, denial: SandboxDenied) -> None:
-        """Take note of a denial inside the worker."""
+        """Record a denial inside the worker."""
         ...
 
     def saw(self, label: str, question: AccessQuestion, *, allowed: bool, times: int) -> None:
-        """Take note of checks in the worker about which the candidate of its subject says something else."""
+        """Record checks in the worker that the candidate of its subject decides differently."""
         ...
 
     def observe(self, told: Told) -> None:
-        """Open the way for a connection that the worker is about to make; on a thread, because it may wait."""
+        """Permit a connection that the worker is about to open; called on a thread, because it may block."""
         ...
 
 
 class Process(Protocol):
-    """A process that was started, as long as it is needed. ``stdout`` and ``stderr`` are descriptors to read."""
+    """A started process. ``stdout`` and ``stderr`` are descriptors to read."""
 
     pid: int
     stdout: int
     stderr: int
 
     def kill(self) -> None:
-        """End it, with everything that it started. May be called twice, and after its end."""
+        """Kill the process and everything it started. May be called repeatedly, and after its end."""
         ...
 
     async def wait(self) -> int:
-        """Return its exit code when it has ended; negative for a signal."""
+        """Wait for its end and return its exit code; negative for a signal."""
         ...
 
     def close(self) -> None:
-        """Let its descriptors go."""
+        """Close its descriptors."""
         ...
 
 
 class Starter(Protocol):
-    """How processes come to be: by themselves, or through something that confines them first."""
+    """Starts processes, directly or through a component that confines them first."""
 
     async def start(self, argv: Sequence[str], *, env: Mapping[str, str], pass_fds: Sequence[int], cwd: str) -> Process:
-        """Start a program in a session of its own; it has these descriptors, and no standard input."""
+        """Start a program in a new session with these descriptors and without standard input."""
         ...

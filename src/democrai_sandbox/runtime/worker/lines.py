@@ -1,4 +1,4 @@
-"""The worker's ends of its two sockets: read and written with waiting, written by one thread at a time."""
+"""Worker's ends of its two sockets: blocking reads and writes, one writer at a time."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ class Line:
     """One socket to the host."""
 
     def __init__(self, descriptor: int, largest: int) -> None:
-        """Take a connected socket over. It is the worker's own: the guard refuses its number to guarded code."""
-        self._socket = _socket.socket(fileno=descriptor)  # native: nobody can put other methods in its class
+        """Take over a connected socket. The guard refuses its descriptor to guarded code."""
+        # Native, because guarded code cannot replace methods of its class.
+        self._socket = _socket.socket(fileno=descriptor)
         self._socket.settimeout(None)
         self._largest = largest
         self._inbox = Inbox(largest=largest)
@@ -43,7 +44,7 @@ class Line:
         return self._read.popleft()
 
     def receive_now(self) -> list[Any] | None:
-        """Return the messages that are there without waiting; None when the host is gone."""
+        """Return the messages available without waiting; None when the host is gone."""
         try:
             size = self._socket.recv_into(self._inbox.room, 0, _socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -51,13 +52,13 @@ class Line:
         return self._inbox.feed(size) if size else None
 
     def send(self, message: Any) -> None:
-        """Send a message. What cannot be carried raises ``InvalidInputError``, and nothing is sent."""
+        """Send a message. Raise ``InvalidInputError``, without sending, if it cannot be encoded."""
         frame = encode(message, largest=self._largest)
         with self._writing:
             self._socket.sendall(frame)
 
     def reply(self, number: int, outcome: Any) -> None:
-        """Send what a call came to; what cannot be carried is told as what it is."""
+        """Send the outcome of a call; if it cannot be encoded, send that error instead."""
         try:
             self.send(["done", number, outcome])
         except InvalidInputError as error:

@@ -1,4 +1,4 @@
-"""The calls in one process of a worker: sent, answered, streamed, cancelled, and failed when it is gone."""
+"""Calls to one process of a worker: sent, answered, streamed, canceled, and failed when the process ends."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
     from .views import Standing
 
 _ASKED_FOR = frozenset({"done", "item", "noticed"})
-"""What a worker says because of a call, as often as the host lets it; and what it has to say while it is recorded."""
+"""Messages that answer a call, limited by the host; and reports that a recorded worker has to send."""
 _CARRIERS = frozenset({"done", "item", "door"})
-"""What has values of the subject's in it, which may be large."""
+"""Messages that carry values of the subject, which may be large."""
 _MOST_BYTES = 4 * 1024 * 1024
 _MOST_VALUES = 100_000
-"""Of everything else."""
+"""Limits for all other messages."""
 _MOST_DENIALS = 500
 _MOST_SEEN = 5000
 _WINDOW = 10.0
 
 
 class Link:
-    """A process and the calls in it. Used on one loop."""
+    """A process and its calls. Belongs to one loop."""
 
     def __init__(self, spec: WorkerSpec, host: Host) -> None:
-        """Prepare; ``start`` starts the process."""
+        """Prepare the link; ``start`` starts the process."""
         self._spec = spec
         self._host = host
         self._loop = asyncio.get_running_loop()
@@ -76,33 +76,34 @@ class Link:
             "broken": self._is_broken,
         }
         if spec.tells_accesses:
-            self._handlers["noticed"] = host.noticed  # type: ignore[attr-defined] # whoever records has it
+            self._handlers["noticed"] = host.noticed  # type: ignore[attr-defined] # recording hosts have it
         if spec.tells_uses:
             self._handlers["used"] = self._clerk.used
 
-    # ---- life --------------------------------------------------------------------------------------------------------
+    # ---- lifecycle
+    # -----------------------------------------------------------------------------------------------------
 
     async def start(self, starter: Starter) -> None:
-        """Start the process and wait until its code is imported. What goes wrong with it there is raised."""
+        """Start the process and wait until its code is imported. Raise the error of a failed start or import."""
         await self._channel.start(starter)
         try:
             async with asyncio.timeout(self._spec.start_timeout):
                 await asyncio.shield(self._ready)
         except TimeoutError:
-            why = f"it did not finish importing its code within {self._spec.start_timeout:g} s"
+            why = f"the worker did not finish its import within {self._spec.start_timeout:g} s"
             self._channel.end(why)
             await self._channel.gone()
             raise WorkerTimeout(self._spec.label, why, output=self._channel.last_words) from None
         except BaseException:
-            self._channel.end("its start was given up")
+            self._channel.end("the start of the worker was canceled")
             raise
 
     async def stop(self) -> None:
-        """End the process. Calls in it fail."""
+        """Stop the process. Its calls fail."""
         await self._channel.stop()
 
     def _over(self, error: WorkerFailed) -> None:
-        """Fail everything that waits for a process that is gone."""
+        """Fail all pending calls of a process that has ended."""
         self._deadlines.close()
         flights = tuple(self._flights.values())
         self._flights.clear()
@@ -116,23 +117,23 @@ class Link:
 
     @property
     def pid(self) -> int:
-        """The number of the process."""
+        """Process id."""
         return self._channel.pid
 
     @property
     def in_flight(self) -> int:
-        """How many calls the worker has not ended."""
+        """Number of calls that the worker has not ended."""
         return len(self._flights)
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether new calls had better wait: the process is gone, or may soon be ended."""
+        """Whether new calls should wait, because the process has ended or may soon be stopped."""
         return self.ended.done() or not self._settled.is_set()
 
     async def settled(self) -> None:
-        """Wait while it is not known whether the worker will have to be ended for a call that took too long."""
+        """Wait until it is known whether the worker must be stopped because of an overdue call."""
         await self._settled.wait()
 
     async def call(
@@ -143,10 +144,10 @@ class Link:
         seconds: float,
         progress: Callable[..., Any] | None,
     ) -> Any:
-        """Call a function, and return what it returns or raise what it came to."""
+        """Call a function, and return its result or raise its error."""
         info = self._surface(surface)
         if info.streams:
-            raise ExtensionUnknown(f"{info.kind} {info.name} of {self._spec.label} is a stream")
+            raise ExtensionUnknown(f"{info.kind} {info.name} of {self._spec.label} is a stream; call it with stream()")
         flight = Flight(next(self._numbers), standing, self._loop.create_future(), progress)
         self._send(flight, info, params, 0)
         self._deadlines.limit(flight, seconds)
@@ -166,10 +167,12 @@ class Link:
         seconds: float,
         progress: Callable[..., Any] | None,
     ) -> AsyncIterator[Any]:
-        """Yield the items of a generator as they come; no more than a few are made before they are wanted."""
+        """Yield the items of a generator as they arrive; only a few are produced ahead."""
         info = self._surface(surface)
         if not info.streams:
-            raise ExtensionUnknown(f"{info.kind} {info.name} of {self._spec.label} is no stream")
+            raise ExtensionUnknown(
+                f"{info.kind} {info.name} of {self._spec.label} is not a stream; call it with call()"
+            )
         flight = StreamFlight(next(self._numbers), standing, self._loop.create_future(), progress)
         self._send(flight, info, params, CREDIT)
         try:
@@ -192,11 +195,11 @@ class Link:
                 self._deadlines.limit(flight, seconds)
 
     def changed(self) -> None:
-        """Have the guard in the worker ask again about what it was told before."""
+        """Make the guard in the worker ask again about earlier decisions."""
         self._channel.tell(["changed"])
 
     def hold_against(self, access: str, imports: tuple[str, ...]) -> None:
-        """Have the guard in the worker compare with a candidate's rules, as JSON; the empty text ends it."""
+        """Compare the checks in the worker with a candidate's rules, as JSON; the empty text ends it."""
         self._channel.tell(["candidate", access, imports])
 
     def _surface(self, surface: tuple[str, str]) -> SurfaceInfo:
@@ -214,9 +217,9 @@ class Link:
         message = ["call", flight.number, info.kind, info.name, params, who, ancestors, credit]
         frame = encode(message, largest=self._spec.largest_frame)
         if self._channel.lane.unsent + self._channel.control.unsent > self._spec.largest_frame:
-            raise WorkerFailed(self._spec.label, "it does not read what it is sent")
+            raise WorkerFailed(self._spec.label, "the worker does not read its messages")
         self._flights[flight.number] = flight
-        # A plain function has the lane for itself; tasks share it. A plain generator would keep it for too long.
+        # A plain function occupies the lane; tasks share it. A plain generator would occupy it for too long.
         if info.awaits:
             self._channel.lane.write(frame)
         elif self._lane_is_free and not self._waits and not info.streams:
@@ -232,44 +235,45 @@ class Link:
             self._channel.tell(["cancel", flight.number])
 
     def _standing(self) -> Iterator[Standing]:
-        """Return for whom calls are in flight."""
+        """Return the standing of all pending calls."""
         return (flight.standing for flight in self._flights.values())
 
     def _overdue(self, flight: Flight) -> None:
-        """Cancel a call whose time is over. Until it is known how that ends, no other is sent after it."""
+        """Cancel an overdue call. New calls wait until it has ended or the process is stopped."""
         self._settled.clear()
         self._cancel(flight)
 
     def _hangs(self, flight: Flight) -> None:
-        why = "and did not stop when it was cancelled, so its process was ended"
+        why = "and did not stop when canceled, so its process was stopped"
         flight.fail(self._too_late(flight, why))
         self._channel.end(f"another call took longer than {flight.seconds:g} s {why}")
 
     def _too_late(self, flight: Flight, what: str) -> WorkerTimeout:
-        why = f"it took longer than {flight.seconds:g} s {what}"
+        why = f"the call took longer than {flight.seconds:g} s {what}"
         return WorkerTimeout(self._spec.label, why, output=self._channel.last_words)
 
     def _released(self, outcome: Any) -> Any:
-        """Read what a call came to. The worker may have made up anything."""
+        """Read the outcome of a call. The worker may have sent anything."""
         if type(outcome) is list and len(outcome) == 2 and outcome[0] == VALUE:  # noqa: PLR2004 - a kind and a value
-            return outcome[1]  # plain data by the way it came
+            return outcome[1]  # plain data, because it came over the channel
         try:
             return release(outcome)
         except SandboxError:
             raise
         except Exception as error:
-            self._channel.end("it sent a malformed answer", WorkerFailed)
-            raise WorkerFailed(self._spec.label, "it sent a malformed answer") from error
+            self._channel.end("the worker sent a malformed result", WorkerFailed)
+            raise WorkerFailed(self._spec.label, "the worker sent a malformed result") from error
 
-    # ---- what the worker says ----------------------------------------------------------------------------------------
+    # ---- messages of the worker
+    # ----------------------------------------------------------------------------------------
 
     def _heard(self, message: Any, size: int, values: int) -> None:
-        """Do what a message asks for. One that is not of ours ends the worker."""
+        """Handle a message. A malformed one stops the worker."""
         try:
             kind, *facts = message
             handle = self._handlers[kind]
             if (values > _MOST_VALUES or size > _MOST_BYTES) and not _may_be_large(kind, facts):
-                raise FrameError(f"a message that is too large: {size} bytes, {values} values")  # noqa: TRY301 - as below
+                raise FrameError(f"message too large: {size} bytes, {values} values")  # noqa: TRY301 - as below
             if kind in _ASKED_FOR:
                 handle(*facts)
             else:
@@ -279,18 +283,18 @@ class Link:
         except FrameError:
             raise
         except (TypeError, ValueError, LookupError, AttributeError, RecursionError) as error:
-            raise FrameError(f"a message that is none: {type(error).__name__}") from error
+            raise FrameError(f"malformed message: {type(error).__name__}") from error
 
     def _done(self, number: int, outcome: Any) -> None:
         flight = self._flights.pop(number)
         if flight.on_lane:
             self._lane_is_free = True
         if flight.cancelled:
-            self._channel.tell(["forget", number])  # it may have come after the end, and wait for a beginning
+            self._channel.tell(["forget", number])  # it may have arrived after the end, and would apply to a later call
         if not flight.overdue:
             flight.land(outcome)
             return
-        flight.fail(self._too_late(flight, "and was cancelled"))
+        flight.fail(self._too_late(flight, "and was canceled"))
         if not any(other.overdue for other in self._flights.values()):
             self._settled.set()
 
@@ -307,7 +311,7 @@ class Link:
             self._ready.set_result(None)
 
     def _is_broken(self, outcome: Any) -> None:
-        """Take what the import came to; it is raised to whoever wanted the worker."""
+        """Raise the error of a failed import to the callers that wait for the worker."""
         try:
             self._released(outcome)
         except SandboxError as error:
@@ -322,7 +326,7 @@ class Link:
         self._clerk.serve(number, name, self._flights.get(call), who, args)
 
     def _denied(self, outcome: Any) -> None:
-        """Take note of a denial; a worker that makes them up, or very many, is not listened to for a while."""
+        """Record a denial; beyond a limit, ignore further ones for a while."""
         now = self._loop.time()
         if now > self._listen_again:
             self._denials, self._listen_again = 0, now + _WINDOW
@@ -337,7 +341,7 @@ class Link:
             return
 
     def _saw(self, seen: Any) -> None:
-        """Take note of what a candidate would change, as long as it is not too much."""
+        """Record differences to a candidate, up to a limit."""
         now = self._loop.time()
         if now > self._look_again:
             self._seen, self._look_again = 0, now + _WINDOW
@@ -346,5 +350,5 @@ class Link:
 
 
 def _may_be_large(kind: str, facts: list[Any]) -> bool:
-    """Tell whether a message carries a value. What else a call can come to is told in few words."""
+    """Return whether a message carries a value. All other outcomes are short."""
     return kind in _CARRIERS and (kind != "done" or facts[1][0] == VALUE)

@@ -1,4 +1,4 @@
-"""A worker process from its first frame on: settle the guard, import the subject inside it, and serve."""
+"""Worker process from its first frame on: configure the guard, import the subject inside it, and serve."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class _Section(NamedTuple):
 
 
 def settle(lane: int, control: int, environment: str) -> tuple[Callable[..., None], tuple[Any, ...]]:
-    """Set the worker up for the host at the other end of two descriptors; return how it serves.
+    """Set the worker up for the host at the other end of two descriptors; return the serving function and arguments.
 
-    That is called from a frame in which there is nothing else: guarded code sees what is below it.
+    The caller's frame must contain nothing else, because guarded code can inspect the frames below its own.
     """
-    faulthandler.enable()  # what native code dies of is among the last words
+    faulthandler.enable()  # a crash of native code then shows in the last output
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # as on a terminal: lines are read while the call goes on
+        sys.stdout.reconfigure(line_buffering=True)  # as on a terminal: lines are read while the call runs
     first = Line(control, _FIRST_FRAME)
     message = first.receive()
     if message is None:
@@ -67,23 +67,26 @@ def settle(lane: int, control: int, environment: str) -> tuple[Callable[..., Non
 
 
 def give_up_programs() -> None:
-    """Have the kernel end this process should it ever start a program. It has one thread, and none of the subject's."""
-    from democrai_sandbox.kernel.seccomp import NO_EXEC, apply  # noqa: PLC0415 - only where there is a kernel layer
+    """Make the kernel kill this process if it ever starts a program.
+
+    Called on the only thread, before the subject's code.
+    """
+    from democrai_sandbox.kernel.seccomp import NO_EXEC, apply  # noqa: PLC0415 - only with a kernel layer
     from democrai_sandbox.kernel.states import ControlState  # noqa: PLC0415 - likewise
 
     status = apply(NO_EXEC)
-    if status.state is ControlState.PARTIAL:  # where filters are not supported, the host has been told already
+    if status.state is ControlState.PARTIAL:  # where filters are unsupported, the host knows already
         sys.stderr.write(f"the worker could not give up starting programs: {status.reason}\n")
         os._exit(70)
 
 
 def is_confined(spec: WorkerSpec) -> bool:
-    """Tell whether the kernel holds this process to the subject's files and addresses, as measured here."""
+    """Return whether the kernel confines this process to the subject's files and addresses, as measured here."""
     return spec.confined and root_is_shut() and (spec.tells_endpoints or network_is_shut())
 
 
 def root_is_shut() -> bool:
-    """Tell whether the kernel refuses to list the root of the file system, as it does to every confined process."""
+    """Return whether the kernel refuses to list the root folder, as in every confined process."""
     try:
         os.close(os.open("/", os.O_RDONLY | os.O_DIRECTORY))
     except PermissionError:
@@ -92,7 +95,7 @@ def root_is_shut() -> bool:
 
 
 def network_is_shut() -> bool:
-    """Tell whether the kernel refuses every socket towards other machines, as it does without a network rule."""
+    """Return whether the kernel refuses all internet sockets, as it does without a network rule."""
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
             socket.socket(family, socket.SOCK_DGRAM).close()
@@ -135,7 +138,7 @@ class _Worker:
         return serve_on_a_loop, (loop, self._lane.fileno(), loop_work(self._lane, runner, loop))
 
     def _opened(self, surfaces: tuple[Surface, ...]) -> tuple[Any, tuple[Surface, ...]]:
-        """Make tools, agents and pipelines usable here; loaded for those who have some."""
+        """Make tools, agents and pipelines usable here; their code is loaded only if the subject has some."""
         if not any(surface.kind in _ASSETS for surface in surfaces):
             return (VALUE, None), surfaces
         from democrai_sandbox.runtime.ai.apart import (  # noqa: PLC0415 - see above
@@ -162,7 +165,7 @@ class _Worker:
         return (VALUE, None), found.surfaces
 
     def _settle(self, names: list[str]) -> tuple[Activation, loading.Declarations]:
-        """Do all that has to be done before the first guard."""
+        """Do everything that must happen before the first guard."""
         spec = self._spec
         declarations = loading.Declarations()
         loading.preload()
@@ -205,13 +208,13 @@ class _Worker:
 
 
 def _compare(activation: Activation, access: str, imports: Iterable[str]) -> None:
-    """Hold the subject against a candidate; the empty text is none."""
+    """Compare the subject with a candidate; the empty text ends it."""
     section = _Section(rules_from_json(access), tuple(imports)) if access else None
     activation.held_against(section)  # type: ignore[arg-type] # it fits
 
 
 def _imported(guard: Guard, package: str, entry: str, environment: str) -> Any:
-    """Import on a thread of its own: the frames of this one hold the worker, and guarded code sees what is below it."""
+    """Import on a separate thread: this thread's frames reference the worker, and guarded code can inspect them."""
     outcomes: SimpleQueue[Any] = SimpleQueue()
     threading.Thread(target=_import, args=(guard, package, entry, environment, outcomes.put), daemon=True).start()
     return outcomes.get()
@@ -222,7 +225,7 @@ def _import(guard: Guard, package: str, entry: str, environment: str, give: Call
 
 
 def _start(package: str, entry: str, environment: str) -> None:
-    """Run an environment's start-up files and import the subject. All of it inside the guard."""
+    """Run the environment's start-up files and import the subject, all inside the guard."""
     if environment:
         for folder in [place for place in sys.path if place.startswith(f"{environment}/")]:
             site.addsitedir(folder)

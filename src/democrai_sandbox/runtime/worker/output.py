@@ -1,4 +1,4 @@
-"""What a worker writes to its standard output and error: passed on by lines, with a limit, and never waited for."""
+"""Output of a worker on standard output and error: reported by lines, rate-limited, without blocking."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 
 _CHUNK = 64 * 1024
 _BURST = 256 * 1024
-"""Bytes that are passed on in one go, per stream."""
+"""Bytes per stream that are reported in one burst."""
 _PER_SECOND = 64 * 1024
 _LONGEST_LINE = 8 * 1024
 _LINES_KEPT = 20
 _REST = 0.05
-"""Seconds between two looks at a stream that floods: the writer waits meanwhile, the host does not."""
+"""Seconds between two reads of a flooding stream: the writer waits, the host does not."""
 
 
 class Output:
-    """One stream of one worker, on the running loop."""
+    """One output stream of a worker, on the running loop."""
 
     def __init__(self, descriptor: int, emit: Callable[[str], None]) -> None:
-        """Read the descriptor; ``emit`` gets whole lines, several at a time."""
+        """Read the descriptor; ``emit`` receives whole lines, several at a time."""
         self._loop = asyncio.get_running_loop()
         self._descriptor = descriptor
         self._emit = emit
@@ -39,13 +39,13 @@ class Output:
         self._loop.add_reader(descriptor, self._readable)
 
     def drain(self) -> None:
-        """Take what is there now, as much as a pipe holds; for a process that has ended."""
+        """Read everything that the pipe holds, after the process has ended."""
         for _ in range(32):
             if not self._open or not self._read():
                 return
 
     def close(self) -> None:
-        """Stop reading, and pass on what has no end of line."""
+        """Stop reading, and report the last line even without a line end."""
         self._stop()
         if self._line:
             self._pass_on(self._line + b"\n")
@@ -71,7 +71,7 @@ class Output:
         self._loop.add_reader(self._descriptor, self._readable)
 
     def _read(self) -> bool:
-        """Read once; False when there is nothing more for now."""
+        """Read once; False when no more data is available."""
         try:
             data = os.read(self._descriptor, _CHUNK)
         except BlockingIOError:
@@ -105,7 +105,7 @@ class Output:
         self._emit(text)
 
     def _tell_dropped(self) -> None:
-        """Say once, when a flood is over, how much was left out."""
+        """Report once, after a flood, how many bytes were dropped."""
         if self._dropped:
-            self._emit(f"... {self._dropped} bytes were left out\n")
+            self._emit(f"... {self._dropped} bytes of output were dropped\n")
             self._dropped = 0

@@ -1,6 +1,6 @@
-"""A worker as the host uses it: started when it is needed, kept warm, started again when it is gone.
+"""Worker as the host uses it: started on demand, kept warm, restarted after it ended.
 
-Everything here belongs to the event loop on which it is first used; ``access_changed`` alone may be called from others.
+Everything belongs to the event loop that first uses it; only ``access_changed`` and ``hold_against`` are thread-safe.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LONGEST_DELAY = 5.0
 
 
 class Worker:
-    """One subject in a process of its own."""
+    """One subject in a separate process."""
 
     def __init__(
         self,
@@ -43,16 +43,17 @@ class Worker:
         on_end: Callable[[str], None] | None = None,
         rights: Callable[[], object] | None = None,
     ) -> None:
-        """Describe it; the process is started by the first call, or by ``start``.
+        """Describe the worker; the first call or ``start`` starts its process.
 
-        ``on_end`` gets the label whenever a process of it has ended: to end what the host does for it. ``rights`` gives
-        what a process is confined to for good, as a value to compare: once that has changed, a new one is started.
+        ``on_end`` receives the label whenever a process has ended, so that the host can stop work for it. ``rights``
+        returns the permanent confinement of a process as a comparable value: when it has changed, a new process is
+        started.
         """
         self._rights = rights
         self._held: object = None
         self._stale = False
         self._unsure = False
-        """Whether something was decided since the rights were compared: the next call may come before we are told."""
+        """Whether a decision changed since the rights were compared. The next call may come before the notification."""
         self._retiring: asyncio.Task[None] | None = None
         self.spec = spec
         self._host = host
@@ -65,19 +66,20 @@ class Worker:
         self._failures = 0
         self._last: BaseException | None = None
         self._not_before = 0.0
-        # A worker may first be needed while a request is served; it serves many others after that one.
+        # Without the context of the first caller: the worker serves many others after that one.
         self._context = contextvars.copy_context()
         self.starts = 0
-        """How many processes there have been."""
+        """Number of processes started so far."""
 
-    # ---- life --------------------------------------------------------------------------------------------------------
+    # ---- lifecycle
+    # -----------------------------------------------------------------------------------------------------
 
     async def start(self) -> Mapping[tuple[str, str], SurfaceInfo]:
-        """Start the process, if it is not there, and return what its code declares."""
+        """Start the process unless it runs, and return the surfaces that its code declares."""
         return (await self._ready()).surfaces
 
     async def stop(self) -> None:
-        """End the process. Calls in it fail; new ones are refused."""
+        """Stop the process. Its calls fail; new ones are refused."""
         self._stopped = True
         if self._starting is not None:
             self._starting.cancel()
@@ -89,15 +91,15 @@ class Worker:
             await link.stop()
 
     def access_changed(self) -> None:
-        """Have the guard in the worker ask again: something was decided. From any thread."""
+        """Make the guard in the worker ask again after a decision changed. Thread-safe."""
         self._unsure = self._rights is not None
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._tell_change)
 
     def hold_against(self, access: str, imports: tuple[str, ...]) -> None:
-        """Have the subject held against a candidate's rules, as JSON, now and after a new start. From any thread.
+        """Compare the subject with a candidate's rules, as JSON, now and after a restart. Thread-safe.
 
-        The empty text ends it. What the subject may do stays as it is, in the guard and below it.
+        The empty text ends it. The rights of the subject do not change.
         """
         self.spec = self.spec._replace(candidate_access=access, candidate_imports=imports)
         if self._loop is not None and not self._loop.is_closed():
@@ -105,12 +107,12 @@ class Worker:
 
     @property
     def pid(self) -> int | None:
-        """The number of the process, while there is one."""
+        """Process id; None while no process runs."""
         return self._link.pid if self._link is not None and not self._link.ended.done() else None
 
     @property
     def in_flight(self) -> int:
-        """How many calls are in the process."""
+        """Number of pending calls."""
         return self._link.in_flight if self._link is not None else 0
 
     # ---- calls -------------------------------------------------------------------------------------------------------
@@ -126,9 +128,9 @@ class Worker:
         timeout: float | None = None,  # noqa: ASYNC109 - the worker is ended for it
         progress: Callable[..., Any] | None = None,
     ) -> Any:
-        """Call a surface and return its value; what it raised, and what it was denied, is raised as in process.
+        """Call a surface and return its value; errors and denials are raised as in process.
 
-        ``ancestors`` is the chain that the subject continues. ``progress`` gets what the code reports meanwhile.
+        ``ancestors`` is the call chain that the subject continues. ``progress`` receives progress reports.
         """
         link = self._link
         if link is None or link.is_unsettled or self._stale or self._unsure:
@@ -151,7 +153,7 @@ class Worker:
         timeout: float | None = None,  # noqa: ASYNC109 - likewise
         progress: Callable[..., Any] | None = None,
     ) -> AsyncIterator[Any]:
-        """Yield what a surface yields. ``timeout`` is for each item, and counts while one is waited for."""
+        """Yield the items of a surface. ``timeout`` applies to the wait for each item."""
         link = await self._ready()
         standing = Standing(caller, ancestors)
         items = link.stream((kind, name), params or {}, standing, self._seconds(timeout), progress)
@@ -168,13 +170,14 @@ class Worker:
         longest = self.spec.longest_call
         return seconds if longest is None else min(seconds, longest)
 
-    # ---- starting ----------------------------------------------------------------------------------------------------
+    # ---- starting
+    # ------------------------------------------------------------------------------------------------------
 
     async def _ready(self) -> Link:
-        """Return a process that takes calls."""
+        """Return a process that accepts calls."""
         while True:
             if self._stopped:
-                raise WorkerFailed(self.spec.label, "it was stopped")
+                raise WorkerFailed(self.spec.label, "the worker was stopped")
             self._compare()
             if self._retiring is not None:
                 await asyncio.wait([self._retiring])
@@ -182,12 +185,12 @@ class Worker:
             if link is None or link.ended.done():
                 link = await self._started()
             await link.settled()
-            self._compare()  # something may have been decided while it was started
+            self._compare()  # a decision may have changed during the start
             if not link.ended.done() and self._retiring is None:
                 return link
 
     async def _started(self) -> Link:
-        """Start the process once for all who want it; whoever is cancelled meanwhile leaves the others their start."""
+        """Start the process once for all waiting callers; canceling one caller does not cancel the start."""
         if self._starting is None:
             loop = self._loop = asyncio.get_running_loop()
             self._check_failures(loop.time())
@@ -197,20 +200,20 @@ class Worker:
             return await asyncio.shield(self._starting)
         except asyncio.CancelledError:
             if self._stopped:
-                raise WorkerFailed(self.spec.label, "it was stopped") from None
+                raise WorkerFailed(self.spec.label, "the worker was stopped") from None
             raise
 
     def _check_failures(self, now: float) -> None:
         if self._failures >= _MOST_FAILURES and now < self._not_before:
-            why = f"it failed to start {self._failures} times, the last time because: {self._last}"
-            wait = f"it is tried again in {self._not_before - now:.0f} s"
+            why = f"the worker failed to start {self._failures} times; last error: {self._last}"
+            wait = f"next attempt in {self._not_before - now:.0f} s"
             raise WorkerBroken(self.spec.label, f"{why}; {wait}", output=getattr(self._last, "output", ""))
 
     async def _start(self) -> Link:
         loop = asyncio.get_running_loop()
         try:
             await asyncio.sleep(max(0.0, self._not_before - loop.time()) if self._failures < _MOST_FAILURES else 0)
-            # Before it is started, so that what is decided meanwhile counts as a change.
+            # Before the start, so that decisions during the start count as changes.
             self._held, self._stale = self._rights() if self._rights is not None else None, False
             link = Link(self.spec, self._host)
             link.ended.add_done_callback(lambda _: self._gone(link))
@@ -223,7 +226,7 @@ class Worker:
             self._starting = None
         self._failures = 0
         self._link = link
-        self._tell_candidate()  # it may have come while the process was started
+        self._tell_candidate()  # it may have changed during the start
         return link
 
     def _note_failure(self, error: BaseException, now: float) -> None:
@@ -233,7 +236,7 @@ class Worker:
         self._not_before = now + (self.spec.pause if self._failures >= _MOST_FAILURES else delay)
 
     def _gone(self, link: Link) -> None:
-        """Forget a process that has ended. One that never did anything useful makes the next wait a little."""
+        """Forget a process that has ended. If it never served a call, delay the next start a little."""
         if self._link is link:
             self._link = None
             if not link.has_served:
@@ -251,7 +254,7 @@ class Worker:
             self._link.hold_against(self.spec.candidate_access, self.spec.candidate_imports)
 
     def _compare(self) -> None:
-        """See whether the process has the rights of now. The kernel neither widens nor narrows what it has confined."""
+        """Check whether the process still has the current rights. The kernel cannot change them after confinement."""
         if self._unsure and self._rights is not None:
             self._unsure = False
             self._stale = self._stale or ((self._link or self._starting) is not None and self._rights() != self._held)
@@ -259,7 +262,7 @@ class Worker:
             self._retire()
 
     def _retire(self) -> None:
-        """End a process that has not the rights of now, unless calls are in it: then after the last of them."""
+        """Stop a worker that was started under outdated rules, after its running calls finish."""
         link = self._link
         if link is None or link.in_flight or link.ended.done() or self._retiring is not None:
             return
@@ -272,6 +275,6 @@ class Worker:
 
 
 def _look_at(task: asyncio.Task[Any]) -> None:
-    """Take note of how a task ended, for when all who waited for it have given up."""
+    """Retrieve a task's exception, in case all callers stopped waiting for it."""
     if not task.cancelled():
         task.exception()

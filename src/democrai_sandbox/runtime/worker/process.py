@@ -1,4 +1,4 @@
-"""Starting the process of a worker: its command, its environment, and the starter that confines nothing."""
+"""Start of a worker's process: its command, its environment, and the starter without confinement."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 _BOOTSTRAP = Path(__file__).with_name("bootstrap.py")
 _PACKAGES = Path(__file__).parents[3]
 _KEPT = ("PATH", "LANG", "LANGUAGE", "TZ", "TMPDIR", "HOME", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR")
-"""Variables of the host that a worker gets; all others may hold what is no subject's business."""
+"""Variables of the host that a worker inherits; all others may contain secrets."""
 
 
 def command_of(spec: WorkerSpec, lane: int, control: int) -> list[str]:
-    """Return the command: isolated, without ``site``, and writing no bytecode.
+    """Return the command: isolated, without ``site``, and without writing bytecode.
 
-    An environment's start-up files are a subject's work; and where bytecode belongs it may not write.
+    An environment's start-up files are code of the subject, and bytecode folders are not writable for it.
     """
     return [
         spec.interpreter,
@@ -43,10 +43,10 @@ def command_of(spec: WorkerSpec, lane: int, control: int) -> list[str]:
 
 
 def environment_of(spec: WorkerSpec) -> dict[str, str]:
-    """Return the whole environment of a worker: ``DEMOCRAI_*`` as for children, and little else."""
+    """Return the complete environment of a worker: ``DEMOCRAI_*`` as for children, and few other variables."""
     for name, _ in spec.env:
         if name.startswith("DEMOCRAI_"):
-            raise InvalidInputError.of(f"{name} belongs to the runtime", pointer="/env")
+            raise InvalidInputError.of(f"{name} is reserved for the runtime", pointer="/env")
     kept = {name: value for name, value in host_environment().items() if name in _KEPT or name.startswith("LC_")}
     return {
         **kept,
@@ -59,7 +59,7 @@ def environment_of(spec: WorkerSpec) -> dict[str, str]:
 
 
 class PlainProcess:
-    """A child of this process, known by a descriptor: its number alone could be another's by the time it is used."""
+    """A child of this process, held by a descriptor, because its pid could be reused."""
 
     def __init__(self, child: subprocess.Popen[bytes]) -> None:
         """Watch a child that was started with both outputs as pipes."""
@@ -70,7 +70,7 @@ class PlainProcess:
         self.stderr = child.stderr.fileno() if child.stderr else -1
 
     def kill(self) -> None:
-        """End the process group, as long as its number is certainly still its own."""
+        """Kill the process group while the pid cannot have been reused."""
         if self._child.returncode is None:
             try:
                 os.killpg(self.pid, signal.SIGKILL)
@@ -78,7 +78,7 @@ class PlainProcess:
                 return
 
     async def wait(self) -> int:
-        """Return the exit code; what the process left in its group is ended first, before the number is free."""
+        """Return the exit code; first kill the rest of the process group, while the pid cannot have been reused."""
         if self._child.returncode is None:
             loop = asyncio.get_running_loop()
             ended: asyncio.Future[None] = loop.create_future()
@@ -91,7 +91,7 @@ class PlainProcess:
         return self._child.wait()
 
     def close(self) -> None:
-        """Let the descriptors go."""
+        """Close the descriptors."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
@@ -106,13 +106,13 @@ def _note(ended: asyncio.Future[None]) -> None:
 
 
 class PlainStarter:
-    """Starts children directly. Nothing but the guard inside confines them."""
+    """Starts children directly. Only the guard inside restricts them."""
 
     async def start(
         self, argv: Sequence[str], *, env: Mapping[str, str], pass_fds: Sequence[int], cwd: str
     ) -> PlainProcess:
-        """Start a program in a session of its own."""
-        child = subprocess.Popen(  # noqa: ASYNC220, S603 - it returns at once, and the command is ours
+        """Start a program in a new session."""
+        child = subprocess.Popen(  # noqa: ASYNC220, S603 - it returns immediately, and the command is ours
             list(argv),
             env=dict(env),
             pass_fds=tuple(pass_fds),

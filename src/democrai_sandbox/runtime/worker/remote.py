@@ -1,4 +1,4 @@
-"""What the worker asks of the host: decisions about access, and the services behind the doors of the SDK."""
+"""Requests from the worker to the host: access questions, and the services behind the SDK."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SOON = 1.0
 
 
 class _Waiting:
-    """A question whose answer another thread brings."""
+    """A question whose answer arrives on another thread."""
 
     __slots__ = ("answer", "here")
 
@@ -44,12 +44,12 @@ class _Waiting:
 
 
 class Desk:
-    """Sends questions over the control line; the thread that reads it brings the answers."""
+    """Sends questions over the control socket; the thread that reads the socket delivers the answers."""
 
     def __init__(self, line: Line) -> None:
-        """Ask over this line."""
+        """Use this control socket."""
         self.loop = asyncio.new_event_loop()
-        """The loop that serves the lane, if the subject needs one; in any case one that is ours."""
+        """The loop that serves the lane, if the subject needs one; never a loop of the subject."""
         self._line = line
         self._numbers = itertools.count(1)
         self._waiting: dict[int, _Waiting] = {}
@@ -64,23 +64,23 @@ class Desk:
         try:
             self._line.send([kind, number, *facts])
             if not waiting.here.acquire(timeout=_PATIENCE):
-                raise ExternalAccessCheckFailed("the host did not answer")
+                raise ExternalAccessCheckFailed(f"the host did not answer within {_PATIENCE:g} s")
         finally:
             self._waiting.pop(number, None)
         return number, waiting.answer
 
     def answered(self, number: int, answer: Any) -> None:
-        """Bring the answer to a question."""
+        """Deliver the answer to a question."""
         waiting = self._waiting.get(number)
         if waiting is not None:
             waiting.answer = answer
             waiting.here.release()
 
     def promise(self, number: int) -> asyncio.Future[Any]:
-        """Return a future of an answer that the host gives later, or has given meanwhile.
+        """Return a future of an answer that the host sends later, or has sent meanwhile.
 
-        Only the loop that serves the lane is waited on. Any other is of the subject's making, as its methods may be,
-        and is not called from outside the guard: code on it waits here, and gets a future that is done.
+        The future belongs to the loop that serves the lane. Any other loop may be the subject's code and must not be
+        called outside the guard: callers on it wait here, and get a completed future.
         """
         future = asyncio.Future[Any](loop=self.loop)
         waiting = None if self._is_served() else _Waiting()
@@ -98,7 +98,7 @@ class Desk:
         return future
 
     def settled(self, number: int, outcome: Any) -> None:
-        """Keep a promise."""
+        """Deliver the late answer of a promise."""
         with self._promising:
             waiting = self._promised.pop(number, None)
             if waiting is None:
@@ -122,16 +122,15 @@ def _settle(future: asyncio.Future[Any], outcome: Any) -> None:
         return
     try:
         future.set_result(release(outcome))
-    except BaseException as error:  # noqa: BLE001 - whoever awaits it is told
+    except BaseException as error:  # noqa: BLE001 - the awaiting code gets it
         error.__traceback__ = None
         future.set_exception(error)
 
 
 class RemoteDecider:
-    """Has the host's access-policy service answer. What goes wrong on the way is a failed check, never a no."""
+    """Forwards questions to the host's access-policy service. A transport error is a failed check, never a denial."""
 
     def __init__(self, desk: Desk) -> None:
-        """Ask at this desk."""
         self._desk = desk
 
     def decide(self, question: AccessQuestion) -> bool | AccessDecision:
@@ -148,16 +147,15 @@ class RemoteDecider:
 
 
 class RemoteRecorder:
-    """Tells the host of denials, as long as they are not too many: a subject decides how often it is refused."""
+    """Reports denials to the host, rate-limited, because a subject controls how often it is denied."""
 
     def __init__(self, line: Line) -> None:
-        """Tell over this line."""
         self._line = line
         self._told = 0
         self._since = 0.0
 
     def record(self, denial: SandboxDenied) -> None:
-        """Pass a denial on."""
+        """Report a denial."""
         now = monotonic()
         if now - self._since > _WINDOW:
             self._told, self._since = 0, now
@@ -167,10 +165,9 @@ class RemoteRecorder:
 
 
 class RemoteWatcher:
-    """Tells the host where a candidate says something else, many at a time: a subject decides how often it asks."""
+    """Reports differences to a candidate to the host, in batches, because a subject controls how often it asks."""
 
     def __init__(self, line: Line) -> None:
-        """Tell over this line."""
         self._line = line
         self._counting = threading.Lock()
         self._seen: dict[tuple[Any, bool], int] = {}
@@ -179,7 +176,7 @@ class RemoteWatcher:
     def saw(self, question: AccessQuestion, allowed: bool) -> None:  # noqa: FBT001 - as the guard calls it
         """Count a check."""
         about = (tuple(question), allowed)
-        # Not for ever: a finaliser of the subject's may run on the very thread that has the lock.
+        # With a timeout: a finalizer of the subject may run on the very thread that holds the lock.
         if not self._counting.acquire(timeout=_SOON):
             return
         self._seen[about] = self._seen.get(about, 0) + 1
@@ -189,7 +186,7 @@ class RemoteWatcher:
             self.flush()
 
     def flush(self) -> None:
-        """Tell what was counted; also when a call ends, as long as the host knows for whom it was."""
+        """Send the counts; also at the end of a call, while the host still knows its caller."""
         if not self._seen:
             return
         fresh: dict[tuple[Any, bool], int] = {}
@@ -202,22 +199,22 @@ class RemoteWatcher:
 
 
 class UseTeller:
-    """Tells the host what the rules allow to a subject that is held against a candidate without rules."""
+    """Reports allowed accesses to the host, for a subject that is compared with a candidate without rules."""
 
     def __init__(self, desk: Desk) -> None:
-        """Tell at this desk, and wait until it is heard: a test looks at it when the call is over."""
+        """Report with an acknowledgment, because a test reads the reports when the call has ended."""
         self._desk = desk
         self._told: set[tuple[Any, ...]] = set()
 
     def saw(self, question: AccessQuestion, allowed: bool) -> None:  # noqa: FBT001 - as the guard calls it
-        """Tell of a check, each once."""
+        """Report a check, each only once."""
         about = tuple(question)
         if allowed and question.resource_type in tuple(ResourceType) and about not in self._told:
             self._desk.ask("used", list(question))
             self._told.add(about)
 
     def program(self, view: RawView | None, operation: Any, target: Any) -> None:
-        """Tell of a declared program: the core of the guard keeps no rules about those."""
+        """Report a declared program, because the core of the guard has no rules about programs."""
         if view is None:
             return
         kind, name = view.actor
@@ -226,14 +223,14 @@ class UseTeller:
         self._desk.ask("used", [name, kind, list(view.labels), *about, *who, "", None])
 
     def flush(self) -> None:
-        """All is told already."""
+        """Do nothing, because every check is reported immediately."""
 
 
 class RemoteServices:
-    """The services of the host as functions of this process, and the few that the worker has itself."""
+    """Services of the host as functions of this process, and the few that the worker provides itself."""
 
     def __init__(self, desk: Desk, calls: Calls, places: tuple[str, str]) -> None:
-        """Ask at this desk, for the calls that are running; the places are the subject's data and its code."""
+        """Ask the host on behalf of the running calls; ``places`` are the subject's data and code folders."""
         self._desk = desk
         self._calls = calls
         self._places = places
@@ -253,7 +250,7 @@ class RemoteServices:
         return ask_host
 
     def _request(self, view: RawView | None) -> list[str]:
-        """Return for whom the code is running: the guard says who, the call which role they have."""
+        """Return the caller of the running code: the guard knows the identity, the call knows the role."""
         call = self._calls.present(view)
         if call is not None:
             return list(call.caller)
@@ -271,6 +268,6 @@ class RemoteServices:
 
 
 def _who(view: RawView) -> list[Any]:
-    """Return who is asking, as the guard says: the chain, for whom, and what subjects inside ours have declared."""
+    """Return the asking code's identity from the guard: call chain, caller, and declarations of inner subjects."""
     inner = [list(link) for link in view.links[1:]]
     return [list(view.labels), view.user_id, view.organization_id, view.session_key, inner]

@@ -1,4 +1,4 @@
-"""Making one call ready to run under the subject's guard: functions, coroutines, and streams of either."""
+"""Preparation of calls under the subject's guard: functions, coroutines, and streams of either."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from .lines import Line
 
 _MOST_GUARDS = 1024
-CLOSED = ("failed", "CancelledError", "the call was cancelled", "")
+CLOSED = ("failed", "CancelledError", "the call was canceled", "")
 Job = tuple[int, "Guard", "Callable[..., Any]", tuple[Any, ...], dict[str, Any]]
-"""A call made ready: its number, its guard, and what is run under it."""
+"""A prepared call: its number, its guard, and the function with its arguments."""
 
 
 class Runner:
-    """Makes calls ready, of the surfaces that the subject declared, and lets them go."""
+    """Prepares and ends calls of the surfaces that the subject declared."""
 
     def __init__(
         self,
@@ -40,9 +40,9 @@ class Runner:
         control: Line,
         ending: Callable[[], None],
     ) -> None:
-        """Run these surfaces as this subject; items of streams go over the control line.
+        """Run these surfaces as this subject; stream items go over the control socket.
 
-        ``ending`` is called before a call ends, to tell what belongs to it.
+        ``ending`` is called before a call ends, to send reports that belong to it.
         """
         self._ending = ending
         self._below = lru_cache(maxsize=256)(lambda chain: activation.below(tuple(map(Subject.parse, chain))))
@@ -53,7 +53,7 @@ class Runner:
         self._guards: dict[tuple[str, ...], Guard] = {}
 
     def begin(self, call: Call) -> Job:
-        """Begin a call on the thread that calls this, or in its task."""
+        """Begin a call on the current thread, or in the current task."""
         function: Callable[..., Any]
         function, streams = self._surfaces[call.kind, call.name]
         self._calls.begin(call)
@@ -72,7 +72,7 @@ class Runner:
         return call.number, guard, _send_all_async, (function, push, call.params), {}
 
     def _guard(self, call: Call) -> Guard:
-        """Return a guard for somebody; those for the subject itself are kept, a guard may be in use many times."""
+        """Return a guard for the caller; guards without a call chain are cached and shared by calls."""
         if call.ancestors:
             return self._below(call.ancestors).guard(call.caller)  # type: ignore[arg-type] # it fits
         if len(self._guards) >= _MOST_GUARDS:
@@ -81,7 +81,7 @@ class Runner:
         return guard
 
     def end(self, number: int, outcome: Any) -> Any:
-        """End a call, and return what it came to."""
+        """End a call, and return its outcome."""
         self._ending()
         call = self._calls.end(number)
         stopped = call is not None and call.cancelled and call.wanted is not None
@@ -92,15 +92,15 @@ class Runner:
 
 
 def _nothing() -> None:
-    """Stand in for a call that was cancelled before it began."""
+    """Replace a call that was canceled before it began."""
 
 
 async def _nothing_async() -> None:
-    """Do the same as a coroutine."""
+    """Replace an async call that was canceled before it began."""
 
 
 def _send_all(function: Callable[..., Iterator[Any]], push: Callable[[Any], None], params: dict[str, Any]) -> None:
-    """Hand each item out of the guard as it comes. Runs inside it, so that the generator never leaves it."""
+    """Send each item out of the guard. Runs inside the guard, so that the generator never leaves it."""
     for item in function(**params):
         push(plain_result(item))
 
@@ -131,7 +131,7 @@ def _pusher(call: Call, line: Line) -> Callable[..., None]:
 
 
 class _Outbox:
-    """Items of an async generator: sent while the host wants them; whoever has more waits for a future."""
+    """Sends items of an async generator while the host wants them; otherwise the generator awaits a future."""
 
     def __init__(self, call: Call, line: Line) -> None:
         self._call = call
@@ -141,7 +141,7 @@ class _Outbox:
         call.wanted = self._wanted
 
     def push(self, view: object, item: Any) -> asyncio.Future[None] | None:
-        """Send an item, or keep the one that is too much."""
+        """Send an item, or store it until the host wants it."""
         del view
         if self._call.cancelled:
             raise StreamClosed

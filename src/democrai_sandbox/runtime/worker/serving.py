@@ -1,12 +1,12 @@
-"""The threads of a worker: one that runs calls as they come, one that hears what must not wait for it.
+"""Threads of a worker: one runs calls as they arrive, one reads messages that must not wait for them.
 
-The host sends a call over the *lane* when nothing runs there, and the thread that reads it runs it at once: no other
-thread has to wake up for it. Everything else comes over the *control* line, whose thread runs nothing of the subject's:
-further calls at the same time, which go to a few threads more, and cancellations, answers and changes. A subject that
-declares a coroutine function has an event loop on its lane instead, and all its plain functions on those threads.
+The host sends a call over the *lane* when nothing runs there. The thread that reads the lane runs the call directly, so
+no other thread has to wake up. All other messages come over the *control* socket, whose thread runs no code of the
+subject: concurrent calls, which go to a few more threads, and cancellations, answers and changes. A subject that
+declares a coroutine function has an event loop on its lane instead, and all its plain functions run on those threads.
 
-Guarded code can look at the frames below its own. So the functions that run it, ``serve_plainly`` and ``_run_task``,
-have nothing in reach but the guard, what is the subject's anyway, and doors, which do not show what is behind them.
+Guarded code can inspect the frames below its own. So the functions that run it, ``serve_plainly`` and ``_run_task``,
+reference only the guard, objects of the subject, and ``Door`` objects, which expose nothing.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
     from .running import Job, Runner
 
 
-# ---- what is on the stack under the subject's code -------------------------------------------------------------------
+# ---- frames below the subject's code -------------------------------------------------------------------------------
 
 
 def serve_plainly(take: Door, give: Door) -> None:
-    """Run plain functions one after the other, on this thread, for as long as the process lives."""
+    """Run plain functions one after the other, on this thread, until the process ends."""
     while True:
         number, guard, function, args, params = take()
         give(number, guard.run(capture, function, *args, **params))
 
 
 def serve_on_a_loop(loop: asyncio.AbstractEventLoop, descriptor: int, read: Door) -> None:
-    """Run coroutines as tasks, all at the same time, on this thread."""
+    """Run coroutines as concurrent tasks, on this thread."""
     loop.add_reader(descriptor, read)
     loop.run_forever()
 
@@ -59,11 +59,11 @@ async def _run_task(number: int, take: Door, give: Door) -> None:
     give(number, outcome)
 
 
-# ---- what is behind the doors ----------------------------------------------------------------------------------------
+# ---- functions behind the doors ------------------------------------------------------------------------------------
 
 
 def _ours(function: Callable[..., Any]) -> Door:
-    """Return a door for the worker itself, shut to the subject that finds it."""
+    """Wrap a function of the worker so that the subject can neither inspect nor call it."""
 
     def serve(view: object, *args: Any) -> Any:
         if view is not None:
@@ -74,7 +74,7 @@ def _ours(function: Callable[..., Any]) -> Door:
 
 
 def plain_work(lane: Line, runner: Runner) -> tuple[Door, Door]:
-    """Return the doors by which ``serve_plainly`` serves the lane."""
+    """Return the functions with which ``serve_plainly`` serves the lane."""
 
     def take() -> Job:
         message = lane.receive()
@@ -89,7 +89,7 @@ def plain_work(lane: Line, runner: Runner) -> tuple[Door, Door]:
 
 
 def loop_work(lane: Line, runner: Runner, loop: asyncio.AbstractEventLoop) -> Door:
-    """Return the door by which the loop reads the lane."""
+    """Return the callback with which the loop reads the lane."""
     waiting: dict[int, Call] = {}
     tasks: set[asyncio.Task[None]] = set()
 
@@ -117,10 +117,10 @@ def loop_work(lane: Line, runner: Runner, loop: asyncio.AbstractEventLoop) -> Do
 
 
 class Hands:
-    """The threads that run plain functions while the lane is taken. They are started when they are needed."""
+    """Threads that run plain functions while the lane is busy, started on demand."""
 
     def __init__(self, runner: Runner, line: Line, most: int) -> None:
-        """Reply over this line."""
+        """Set the socket for replies, and the maximum number of threads."""
         self._runner = runner
         self._line = line
         self._most = most
@@ -150,20 +150,20 @@ class Hands:
 
 
 class Control:
-    """Reads the control line until the host is gone, which ends the process: nobody is left to work for."""
+    """Reads the control socket until the host is gone, which ends the process."""
 
     def __init__(self, line: Line, desk: Desk, calls: Calls) -> None:
-        """Bring answers to this desk, and cancellations to these calls."""
+        """Deliver answers to ``desk``, and cancellations to ``calls``."""
         self._line = line
         self._desk = desk
         self._calls = calls
         self.take: Callable[[Call], None] | None = None
-        """What is done with calls; none come before the worker has said that it is ready."""
+        """Handler of calls; none arrive before the worker has reported that it is ready."""
         self.compare: Callable[[str, list[str]], None] | None = None
-        """What is done with a candidate."""
+        """Handler of candidates."""
 
     def start(self) -> None:
-        """Begin to listen, on a thread that shows nothing of this to who lists the threads."""
+        """Start reading on a thread, wrapped so that a listing of the threads exposes nothing."""
         threading.Thread(name="worker-control", target=_ours(self._serve), daemon=True).start()
 
     def _serve(self) -> None:
@@ -195,7 +195,7 @@ class Control:
             os._exit(0)
 
     def _cancel(self, number: int) -> None:
-        """Cancel a task; a plain function can only be told, and look for it when it likes."""
+        """Cancel a task; a plain function can only check a flag."""
         call = self._calls.cancel(number)
         if call is None:
             return

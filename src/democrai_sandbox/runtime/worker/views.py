@@ -1,7 +1,7 @@
-"""What a worker says about who is asking, held against what the host knows: its subject, and the calls in flight.
+"""Verification of a worker's claims about its caller, against the host's knowledge: its subject and its pending calls.
 
-The process of a worker is the subject's. That the guard in it says otherwise is worth something while that guard holds;
-the host goes by what would be true without it: nobody asks as another subject, or for a user who did not call.
+A worker's process belongs to the subject, so the host does not rely on the guard inside. The host verifies that a
+worker never asks as another subject, or for a user who did not call it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _EXACT = 1
 _NO_ONE = ("", "", "")
 _MOST_LINKS = 256
 _LONGEST_RULES = 256 * 1024
-"""Characters of all rules that come with one request."""
+"""Maximum characters of all rules in one request."""
 
 
 class Standing(NamedTuple):
-    """For whom, and continuing which chain, a call in flight runs."""
+    """Caller and call chain of a pending call."""
 
     caller: Identity | Caller
     ancestors: tuple[str, ...]
@@ -45,22 +45,22 @@ class Witness:
     """Reads questions and requests of one worker."""
 
     def __init__(self, spec: WorkerSpec) -> None:
-        """Know the subject that the worker is for."""
+        """Take the specification of the worker's subject."""
         self._spec = spec
 
     def question(self, fields: Any, standing: Iterable[Standing]) -> tuple[AccessQuestion, Standing] | None:
-        """Return the question as the service takes it, and in which call; None without such a call."""
+        """Return the question for the service, and the call it belongs to; None without such a call."""
         if type(fields) is not list or len(fields) != _QUESTION:
-            raise FrameError("a question with other fields")
+            raise FrameError("a malformed question")
         subject, kind, chain, resource, operation, target, register, *who, action, context = fields
         texts = (subject, kind, resource, operation, target, action)
         if any(type(text) is not str for text in texts) or type(register) is not bool:
-            raise FrameError("a question with other fields")
+            raise FrameError("a malformed question")
         if context is not None and type(context) is not str:
-            raise FrameError("a question with other fields")
+            raise FrameError("a malformed question")
         labels = self._chain(chain)
         if f"{kind}:{subject}" not in labels:
-            raise FrameError("a question of a subject that is not in its chain")
+            raise FrameError("a question by a subject that is not in its call chain")
         identity = _identity(who)
         found = self._found(labels, identity, standing)
         if found is None:
@@ -72,9 +72,9 @@ class Witness:
         return question, found
 
     def view(self, fields: Any, standing: Iterable[Standing]) -> tuple[RawView, Standing] | None:
-        """Return who asks for a service, as a door tells it, and in which call; None without such a call."""
+        """Return the view of the asking code for a service, and its call; None without such a call."""
         if type(fields) is not list or len(fields) != 5:  # noqa: PLR2004 - chain, identity and inner links
-            raise FrameError("a request without who asks")
+            raise FrameError("a request without the identity of its caller")
         chain, *who, inner = fields
         labels = self._chain(chain)
         identity = _identity(who)
@@ -95,28 +95,28 @@ class Witness:
         return view, found
 
     def _chain(self, chain: Any) -> tuple[str, ...]:
-        """Take a chain whose every subject this worker may act as: itself, what called it, and parts of itself."""
+        """Return a call chain in which this worker may act as each subject: itself, its callers, its assets."""
         if type(chain) is not list or not 0 < len(chain) <= _MOST_LINKS or any(type(one) is not str for one in chain):
-            raise FrameError("a chain that is none")
+            raise FrameError("a malformed call chain")
         label = self._spec.label
         if label not in chain:
-            raise FrameError(f"a question that is not of {label}")
+            raise FrameError(f"a question that does not come from {label}")
         for inner in chain[chain.index(label) + 1 :]:
             kind, _, name = inner.partition(":")
             own = self._spec.kind == "module" and name.rpartition(".")[0] == self._spec.name
             if inner != label and not (kind in _INNER and own):
-                raise FrameError(f"a question of {inner} in the worker of {label}")
+                raise FrameError(f"a question by {inner} in the worker of {label}")
         return tuple(chain)
 
     def _found(
         self, labels: tuple[str, ...], identity: tuple[str, ...], standing: Iterable[Standing]
     ) -> Standing | None:
-        """Return the call that somebody asks in: the first that is for the same, and continues the same chain."""
+        """Return the first pending call with the same identity and the same outer call chain."""
         outer = labels[: labels.index(self._spec.label)]
         for one in standing:
             if identity == one.caller[:3] and outer == one.ancestors:
                 return one
-        # What is for nobody needs no call: a subject asks while it is imported, too.
+        # An access without a user needs no call: a subject also asks during its import.
         return Standing(NOBODY, ()) if identity == _NO_ONE and not outer else None
 
     @cached_property
@@ -130,12 +130,12 @@ class Witness:
         return rules_to_json(self._rules)
 
     def _narrower(self, inner: Any) -> Iterable[tuple[str, str, str, int]]:
-        """Take the declarations of subjects inside the worker's for what they take away, never for more."""
+        """Return declarations of inner subjects, limited to those that the worker's own rules cover."""
         if type(inner) is not list or len(inner) > _MOST_LINKS:
-            raise FrameError("links that are none")
+            raise FrameError("malformed links")
         for link in inner:
             if type(link) is not list or [type(part) for part in link] != [str, str, str, int]:
-                raise FrameError("links that are none")
+                raise FrameError("malformed links")
         if sum(len(link[2]) for link in inner) > _LONGEST_RULES:
             raise FrameError("links with too many rules")
         for kind, name, declared, mode in inner:
@@ -147,5 +147,5 @@ class Witness:
 
 def _identity(who: Any) -> tuple[str, ...]:
     if len(who) != len(_NO_ONE) or any(part is not None and type(part) is not str for part in who):
-        raise FrameError("an identity that is none")
+        raise FrameError("a malformed identity")
     return tuple(part or "" for part in who)

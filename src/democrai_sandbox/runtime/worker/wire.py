@@ -1,7 +1,7 @@
-"""The host's end of one socket to a worker: never waits, neither to read nor to write.
+"""Host's end of one socket to a worker: never blocks, neither to read nor to write.
 
-A few messages are handed on at a time, so that other tasks on the loop do not wait for a worker that sends much, and
-large frames are read on a thread. While something is left to do nothing more is received: then the worker waits.
+Only a few messages are handled at a time, so that a busy worker does not delay other tasks on the loop. Large frames
+are decoded on a thread. Until the received messages are handled nothing more is received, so the worker has to wait.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from .budget import Budget
 
 _AT_ONCE = 16
-"""Messages that are handed on before others have their turn."""
+"""Messages that are handled before other tasks run."""
 _TURN = 0.002
-"""Seconds after which others have their turn in any case."""
+"""Seconds after which other tasks run in any case."""
 _LEAST_REST, _LONGEST_REST = 0.02, 0.25
-"""Seconds for which a worker that has used its budget up is left alone before it is looked at again."""
+"""Seconds before a worker that has used up its budget is read again."""
 _readers = ThreadPoolExecutor(2, "frames")
-"""Read large frames. Its threads are started when they are needed."""
+"""Threads that decode large frames, started on demand."""
 
 
 class Wire:
-    """Frames out, messages in, on the running loop."""
+    """Sends frames and receives messages, on the running loop."""
 
     def __init__(
         self,
@@ -41,10 +41,10 @@ class Wire:
         heard: Callable[[Any, int, int], None],
         lost: Callable[[str, type[WorkerFailed]], None],
     ) -> None:
-        """Take a connected socket over. ``heard`` gets each message, its bytes and how many values it has.
+        """Take over a connected socket. ``heard`` receives each message, its bytes and its number of values.
 
-        ``lost`` is told once that nothing more will come. It also gets what was wrong with what came; nothing, when the
-        other end is just gone.
+        ``lost`` is called once when nothing more will arrive, with the problem of the last message, or with an empty
+        text when the other end closed the socket.
         """
         self._loop = asyncio.get_running_loop()
         self._socket = end
@@ -62,11 +62,11 @@ class Wire:
 
     @property
     def unsent(self) -> int:
-        """Bytes that the worker has not taken yet."""
+        """Bytes that the worker has not read yet."""
         return len(self._unsent)
 
     def write(self, frame: bytes) -> None:
-        """Send a frame now or as soon as the worker reads; nothing happens when the wire is closed."""
+        """Send a frame now or as soon as the worker reads; do nothing when the wire is closed."""
         if not self._open:
             return
         if not self._unsent:
@@ -85,12 +85,12 @@ class Wire:
         self._unsent += frame
 
     async def read_rest(self) -> None:
-        """Wait until everything is handed on that is left of a process that has ended."""
+        """Handle all remaining messages of a process that has ended."""
         while self._open and (not self._listening or self._has_more()):  # noqa: ASYNC110 - a thread may be reading
             await asyncio.sleep(0 if self._listening else _LEAST_REST / 10)
 
     def close(self) -> None:
-        """Let the socket go. May be called twice."""
+        """Close the socket. May be called repeatedly."""
         if self._open:
             self._open = False
             self._loop.remove_reader(self._socket.fileno())
@@ -102,12 +102,12 @@ class Wire:
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        """Take what is there; one message is handed on before this returns, or a few."""
+        """Receive available bytes, and handle a few messages before returning."""
         if self._open and self._receive():
             self._hand_on()
 
     def _receive(self) -> bool:
-        """Receive once, if there is something."""
+        """Receive once, if data is available."""
         try:
             size = self._socket.recv_into(self._inbox.room)
         except BlockingIOError:
@@ -121,7 +121,7 @@ class Wire:
         return True
 
     def _hand_on(self) -> None:
-        """Hand on what is complete, as far as the budget goes; then go on as it has to."""
+        """Handle complete messages within the budget; then listen, rest or continue."""
         until = self._loop.time() + _TURN
         try:
             for _ in range(_AT_ONCE):
@@ -139,7 +139,7 @@ class Wire:
                     return
                 message, values = decode(frame)
                 size = frame.size
-                frame = None  # its memory is the room's
+                frame = None  # release the buffer, which belongs to the inbox
                 self._heard(message, size, values)
                 if not self._open:
                     return
@@ -149,7 +149,7 @@ class Wire:
                 if self._loop.time() > until:
                     break
         except FrameError as error:
-            self._end(f"it sent a malformed frame: {error}")
+            self._end(f"the worker sent a malformed frame: {error}")
             return
         self._deafen()
         self._loop.call_soon(self._go_on)
@@ -159,7 +159,7 @@ class Wire:
             self._hand_on()
 
     def _rest(self, seconds: float) -> None:
-        """Go on after a while. Meanwhile it shows whether the worker waits as well."""
+        """Continue after a pause. Check meanwhile whether the worker stopped sending."""
         self._deafen()
         allowed = self._budget.allowance
         if self._inbox.count(allowed.waiting_messages) < allowed.waiting_messages and self._has_more():
@@ -170,13 +170,13 @@ class Wire:
         if not self._open:
             return
         if self._budget.is_flooded(self._inbox.count(allowed.waiting_messages), self._inbox.size):
-            most = f"{allowed.messages} messages, {allowed.bytes} bytes or {allowed.seconds:g} s of work for the host"
-            self._end(f"it kept sending more than {most} each second, without being asked", WorkerFlooded)
+            most = f"{allowed.messages} messages, {allowed.bytes} bytes or {allowed.seconds:g} s of host processor time"
+            self._end(f"the worker kept sending more than {most} per second", WorkerFlooded)
             return
         self._loop.call_later(seconds, self._go_on)
 
     def _read_aside(self, frame: Frame) -> None:
-        """Read a large frame on a thread; what comes after it waits."""
+        """Decode a large frame on a thread; later messages wait."""
         self._deafen()
         reading = self._loop.run_in_executor(_readers, decode, frame)
         reading.add_done_callback(lambda done: self._was_read(done, frame.size))
@@ -188,7 +188,7 @@ class Wire:
             message, values = done.result()
             self._heard(message, size, values)
         except FrameError as error:
-            self._end(f"it sent a malformed frame: {error}")
+            self._end(f"the worker sent a malformed frame: {error}")
             return
         self._go_on()
 
@@ -208,7 +208,8 @@ class Wire:
         except OSError:
             return False
 
-    # ---- the rest ----------------------------------------------------------------------------------------------------
+    # ---- writing and closing
+    # -------------------------------------------------------------------------------------------
 
     def _writable(self) -> None:
         try:
@@ -225,7 +226,7 @@ class Wire:
             self._loop.remove_writer(self._socket.fileno())
 
     def _end_unless_more(self) -> None:
-        """End a wire that takes nothing any more, unless there is something left to hear before its end."""
+        """Close a wire that cannot send any more, unless unread data is left."""
         if self._listening and not self._has_more():
             self._end("")
 
