@@ -1,4 +1,4 @@
-"""Worlds of the tests of the runtimes, with a database that has its schema."""
+"""Worlds of the runtime tests, with a database that has its schema."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from tests.services.forks import RuntimeCase
 
 
 class PreparedCase(RuntimeCase):
-    """A world whose hosts copy a database that has its schema, which is quicker than migrations."""
+    """A world whose hosts copy a database that has its schema, which is faster than migrations."""
 
     forks_workers = True
 
     def __init__(self, base, database):
         super().__init__(base)
-        self.database = base / "prepared.db"  # where also a host that has confined itself can read it
+        self.database = base / "prepared.db"  # where a confined host can read it too
         shutil.copyfile(database, self.database)
 
     def give_tools(self, tools):
-        """Have pip there already, as after the first installation: its files are nobody's to change."""
+        """Provide pip in advance, as after the first installation; no test changes its files."""
         shutil.copytree(tools, self.base / "data" / "installs" / "tools", copy_function=os.link)
 
     def environment(self, **extra):
-        """Return the environment of a body: where that database is, and no certificates, which each host would read."""
+        """Return the environment of a body: the path of that database, and no certificates, to save time."""
         return super().environment(**{"PREPARED_DATABASE": str(self.database), "SSL_CERT_FILE": os.devnull, **extra})
 
 
 class FreshCase(PreparedCase):
-    """The same, whose workers are started as those of any host, and are not forks of a process of the tests."""
+    """A world whose workers start as in any host, instead of as forks of a test process."""
 
     forks_workers = False
 
 
 class McpCase(PreparedCase):
-    """The same, with the ``mcp`` library loaded."""
+    """A world with the ``mcp`` library loaded."""
 
     child = Path(__file__).parent / "mcp" / "child.py"

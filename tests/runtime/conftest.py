@@ -1,4 +1,4 @@
-"""What the tests of the runtimes share."""
+"""Fixtures of the runtime tests."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ HERE = Path(__file__).parent
 
 @pytest.fixture
 def case(tmp_path, prepared_file):
-    """Make a private world in which a body runs in a process of its own."""
+    """Make a private world in which a body runs in a separate process."""
     return PreparedCase(tmp_path, prepared_file)
 
 
 @pytest.fixture
 def fresh_case(tmp_path, prepared_file):
-    """The same, for tests whose point is also how worker processes are started."""
+    """Make a world for tests that also cover how worker processes start."""
     return FreshCase(tmp_path, prepared_file)
 
 
 @pytest.fixture
 def mcp_case(tmp_path, prepared_file):
-    """The same, for bodies that talk to MCP servers: loading the library takes them a second."""
+    """Make a world for bodies that use MCP servers, because loading the library takes a second."""
     return McpCase(tmp_path, prepared_file)
 
 
 @pytest.fixture(scope="module")
 def shared_case(tmp_path_factory, prepared_file, request):
-    """Make a world for the tests of a file that look at different parts of what one body did."""
+    """Make a world for tests of a file that check different parts of one body's results."""
     return PreparedCase(tmp_path_factory.mktemp(request.module.__name__.rpartition(".")[2]), prepared_file)
 
 
 @pytest.fixture(scope="session")
 def prepared_tools(tmp_path_factory):
-    """The folder of tools that installations make once: a copy of pip."""
+    """Folder of tools that installations create once: a copy of pip."""
     from democrai_sandbox.runtime.installs.pip import find_pip
 
     tools = tmp_path_factory.mktemp("tools")
@@ -48,14 +48,14 @@ def prepared_tools(tmp_path_factory):
 
 @pytest.fixture
 def equipped_case(case, prepared_tools):
-    """The same world, with pip there already."""
+    """Make a world with pip available in advance."""
     case.give_tools(prepared_tools)
     return case
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Run tests that depend on the interpreter on each of them, and everything else on the default one only."""
+    """Run interpreter-dependent tests on each interpreter, and everything else only on the default one."""
     here, versioned = f"{HERE}/", tuple(VERSIONED)
     for item in items:
         path = str(item.path)

@@ -1,4 +1,4 @@
-"""A host with extensions, as bodies of these tests set it up in their own process. Loaded there by its path."""
+"""A host with extensions, set up by test bodies in a separate process. Loaded there by its path."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class House:
         return folder
 
     def example(self, kind, name, source, **places):
-        """Copy an example; ``places`` stand in for what its manifest names."""
+        """Copy an example; ``places`` replaces the paths that its manifest names."""
         folder = os.path.join(self.folders[kind], name)
         shutil.copytree(os.path.join(source, MANIFESTS[kind], name), folder)
         with open(f"{folder}/manifest.json") as file:
@@ -47,14 +47,14 @@ class House:
         write_text(f"{folder}/manifest.json", text)
 
     def file(self, name, text="found"):
-        """A file outside of everything that an extension has."""
+        """Write a file outside all folders of extensions."""
         path = os.path.join(self.base, "outside", name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         write_text(path, text)
         return path
 
     def serve(self, story, **settings):
-        """Run a coroutine function with the runtime around it, and return what it returns."""
+        """Run a coroutine function while the runtime serves, and return its result."""
         from democrai_sandbox.access import Access, AccessSettings
         from democrai_sandbox.runtime import Runtime, RuntimeSettings
         from democrai_sandbox.runtime.surroundings import GuardSurroundings
@@ -78,7 +78,7 @@ class House:
                 self.web.stop()
 
     def problems(self):
-        """What is wrong with each extension that is broken."""
+        """Return the problems of each broken extension."""
         return {
             f"{found.kind}:{found.name}": [str(problem) for problem in found.problems]
             for found in self.runtime.extensions
@@ -88,7 +88,7 @@ class House:
     # ---- as an administrator
 
     def admin(self, act, *args, **details):
-        """Do something as somebody who may."""
+        """Run an operation as an administrator."""
         from democrai_sandbox.access import Caller
         from democrai_sandbox.runtime.surroundings import serving
 
@@ -96,40 +96,40 @@ class House:
             return getattr(self.access.administration, act)(*args, **details)
 
     def decide(self, effect, subject, resource_type, operation, target):
-        """Decide what nobody has asked for."""
+        """Record a decision without a request."""
         from democrai_sandbox.policy import Subject
 
         wanted = {"resource_type": resource_type, "operation": operation, "target": target}
         self.admin("decide_unasked", Subject.parse(subject), effect=effect, **wanted)
 
     def pending(self):
-        """What waits for a decision."""
+        """Return the pending requests."""
         return [
             [str(found.access.subject), str(found.access.operation), found.access.target]
             for found in self.admin("pending_requests").items
         ]
 
     def register(self, name, url, transport="streamable_http", **more):
-        """Put an MCP server into the registry."""
+        """Add an MCP server to the registry."""
         entry = {"name": name, "transport": transport, "endpoint_url": url, "timeout_ms": 10_000, **more}
         self.runtime.store.add_mcp_server(entry, now=datetime.now(UTC))
 
     # ---- as a user
 
     async def task(self, module, name, params=None, **identity):
-        """Run a task to its end; return its result, or the class of what it failed with and the chain of a denial."""
+        """Run a task to its end; return its result, or the error class and the call chain of a denial."""
         task_id = await self.runtime.tasks.submit(module, name, params or {}, caller(**identity))
         return await self.ended(task_id)
 
     async def ended(self, task_id):
-        """Wait for a task."""
+        """Wait for the end of a task."""
         while not (found := await self.runtime.tasks.status(task_id)).state.is_final:
             await asyncio.sleep(0.02)
         return found.failure.type if found.failure else found.result
 
 
 def database(folder):
-    """Return the URL of a database in a folder; a copy of the one that the tests have prepared, if there is one."""
+    """Return the URL of a database in a folder; a copy of the prepared one, if available."""
     path = os.path.join(folder, "access.db")
     if prepared := os.environ.get("PREPARED_DATABASE"):
         shutil.copyfile(prepared, path)
@@ -137,14 +137,14 @@ def database(folder):
 
 
 def caller(**identity):
-    """Somebody, in a session."""
+    """Return a user in a session."""
     from democrai_sandbox.access import Caller
 
     return Caller(**{"user_id": "uma", "session_key": "s1", **identity})
 
 
 async def told(work):
-    """The result of some work, or the class of the error that came instead, in the extension or in the runtime."""
+    """Return the result of some work, or the class of its error, in the extension or in the runtime."""
     try:
         return await asyncio.wait_for(work, 60)
     except Exception as error:
@@ -152,7 +152,7 @@ async def told(work):
 
 
 async def hint_of(work):
-    """What a denial says is to be done; nothing when there was none."""
+    """Return the hint of a denial; empty without a denial."""
     from democrai_sandbox.errors import SandboxDenied
 
     try:
@@ -163,7 +163,7 @@ async def hint_of(work):
 
 
 def entry(operation, target):
-    """An entry of an access list."""
+    """Return an entry of an access list."""
     kind = "network" if operation in {"connect", "receive", "send"} else "filesystem"
     return {"resource_type": kind, "operation": operation, "target": target}
 
@@ -174,7 +174,7 @@ def write_text(path, text):
 
 
 class Web:
-    """A web server on loopback that answers with what it was asked, and remembers it."""
+    """A web server on loopback that echoes and records HTTP requests."""
 
     def __init__(self):
         os.environ["no_proxy"] = "127.0.0.1"

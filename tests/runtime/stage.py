@@ -1,4 +1,4 @@
-"""A host with extensions, for tests that run it in a process of its own."""
+"""A host with extensions, for tests that run it in a separate process."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Stage:
 
         state = self.base / "state"
         state.mkdir()
-        if prepared := os.environ.get("PREPARED_DATABASE"):  # a copy of it has its schema already
+        if prepared := os.environ.get("PREPARED_DATABASE"):  # a copy of it already has its schema
             shutil.copyfile(prepared, state / "access.db")
         self.access = Access(
             AccessSettings(
@@ -53,7 +53,7 @@ class Stage:
         return self.runtime
 
     def play(self, story, **settings):
-        """Run a coroutine function with the stage while the runtime serves; return what it returns."""
+        """Run a coroutine function with the stage while the runtime serves; return its result."""
         runtime = self.runtime or self.open(**settings)
 
         async def whole():
@@ -64,26 +64,26 @@ class Stage:
             return asyncio.run(whole())
 
     async def told(self, awaitable):
-        """Return what a call comes to: its value, or the class and text of the error."""
+        """Return the outcome of a call: its value, or the class and text of the error."""
         try:
             return await awaitable
-        except Exception as error:  # noqa: BLE001 - the kind is what is told
+        except Exception as error:  # noqa: BLE001 - the error class is the result
             return [type(error).__name__, str(error)]
 
     def action(self, module, action, caller=None, **params):
-        """Call an action and tell what it comes to."""
+        """Call an action and return its outcome."""
         return self.told(self.runtime.modules.action(module, action, params, caller or self.uma()))
 
     @staticmethod
     def uma(**more):
-        """An ordinary user in a session."""
+        """Return an ordinary user in a session."""
         from democrai_sandbox.access import Caller
 
         return Caller(**{"user_id": "uma", "session_key": "monday", **more})
 
     @staticmethod
     def ada():
-        """The administrator."""
+        """Return the administrator."""
         from democrai_sandbox.access import Caller
 
         return Caller(user_id="ada", role="super")

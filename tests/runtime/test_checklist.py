@@ -1,7 +1,7 @@
-"""The declaration checklist, row by row: denied without the declaration, works with it, the wrong place does not count.
+"""Declaration checklist by row: denied without the declaration, allowed with it, no effect in the wrong place.
 
-Each row runs in a host of its own: the real runtime, the access-policy service on SQLite, local servers, real pip,
-and a real MCP server.
+Each row runs in a separate host: the real runtime, the access-policy service on SQLite, local servers, real pip, and a
+real MCP server.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PACKAGES = str(HERE / "installs" / "packages.py")
 INSTALLING = str(HERE / "installs" / "hosting.py")
 MCP_SERVER = HERE.parents[1] / "examples" / "extensions" / "mcp" / "server.py"
 
-# What every extension below tries, whatever its manifest says: one file and one URL.
+# Every extension below tries one file and one URL, independent of its manifest.
 NEED = """
 import urllib.request
 from democrai_sandbox import sdk
@@ -59,7 +59,7 @@ WORKS = {"file": "found", "page": "GET /page"}
 
 
 def prepared(world):
-    """Return a host that is not yet running, what the extensions need, and the entries that allow it."""
+    """Return a host that is not yet running, the targets of the extensions, and the entries that allow them."""
     use = SimpleNamespace(**world.load(HOUSE))
     house = use.House(world)
     params = {"path": house.file("needed.txt"), "url": f"{house.web.url}/page"}
@@ -94,7 +94,7 @@ def module_row(world):
 
 
 def test_module_render_action_and_command(case):
-    """The module's own manifest counts; an entry on a tool, in a section of other kinds, or of a neighbour does not."""
+    """The module's manifest counts; an entry on a tool, in a section of other kinds, or of another module does not."""
     told = case.run(module_row)
     assert told["bare"] == [DENIED] * 3
     assert told["declared"] == [WORKS] * 3
@@ -252,7 +252,7 @@ def runtime_row(world):
 
 @pytest.mark.parametrize("kind", ["engine", "extractor"])
 def test_runtime_of_engines_and_extractors(case, kind):
-    """The `runtime` section counts; `install` does not, and at the top of the manifest there is no such key."""
+    """The `runtime` section counts; `install` does not, and the top level of the manifest has no such key."""
     told = case.run(runtime_row, kind, **offline())
     assert told["before"] == "NotInstalled"
     assert told["bare"] == DENIED
@@ -302,7 +302,7 @@ def install_row(world):
 
 @pytest.mark.parametrize("kind", ["engine", "extractor"])
 def test_install_of_engines_and_extractors(equipped_case, kind):
-    """The `install` section counts; `runtime` does not. What held during the installation is gone after it."""
+    """The `install` section counts; `runtime` does not. The rights of the installation end with it."""
     told = equipped_case.run(install_row, kind, **offline())
     assert told["problems"] == {}
     assert (told["bare"], told["bare state"]) == ("InstallFailed", "missing")
@@ -362,7 +362,7 @@ def mcp_row(world):
 
 @contextlib.contextmanager
 def mcp_server():
-    """Run a real server in a process of its own; gives its origin."""
+    """Run a real server in a separate process; yield its origin."""
     command = [sys.executable, str(MCP_SERVER), "streamable_http", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
@@ -374,7 +374,7 @@ def mcp_server():
 
 
 def test_mcp(mcp_case):
-    """The registry and what was decided about the server count; what the module around it declares does not."""
+    """The registry and decisions about the server count; declarations of the calling module do not."""
     with mcp_server() as origin:
         told = mcp_case.run(mcp_row, f"{origin}/mcp", f"{origin}/restless")
     assert told["problems"] == {}

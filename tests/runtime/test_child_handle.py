@@ -1,4 +1,4 @@
-"""Children are watched and collected where the system refuses ``pidfd_open`` with EPERM: a real seccomp filter."""
+"""Children are watched and reaped even if the system refuses ``pidfd_open`` with EPERM: a real seccomp filter."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ refuse_pidfd_open()
 
 
 def refused(code):
-    """Run code in a process that is refused the call, and return what it printed."""
+    """Run code in a process in which the call is refused, and return its output."""
     program = REFUSING + textwrap.dedent(code)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
@@ -44,7 +44,7 @@ def refused(code):
 
 
 def test_a_program_of_an_extension():
-    """It runs to its end, and its status is known."""
+    """It runs to its end, and its exit status is known."""
     found = refused(
         """
         import select
@@ -61,7 +61,7 @@ def test_a_program_of_an_extension():
 
 
 def test_a_worker():
-    """It is waited for on the loop, and ended with its group."""
+    """It is awaited on the loop, and killed with its group."""
     found = refused(
         """
         import asyncio
@@ -82,7 +82,7 @@ def test_a_worker():
 
 
 def test_a_script():
-    """It is run to its end."""
+    """It runs to its end."""
     found = refused(
         """
         from democrai_sandbox.runtime.scripts.running import Command, PlainStart, run_program
@@ -124,7 +124,7 @@ def test_the_keeper():
 
 
 def test_the_standby_of_the_keeper():
-    """It takes over, and sees the end of a helper that is not its child."""
+    """It takes over, and detects the end of a helper that is not its child."""
     found = refused(
         """
         import signal, time
@@ -157,7 +157,7 @@ def test_the_standby_of_the_keeper():
 
 
 def test_the_helper_finds_processes():
-    """A process that runs is found, by what else is known of it."""
+    """A running process is found by its other known properties."""
     found = refused(
         """
         from democrai_sandbox.kernel.helper.processes import _opened
@@ -169,7 +169,7 @@ def test_the_helper_finds_processes():
 
 
 def test_what_a_program_left_behind():
-    """It is ended, found by its environment."""
+    """It is killed, found by its environment."""
     found = refused(
         """
         import subprocess

@@ -1,4 +1,4 @@
-"""How often something was asked for: a call that asks and then does it counts once, wherever its module runs."""
+"""Request counts: a call that asks and then acts counts once, in any process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def read(url):
 
 
 def calling(world):
-    """Call an action a number of times; return how often its request was asked for, and the answers counted."""
+    """Call an action a number of times; return the count of its request, and the answers counted."""
     house = world.load(HOUSE)["House"](world)
     house.extension("demo", MODULE)
 
@@ -48,5 +48,5 @@ def calling(world):
 
 @pytest.mark.parametrize("isolation", ["in_process", "process"])
 def test_a_call_that_asks_and_fetches_is_counted_once(case, isolation):
-    """Three calls, three questions; the denial names the request that the question has put down."""
+    """Three calls are three questions; the denial names the request that the question filed."""
     assert case.run(calling, isolation) == [3, True, "fetch"]

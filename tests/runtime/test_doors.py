@@ -1,4 +1,4 @@
-"""Services of the runtime: reached by name, told by the core who asks, and closed to who has narrowed itself."""
+"""Services of the runtime: called by name, with the caller's identity from the core, and refused to narrowed code."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def serving_calls(world):
 
 
 def test_a_service_answers_who_asks_and_shows_nothing_of_the_host_when_it_fails(case):
-    """Denials and refusals come over; a failure names the service and no more."""
+    """Denials and refusals reach the caller; a failure only names the service."""
     told, recorded = case.run(serving_calls)
     failures = {"breaks": "RuntimeServiceFailed", "one": "RuntimeServiceFailed", "unknown": "NoRuntime"}
     for name, expected in failures.items():

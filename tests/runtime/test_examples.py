@@ -1,4 +1,4 @@
-"""The example modules, run as a host runs them: what each may do works, what it tries beyond that does not."""
+"""The example modules, run as in a host: permitted operations work, all others fail."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EXAMPLES = os.path.abspath(os.path.join(os.path.dirname(HOUSE), "../../examples/
 
 
 def furnished(world, *modules):
-    """A house with example modules in it, whose manifests name what this machine has."""
+    """Return a house with example modules, whose manifests name paths of this machine."""
     use = SimpleNamespace(**world.load(HOUSE))
     house = use.House(world)
     places = {
@@ -51,7 +51,7 @@ def reports_story(world):
 
 @pytest.mark.parametrize("isolation", ["in_process", "process"])
 def test_reports_does_what_it_may_and_nothing_else(case, isolation):
-    """Its page, actions and commands work in either kind of process; eleven attempts come to nothing."""
+    """Its page, actions and commands work in either kind of process; eleven forbidden attempts fail."""
     told = case.run(reports_story, isolation)
     assert told["problems"] == {}
     assert told["written"] == told["read"] == "may: 12 sold; GET /v1/rates/may"
@@ -101,7 +101,7 @@ def digest_story(world):
         refused = await runtime.modules.action("digest", "collect", {"pages": [f"{house.web.url}/v1/other"]}, uma)
         out["refused"] = await house.ended(refused)
         out["failure"] = (await runtime.modules.action("digest", "status", {"task_id": refused}, uma))["failure"]
-        # The first run of a schedule is due after one period; here it is started by hand, for nobody.
+        # The first run of a schedule is due after one period; here it is started directly, without a user.
         out["tidied"] = await house.task("digest", "tidy", user_id="", session_key="")
         foreign = await runtime.tasks.submit("other", "wait", {}, uma)
         params = {"other": f"{house.web.url}/v1/other", "task_of_another": foreign}
@@ -114,7 +114,7 @@ def digest_story(world):
 
 @pytest.mark.parametrize("isolation", ["in_process", "process"])
 def test_digest_works_in_the_background_as_the_module_it_is(case, isolation):
-    """Its tasks have the module's rights, the user and the session of the request, and no task of another module."""
+    """Its tasks have the module's rights, and user and session of the request, and use no tasks of other modules."""
     told = case.run(digest_story, isolation)
     assert told["problems"] == {}
     assert told["collected"] == {"pages": 3, "for": "uma", "session": "s1"}
@@ -156,7 +156,7 @@ def converter_story(world):
 
 @pytest.mark.parametrize("isolation", ["in_process", "process"])
 def test_converter_starts_programs_by_the_one_way_there_is(case, isolation):
-    """Programs of the system and its own run for it, a child in Python is guarded too, and all other ways are shut."""
+    """System programs and its own program run, a Python child is guarded too, and all other ways are refused."""
     told = case.run(converter_story, isolation)
     assert told["problems"] == {}
     assert told["sorted"] == ["apple", "pear"]

@@ -1,4 +1,4 @@
-"""The registry: what lies in the folders, each by itself; a broken extension never stops the others."""
+"""Registry: each folder is read separately; a broken extension never stops the others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.services.rows import rows
 
 @pytest.fixture
 def modules(tmp_path):
-    """Make a folder of modules with one that is sound."""
+    """Make a folder of modules with one sound module."""
     return with_sound(tmp_path / "modules")
 
 
@@ -56,7 +56,7 @@ BROKEN = {
 
 @rows("name", BROKEN)
 def test_a_broken_manifest_is_listed_with_its_errors_and_the_others_are_found(tmp_path, name):
-    """Each has its own problems, and the sound one beside it stays sound."""
+    """Each has its own problems, and the sound one stays sound."""
     modules = with_sound(tmp_path / name / "modules")
     write(modules / "odd", BROKEN[name])
     registry = found(modules)
@@ -66,7 +66,7 @@ def test_a_broken_manifest_is_listed_with_its_errors_and_the_others_are_found(tm
 
 
 def test_a_folder_whose_name_no_subject_can_have_is_listed_all_the_same(modules):
-    """Listing asks each for its subject, also the broken ones: no name of a folder ends that."""
+    """A listing reads the subject of each extension, also of broken ones: no folder name breaks it."""
     names = [b"od\x1b[2Jd", b"od\xffd", "od\u202ed".encode(), b"o d ", b"a" * 255]
     for name in names:
         write(modules / os.fsdecode(name), "{")
@@ -76,7 +76,7 @@ def test_a_folder_whose_name_no_subject_can_have_is_listed_all_the_same(modules)
 
 
 def test_a_folder_without_a_readable_manifest_is_listed_as_broken(modules):
-    """A missing file and a pipe, which does not hold up the registry, are told apart."""
+    """A missing file and a pipe, which does not block the registry, have different problems."""
     (modules / "empty").mkdir()
     (modules / "pipe").mkdir()
     os.mkfifo(modules / "pipe" / "manifest.json")
@@ -106,7 +106,7 @@ def test_two_folders_with_one_name_across_directories_are_seen(modules, tmp_path
 
 
 def test_an_entry_that_is_missing_or_leads_out_is_found_before_anything_runs(modules, tmp_path):
-    """Both are problems of the entry, told apart."""
+    """Both are problems of the entry, with different texts."""
     write(modules / "missing", '{"name": "missing"}', entry=None)
     write(modules / "linked", '{"name": "linked"}', entry=None)
     (tmp_path / "other.py").write_text("")
@@ -120,7 +120,7 @@ def test_an_entry_that_is_missing_or_leads_out_is_found_before_anything_runs(mod
 
 
 def test_a_manifest_that_leads_out_is_not_read(modules, tmp_path):
-    """It could be a link to what only the host may read, and what is wrong with it would say what is in there."""
+    """It could be a link to a file that only the host may read, and its problems would reveal the content."""
     (tmp_path / "token").write_text("dsb_secret")
     (modules / "odd").mkdir()
     (modules / "odd" / "manifest.json").symlink_to(tmp_path / "token")
@@ -130,14 +130,14 @@ def test_a_manifest_that_leads_out_is_not_read(modules, tmp_path):
 
 
 def test_a_folder_that_is_a_link_is_read(modules, tmp_path):
-    """The folder of an extension may lie elsewhere."""
+    """The folder of an extension may be elsewhere."""
     write(tmp_path / "elsewhere", '{"name": "linked"}')
     (modules / "linked").symlink_to(tmp_path / "elsewhere")
     assert not found(modules)["linked"].is_broken
 
 
 def test_a_folder_that_cannot_be_read_is_told_and_does_not_hide_the_others(modules, tmp_path):
-    """It is listed under its own name, with the place in the settings."""
+    """It is listed under its own name, with its location in the settings."""
     registry = found(modules, extra_module_dirs=(str(tmp_path / "nowhere"),))
     (problem,) = registry["nowhere"].problems
     assert problem.pointer == "/modules_path"
@@ -153,14 +153,14 @@ def test_files_and_hidden_folders_are_left_alone(modules):
 
 
 def test_an_unknown_name_is_an_error_that_names_the_nearest(modules):
-    """The name that was probably meant is in the text."""
+    """The text suggests the most similar name."""
     registry = discover(settings(modules))
     with pytest.raises(ExtensionUnknown, match="'sound'"):
         registry.get(ManifestKind.MODULE, "sond")
 
 
 def test_engines_and_extractors_are_found_in_their_own_folders(tmp_path):
-    """Each kind has its folder and its subject."""
+    """Each kind has its own folder and subject."""
     for kind in ("engine", "extractor"):
         folder = tmp_path / f"{kind}s"
         folder.mkdir()
@@ -178,7 +178,7 @@ def test_engines_and_extractors_are_found_in_their_own_folders(tmp_path):
 
 
 def test_settings_say_all_that_is_wrong_with_them_at_once():
-    """Every wrong value has its pointer."""
+    """Every invalid value has its pointer."""
     with pytest.raises(InvalidInputError) as caught:
         RuntimeSettings(
             data_dir="data",

@@ -1,4 +1,4 @@
-"""Guarded code and the access-policy service together: what was approved works, in the activation that is running."""
+"""Guarded code and the access-policy service together: approvals take effect in the running activation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HOUSE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "house.py")
 
 
 def open_access(world, **more):
-    """Return the service as a host sets it up, with the guard asking it."""
+    """Return the service as a host sets it up, as the decider of the guard."""
     from democrai_sandbox import access_changed, configure_guard
     from democrai_sandbox.access import Access, AccessSettings
     from democrai_sandbox.runtime.surroundings import GuardSurroundings
@@ -27,7 +27,7 @@ def open_access(world, **more):
 
 
 def as_admin(act, *args, **details):
-    """Decide as an administrator, on a thread of its own: the caller may be guarded."""
+    """Decide as an administrator, on a separate thread, because the caller may be guarded."""
     from democrai_sandbox.access import Caller
     from democrai_sandbox.runtime.surroundings import serving
 
@@ -36,7 +36,7 @@ def as_admin(act, *args, **details):
 
 
 class Office:
-    """An administrator's own thread, started before any guard: it does what is left on its desk."""
+    """Administrator's thread, started before any guard, which runs queued operations."""
 
     def __init__(self):
         self.jobs, self.results = [], []
@@ -49,7 +49,7 @@ class Office:
             act, args, details = self.jobs.pop(0)
             try:
                 self.results.append(as_admin(act, *args, **details))
-            except Exception as error:  # noqa: BLE001 - told to who asked
+            except Exception as error:  # noqa: BLE001 - returned to the caller
                 self.results.append(error)
             self._done.release()
 
@@ -61,15 +61,15 @@ class Office:
 
 
 def outcome(action):
-    """Return what an action came to, in a word."""
+    """Return the outcome of an action in one word."""
     try:
         return action()
-    except Exception as error:  # noqa: BLE001 - the kind is what is told
+    except Exception as error:  # noqa: BLE001 - the error class is the result
         return f"{type(error).__name__}: {error}"
 
 
 def refusal(action):
-    """Return the class of the denial that an action comes to, with its code and target."""
+    """Return the class of an action's denial, with its code and target."""
     from democrai_sandbox.errors import SandboxDenied
 
     try:
@@ -112,7 +112,7 @@ def file_story(world):
 
 
 def test_an_approved_file_opens_in_the_running_activation(case):
-    """Low-level probes put nothing down, an explicit question does; approval works at once, for that operation only."""
+    """Probes file no request, an explicit question does; an approval applies immediately, for that operation only."""
     told = case.run(file_story)
     assert told["before"].startswith("FilesystemDenied")
     assert told["probes register"] == 0
@@ -164,7 +164,7 @@ def skill_story(world):
 
 
 def test_a_host_runs_a_skill_with_its_own_access(case):
-    """It is asked for, approved and denied by its own name; a module cannot make itself one."""
+    """Questions, approvals and denials use its own name; a module cannot make itself a skill."""
     told = case.run(skill_story)
     assert (told["kind"], told["denied"]) == ("skill", ["skill:summarise"])
     assert (told["subject"], told["after"]) == ("skill:summarise", "SECRET")
@@ -227,7 +227,7 @@ def network_story(world):
 
 
 def test_an_approved_url_is_fetched_in_the_running_activation(case):
-    """A network check puts a request down by itself; approving its prefix opens what is below it; revoking shuts it."""
+    """A network check files a request; approving its prefix permits everything below it; revoking ends that."""
     told = case.run(network_story)
     assert told["denied"] == ["pending", f"{told['origin']}/v1/a", True]
     assert told["hint"]
@@ -239,7 +239,7 @@ def test_an_approved_url_is_fetched_in_the_running_activation(case):
 
 
 def counting_story(world):
-    """Ask for URLs and fetch them, each pair in an activation of its own; count what the decider was asked."""
+    """Ask for URLs and fetch them, each pair in a separate activation; count the questions to the decider."""
     import urllib.request
 
     from democrai_sandbox import configure_guard, process_guard_context
@@ -273,7 +273,7 @@ def counting_story(world):
 
     def poll():
         ask(url)
-        allowed.add(url)  # the guard is not told: it may hear of an approval later than the decider
+        allowed.add(url)  # the guard is not notified: it may learn of an approval later than the decider
         approved.append(ask(url))
         fetch(url)
 
@@ -291,7 +291,7 @@ def counting_story(world):
 
 
 def test_asking_for_something_and_doing_it_is_one_question(case):
-    """The answer to what code asks for by itself holds for the act that follows; a yes that came meanwhile counts."""
+    """The answer to an explicit question applies to the access that follows; an approval in between counts."""
     assert case.run(counting_story) == {
         "fetch": 1,
         "fetch twice": 1,
@@ -352,7 +352,7 @@ def subject_story(world):
 
 
 def test_guarded_code_neither_decides_nor_says_who_it_is(case):
-    """Identity comes from the guard's state; what the host protects cannot even be asked for."""
+    """The identity comes from the guard's state; protected paths cannot even be asked for."""
     told = case.run(subject_story)
     assert told["serving"] == "TamperDenied: sandbox_guard_denied:serving"
     for act in ("approve", "list", "session", "tidy"):
@@ -407,7 +407,7 @@ def resume_story(world):
 
 
 def test_what_was_stopped_goes_on_after_the_approval_as_its_requester(case):
-    """With the context that guarded code gave, kept encrypted meanwhile; a context that is no JSON is refused."""
+    """With the context of the guarded code, stored encrypted; a context that is not JSON is refused."""
     told = case.run(resume_story)
     assert told["said"] == "pending"
     assert told["in the clear"] is False
@@ -441,13 +441,13 @@ def failing_story(world):
 
 
 def test_a_database_that_is_away_is_no_denial_to_guarded_code(case):
-    """The check failed, which is said; afterwards it goes on."""
+    """The check fails with its own error; afterwards checks work again."""
     told = case.run(failing_story)
     assert told["explicit"] == "ExternalAccessCheckFailed: sandbox_external_access_check_failed"
     assert told["back"] == "pending"
 
 
-# ---- what can be reached ---------------------------------------------------------------------------------------------
+# ---- reachable objects ---------------------------------------------------------------------------------------------
 
 SOUGHT = {
     "AccessNode",
@@ -463,15 +463,15 @@ SOUGHT = {
 
 
 def held(thing, name):
-    """Return an attribute, or nothing where looking for it fails."""
+    """Return an attribute, or nothing if reading it fails."""
     try:
         return getattr(thing, name, None)
-    except Exception:  # noqa: BLE001 - some make what is not there yet
+    except Exception:  # noqa: BLE001 - some create missing values
         return None
 
 
 def neighbours(thing):
-    """Return what an object leads to, by all that Python shows of it."""
+    """Return all objects that Python exposes from an object."""
     if isinstance(thing, dict):
         return [*thing.keys(), *thing.values()]
     if isinstance(thing, list | tuple | set | frozenset):
@@ -508,7 +508,7 @@ def walk(world):
                 (module, module.__name__) for module in ours
             ]
             told["threads"] = sorted(name for _, name in queue if name.startswith("access"))
-            seen, found = {}, []  # kept alive: the id of an object that is gone is given to another
+            seen, found = {}, []  # kept alive, because the id of a deleted object is reused
             while queue:
                 thing, way = queue.pop()
                 if id(thing) in seen or isinstance(thing, str | bytes | int | float | None.__class__):
@@ -523,7 +523,7 @@ def walk(world):
 
 
 def test_neither_threads_nor_modules_lead_to_the_decisions(case):
-    """The service's threads are listed like all others, but show nothing of what they work on."""
+    """The service's threads are listed like all others, but expose none of its objects."""
     told = case.run(walk)
     assert told["threads"] == ["access-refresh", "access-resumes"]
     assert told["many"] > 1000

@@ -1,4 +1,4 @@
-"""Packages that cannot be imported: the error names the package, what was denied, and the fix, here and in a worker."""
+"""Failed imports of packages: the error names the package, the denied access, and the fix, here and in a worker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FAILING = ("raises", "needs_raises", "truncated", "other_abi", "no_entry", "wrap
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory):
-    """An environment with a package for each way to be broken."""
+    """Make an environment with one package for each kind of failure."""
     made = Environment(tmp_path_factory.mktemp("broken") / "env")
     made.package("raises", "raise RuntimeError('installed by half')\n")
     made.package("needs_raises", "import raises\n")
@@ -40,7 +40,7 @@ def environment(tmp_path_factory):
 
 
 def loaded_in_a_worker(environment, folder, package):
-    """Load a module that imports a package, in a worker; return what that comes to."""
+    """Load a module that imports a package, in a worker; return the outcome."""
     folder.mkdir()
     (folder / "manifest.json").write_text(json.dumps({"name": "demo"}))
     (folder / "module.py").write_text(f"import {package}\n")
@@ -75,13 +75,13 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def in_process(environment, tmp_path_factory):
-    """What importing each of them comes to, one after the other in one process."""
+    """Return the outcome of importing each of them, one after the other in one process."""
     folder = tmp_path_factory.mktemp("module")
     return environment.answers(IN_PROCESS, folder, *FAILING, "missing", "opens", "calls_ctypes")
 
 
 PLACE = '"access" in manifest.json of module demo'
-"""Where a module declares; the guard in this process is a bare one."""
+"""Location of a module's declarations; the guard in this process is a bare one."""
 
 
 @pytest.mark.parametrize("package", [*FAILING, "missing"])
@@ -98,7 +98,7 @@ def test_a_failure_names_the_package(in_process, environment, package, tmp_path)
 
 
 def test_a_denial_names_the_package_and_the_entry(in_process, environment, tmp_path):
-    """An undeclared file that a package opens while it is imported."""
+    """A package opens an undeclared file during its import."""
     with pytest.raises(FilesystemDenied) as caught:
         loaded_in_a_worker(environment, tmp_path / "module", "opens")
     assert in_process["opens"][:2] == ["FilesystemDenied", "opens"]
@@ -107,7 +107,7 @@ def test_a_denial_names_the_package_and_the_entry(in_process, environment, tmp_p
 
 
 def test_a_sensitive_import_names_the_package(in_process, environment, tmp_path):
-    """A package that calls native code through ctypes while it is imported, and is not trusted with it."""
+    """A package that is not trusted calls native code through ctypes during its import."""
     with pytest.raises(ModuleDenied) as caught:
         loaded_in_a_worker(environment, tmp_path / "module", "calls_ctypes")
     assert in_process["calls_ctypes"][:2] == ["ModuleDenied", "calls_ctypes"]
@@ -115,12 +115,12 @@ def test_a_sensitive_import_names_the_package(in_process, environment, tmp_path)
 
 
 def test_nothing_is_left_behind(in_process):
-    """After all these failures, guarded code and the host import as before."""
+    """After all these failures, guarded code and the host can import as before."""
     assert (in_process["sound"], in_process["sound for the host"]) == ("imported", 1)
 
 
 def test_the_traceback_begins_with_the_extension(environment, tmp_path):
-    """What the runtime does to import it is not shown."""
+    """Frames of the runtime are not shown."""
     with pytest.raises(ExtensionFailed) as caught:
         loaded_in_a_worker(environment, tmp_path / "module", "raises")
     files = [line.split('"')[1] for line in caught.value.traceback.splitlines() if line.startswith("  File ")]

@@ -1,4 +1,4 @@
-"""What the host's later children are started with was settled before any extension ran."""
+"""Later children of the host start with the environment from before any extension ran."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from democrai_sandbox.runtime.installs import building
 
 
 def test_the_interpreter_of_the_hosts_children_is_the_one_from_before(monkeypatch):
-    """Extensions share ``sys`` with the host: a program of theirs must not become what the host runs."""
+    """Extensions share ``sys`` with the host: their changes must not select the program that the host runs."""
     genuine = building._interpreter()
     monkeypatch.setattr(sys, "executable", "/planted/python")
     monkeypatch.setattr(sys, "_base_executable", "/planted/python")

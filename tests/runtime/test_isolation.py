@@ -1,4 +1,4 @@
-"""``isolation: process``: the same calls and the same errors, in a process of its own."""
+"""``isolation: process``: the same calls and the same errors, in a separate process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modules: render, actions and commands under the module's own guard, whatever the module does."""
+"""Modules: render, actions and commands under the module's guard, even if the module misbehaves."""
 
 from __future__ import annotations
 
@@ -104,13 +104,13 @@ def reaching(world):
 
 
 def test_a_module_has_its_own_data_its_own_code_to_read_and_what_it_declares(case):
-    """Everything else is denied, for reading and for writing."""
+    """All other reads and writes are denied."""
     found = case.run(reaching)
     data, note, code = found.pop("own")
     assert (os.path.relpath(data, case.base), note) == ("stage/data/modules/demo", "kept")
     assert code == ["manifest.json", "module.py"]
     allowed = {act for act, came in found.items() if came == "ok"}
-    # Its manifest is not among what it can write: the next start would read it.
+    # Its manifest is not writable: the next start would read it.
     assert allowed == {"read declared", "read own code"}
     assert set(found.values()) == {"ok", "FilesystemDenied"}
 
@@ -209,7 +209,7 @@ def mischief(world):
 
 
 def test_mischief_of_a_module_is_told_as_what_it_is_and_the_rest_goes_on(case):
-    """Hanging, raising, exiting, flooding and odd values end that call or that module, and nothing else."""
+    """Hanging, raising, exiting, flooding and invalid values end that call or that module, and nothing else."""
     came, variable, printed, broken = case.run(mischief)
     for name in ("slow", "stubborn", "stubborn to the end", "hangs"):
         kind, text = came.pop(name)
@@ -273,7 +273,7 @@ def guards_left(world):
             await stage.told(
                 stage.runtime.modules.call("demo", "action", "nap", {"seconds": 0.2}, stage.uma(), seconds=0.01)
             )
-        for _ in range(1000):  # what was cancelled ends a moment later
+        for _ in range(1000):  # canceled work ends a moment later
             gc.collect()
             left = [is_guarded(), live_states(), len(asyncio.all_tasks())]
             if left[1] <= 1 and left[2] < 10:
@@ -285,7 +285,7 @@ def guards_left(world):
 
 
 def test_calls_that_end_time_out_or_are_cancelled_leave_no_guard_behind(case):
-    """Neither guards nor tasks are left of them."""
+    """No guards and no tasks remain."""
     guarded, states, tasks = case.run(guards_left)
     assert not guarded
     assert states <= 1  # the thread that ran the last one may still hold it

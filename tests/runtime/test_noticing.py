@@ -1,4 +1,4 @@
-"""Which of the observed accesses have to be declared."""
+"""Selection of the observed accesses that have to be declared."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def seen(operation, target, by):
 
 
 def test_the_folders_around_one_that_a_library_makes_need_no_declaration(home):
-    """They can be looked at once the new folder is declared."""
+    """They can be probed once the new folder is declared."""
     made = [seen("create", home / ".cache" / "fonts", LIBRARY), seen("read", home / ".cache" / "fonts", LIBRARY)]
     around = [seen("read", home, LIBRARY), seen("read", home / ".cache", LIBRARY)]
     assert list(needed([*around, *made])) == made
@@ -32,7 +32,7 @@ def test_the_folders_around_one_that_a_library_makes_need_no_declaration(home):
     ("made", "by"), [(".cache/fonts", OWN), (".cache/fonts/list", LIBRARY), (".cache/other", LIBRARY)]
 )
 def test_other_folders_that_are_read_are_declared(home, made, by):
-    """The subject's own code may list them, and a library the folder in which it makes a file."""
+    """The subject's own code may list them, and a library the folder in which it creates a file."""
     facts = [seen("read", home / ".cache", by), seen("create", home / made, LIBRARY)]
     assert list(needed(facts)) == facts
 
@@ -42,13 +42,13 @@ def look(target, by):
 
 
 def test_what_a_library_only_looks_at_is_not_needed(home):
-    """It is told that there is no such file. The subject's own code fails instead."""
+    """The file looks absent to the library. The subject's own code fails instead."""
     facts = [look(home / ".cache", LIBRARY), look(home / ".cache" / "fonts", OWN)]
     assert list(needed(facts)) == facts[1:]
 
 
 def test_folders_above_what_is_declared_can_be_looked_at(home):
-    """By the subject's own code, too; a folder that is listed is declared."""
+    """By the subject's own code, too; a listed folder has to be declared."""
     used = seen("read", home / ".cache" / "fonts" / "list", OWN)
     assert list(needed([look(home, OWN), look(home / ".cache", OWN), used])) == [used]
     listed = seen("read", home / ".cache", OWN)
@@ -56,7 +56,7 @@ def test_folders_above_what_is_declared_can_be_looked_at(home):
 
 
 def test_a_folder_that_stands_for_temporary_names_in_it_is_not_above_them(home):
-    """It is what is declared, and looking at it is not part of making files in it."""
+    """The folder itself is declared, and probing it is not part of creating files in it."""
     made = seen("create", home / ".cache" / "tmpa1b2c3d4", OWN)
     facts = [look(home / ".cache", OWN), made]
     assert list(needed(facts)) == facts

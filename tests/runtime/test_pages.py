@@ -18,7 +18,7 @@ EXAMPLES = os.path.abspath(os.path.join(os.path.dirname(HOUSE), "../../examples/
 
 @pytest.mark.parametrize("page", ["docs/modules.md", "docs/extensions.md"])
 def test_the_program_prints_what_the_page_says(page, tmp_path):
-    """Its files, put where it says, and its host come to what is shown."""
+    """Its files, at the given paths, and its host print the shown output."""
     ((example, expected),) = programs(page)
     assert run(example, tmp_path, files(page)) == expected
 
@@ -57,7 +57,7 @@ def sdk_story(world):
 
 @pytest.mark.parametrize("isolation", ["in_process", "process"])
 def test_the_examples_of_the_sdk_are_a_module_that_works(mcp_case, isolation):
-    """The Python on the page, from top to bottom, is a module whose functions do what they say, wherever it runs."""
+    """The Python code on the page is a module whose functions work as described, in any process."""
     told = mcp_case.run(sdk_story, "\n".join(blocks("docs/sdk.md", "python")), isolation)
     assert told["problems"] == {}
     assert told["visit"] == {"by": "uma", "files": ["manifest.json"]}
@@ -91,7 +91,7 @@ for name in sdk.__all__:
 
 
 def test_every_name_of_the_sdk_is_on_its_page():
-    """Nothing that extension code can call is left out."""
+    """Every function that extension code can call is listed."""
     listed = subprocess.run([sys.executable, "-c", NAMES], capture_output=True, text=True, check=True).stdout.split()
     page = (REPOSITORY / "docs" / "sdk.md").read_text()
     assert len(listed) > 50
@@ -99,7 +99,7 @@ def test_every_name_of_the_sdk_is_on_its_page():
 
 
 def test_the_tests_on_the_pages_pass(tmp_path):
-    """They pass as they stand, for an author who takes warnings for errors."""
+    """They pass unchanged, also with warnings as errors."""
     for page in ("docs/testing.md", "docs/extractors.md"):
         write(files(page), tmp_path)
     command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", "--timeout", "50"]

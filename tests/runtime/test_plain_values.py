@@ -1,4 +1,4 @@
-"""What a function of an extension may return, and what becomes of it: the same in the host and in a worker."""
+"""Return values of extensions, and their conversion: the same in the host and in a worker."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def played(world):
             told[module] = {name: await stage.action(module, name) for name in (*NAMES, "nosy", "seen")}
         values = [told[name].pop(way) for name in told for way in ("values", "values later")]
         for found in values:
-            found["red"][5] = found["red"][5].decode()  # what tells of this is JSON
+            found["red"][5] = found["red"][5].decode()  # the report is JSON
         return told, values
 
     return stage.play(story, isolation={"module:far": "process"})
@@ -176,7 +176,7 @@ def told(case):
 
 
 def test_values_of_the_usual_types_are_converted(told):
-    """Enums become their values, records objects, times ISO texts, spans seconds, and the others their texts."""
+    """Enums become their values, records objects, times ISO texts, durations seconds, and the others their texts."""
     _, values = told
     assert values == [values[0]] * 4
     assert values[0] == {
@@ -199,14 +199,14 @@ def test_values_of_the_usual_types_are_converted(told):
 
 
 def test_an_answer_of_the_sdk_can_be_returned(told):
-    """An access decision is an object of its fields."""
+    """An access decision becomes an object of its fields."""
     for found in told[0].values():
         assert found["decision"]["code"] == "not_enabled"
         assert found["decision"]["allowed"] is False
 
 
 def test_other_results_are_a_fault_of_the_extension(told):
-    """Objects, classes, sets, loops, deep nesting, ambiguous keys: each with its place, and no fault of the caller."""
+    """Objects, classes, sets, loops, deep nesting, ambiguous keys: each with its location, and not a caller error."""
     places = {"deep": "", "circle": "", "object": "/a/1", "class": "/a", "set": "", "keys": "", "nan": ""}
     for found in told[0].values():
         for name, place in places.items():
@@ -218,7 +218,7 @@ def test_other_results_are_a_fault_of_the_extension(told):
 
 
 def test_a_result_that_grows_without_end_is_refused():
-    """By the number of its values, long before it has been gone through."""
+    """The number of its values exceeds the limit long before its end."""
 
     @dataclass
     class Twice:
@@ -231,7 +231,7 @@ def test_a_result_that_grows_without_end_is_refused():
 
 
 def test_conversion_runs_as_the_subject(told):
-    """Methods of an extension's own classes run in its guard, and never in the host."""
+    """Methods of an extension's own classes run in its guard, never in the host."""
     for module, found in told[0].items():
         assert found["nosy"] == ["nosy", "nosy", {"x": 1}]
         assert found["seen"] == [module]

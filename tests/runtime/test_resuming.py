@@ -1,4 +1,4 @@
-"""Resume actions of modules, with no host around the runtime: they go on after an approval, for the requester."""
+"""Resume actions of modules, in a runtime without a host: they run after an approval, for the requester."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def later(url):
 
 
 def resumed(house, request_id):
-    """What became of an action; None as long as it has not ended."""
+    """Return the outcome of an action; None until it has ended."""
     found = house.access.store.resume_of(request_id)
     return found if found is not None and found.finished_at else None
 
@@ -43,7 +43,7 @@ async def until(happened):
 
 
 def going_on(world):
-    """Ask with a resume action, approve, and return how it went on and what the module kept."""
+    """Ask with a resume action, approve, and return the outcome and the module's data."""
     isolation, resume = world.args
     house = world.load(HOUSE)["House"](world)
     house.extension("demo", MODULE)
@@ -66,21 +66,21 @@ def going_on(world):
 
 @pytest.mark.parametrize("isolation", ["in_process", "process"])
 def test_an_action_of_a_module_goes_on_after_an_approval(case, isolation):
-    """For the user, organization and session that asked, without a role."""
+    """It runs for the user, organization and session of the request, without a role."""
     state, error, kept = case.run(going_on, isolation, "fetch")
     assert (state, error) == ("succeeded", "")
     assert kept == "GET /page ['uma', 'acme', 'monday', '', '', '']"
 
 
 def test_a_task_of_a_module_goes_on_after_an_approval(case):
-    """It is started as one."""
+    """It is started as a task."""
     state, error, kept = case.run(going_on, "in_process", "later")
     assert (state, error) == ("succeeded", "")
     assert kept.startswith("GET /page ['uma', 'acme', 'monday', '', '', '")
 
 
 def waiting(world):
-    """Approve before the runtime has started, and after it has stopped; return what became of each action."""
+    """Approve before the runtime has started, and after it has stopped; return the outcome of each action."""
     from democrai_sandbox.access import Access, AccessSettings
     from democrai_sandbox.access.ids import new_id
     from democrai_sandbox.access.values import AccessTuple, Effect, NewDecision, NewRequest, Origin, Scope
@@ -132,5 +132,5 @@ def go_on():
 
 
 def test_nothing_goes_on_while_the_runtime_does_not_run(case):
-    """What was approved before its start waits for it; what is approved after its end waits for the next one."""
+    """Actions approved before its start wait for it; actions approved after its end wait for the next start."""
     assert case.run(waiting) == ["waiting", "succeeded", "waiting"]

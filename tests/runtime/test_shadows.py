@@ -1,5 +1,4 @@
-"""A candidate manifest beside the present one, for everything that has a manifest: in this process, in workers, and for
-programs that the host starts for a module."""
+"""Shadow runs of everything that has a manifest: in this process, in workers, and for programs of a module."""
 
 from __future__ import annotations
 
@@ -102,7 +101,7 @@ async def until(happened):
 
 
 def beside(world):
-    """Run each subject before, beside and after a candidate; return outcomes and findings by subject."""
+    """Run each subject before, during and after a shadow run; return outcomes and findings by subject."""
     house = furnished(world)
     names = ("kept", "dropped", "added", "approved")
     given = {
@@ -141,7 +140,7 @@ def beside(world):
             before = await call(subject)
             run = shadowing.start_shadow(sandbox, Subject.parse(subject), candidate(house, subject), ada)
             outcomes = []
-            while not complete(seen(run)):  # a worker hears of it while it has a call already
+            while not complete(seen(run)):  # a worker receives it while a call is already running
                 outcomes.append(await call(subject))
                 runtime.shadows.flush()
             await asyncio.to_thread(runtime.shadows.flush)
@@ -160,7 +159,7 @@ def beside(world):
 
 
 def test_subjects_run_as_before_and_differences_are_found(case):
-    """Files and URLs, in process, in a worker, in an engine: outcomes stay; dropped, added, approved for both."""
+    """Files and URLs, in process, in a worker, in an engine: outcomes stay; entries are dropped, added or approved."""
     found = case.run(beside, timeout=280)
     out = str(case.outside)
     for subject, (same, before, shown, kept) in found.items():
@@ -209,7 +208,7 @@ def hostile(world):
             sorted([one.operation, one.target] for one in shadowing.show_shadow(sandbox, run[name].id, ada).denied)
             for name in ("near", "far")
         ]
-        long = "l" * 100_000  # as a worker could say it
+        long = "l" * 100_000  # as a worker could report it
         lie = (
             f"near.{long}",
             "tool",
@@ -245,7 +244,7 @@ def hostile(world):
 
 
 def test_a_subject_cannot_see_end_or_flood_it(case):
-    """What it asks for is counted, not all of it is kept, and a process that is started anew goes on."""
+    """Its accesses are counted, not all are stored, and a restarted process continues the run."""
     found = case.run(hostile, timeout=280)
     assert found["tamper"] == ["TamperDenied", "TamperDenied"]
     assert found["chain"] == ["dropped", ["module:near", "tool:near.look"]]
@@ -259,7 +258,7 @@ def test_a_subject_cannot_see_end_or_flood_it(case):
 
 
 def test_nothing_that_waits_for_the_store_is_lost(monkeypatch):
-    """While the store is away, more is seen than there is room for: every check is counted when it is back."""
+    """While the store is down, more accesses happen than the buffer can hold: all are counted when it is back."""
     monkeypatch.setattr("democrai_sandbox.runtime.shadows._MOST_SEEN", 4)
     run = SimpleNamespace(id="r-1", subject=Subject("module", "near"), candidate="{}")
     moments, written = itertools.count(), []

@@ -1,4 +1,4 @@
-"""The list of tests that depend on the interpreter."""
+"""List of tests that depend on the interpreter."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ HERE = Path(__file__).parent
 
 
 def test_every_entry_is_there():
-    """An entry that no test begins like would silently leave its tests out."""
+    """An entry without a matching test would silently skip its tests."""
     for entry in VERSIONED:
         path, _, name = entry.partition("::")
         assert (HERE / path).exists(), entry

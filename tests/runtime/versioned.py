@@ -1,4 +1,4 @@
-"""Which tests of the runtimes are run on every interpreter; the others stand on processes, sockets and the store."""
+"""Runtime tests that run on every interpreter; the others depend on processes, sockets and the store."""
 
 from __future__ import annotations
 
@@ -24,4 +24,4 @@ VERSIONED = {
     "test_modules.py::test_calls_that_end": "guards follow the contexts of asyncio and threads",
     "test_modules.py::test_nothing_is_declared": "the import system",
 }
-"""Tests that depend on the version of the interpreter, and why: files, folders or names of tests begin like this."""
+"""Tests that depend on the interpreter's version, with the reason: prefixes of files, folders or test names."""

@@ -1,4 +1,4 @@
-"""Tools, agents, pipelines and tasks of a module under test: the results and the limits that a host has for them."""
+"""Tools, agents, pipelines and tasks of a module under test: the same results and limits as in a host."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def work(fraction=0.5):
 
 @pytest.fixture
 def world(tmp_path, monkeypatch):
-    """A module that may read a folder, and a tool of it that may read one file of that folder."""
+    """Make a module that may read a folder, with a tool that may read one file of that folder."""
     (tmp_path / "temp").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temp"))
     (tmp_path / "data").mkdir()
@@ -121,7 +121,7 @@ def test_a_pipeline_returns_its_plain_result(module):
 
 
 def test_an_agent_returns_its_plain_result(world):
-    """The model is a stand-in, like every service of a host."""
+    """The test replaces the model, like every service of a host."""
 
     def model(view, name, messages, tools):
         return ["said", f"{name}: {messages[-1][1]}", []]
@@ -188,7 +188,7 @@ def test_a_tool_that_declares_more_than_its_module_is_refused(world):
 
 
 def test_a_recording_keeps_a_tool_to_its_list(world):
-    """The manifest cannot allow more to it; what it declares has to be in the manifest."""
+    """The manifest cannot extend it; its declarations have to be in the manifest."""
     (world / "module" / "manifest.json").write_text('{"name": "demo"}')
     one, two = str(world / "data" / "one"), str(world / "data" / "two")
     with testing.module(world / "module", observe=True) as module:

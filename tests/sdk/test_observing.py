@@ -1,4 +1,4 @@
-"""``testing.module(..., observe=True)``: everything is allowed and written down, and a manifest proposed."""
+"""``testing.module(..., observe=True)``: everything is allowed and recorded, and a manifest is proposed."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def url():
 
 @pytest.fixture
 def world(tmp_path_factory, monkeypatch):
-    """A module and what it works on. The temp directory of the module is another one, for that is everybody's."""
+    """Make a module and its files. The module has a separate temp directory, because the usual one is open to all."""
     place = tmp_path_factory.mktemp("world")
     for name in ("in", "out", "shut", "temp", "module"):
         (place / name).mkdir()
@@ -129,7 +129,7 @@ def accesses(value):
 
 
 def test_a_run_proposes_the_manifest_that_it_needs(world, url):
-    """Files, requests and imports; under the proposal the same run goes well, and nothing is denied."""
+    """Files, HTTP requests and imports; under the proposal the same run succeeds, and nothing is denied."""
     with testing.module(world / "module", observe=True) as module:
         first = module.action("work", place=str(world), url=url)
         module.action("programs", program=str(world / "tool"))
@@ -156,7 +156,7 @@ def test_a_run_proposes_the_manifest_that_it_needs(world, url):
 
 
 def test_the_lines_that_led_there_are_told(world, url):
-    """Of the extension's own code, also where a library asks."""
+    """Lines of the extension's own code, also if a library asks."""
     with testing.module(world / "module", observe=True) as module:
         module.action("work", place=str(world), url=url)
         lines = (world / "module" / "module.py").read_text().splitlines()
@@ -169,7 +169,7 @@ def test_the_lines_that_led_there_are_told(world, url):
 
 
 def test_the_limits_of_the_host_stay(world):
-    """Protected paths, its own sources, programs that it starts by itself, DEMOCRAI_*: shut, and not proposed."""
+    """Protected paths, its own sources, programs it starts directly, DEMOCRAI_*: refused, and not proposed."""
     with testing.module(world / "module", observe=True, protected=[str(world / "shut")]) as module:
         assert module.action("never", protected=str(world / "shut")) == {
             "the host": "FilesystemDenied",
@@ -189,7 +189,7 @@ def test_the_limits_of_the_host_stay(world):
 
 
 def test_who_decides_calls_nothing_that_is_not_its_own(world):
-    """What looks at a file for the record does so outside of the guard, where nothing of the subject's is called."""
+    """The recorder reads files outside the guard, where it must not call code of the subject."""
     with testing.module(world / "module", observe=True, protected=[str(world / "shut")]) as module:
         module.action("by_others", protected=str(world / "shut"), place=str(world / "out"))
         assert len(module.recording.accesses) == 4
@@ -197,7 +197,7 @@ def test_who_decides_calls_nothing_that_is_not_its_own(world):
 
 
 def test_without_observe_nothing_is_proposed(world):
-    """What was denied would be missing; and a sensitive import is refused as ever."""
+    """A proposal would lack denied accesses; and a sensitive import is refused as usual."""
     (world / "module" / "module.py").write_text("from democrai_sandbox import sdk\n")
     with testing.module(world / "module") as module, pytest.raises(GuardUsageError):
         module.proposal()
@@ -207,7 +207,7 @@ def test_without_observe_nothing_is_proposed(world):
 
 
 def test_a_trace_is_read_back_and_odd_ones_are_refused():
-    """With everything that counts; a line that is none is named."""
+    """With everything that counts; the error names a malformed line."""
     first = Recording()
     for _ in range(3):
         first.notice(("filesystem", "read", "/srv/\x1b[31m", "own", "/x.py:1", True))
@@ -230,10 +230,10 @@ def test_a_trace_is_read_back_and_odd_ones_are_refused():
 
 
 def test_many_things(monkeypatch):
-    """The cost grows with the number of things, not with its square; where more than is kept, nothing is proposed."""
+    """The cost grows linearly with the number of accesses; beyond the limit, nothing is proposed."""
     few, many = ([suggested(number) for _ in range(3)] for number in (300, 2400))
     recording = many[0][1]
-    # 64 times as much, were it the square.
+    # Quadratic cost would be 64 times as much.
     assert min(seconds for seconds, _ in many) < 24 * min(seconds for seconds, _ in few)
     monkeypatch.setattr("democrai_sandbox.sdk.recording._MOST", 2400)
     recording.notice(("filesystem", "read", "/srv/b"))
@@ -245,7 +245,7 @@ MANY = make_manifest({"name": "demo", "access": [READ | {"target": "/srv/a/1"}]}
 
 
 def suggested(number):
-    """Notice so many things and propose a manifest for them; return the processor's time, and the recording."""
+    """Record that many accesses and propose a manifest; return the processor time, and the recording."""
     recording = Recording()
     begun = time.process_time()
     for each in range(number):
@@ -260,7 +260,7 @@ def suggested(number):
 
 
 def test_what_libraries_look_for_in_vain_is_not_needed():
-    """They are told that it is not there; what they read, and what the subject's own code asks, is needed."""
+    """Missing files look absent to libraries; files they read, and questions of the subject's own code, are needed."""
     recording = Recording()
     seen = {
         ("/opt/none", "library", False): False,

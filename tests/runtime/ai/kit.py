@@ -1,4 +1,4 @@
-"""A small host for the bodies of these tests: modules from texts, loaded and run under their guards."""
+"""A small host for the bodies of these tests: modules from source texts, loaded and run under their guards."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UMA = Caller(user_id="uma", session_key="s1")
 
 
 class Host:
-    """Modules by name, each a text or a text with the ``access`` of its manifest."""
+    """Modules by name, each a source text or a source text with the ``access`` of its manifest."""
 
     def __init__(self, world, modules, models=None, limits=None):
         self.world, self.activations, self.surfaces, self.broken = world, {}, {}, {}
@@ -68,7 +68,7 @@ class Host:
         self.surfaces[name] = {surface.name: surface.function for surface in surfaces if surface.kind == "action"}
 
     async def act(self, module, action, caller=UMA, **params):
-        """Have a module's action called as a module runtime does."""
+        """Call a module's action like a module runtime does."""
         with serving(caller):
             outcome = (
                 await self.activations[module].guard(caller).run(capture_async, self.surfaces[module][action], **params)
@@ -76,12 +76,12 @@ class Host:
         return release(outcome)
 
     def told(self, awaitable):
-        """Run it to its end and say what came of it."""
+        """Run it to its end and return the outcome."""
         return asyncio.run(said(awaitable))
 
 
 async def said(awaitable):
-    """What came of something, ready for JSON."""
+    """Return an outcome, ready for JSON."""
     try:
         value = await awaitable
     except SandboxDenied as denial:
@@ -98,12 +98,12 @@ async def said(awaitable):
 
 
 def placed(problems):
-    """Problems, each as its place and its text."""
+    """Return problems, each as its location and its text."""
     return [[problem.pointer, str(problem)] for problem in problems]
 
 
 def states_left():
-    """How many guards are still in force, after threads that are at their end have ended."""
+    """Return the number of active guards, after ending threads have ended."""
     latest = time.monotonic() + 20
     while live_states() and time.monotonic() < latest:
         gc.collect()  # errors and their frames refer to each other
@@ -112,10 +112,10 @@ def states_left():
 
 
 def file_rule(path, operation="read"):
-    """An entry of a manifest."""
+    """Return a filesystem entry of a manifest."""
     return {"resource_type": "filesystem", "operation": operation, "target": path}
 
 
 def url_rule(url, operation="receive"):
-    """An entry of a manifest."""
+    """Return a network entry of a manifest."""
     return {"resource_type": "network", "operation": operation, "target": url}

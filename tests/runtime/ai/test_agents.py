@@ -1,4 +1,4 @@
-"""The agent's loop: what a model wants is only a wish, and what comes of it is told."""
+"""Loop of an agent: a model only requests tool calls, and receives their results."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ ALL = [
 
 
 def agents(scripts, **options):
-    """The declarations of agents by the names of their models."""
+    """Return the declarations of agents, by the names of their models."""
     more = "".join(f", {key}={value!r}" for key, value in options.items())
     return "".join(
         f"\n@ai.agent({name!r}, model={name!r}, tools={ALL!r}{more})\nasync def agent_{name}():\n    return 'go'\n"
@@ -139,7 +139,7 @@ def telling_story(world):
 
 
 def test_what_tools_come_to_is_told_to_the_model_with_a_code(case):
-    """Results, unknown names, bad arguments, denials, failures of any kind, and too much time; the run goes on."""
+    """Results, unknown names, bad arguments, denials, failures of any kind, and timeouts; the run continues."""
     told = case.run(telling_story)
     assert told.pop("broken") == {}
     assert told.pop("left") == 0
@@ -224,7 +224,7 @@ def ending_story(world):
 
 
 def test_limits_models_and_infrastructure_end_a_run(case):
-    """Each as what it is: stopped, model failed, check failed. What a model raises is not shown."""
+    """Each has its own error: stopped, model failed, check failed. Errors of a model are not shown."""
     told = case.run(ending_story)
     assert told["broken"] == {}
     assert told["infrastructure"]["error"] == "ExternalAccessCheckFailed"
@@ -281,7 +281,7 @@ def prompt_story(world):
 
 
 def test_the_function_of_an_agent_makes_its_prompt(case):
-    """A text, messages, or nothing, which stands for the arguments; its own arguments are checked like a tool's."""
+    """A text, messages, or None, which stands for the arguments; its own arguments are checked like a tool's."""
     told = case.run(prompt_story)
     assert told["broken"] == {}
     assert told["nothing"]["value"] == '[["user", "{\\"city\\": \\"Bern\\"}"]]'

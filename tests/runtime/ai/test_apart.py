@@ -1,4 +1,4 @@
-"""A module in a process of its own: its tools, agents and pipelines are the same, and the models stay with the host."""
+"""A module in a separate process: its tools, agents and pipelines work the same, and the models stay with the host."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def apart_story(world):
 
 
 def test_a_module_in_a_worker_runs_its_assets_there(case):
-    """The same calls, chains and errors; what is wrong with a declaration breaks the module as it would here."""
+    """The same calls, chains and errors; an invalid declaration breaks the module as in the host's process."""
     told = case.run(apart_story)
     assert told["problems"].pop("demo") == told["problems"].pop("no-model") == []
     problems = {name: found for name, [found] in told["problems"].items()}

@@ -1,4 +1,4 @@
-"""What modules and tools might try: live objects across a boundary, power that is another's, work left for later."""
+"""Attacks by modules and tools: live objects across a boundary, rights of other subjects, deferred work."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def live_story(world):
 
 
 def test_no_level_gets_a_live_object_of_another(case):
-    """Neither as an argument nor as a result, from functions of either kind; nothing of it is called on the way."""
+    """Neither as an argument nor as a result, from functions of either kind; none of its methods is called."""
     told = case.run(live_story)
     assert told["broken"] == {}
     for what, said in told["told"].items():
@@ -113,7 +113,7 @@ def test_no_level_gets_a_live_object_of_another(case):
     assert nested["text"].endswith(" Anything")
     assert generator["text"].endswith(" generator")
     assert told["ran"] == []
-    # The text of an exception is made where it was raised, and what that tries is refused there.
+    # The text of an exception is made where it was raised, and its attempts are refused there.
     assert told["odd"]["error"] == "ExtensionFailed"
     sentence("text of an odd exception", told["odd"]["text"])
 
@@ -171,7 +171,7 @@ def later_story(world):
 
 
 def test_what_a_tool_leaves_for_later_runs_as_the_tool(case):
-    """Callbacks, tasks, timers and finalisers have its rights, not those of the module around it."""
+    """Callbacks, tasks, timers and finalizers have its rights, not those of the calling module."""
     told = case.run(later_story)
     assert told["broken"] == {}
     seen = told["seen"]
@@ -256,7 +256,7 @@ def power_story(world):
 
 
 def test_a_tool_cannot_take_what_another_may_do(case):
-    """Not by calling its function, by making entrances, by changing the runtime, or by what frames show."""
+    """Not by calling its function, by making entrances, by changing the runtime, or through frames."""
     told = case.run(power_story)
     assert told["broken"] == {}
     weak = told["weak"]
@@ -292,7 +292,7 @@ def forged_story(world):
 
 
 def test_a_denial_that_a_tool_made_up_is_reported_as_the_tools(case):
-    """The report of a run says who it was by what the runtime knows."""
+    """The report of a run names the tool that the runtime knows."""
     [denial] = case.run(forged_story)["denials"]
     assert denial["subject_chain"] == ["module:demo", "agent:demo.asks", "tool:demo.forge"]
 
@@ -329,5 +329,5 @@ def named_story(world):
 
 
 def test_the_name_of_a_function_does_not_run_in_the_host(case):
-    """A text of a class of the module's own would be formatted where nothing guards it."""
+    """A string subclass of the module would be formatted outside any guard."""
     assert case.run(named_story) == {"broken": {}, "ran": []}

@@ -1,4 +1,4 @@
-"""What modules declare: all that is wrong with it is said when they are loaded, and nothing goes beyond a manifest."""
+"""Declarations of modules: all problems are reported at load time, and none exceeds a manifest."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def beyond_story(world):
 
 
 def test_a_declaration_beyond_the_manifest_breaks_the_module(case):
-    """Code cannot give itself more than the manifest that was read; the other modules go on."""
+    """Code cannot give itself more than its manifest; the other modules still run."""
     told = case.run(beyond_story)
     assert told["assets"] == ["tool:other.ok"]
     assert list(told["broken"]) == ["demo"]
@@ -115,7 +115,7 @@ def wrong_story(world):
 
 
 def test_everything_that_is_wrong_with_a_declaration_is_named(case):
-    """With where it is and what was probably meant; one broken module stops no other."""
+    """With their location and a suggestion; one broken module stops no other."""
     told = {name.replace("-", "_"): problems for name, problems in case.run(wrong_story).items()}
     expected = {
         "option": ["/tool/x/acces"],
@@ -202,7 +202,7 @@ def sharing_story(world):
 
 
 def test_a_module_uses_its_own_what_is_shared_and_what_the_host_has(case):
-    """What others keep to themselves is answered like what is not there."""
+    """Private assets of others give the same error as unknown ones."""
     told = case.run(sharing_story)
     assert told["broken"] == {}
     assert (told["own"], told["one.own"]) == ("own of one", "own of one")

@@ -6,6 +6,6 @@ from tests.docs.examples import examples, run
 
 
 def test_the_example_prints_what_the_page_says(tmp_path):
-    """It runs as it stands and prints the lines shown below it."""
+    """It runs unchanged and prints the lines shown below it."""
     ((example, expected),) = examples("docs/ai.md")
     assert run(example, tmp_path) == expected

@@ -1,4 +1,4 @@
-"""The example module `assistant`, as a host runs it: what it may do, and what its tool tries and must not."""
+"""The example module `assistant`, as in a host: its permitted operations, and the forbidden attempts of its tool."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def example_story(world):
 
 
 def test_the_example_answers_from_its_notes_and_no_further(case):
-    """Each tool has what it declares of its module's own folder, which is shut to everybody else."""
+    """Each tool has its declared part of its module's folder, which is closed to all other subjects."""
     told = case.run(example_story)
     assert told["problems"] == []
     assert told["ask"]["answer"] == 'From ["garden", "kitchen"]: 12 words'

@@ -1,4 +1,4 @@
-"""The models by name, as they are now: an agent asks the one that has the name when it asks."""
+"""Models by name: an agent uses the model that has the name at the time of the call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from democrai_sandbox.runtime.ai.naming import KnownModels, NamedModel
 
 
 class Says:
-    """A model that always says the same."""
+    """A model that always gives the same answer."""
 
     def __init__(self, text):
         self.text = text
@@ -25,7 +25,7 @@ def ask(model):
 
 
 def test_a_name_stands_for_the_model_of_the_moment():
-    """One that is added, changed or removed takes effect at the next question."""
+    """An added, changed or removed model takes effect at the next call."""
     known = KnownModels()
     named = NamedModel("default", known)
     for text in ("first", "second"):
@@ -38,7 +38,7 @@ def test_a_name_stands_for_the_model_of_the_moment():
 
 
 def test_a_fixed_model_stays():
-    """Another one of its name does not replace it."""
+    """Another one with its name does not replace it."""
     known = KnownModels({"fixed": Says("fixed")})
     known.exchange({"fixed": Says("other"), "more": Says("more")})
     assert (ask(NamedModel("fixed", known))[0], sorted(known), len(known)) == ("fixed", ["fixed", "more"], 2)

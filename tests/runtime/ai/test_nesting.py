@@ -1,4 +1,4 @@
-"""Module, pipeline, agent and tool inside one another: who is asked about, and what each may do."""
+"""Nested module, pipeline, agent and tool: the subject of each check, and the rights of each."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def peek(path: str) -> str:
 
 
 def reading_model(kit):
-    """A model that has the path of its prompt read, and answers with what it was told."""
+    """Return a model that requests a read of the path in its prompt, and answers with the result."""
     return kit["ScriptedModel"](
         [
             lambda messages: kit["calls"](("peek", {"path": messages[-1].text})),
@@ -52,7 +52,7 @@ def chain_story(world):
 
 
 def test_the_chain_names_all_four(case):
-    """Module, pipeline, agent and tool are in the denial; the model is told of it, and the run's report has it too."""
+    """Module, pipeline, agent and tool are in the denial, which the model and the run's report receive."""
     told = case.run(chain_story)
     assert told["broken"] == {}
     assert told["allowed"] == "NOTE"
@@ -138,7 +138,7 @@ def narrowing_story(world):
 
 
 def test_declarations_narrow_and_their_absence_does_not(case):
-    """With access a subject has exactly that, whatever is around it; without, what encloses it; with [] nothing."""
+    """With access a subject has exactly that list; without it, the rights of its caller; with [] nothing."""
     told = case.run(narrowing_story)
     assert told.pop("broken") == {}
     denied = {key for key, value in told.items() if "sandbox_filesystem_denied" in str(value) or "denied" in value}
@@ -190,7 +190,7 @@ def together_story(world):
 
 
 def test_many_runs_on_one_loop_keep_their_chains_apart(case):
-    """Each denial has the chain of its own run, step by step."""
+    """Each denial has the call chain of its own run, step by step."""
     told = case.run(together_story)
     assert told == {"right": [True] * 40, "left": 0, "guarded": False}
 
@@ -244,7 +244,7 @@ def cancelling_story(world):
 
 
 def test_cancelling_a_run_leaves_no_guard_behind(case):
-    """What the tool does on its way out it does under its own guard."""
+    """The cleanup of a tool runs under its own guard."""
     told = case.run(cancelling_story)
     assert told["ended"] == "CancelledError"
     assert told["guarded"] is False

@@ -1,4 +1,4 @@
-"""A model behind HTTP: asked inside the agent's guard, and its key is nobody else's."""
+"""A model behind HTTP: called inside the agent's guard, with a key that no other subject can read."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def agent_{name}():
 
 
 def serve(seen):
-    """A server of the chat-completions kind with many ways to answer, and its address."""
+    """Run a chat-completions server with many kinds of answers; yield its address."""
     from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
     class Answer(BaseHTTPRequestHandler):
@@ -112,7 +112,7 @@ def model_story(world):
 
 
 def test_a_model_is_asked_under_the_agents_own_declarations(case):
-    """With its key, which no tool, error or representation shows; an endpoint that was not declared is not reached."""
+    """With its key, which no tool, error or representation shows; an undeclared endpoint is not reached."""
     told = case.run(model_story)
     assert told["broken"] == {}
     path, authorization, body = told["seen"][0]

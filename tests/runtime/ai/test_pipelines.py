@@ -1,4 +1,4 @@
-"""Pipelines: what one step comes to is what the next one gets, and a failure names its step."""
+"""Pipelines: the result of one step is the input of the next, and a failure names its step."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_values_go_from_step_to_step_and_failures_name_theirs(case):
     assert told["all"] == [["module:demo", "pipeline:demo.all", "pipeline:demo.inner"], 2, 1]
     assert told["begins"] == ["FOURFOUR", 0, 0]
     assert told["host begins_badly"]["text"] == "ValueError: not today"
-    # What guarded code raises on arrives as the module's own failure; the host that runs a pipeline sees it as it is.
+    # Errors raised in guarded code arrive as failures of the module; the host that runs a pipeline sees the original.
     assert "ValueError: no paper" in told["fails"]["text"]
     assert told["host fails"]["code"] == "step_failed"
     assert told["host denied"]["chain"] == ["module:demo", "pipeline:demo.denied", "tool:demo.peek"]

@@ -1,4 +1,4 @@
-"""Tools that ask for what is not declared: the chain in pending requests and the audit, with the real service."""
+"""Tools that ask for undeclared access: the call chain in pending requests and the audit log, with the real service."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def fetch(url: str) -> str:
 
 
 def open_access(world):
-    """Return the service as a host sets it up, with the guard asking it."""
+    """Return the service as a host sets it up, as the decider of the guard."""
     from democrai_sandbox import access_changed, configure_guard
     from democrai_sandbox.access import Access, AccessSettings
     from democrai_sandbox.runtime.surroundings import GuardSurroundings
@@ -47,7 +47,7 @@ def open_access(world):
 
 
 def serve():
-    """A server that says where it was asked, and its address."""
+    """Run a server that echoes the requested path; yield its address."""
     from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
     class Answer(BaseHTTPRequestHandler):
@@ -95,7 +95,10 @@ def request_story(world):
 
 
 def test_requests_and_the_audit_have_the_whole_chain(case):
-    """The tool is who asks; the subjects around it are in the row. Approved for the session, it works in that one."""
+    """The tool is the subject; the enclosing subjects are in the row.
+
+    Approved for the session, it works in that session.
+    """
     told = case.run(request_story)
     assert told["broken"] == {}
     chain = ["module:demo", "pipeline:demo.monthly", "agent:demo.writer", "tool:demo.fetch"]

@@ -1,4 +1,4 @@
-"""JSON Schema from signatures, and arguments against it."""
+"""JSON Schema from signatures, and validation of arguments."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def everything(
 
 
 def refused(function):
-    """What is wrong with a function, each with its place."""
+    """Return the problems of a function, each with its location."""
     with pytest.raises(InvalidInputError) as caught:
         signature_shape(function)
     return {problem.pointer: problem.message for problem in caught.value.problems}
@@ -77,7 +77,7 @@ def refused(function):
 
 class TestDerived:
     def test_every_supported_type_has_its_schema(self):
-        """The schema is what a model is told, so it is spelt out here."""
+        """A model reads the schema, so it is spelled out here."""
         schema = signature_shape(everything).schema
         assert schema["description"] == "Take everything."
         assert schema["additionalProperties"] is False
@@ -122,7 +122,7 @@ class TestDerived:
         json.dumps(schema)
 
     def test_arguments_become_what_the_annotations_say(self):
-        """An enumeration gets its member, a dataclass its instance, a tuple is one."""
+        """An enumeration gets its member, a dataclass its instance, a tuple stays a tuple."""
         shape = signature_shape(everything)
         given = {
             **{"text": "a", "count": 1, "share": 2, "on": True, "nothing": None, "words": [], "table": {}},
@@ -138,7 +138,7 @@ class TestDerived:
         assert made["place"] == {"name": "a", "at": Point(1, 2.5)}
 
     def test_all_that_is_wrong_is_said_at_once(self):
-        """Each with the parameter it is about."""
+        """Each with its parameter."""
 
         def wrong(untyped, data: bytes, keys: dict[int, str], own: object, *rest: int, **more: int): ...
 
@@ -148,7 +148,7 @@ class TestDerived:
         sentence("bytes", said["/data"])
 
     def test_an_annotation_that_cannot_be_evaluated_is_a_problem_not_a_crash(self):
-        """It may even raise something that is no error of names."""
+        """It may even raise an error other than NameError."""
 
         def unknown(value: "Nowhere"): ...  # noqa: F821
 
@@ -165,7 +165,7 @@ class TestDerived:
         assert "ZeroDivisionError" in refused(hostile)[""]
 
     def test_a_type_that_contains_itself_is_refused(self):
-        """There would be no end to its schema."""
+        """Its schema would be infinite."""
 
         @dataclass
         class Node:
@@ -185,7 +185,7 @@ class TestChecked:
         return {problem.pointer: problem for problem in caught.value.problems}
 
     def test_every_problem_has_its_place(self):
-        """And what was probably meant, where that can be told."""
+        """And a suggestion, where possible."""
         schema = signature_shape(everything).schema
         found = self.problems(
             {"text": 1, "count": True, "share": "1", "words": [1, "a"], "pair": [1], "mode": "fsat", "plase": {}},
@@ -197,7 +197,7 @@ class TestChecked:
         sentence("true is no number", found["/count"].message)
 
     def test_true_is_no_number_and_one_is_not_true(self):
-        """To Python they are equal; to a tool they are not."""
+        """They are equal in Python, but not for a tool."""
 
         def flags(choice: Literal[1, 2], number: int, on: bool): ...
 
@@ -205,7 +205,7 @@ class TestChecked:
         assert set(self.problems({"choice": True, "number": False, "on": 1}, schema)) == {"/choice", "/number", "/on"}
 
     def test_the_problems_are_bounded(self):
-        """Stop after twenty, however many items are wrong."""
+        """Stop after twenty, even if more items are invalid."""
 
         def take(items: list[str]): ...
 
@@ -214,7 +214,7 @@ class TestChecked:
         assert len(caught.value.problems) == 20
 
     def test_a_schema_without_end_is_refused(self):
-        """Before Python runs out of stack."""
+        """Before Python exceeds its stack."""
         schema = {}
         for _ in range(2000):
             schema = {"items": schema}
@@ -238,7 +238,7 @@ class TestChecked:
     ],
 )
 def test_a_schema_that_was_not_derived_is_refused(schema):
-    """A module could hand in any, and a pattern or a reference would be evaluated outside."""
+    """A module could pass in any schema, and a pattern or a reference would be evaluated outside the guard."""
     with pytest.raises(InvalidInputError):
         check_schema(schema)
 
@@ -273,7 +273,7 @@ def function_of(hint):
 
 @given(HINTS)
 def test_what_is_derived_is_always_a_schema_of_ours(hint):
-    """Whatever is combined."""
+    """For every combination."""
     schema = signature_shape(function_of(hint)).schema
     check_schema(schema)
     json.dumps(schema)
@@ -281,7 +281,7 @@ def test_what_is_derived_is_always_a_schema_of_ours(hint):
 
 @given(HINTS, JSON)
 def test_the_validator_agrees_with_jsonschema(hint, value):
-    """Except that 1.0 is no whole number here: a tool that takes an int would get a float."""
+    """Except that 1.0 is not an integer here: a tool that takes an int would get a float."""
     jsonschema = pytest.importorskip("jsonschema")
     schema = signature_shape(function_of(hint)).schema
     ours = fits({"value": value}, schema)
@@ -293,7 +293,7 @@ def test_the_validator_agrees_with_jsonschema(hint, value):
 
 @given(HINTS, JSON)
 def test_the_quick_check_says_the_same_and_what_fits_can_be_built(hint, value):
-    """It only saves looking for problems where there are none."""
+    """It only skips the collection of problems for valid arguments."""
     shape = signature_shape(function_of(hint))
     fitting = fits({"value": value}, shape.schema)
     try:

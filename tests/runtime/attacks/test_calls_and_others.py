@@ -1,4 +1,4 @@
-"""A hostile module in the host's process: calls that should fail otherwise, and everybody else's work."""
+"""A hostile module in the host's process: calls that should fail otherwise, and the work of other subjects."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def deadlines(world):
 
 
 def test_a_module_does_not_put_off_its_own_deadline(case):
-    """The deadline is not among what guarded code can change."""
+    """Guarded code cannot change the deadline."""
     kind, text = case.run(deadlines)
     assert kind == "CallTimeout"
     assert "outlive" in text and "0.5 s" in text
@@ -282,7 +282,7 @@ def children(world):
             asyncio.ensure_future(stage.action("demo", "flood", stage.uma(session_key=f"s{number}"), count=14))
             for number in range(5)
         ]
-        for _ in range(100):  # not for ever: an attack that works is not refused
+        for _ in range(100):  # limited: a successful attack is never refused
             if await stage.action("demo", "refused") >= 5 * 14 - 16:
                 break
             await asyncio.sleep(0.05)

@@ -1,7 +1,7 @@
-"""A hostile module in the host's process: objects that the host uses where no guard is in force.
+"""A hostile module in the host's process: objects that the host uses outside any guard.
 
-Each attack tries to have a text executed outside the guard, each in a process of its own.
-Compositions of builtins stand for the function, since they are nobody's code and bear no mark.
+Each attack tries to run code outside the guard, each in a separate process. Compositions of builtins replace functions,
+because they have no code object that could be marked.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ def attacked(world):
     import gc
     import logging
 
-    logging.basicConfig(stream=open(os.devnull, "w"))  # the host has a log, in which errors are written
+    logging.basicConfig(stream=open(os.devnull, "w"))  # the host has a log for errors
     stage = world.load(STAGE)["Stage"](world.base)
     secret, out = stage.base / "secret.txt", stage.base / "out.txt"
     secret.write_text("SECRET")
@@ -212,14 +212,14 @@ def attacked(world):
 
 
 async def keep_house():
-    """Work of the host's own, which goes on whatever happens, and tells of it."""
+    """Run work of the host in a loop, and report it."""
     import asyncio
     import logging
 
     while True:
         try:
             await asyncio.sleep(0.3)
-        except Exception:  # noqa: BLE001 - the host is like that
+        except Exception:  # noqa: BLE001 - the host ignores errors
             logging.getLogger("host").exception("something went wrong")
 
 

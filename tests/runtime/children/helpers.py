@@ -1,4 +1,4 @@
-"""What the tests of children share: loaded in their child processes, where it may be used inside a guard."""
+"""Helpers of the child tests: loaded in child processes, usable inside a guard."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 
 
 def serve(world, *, decider=None, owned=None, protected=(), **settings):
-    """Return the service of children, with its doors open and the guard settled."""
+    """Return the service of children, with its services installed and the guard configured."""
     from democrai_sandbox.guard import configure_guard
     from democrai_sandbox.runtime import doors
     from democrai_sandbox.runtime.children import Children, ChildrenSettings, Rights
@@ -22,7 +22,7 @@ def serve(world, *, decider=None, owned=None, protected=(), **settings):
 
 
 def guarded(world, children, body, **declarations):
-    """Run a coroutine function inside a guard, on a loop that is the host's."""
+    """Run a coroutine function inside a guard, on a loop of the host."""
     from democrai_sandbox import process_guard_context
 
     async def host():
@@ -34,7 +34,7 @@ def guarded(world, children, body, **declarations):
 
 
 async def told(awaitable):
-    """Return what something came to, in a word."""
+    """Return the outcome of an operation in one word."""
     try:
         return await awaitable
     except Exception as error:
@@ -67,7 +67,7 @@ def alive(mark):
 
 
 def gone(mark, patience=30.0):
-    """Return whether no process with a mark is left, soon."""
+    """Return whether all processes with a mark end soon."""
     deadline = time.monotonic() + patience
     while (left := alive(mark)) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -75,7 +75,7 @@ def gone(mark, patience=30.0):
 
 
 def settled(children, patience=30.0):
-    """Return how many children the service still has, once that is none, or time is up."""
+    """Return the number of children of the service, after waiting for it to become zero."""
     deadline = time.monotonic() + patience
     while children._running and time.monotonic() < deadline:
         time.sleep(0.02)

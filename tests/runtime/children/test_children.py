@@ -1,4 +1,4 @@
-"""Programs that guarded code starts through the SDK: which ones, with which environment, within which limits."""
+"""Programs that guarded code starts through the SDK: permitted programs, their environment, and their limits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HELPERS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "helpers.py")
 
 
 def helpers(world):
-    """Take what the tests of children share."""
+    """Load the helpers of the child tests."""
     return SimpleNamespace(**world.load(HELPERS))
 
 
@@ -46,7 +46,7 @@ def environment_story(world):
 
 
 def test_a_child_gets_a_little_of_the_hosts_environment_and_what_the_guard_says(case):
-    """Neither secrets nor what leads programs elsewhere; HOME is the subject's own folder; descriptors are closed."""
+    """No secrets, and no variables that redirect programs; HOME is the subject's folder; descriptors are closed."""
     told = case.run(environment_story)
     env = told["env"]
     for name in ("HOST_TOKEN", "LD_LIBRARY_PATH", "http_proxy", "LATER", "PYTHONPATH"):
@@ -120,7 +120,7 @@ def refusals_story(world):
 
 
 def test_names_that_are_not_the_callers_to_give_are_refused(case):
-    """What belongs to the runtime, and what makes programs run other code; the rest is checked for what it is."""
+    """Variables of the runtime, and variables that make programs run other code; the others are validated."""
     told = case.run(refusals_story, REFUSED)
     for name in REFUSED:
         assert told[name] == f"EnvironmentDenied: sandbox_env_denied:{name}", name
@@ -132,7 +132,7 @@ def test_names_that_are_not_the_callers_to_give_are_refused(case):
 
 
 class Office:
-    """A decider that notes what it is asked, and allows what is on its list."""
+    """A decider that records its questions, and allows the accesses on its list."""
 
     def __init__(self, *approved):
         self.approved, self.asked = approved, []
@@ -207,7 +207,7 @@ def programs_story(world):
 
 
 def test_programs_of_the_system_run_and_others_need_a_rule_or_an_approval(case):
-    """By where the file really is; a script by its own place; nothing is told about files that are not the caller's."""
+    """By the resolved file; a script by its own path; the existence of files without rights is not revealed."""
     told, asked = case.run(programs_story)
     assert told["name"] == told["path"] == [0, "hi\n", ""]
     assert told["interpreter"] == [0, "py\n", ""]
@@ -268,7 +268,7 @@ def named_programs_story(world):
 
 
 def test_a_subject_with_named_programs_starts_no_others(case):
-    """System dependencies name the programs by name or path; a link of that name to another program is another."""
+    """System dependencies name programs by name or path; a link with that name to another program does not count."""
     told, asked = case.run(named_programs_story)
     allowed = {"name", "path", "named by its path", "execute rule", "approved"}
     assert {key for key, answer in told.items() if answer == 0} == allowed
@@ -315,7 +315,7 @@ def places_story(world):
 
 
 def test_what_the_host_protects_is_only_for_its_owner(case):
-    """Whatever a rule or an approval says; a working folder has to be readable for the subject."""
+    """Independent of rules and approvals; a working directory has to be readable for the subject."""
     told, asked = case.run(places_story)
     assert told["mine"] == "ran"
     assert told["other"].startswith("FilesystemDenied")
@@ -368,7 +368,7 @@ def callers_story(world):
 
 
 def test_engines_extractors_and_mcp_servers_start_nothing_and_handles_are_their_owners(case):
-    """A handle that was found out by another subject is of no use to it."""
+    """A handle is useless to another subject that guessed it."""
     told = case.run(callers_story)
     assert told["module"] == told["tool"] == 0
     for kind in ("engine", "extractor", "mcp"):

@@ -1,4 +1,4 @@
-"""How children end: in time, with all that they started, and with no more of their output than was asked for."""
+"""End of children: in time, with everything they started, and with limited output."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ HELPERS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "helpers.py")
 
 
 def helpers(world):
-    """Take what the tests of children share."""
+    """Load the helpers of the child tests."""
     return SimpleNamespace(**world.load(HELPERS))
 
 
-# A family: a child, a grandchild in the group, one that has a session of its own, and one that is an orphan in it.
+# A family: a child, a grandchild in the group, one in another session, and an orphan in it.
 FAMILY = (
     "sleep 1001.{0} & setsid sleep 1002.{0} & (setsid sleep 1003.{0} > /dev/null 2>&1 &) ; "
     "sleep 0.2; echo ready; touch '{1}'; sleep 1004"
@@ -32,18 +32,18 @@ def endings_story(world):
 
     children = use.serve(world)
     answers = {}
-    mark = f"{os.getpid():07}"  # of one length, so that none is the beginning of another's
+    mark = f"{os.getpid():07}"  # of one length, so that none is a prefix of another
 
     def family(number):
         return ["sh", "-c", FAMILY.format(f"{mark}{number}", world.inside(f"ready{number}"))]
 
     async def complete(number):
-        """Wait until all of a family are there."""
+        """Wait until a whole family runs."""
         while not os.path.exists(world.inside(f"ready{number}")):
             await asyncio.sleep(0.02)
 
     async def under_way(command):
-        """Run a program out of its time, which is longer where the first of it was not enough to say that it is on."""
+        """Run a program into its timeout, with longer timeouts until it has started completely."""
         for seconds in (0.6, 6, 30):
             begun = time.monotonic()
             done = await tasks.run_subprocess(command, timeout=seconds)
@@ -120,7 +120,7 @@ def endings_story(world):
 
 
 def test_nothing_of_a_child_outlives_it_or_who_waited_for_it(case):
-    """Grandchildren in the group, in sessions of their own, and orphans: after a timeout, a cancel, a shutdown."""
+    """Grandchildren in the group, in other sessions, and orphans: after a timeout, a cancellation, a shutdown."""
     told = case.run(endings_story)
     assert told["timeout"] == [True, -15, "ready\n", True]
     assert told["cancelled"] == "cancelled"
@@ -148,7 +148,7 @@ def output_story(world):
         exact = await run("printf", "123", stdout_limit=3)
         text = await run("cat", input="ä" * 500_000, stdout_limit=1 << 20)
         deaf = await run("sh", "-c", "exec 0<&-; echo deaf", input=b"x" * 5_000_000)
-        for seconds in (0.3, 3, 30):  # longer where it had no time to say anything
+        for seconds in (0.3, 3, 30):  # longer if it had no time to print anything
             endless = await run("yes", timeout=seconds)
             if endless.stdout:
                 break
@@ -188,14 +188,14 @@ def output_story(world):
 
     rule = {"resource_type": "filesystem", "operation": "execute", "target": world.inside("broken")}
     answers = use.guarded(world, children, body, access=[rule])
-    # Not ru_maxrss, which begins with what the process had that was forked for it.
+    # Not ru_maxrss, which starts with the memory of the forking process.
     status = dict(line.split(":", 1) for line in open("/proc/self/status"))
     answers["memory"] = int(status["VmHWM"].split()[0])
     return answers
 
 
 def test_output_is_kept_up_to_its_limit_and_the_rest_is_dropped(case):
-    """Floods neither fill the memory nor block the child; what was cut is said; bad limits are refused."""
+    """Floods neither fill the memory nor block the child; truncation is reported; invalid limits are refused."""
     told = case.run(output_story)
     assert told["flood"] == [100_000, 100_000, True, 0]
     assert told["small"] == ["123", "6789", True]
@@ -239,7 +239,7 @@ def streams_story(world):
         answers["stopped"] = await use.told(endless.wait())
         async with tasks.stream_subprocess(["sh", "-c", "head -c 3000000 /dev/zero | tr '\\0' x"]) as long:
             answers["long"] = [len(line) async for line in long]
-        for seconds in (0.3, 3, 20):  # longer where it had no time to say anything
+        for seconds in (0.3, 3, 20):  # longer if it had no time to print anything
             late = tasks.stream_subprocess(["sh", "-c", "echo 1; sleep 300"], timeout=seconds)
             answers["late"] = [line.decode() async for line in late], (await late.wait()).timed_out
             if answers["late"][0]:
@@ -273,7 +273,7 @@ def streams_story(world):
 
 
 def test_output_can_be_read_while_the_child_runs(case):
-    """Line by line, the child waits for its reader; who stops reading ends it."""
+    """Line by line, the child waits for its reader; a reader that stops ends the child."""
     told = case.run(streams_story)
     assert told["lines"] == ["one\n", "two\n", "three"]
     assert told["end"] == [4, "err\n", ""]

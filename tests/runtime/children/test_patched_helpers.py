@@ -1,4 +1,4 @@
-"""Guarded code replaces what the host uses to start and watch children; what it puts there runs as itself."""
+"""Guarded code replaces functions that the host uses for children; the replacements run as the subject."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def story(world):
 
 @pytest.mark.timeout(120)
 def test_what_replaces_a_helper_of_the_host_runs_as_who_put_it_there(case):
-    """Nothing is stolen, and afterwards children are started as before."""
+    """Nothing is stolen, and afterwards children start as before."""
     told = case.run(story, MODULE)
     assert told["loot"] == ["FilesystemDenied"]
     assert told["afterwards"] == "hi\n"
@@ -178,7 +178,7 @@ def lies_story(world):
 
 
 def test_a_helper_that_lies_about_paths_is_not_asked(case):
-    """The program and the folder are found by the core, whatever a subject made of the library."""
+    """The core finds the program and the folder, independent of changes to libraries."""
     told = case.run(lies_story)
     assert len(told) == 14
     assert {answer.partition(":")[0] for answer in told.values()} == {"FilesystemDenied"}

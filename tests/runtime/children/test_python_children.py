@@ -1,4 +1,4 @@
-"""A Python child that takes its guard from the environment is stopped where its parent is; threads stay guarded."""
+"""A Python child that reads its guard from the environment is refused the same as its parent; threads stay guarded."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ print(json.dumps(process_guard_context_from_env().run(body)))
 
 @pytest.fixture
 def case(tmp_path):
-    """A private world in which a body runs in a process of its own."""
+    """Make a private world in which a body runs in a separate process."""
     return Case(tmp_path)
 
 
 def helpers(world):
-    """Take what the tests of children share."""
+    """Load the helpers of the child tests."""
     return SimpleNamespace(**world.load(HELPERS))
 
 
@@ -92,7 +92,7 @@ def child_story(world):
 
 
 def test_a_python_child_is_stopped_at_the_same_places(case):
-    """Files, network, imports, processes and the environment; with the same names in what it is told."""
+    """Files, network, imports, processes and the environment; with the same names in the denials."""
     told, here = case.run(child_story, str(PACKAGE))
     assert told["read"] == "ok"
     assert told["declared"] == "ok"
@@ -172,7 +172,7 @@ def blocking_story(world):
 
 
 def test_blocking_work_stays_under_the_guard_and_in_the_request(case):
-    """Also after its caller was cancelled; threads of their own, so that nobody waits for another."""
+    """Also after its caller was canceled; in separate threads, so that they do not block each other."""
     told = case.run(blocking_story)
     assert told["work"] == [1, 2, "demo", "uma", "run-blocking"]
     assert told["steal"].startswith("FilesystemDenied")
@@ -196,7 +196,7 @@ def attack_story(world):
     answers = {}
 
     class Evil:
-        """A loop of the subject's making."""
+        """An event loop of the subject."""
 
         def __getattr__(self, name):
             answers.setdefault("asked", []).append(name)
@@ -230,13 +230,13 @@ def attack_story(world):
         await waiting
 
     use.guarded(world, children, body)
-    use.guarded(world, children, lambda: tasks.run_subprocess(["true"]))  # what nobody asked about is forgotten now
+    use.guarded(world, children, lambda: tasks.run_subprocess(["true"]))  # unclaimed children are removed now
     answers["left"] = use.settled(children)
     return answers
 
 
 def test_what_guarded_code_hands_in_or_gets_leads_nowhere(case):
-    """A loop of its own is not used, a list of its own kind is refused, nothing of the host's hangs on its own."""
+    """Its own loop is not used, a list subclass is refused, and its objects expose nothing of the host."""
     told = case.run(attack_story)
     assert told["own loop"] == "hi\n"
     assert "asked" not in told

@@ -1,4 +1,4 @@
-"""A host with a kernel layer, as bodies of these tests set it up in their own process. Loaded there by its path."""
+"""A host with a kernel layer, set up by test bodies in a separate process. Loaded there by its path."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Lab:
         self.caller = self.parts["caller"]
 
     def serve(self, story, **settings):
-        """Run a coroutine function with the runtime around it, and return what it returns."""
+        """Run a coroutine function while the runtime serves, and return its result."""
         from democrai_sandbox.access import Access, AccessSettings
         from democrai_sandbox.manifests import Limits
         from democrai_sandbox.runtime import Runtime, RuntimeSettings
@@ -54,12 +54,12 @@ class Lab:
             self.kernel.spawn.stop()
 
     def action(self, module, action, /, **params):
-        """Call an action; its value, or the class and text of the error."""
+        """Call an action; return its value, or the class and text of the error."""
         return told(self.house.runtime.modules.action(module, action, params, self.caller()))
 
 
 def layer(*, on=True, abi=None, egress=None):
-    """What the runtimes need of a kernel layer, with a real spawn server."""
+    """Return a kernel layer for the runtimes, with a real spawn server."""
     from democrai_sandbox.kernel import FlowLog
     from democrai_sandbox.kernel.landlock.support import landlock_support
     from democrai_sandbox.kernel.spawn import SpawnServer
@@ -71,7 +71,7 @@ def layer(*, on=True, abi=None, egress=None):
 
 
 async def told(work):
-    """What some work comes to: its value, or the class and text of the error."""
+    """Return the outcome of some work: its value, or the class and text of the error."""
     try:
         return await asyncio.wait_for(work, 60)
     except Exception as error:
@@ -79,6 +79,6 @@ async def told(work):
 
 
 def entry(operation, target):
-    """An entry of an access list."""
+    """Return an entry of an access list."""
     kind = "network" if operation in {"connect", "receive", "send"} else "filesystem"
     return {"resource_type": kind, "operation": operation, "target": str(target)}

@@ -25,7 +25,7 @@ FOLDER, DATABASE, REDIS = sys.argv[1:]
 
 
 class Stream:
-    """What a node needs before anything else: the stream by which it hears of decisions."""
+    """Stream by which a node learns of decisions; a node needs it before anything else."""
 
     name = "config"
 
@@ -43,7 +43,7 @@ def connect(host, port):
 
 
 def until(host, port, outcome, seconds):
-    """Try again and again; tell after how long it came out as it should."""
+    """Retry until the expected outcome; return the elapsed time."""
     start = time.monotonic()
     while (told := connect(host, port)) != outcome:
         if time.monotonic() - start > float(seconds):
@@ -110,7 +110,7 @@ def main():
             key_file=f"{FOLDER}/keys",
             stream_type="redis",
             stream={"url": REDIS},
-            poll_seconds=60.0,  # so that only the stream can have told it
+            poll_seconds=60.0,  # so that only the stream can notify it
         )
         with Access(given, GuardSurroundings()) as access:
             asyncio.run(serve(access, kernel))

@@ -1,4 +1,4 @@
-"""An application that is confined itself: what it starts goes through the spawn server, and its allowlist follows."""
+"""A confined application: it starts processes through the spawn server, and its allowlist follows changes."""
 
 from __future__ import annotations
 
@@ -106,9 +106,9 @@ def _runs(program):
 
 @pytest.mark.parametrize("landlock", [False, True])
 def test_with_seccomp_on_everything_is_started_by_the_spawn_server(equipped_case, landlock):
-    """Also when ``sandbox.os.enabled`` is off: the application itself can start nothing any more."""
+    """Also when ``sandbox.os.enabled`` is off: the application itself cannot start programs any more."""
     section = {"seccomp": {"enabled": True}, "landlock": {"enabled": landlock}}
-    knows_pip = not landlock  # where more is confined, also the process that asks pip for its configuration is started
+    knows_pip = not landlock  # with more confinement, the process that reads pip's configuration is started as well
     told = equipped_case.run(confined, section, knows_pip, PIP_NO_INDEX="1", PIP_CONFIG_FILE=os.devnull)
     states = told.pop("states")
     assert states["seccomp"] == states["spawn_server"] == "active", states
@@ -251,7 +251,7 @@ def networked(world):
 
 @needs_netlab
 def test_children_and_workers_get_out_of_the_machine_only_to_their_own_endpoints(case):
-    """With a packet filter: datagrams too, approvals within a moment, and nothing of another subject's."""
+    """With a packet filter: datagrams too, approvals within a moment, and no endpoints of other subjects."""
     assert shutil.which("ip")
     with tempfile.TemporaryDirectory(dir=places.SHORT) as state:  # the address of a socket has to be short
         told = case.run(networked, state)

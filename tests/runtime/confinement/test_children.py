@@ -1,4 +1,4 @@
-"""Programs that extensions start are held to their rules by the kernel: a shell knows nothing of a Python guard."""
+"""The kernel confines programs that extensions start to their rules: a shell does not run the Python guard."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ print(end=process_guard_context_from_env().run(lambda: open(sys.argv[1]).read())
 
 
 def all_parts(world):
-    """Run all parts below in one host, each with modules of its own; the last one ends the spawn server."""
+    """Run all parts below in one host, each with separate modules; the last one stops the spawn server."""
     lab = (parts := world.load(LAB))["Lab"](world)
     stories = {
         part.__name__: part(lab, parts["entry"])
@@ -47,7 +47,7 @@ def all_parts(world):
 
 @pytest.fixture(scope="module")
 def confined(shared_case):
-    """Return by part what modules of one host came to."""
+    """Return the outcomes of modules of one host, by part."""
     return shared_case.run(all_parts)
 
 
@@ -83,7 +83,7 @@ def reads_and_writes(lab, entry):
 
 
 def test_a_shell_reads_and_writes_what_the_rules_of_its_module_say_and_nothing_else(confined):
-    """No Python is in that process: what stops it is the kernel."""
+    """That process runs no Python: the kernel stops it."""
     code, output, complaints, unenforced, _ = confined["reads_and_writes"]
     assert output.splitlines() == [
         "open",
@@ -130,7 +130,7 @@ def programs(lab, entry):
 
 
 def test_programs_run_as_without_the_kernel_layer_if_they_may_be_executed(confined):
-    """Its own program by a rule, those of the system as ever; one that may only be read is not executed."""
+    """Its own program by a rule, those of the system as usual; one that may only be read is not executed."""
     tool, again, python, cat, code, signal, timed_out = confined["programs"]
     assert tool == [0, "ran it\n", ""]
     assert again[1] == "ran again\nnot run\n"
@@ -186,7 +186,7 @@ def connections(lab, entry):
 
 
 def test_a_child_connects_to_the_ports_of_its_rules_and_without_rules_nowhere(confined):
-    """Unix sockets and datagrams count too, where no rule is about them."""
+    """Unix sockets and datagrams count too, if no rule covers them."""
     demo, alone = confined["connections"]
     assert demo[1].split() == ["ok", "PermissionError", "ok", "PermissionError"], demo
     assert alone[1].split() == ["PermissionError"] * 4, alone
@@ -217,7 +217,7 @@ def approved(lab, entry):
 
 
 def test_a_program_and_a_folder_that_were_approved_are_open_to_the_child(confined):
-    """For the kernel and for a Python child that takes its guard from the environment; denied again, it is shut."""
+    """For the kernel and for a Python child that reads its guard from the environment; a denial closes it again."""
     before, after, shut, other, python, denied = confined["approved"]
     assert before[0] == "FilesystemDenied"
     assert after == [0, "in place", ""]
@@ -245,7 +245,7 @@ def links(lab, entry):
 
 
 def test_a_link_that_a_subject_puts_in_its_own_folder_opens_nothing(confined):
-    """A rule for a place below it would be the target's rule, once the link is there."""
+    """After the link is created, a rule for a path below it would apply to the link's target."""
     planted, read = confined["links"]
     assert {"later", "programs"} <= set(planted)
     assert read == ""
@@ -265,7 +265,7 @@ def old_kernels(world):
 
 
 def test_where_there_is_no_landlock_the_result_and_the_status_say_so(case):
-    """The program runs on, as the guard's rules cannot be kept for it."""
+    """The program runs, but the kernel cannot enforce the rules."""
     done, noted = case.run(old_kernels)
     assert done[:2] == [0, "SECRET"]
     assert any("Landlock" in text for text in done[3])
@@ -284,7 +284,7 @@ def gone(lab, entry):
 
 
 def test_a_spawn_server_that_is_gone_is_a_failure_and_no_denial(confined):
-    """Nothing was decided, and nothing is started another way."""
+    """Nothing was decided, and nothing is started in another way."""
     before, after = confined["gone"]
     assert before == "hi\n"
     assert after[0] == "RuntimeServiceFailed"
@@ -322,7 +322,7 @@ def limited(lab, entry):
 
 
 def test_the_stricter_limits_of_manifest_and_host_are_kept(confined):
-    """Files, memory, computing and time by the clock."""
+    """Open files, memory, processor time and wall-clock time."""
     shown, memory, slow, busy, other = confined["limited"]
     assert shown == [0, f"50 {300 << 20} 9\n", False]
     assert memory[0] == 1
@@ -347,5 +347,5 @@ def unconfined(world):
 
 
 def test_without_a_kernel_layer_nothing_is_confined_but_the_time(case):
-    """A shell is not held to anything below Python; time by the clock takes no kernel."""
+    """A shell is not confined; the wall-clock limit needs no kernel layer."""
     assert case.run(unconfined) == [[0, "SECRET", "", []], True, True]

@@ -1,4 +1,4 @@
-"""Ways past the confinement of children and workers, found by attack: each test failed before it was closed."""
+"""Escapes from the confinement of children and workers, found by attack: each test failed before the fix."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def lies(world):
 
 @pytest.mark.parametrize("about", ["texts", "places", "descriptors", "sockets", "numbers"])
 def test_what_a_module_puts_in_the_place_of_library_functions_decides_nothing(case, about):
-    """A module in the host's process can replace them; orders for children are made without them."""
+    """A module in the host's process can replace them; orders for children do not use them."""
     told, done, secret = case.run(lies, f"lie_about_{about}")
     assert told is None
     assert done[:2] == [0, "77 files\n"], done
@@ -136,7 +136,7 @@ def planted(world):
 
     async def story():
         house.decide("approval", "module:demo", "filesystem", "create", shared)
-        # As its worker could by native code, or another program of its own.
+        # As its worker could by native code, or another of its programs.
         os.symlink(os.path.dirname(secret), f"{shared}/later")
         os.makedirs(f"{os.path.dirname(secret)}/deep")
         os.rename(secret, f"{os.path.dirname(secret)}/deep/file")
@@ -147,7 +147,7 @@ def planted(world):
 
 
 def test_a_link_in_a_folder_that_a_subject_was_allowed_to_write_opens_nothing(case):
-    """By an approval, which is no rule of its children; and by whatever way the rule comes to the folder."""
+    """By an approval, which is not a rule of its children, and for every path of the rule to the folder."""
     assert case.run(planted)[1] == ""
 
 
@@ -167,7 +167,7 @@ def replaced(world):
 
 
 def test_a_folder_that_a_module_has_replaced_by_a_link_opens_nothing(case):
-    """What the rule is for may be removed and made by the module, and so may the folder itself."""
+    """The module may remove and replace the target of the rule, and the folder itself."""
     made, read, found = case.run(replaced)
     assert made is True
     assert read == ""

@@ -1,4 +1,4 @@
-"""Installations under the kernel layer: they work, and what a package runs while it is built is held to the rules."""
+"""Installations under the kernel layer: they work, and code that a package runs during its build is confined."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import tiny
 def said(): return tiny.SAID
 """
 
-# A shell is no Python: the guard of the installation is not in it.
+# A shell is not Python: the guard of the installation is not active in it.
 BUILD = """
 import subprocess
 script = "cat SECRET || echo shut; echo; echo x >> SECRET || echo shut; echo x > own && cat own; ulimit -n; cat KEYS"
@@ -48,7 +48,7 @@ def installs(world):
 
 
 def test_a_package_is_built_and_installed_and_reaches_no_more_than_the_installation_may(equipped_case):
-    """What the build starts is a shell, which knows of no guard."""
+    """The build starts a shell, in which no guard is active."""
     network = {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull}
     said, packages, left, subjects = equipped_case.run(installs, **network)
     assert said == ["shut", "shut", "x", "333"]
@@ -72,7 +72,7 @@ def too_slow(world):
 
 
 def test_an_installation_takes_no_longer_than_its_limit(equipped_case):
-    """And nothing of it is left running: the call comes back."""
+    """And no process of it remains: the call returns."""
     failed = equipped_case.run(too_slow, PIP_NO_INDEX="1", PIP_CONFIG_FILE=os.devnull)
     assert failed[0] == "InstallFailed"
     assert "3 seconds" in failed[1]

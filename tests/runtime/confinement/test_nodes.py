@@ -13,7 +13,7 @@ from tests.services.redis import RedisServer
 
 SCRIPT = Path(__file__).with_name("node.py")
 LONGEST = 30
-"""Seconds until a decision is given up; a node that did not hear of it would look for it after twice as many."""
+"""Timeout in seconds for a decision; polling alone would take twice as long."""
 
 
 class Node:
@@ -41,7 +41,7 @@ class Node:
         return self.read()
 
     def comes_to(self, host, port, outcome):
-        """Wait until a connection comes out like this."""
+        """Wait until a connection has this outcome."""
         assert float(self.ask("until", host, port, outcome, LONGEST)) <= LONGEST
 
     def stop(self):
@@ -53,7 +53,7 @@ class Node:
 
 @needs_netlab
 def test_a_decision_on_one_node_is_in_force_in_the_kernel_of_both():
-    """An approval opens, a revocation closes and ends open connections, without waiting for the next look."""
+    """An approval permits, a revocation refuses and ends open connections, without waiting for the next poll."""
     with Lab() as lab, tempfile.TemporaryDirectory(dir=places.SHORT, prefix="nodes-") as folder:
         base = Path(folder)
         (base / "redis").mkdir()

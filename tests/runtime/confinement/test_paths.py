@@ -1,4 +1,4 @@
-"""Which paths are opened to a process: not what the host protects, and nothing that a subject could put a link in."""
+"""Paths that a process may open: no protected paths, and no path in which a subject could place a link."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def shut_out(world):
 
 
 def test_what_is_protected_stays_shut_also_below_an_open_folder(case):
-    """The folder is replaced by what lies beside; links in it are left out, and what is the subject's own stays."""
+    """The folder is replaced by its other entries; links in it are omitted, and the subject's own folder stays."""
     assert case.run(shut_out) == {
         "beside": ["/work"],
         "untouched": ["/work", "/work/a"],
@@ -78,7 +78,7 @@ def steady(world):
 
 
 def test_a_link_below_what_the_subject_writes_opens_nothing(case):
-    """By whatever way the rule comes there. Links of the host's are followed, once and for all."""
+    """For every path of the rule. Links of the host are followed, once."""
     assert case.run(steady) == [
         *("read read", "create own", "modify own/real", "execute own/real", "read given/real", "read own/real"),
         *("execute read", "connect a.example"),
@@ -99,7 +99,7 @@ def host_of_protected(world):
 
 
 def test_the_paths_of_the_system_are_those_of_the_guard(case):
-    """Never the whole of /etc or /proc, and the folder for temporary files is not merely read."""
+    """Never the whole of /etc or /proc, and the temp folder is not read-only."""
     assert case.run(host_of_protected) == [True, False, False, True, False]
 
 
@@ -148,7 +148,7 @@ def around_code(world):
 
 
 def test_code_of_the_host_is_opened_for_reading_alone(case):
-    """A written folder around it is opened as what lies beside it; a place inside that a rule names is written."""
+    """A written folder around it is replaced by its other entries; a path inside that a rule names is writable."""
     found = case.run(around_code)
     assert found["rules"] == sorted(
         ["read ", *(f"{act} /{name}" for act in ("create", "modify", "delete") for name in ("out", "other"))]

@@ -1,4 +1,4 @@
-"""What the egress allowlist is made of: every source, what changes it, and what is permitted still."""
+"""Sources of the egress allowlist: all kinds, their changes, and the endpoints that stay permitted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def reaches(url):
 
 
 class Egress:
-    """Stands in for the control: builds the list when told of a change, and notes what it was told."""
+    """Replaces the control: builds the list after each change notification, and records the notifications."""
 
     def __init__(self):
         from democrai_sandbox.kernel.egress.allowlist import AllowlistBuilder
@@ -46,7 +46,7 @@ class Egress:
         from democrai_sandbox.kernel.egress.interface import ChildCgroup
 
         self.sets.append(sorted([one.host, one.port, one.protocol] for one in endpoints))
-        read, write = os.pipe()  # stands in for cgroup.procs
+        read, write = os.pipe()  # replaces cgroup.procs
         os.set_blocking(write, False)
         self.kept = read
         return ChildCgroup(write, len(self.sets), "")
@@ -155,7 +155,7 @@ def observed(world):
 
 
 def test_connections_are_observed_in_process_and_from_workers_and_go_with_their_approval(case):
-    """The kernel is told before the connection is made; what permitted it taken away, it is not permitted either."""
+    """The kernel is updated before the connection is opened; without its permission it is refused again."""
     told, seen = case.run(observed)
     assert told[:2] == ["GET /x", "GET /x"]
     assert seen == [["module:demo", "127.0.0.1", True], ["module:apart", "127.0.0.1", True]]
@@ -193,7 +193,7 @@ def own_sets(world):
 
 
 def test_a_child_gets_a_cgroup_for_the_endpoints_of_its_subject_and_gives_it_back(case):
-    """Approvals in force count; a pattern has no endpoints, which is said."""
+    """Approvals in force count; a pattern has no endpoints, which is reported."""
     told, sets, released, noted = case.run(own_sets)
     assert told == [0] * 4
     approved = [["10.0.0.1", 7000, "tcp"], ["10.0.0.1", 7000, "udp"]]
@@ -250,7 +250,7 @@ def permitted(world):
 
 
 def test_what_was_observed_is_permitted_as_long_as_a_target_covers_it(case):
-    """By host, pattern, range and port; of subjects that the host made up itself only their guard knows."""
+    """By host, pattern, range and port; rights of subjects that the host invented are known only to their guard."""
     told = case.run(permitted)
     hosts = [True, False, True, False, False, True, False, True, True, True, False]
     assert told == [*hosts, False, False, True, True, False]
@@ -279,7 +279,7 @@ def broken(world):
 
 
 def test_a_helper_that_fails_is_a_failure_and_no_denial_and_nothing_gets_out(case):
-    """Neither a connection that could not be let through, nor a child that could not be confined."""
+    """Neither a connection that could not be permitted, nor a child that could not be confined."""
     (connection, child), asked = case.run(broken)
     assert connection[0] == "ExternalAccessCheckFailed"
     assert child[0] == "RuntimeServiceFailed"
@@ -322,7 +322,7 @@ def nonsense(world):
 
 
 def test_a_worker_speaks_for_its_own_subject_and_chooses_no_addresses(case):
-    """Whatever else it tells ends it: an address of its choosing would be opened for the whole application."""
+    """Any other report ends it: an address of its choice would be permitted for the whole application."""
     right, wrong = case.run(nonsense)
     assert right == [["demo", "module", "a.example", [], 443], ["demo.part", "tool", "a.example", [], 443]]
     assert wrong == ["refused"]

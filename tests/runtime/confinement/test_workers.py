@@ -1,4 +1,4 @@
-"""Worker processes are held to the rules of their subject by the kernel, whatever becomes of the guard in them."""
+"""The kernel confines worker processes to the rules of their subject, even if the guard in them fails."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.kernel.appcase import interpreter_for_all, needs_other_user, short_fo
 
 LAB = os.path.join(os.path.dirname(__file__), "lab.py")
 
-# Native code is out of the guard's reach: these are the calls that it would make.
+# The guard does not see native code: these are the calls that it would make.
 NATIVE = """
 import ctypes, errno, os, socket, struct
 from democrai_sandbox import sdk
@@ -130,12 +130,12 @@ def isolated(world):
 
 @pytest.fixture(scope="module")
 def native(shared_case):
-    """Return what native code in a worker came to, how the worker died, and what came after the spawn server."""
+    """Return the outcome of native code in a worker, its end, and the state after the spawn server's end."""
     return shared_case.run(isolated, True)
 
 
 def test_native_code_in_a_worker_reaches_no_more_than_the_rules_say(native):
-    """Files, ports and the host's own keys stay shut; it starts no program, and ordinary work goes on."""
+    """Files, ports and the host's own keys stay closed; it cannot start programs, and ordinary work continues."""
     told, died, _ = native
     assert told == {
         "readable": "ok",
@@ -155,7 +155,7 @@ def test_native_code_in_a_worker_reaches_no_more_than_the_rules_say(native):
 
 
 def test_workers_end_with_the_spawn_server_and_that_is_a_failure_and_no_denial(native):
-    """None is started another way."""
+    """None is started in another way."""
     told, _, after = native
     assert told["again"] == "ok"
     assert after[0] in ("SpawnFailed", "WorkerBroken")
@@ -171,7 +171,7 @@ def nobody(world):
 
 @needs_other_user
 def test_the_same_holds_in_an_application_that_is_not_root(monkeypatch):
-    """Nothing of it takes privileges; a mistake that root does not meet would show here."""
+    """It needs no privileges; an error that root does not see would show here."""
     packages = os.path.dirname(os.path.dirname(sqlalchemy.__file__))
     with short_folder() as folder:
         case = Case(folder)
@@ -187,7 +187,7 @@ def test_the_same_holds_in_an_application_that_is_not_root(monkeypatch):
 
 
 def test_without_the_kernel_layer_native_code_reaches_everything(case):
-    """That is why there is one: the same attempts, with nothing below Python."""
+    """It shows why the layer exists: the same attempts, without the kernel."""
     told, died, _ = case.run(isolated, False)
     assert [told[name] for name in ("secret", "written", "keys", "shut port")] == ["ok"] * 4
     assert died[0] == "WorkerCrashed"
@@ -244,7 +244,7 @@ def listening(world):
 
 
 def test_a_listener_on_loopback_is_declared_or_refused_with_the_fix(fresh_case):
-    """The kernel opens declared ports alone; its refusal is a denial that names the declaration."""
+    """The kernel permits only declared ports; its refusal is a denial that names the declaration."""
     told = fresh_case.run(listening)
     no_sockets = ["sandbox_network_denied", "socket:kernel", "receive"]
     assert told["apart"] == [no_sockets, no_sockets]
@@ -282,7 +282,7 @@ def installed(world):
 
 
 def test_an_installed_package_uses_ctypes_in_a_worker_that_the_kernel_holds(fresh_case):
-    """Without the egress allowlist, that is one that may make no socket."""
+    """Without the egress allowlist, only in a worker that cannot create sockets."""
     (apart, connected), pooled = fresh_case.run(installed, True)
     assert apart is True
     assert connected[0] == "ModuleDenied"
@@ -332,14 +332,14 @@ def decided(world):
         await asyncio.sleep(0.3)  # in which nothing happens
         told.append(await lab.action("demo", "pid") == third)
         house.decide("approval", "module:demo", "filesystem", "read", folder)
-        told.append(await lab.action("demo", "opens", path=wanted))  # at once: nobody was told of it yet
+        told.append(await lab.action("demo", "opens", path=wanted))  # immediately, before any notification
         return told
 
     return lab.serve(story, isolation={"module:demo": "process"})
 
 
 def test_a_decision_about_a_subject_starts_its_worker_anew_once_it_is_idle(case):
-    """The kernel widens and narrows nothing that runs; calls that are under way end where they are."""
+    """The kernel cannot change a running process; running calls end in the old one."""
     assert case.run(decided) == ["EACCES", True, True, True, "ok", True, "EACCES", True, "ok"]
 
 
@@ -400,7 +400,7 @@ def engines(world):
 
 
 def test_an_engine_is_held_to_its_runtime_section_and_its_limits(case):
-    """Its environment is not its to write; a call takes no longer than its limit says, whatever the caller says."""
+    """It cannot write its environment; its limit bounds the timeout of a call, independent of the caller."""
     assert case.run(engines) == {
         "secret": "EACCES",
         "etc": "ok",
@@ -483,7 +483,7 @@ def outages(world):
         os.kill(spawn.pid, signal.SIGKILL)
         while not await asyncio.to_thread(spawn.answers, 1):
             await asyncio.sleep(0.01)
-        # Their workers ended with the server: a call that comes before that was noticed is told so.
+        # Their workers ended with the server: a call before that was noticed gets an error.
         for name in names:
             while type(await lab.action(name, "pid")) is not int:
                 await asyncio.sleep(0.01)
@@ -494,7 +494,7 @@ def outages(world):
 
 
 def test_outages_of_workers_and_of_the_spawn_server_are_one_error_and_pass(case):
-    """A killed worker fails its own call only; a stopped server blocks no loop; a killed one is replaced."""
+    """A killed worker fails only its own call; a stopped server blocks no loop; a killed one is replaced."""
     assert case.run(outages) == {
         "killed": "WorkerCrashed",
         "undisturbed": True,

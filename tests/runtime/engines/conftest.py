@@ -32,7 +32,7 @@ class House(Workshop):
 
 @pytest.fixture
 def workshop(tmp_path, prepared_file, prepared_tools):
-    """One test's own."""
+    """Make the workshop of one test."""
     made = House(tmp_path, prepared_file)
     made.give_tools(prepared_tools)
     return made

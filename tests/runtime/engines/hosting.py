@@ -1,4 +1,4 @@
-"""A whole host with engines, for the child process of a test. Loaded there by its path."""
+"""A complete host with engines, for the child process of a test. Loaded there by its path."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def open_runtime(base, **more):
 
 
 def told(error):
-    """An error in plain data."""
+    """Return an error as plain data."""
     chain = [str(subject) for subject in getattr(error, "subject_chain", ())]
     places = [problem.pointer for problem in getattr(error, "problems", ())]
     found = {"error": type(error).__name__, "text": str(error), "code": getattr(error, "code", "")}
@@ -40,7 +40,7 @@ def told(error):
 
 
 async def outcome(awaitable):
-    """What something comes to, in plain data."""
+    """Return an outcome as plain data."""
     try:
         return await awaitable
     except Exception as error:
@@ -48,7 +48,7 @@ async def outcome(awaitable):
 
 
 def serve(base, story, asking=False, **more):
-    """Run a story, an async function of the runtime, in a host that serves."""
+    """Run a story, an async function of the runtime, in a serving host."""
     if not asking:
         installs = os.path.join(os.path.dirname(__file__), os.pardir, "installs", "hosting.py")
         runpy.run_path(installs)["know_pip"]()

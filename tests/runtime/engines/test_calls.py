@@ -1,4 +1,4 @@
-"""Modules call engines; engines have a configuration, are replaced, and may break."""
+"""Calls of engines by modules; configuration, replacement and failure of engines."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def conversation(world):
 
 
 def test_a_module_calls_an_engine(workshop):
-    """The chain begins with the module, the identity is the request's, and what goes wrong is told as what it is."""
+    """The call chain begins with the module, the identity is the request's, and each failure has its own error."""
     workshop.module(MODULE)
     workshop.extension(code=ENGINE)
     told = workshop.host(conversation)
@@ -185,7 +185,7 @@ def configured(world):
 
 
 def test_urls_of_the_configuration_are_allowed(workshop, web):
-    """Under the keys that the manifest names; a change holds from the next call on, and starts a new process."""
+    """Under the keys that the manifest names; a change applies from the next call on, and starts a new process."""
     workshop.extension(code=ENGINE, runtime={"allowed_config_urls": ["server_url", "servers"]})
     told = workshop.host(configured, web.url, web.other_url)
     assert told["before"]["error"] == "NetworkDenied"
@@ -232,7 +232,7 @@ def replaced(world):
 
 
 def test_a_new_environment_takes_over_while_the_old_one_is_used(workshop):
-    """What has begun ends on the old one, what begins uses the new one, and the old one is removed afterwards."""
+    """Running calls end in the old one, new calls use the new one, and the old one is removed afterwards."""
     workshop.extension(code=ENGINE)
     assert workshop.host(replaced) == {
         "folders": True,

@@ -1,4 +1,4 @@
-"""What guarded code can ask of engines, and what it cannot."""
+"""Engine services for guarded code: permitted and refused requests."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def story_of_doors(world):
 
 
 def test_the_doors_to_engines(workshop):
-    """A stream belongs to who opened it, arguments are checked, and who gives up has the engine give up."""
+    """A stream belongs to its caller, arguments are checked, and canceling a call stops the engine's work."""
     workshop.module(MODULE, name="one")
     workshop.module(MODULE, name="two")
     workshop.extension(code=ENGINE)

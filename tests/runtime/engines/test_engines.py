@@ -1,4 +1,4 @@
-"""Engines and extractors while they serve: on their own packages, under their own declarations, for a chain."""
+"""Serving engines and extractors: with their own packages, under their own declarations, for a call chain."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def two_versions(world):
 
 
 def test_two_of_them_have_two_versions_of_one_library(workshop):
-    """Each has its own; one that is not installed says how that is mended; both kinds are served by the same code."""
+    """Each has its own; the error of a missing installation names the fix; the same code serves both kinds."""
     workshop.wheel("helper", "1.0")
     workshop.wheel("helper", "2.0")
     workshop.extension("helper==1.0", name="one", code=ENGINE)
@@ -135,7 +135,7 @@ def phases(world):
 
 @pytest.mark.parametrize("kind", ["engine", "extractor"])
 def test_the_phases_do_not_leak_into_each_other(workshop, web, kind):
-    """Nothing that the install section gives holds while it serves, and nothing that was installed runs first."""
+    """Rights of the install section do not apply while it serves, and no installed code runs before the guard."""
     installing = workshop.base / "installing.txt"
     installing.write_text("for the installation")
     flag = workshop.base / "wheels" / "flag"
@@ -179,7 +179,7 @@ def test_the_phases_do_not_leak_into_each_other(workshop, web, kind):
         "data": "1",
         "variables": [],
     }
-    # The installation cannot replace the environment's own interpreter, which is never what is started either.
+    # The installation cannot replace the environment's interpreter, which is never started either.
     environment = next((workshop.base / f"data/installs/{kind}s/demo/environments").iterdir())
     assert (environment / "bin" / "python").is_symlink()
     assert interpreter[0] is True

@@ -1,4 +1,4 @@
-"""The example engine and extractor: what they may do works, what they try and must not is refused."""
+"""The example engine and extractor: permitted operations work, forbidden attempts are refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Dictionary(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def dictionary():
-    """A server that explains any word."""
+    """Run a server that explains any word."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Dictionary)
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}/words"
@@ -58,7 +58,7 @@ def examples(world):
 
 
 def test_the_examples_do_what_they_say(workshop, dictionary):
-    """One per kind, installed with real pip and called as a host calls them."""
+    """One per kind, installed with real pip and called like a host does."""
     told = workshop.host(examples, EXAMPLES, dictionary)
     assert told["count"] == {"words": 6, "with": "wordtools 1.0"}
     assert told["frequent"] == [["a", 2], ["b", 1]]

@@ -1,4 +1,4 @@
-"""A private world with extensions in it, and children that install them."""
+"""A private world with extensions, and child processes that install them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NETWORK = ("PIP_CERT", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "
 
 
 class Workshop(PreparedCase):
-    """A case with folders of extensions, and of wheels that are all that pip can find."""
+    """A case with folders of extensions, and of wheels, the only ones that pip can find."""
 
     def __init__(self, base, database):
         super().__init__(base, database)
@@ -28,7 +28,7 @@ class Workshop(PreparedCase):
         self.wheels.mkdir()
 
     def extension(self, *requirements, kind="engine", name="demo", code="", runtime=None, **install):
-        """Write an extension; what is given besides goes into the install section."""
+        """Write an extension; further arguments go into the install section."""
         folder = self.base / f"{kind}s" / name
         folder.mkdir(parents=True, exist_ok=True)
         manifest = {"name": name, "install": {"requirements": list(requirements), **install}, "runtime": runtime or {}}
@@ -40,35 +40,35 @@ class Workshop(PreparedCase):
         return packages.wheel(self.wheels, name, version, **more)
 
     def offline(self):
-        """The variables of a host whose pip has a folder of wheels and no index."""
+        """Return the variables of a host whose pip has a folder of wheels and no index."""
         return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self.wheels), "PIP_CONFIG_FILE": os.devnull}
 
     def online(self):
-        """The variables by which this machine reaches the index, if it does, and its certificates."""
+        """Return the variables by which this machine reaches its index, and its certificates."""
         usual = {"SSL_CERT_FILE": ssl.get_default_verify_paths().openssl_cafile}
         return usual | {name: os.environ[name] for name in _NETWORK if name in os.environ}
 
     def host(self, body, *args, network=None, **more):
-        """Run a body as a host would, in a process of its own."""
+        """Run a body like a host, in a separate process."""
         return self.run(body, HOSTING, *args, **(self.offline() if network is None else network), **more)
 
 
 @pytest.fixture
 def workshop(tmp_path, prepared_file, prepared_tools):
-    """One test's own."""
+    """Make the workshop of one test."""
     made = Workshop(tmp_path, prepared_file)
     made.give_tools(prepared_tools)
     return made
 
 
 def rule(operation, target):
-    """An entry of an access list."""
+    """Return an entry of an access list."""
     kind = "network" if operation in {"connect", "receive", "send"} else "filesystem"
     return {"resource_type": kind, "operation": operation, "target": str(target)}
 
 
 class Web:
-    """Two small servers on loopback, which give out what lies in a folder and note what they were asked for."""
+    """Two small servers on loopback that serve a folder and record HTTP requests."""
 
     def __init__(self, folder):
         self.asked = []
@@ -95,7 +95,7 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def web(workshop):
-    """Servers of what lies in the folder of wheels."""
+    """Run servers for the folder of wheels."""
     servers = Web(workshop.wheels)
     yield servers
     servers.stop()

@@ -1,4 +1,4 @@
-"""What a child process of these tests needs of a host. Loaded there by its path."""
+"""Host functions for the child processes of these tests. Loaded there by its path."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 
 
 def settings_of(base, **more):
-    """The folders of a small host."""
+    """Return the settings of a small host."""
     from democrai_sandbox.runtime.settings import RuntimeSettings
 
     folders = {"engines_path": f"{base}/engines", "extractors_path": f"{base}/extractors"}
@@ -17,7 +17,7 @@ def settings_of(base, **more):
 
 
 def know_pip():
-    """Spare each installation a process that asks pip for its configuration: a folder of wheels or none, no index."""
+    """Skip the process that reads pip's configuration: a folder of wheels or none, no index."""
     from democrai_sandbox.runtime.installs import building, pip
 
     async def told(starter, folder):
@@ -34,7 +34,7 @@ def know_pip():
 
 
 def installer_of(base, name="demo", kind="engine", asking=False, **more):
-    """The installer of one extension, as the runtime makes it; one that asks has pip tell its configuration."""
+    """Return the installer of one extension, as in the runtime; with ``asks``, pip's configuration is read."""
     from democrai_sandbox.manifests import ManifestKind
     from democrai_sandbox.runtime.extensions import discover
     from democrai_sandbox.runtime.installs.installer import Installer
@@ -48,7 +48,7 @@ def installer_of(base, name="demo", kind="engine", asking=False, **more):
 
 
 def install(installer, steps=None, **more):
-    """Install, and tell in plain data what came of it."""
+    """Install, and return the outcome as plain data."""
     from democrai_sandbox.policy import SandboxError
 
     try:
@@ -60,6 +60,6 @@ def install(installer, steps=None, **more):
 
 
 def left(installer):
-    """What lies among the environments."""
+    """Return the entries in the folder of environments."""
     place = installer.place.environments
     return sorted(os.listdir(place)) if place.is_dir() else []

@@ -1,4 +1,4 @@
-"""Small packages to install: wheels made by hand, and sources with a backend of their own, which need no index."""
+"""Small packages to install: wheels made by hand, and sources with their own backend, which need no index."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def build_wheel(folder, config_settings=None, metadata_directory=None):
 
 
 def wheel(folder, name, version, text="", requires=(), extra=None):
-    """Put a wheel with one module into a folder."""
+    """Write a wheel with one module into a folder."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     info = f"{name}-{version}.dist-info"
@@ -58,7 +58,7 @@ def wheel(folder, name, version, text="", requires=(), extra=None):
 
 
 def source(folder, name, version="1.0", text="", before=""):
-    """Make a package of sources whose backend runs ``before`` first; ``before`` may be anything."""
+    """Make a source package whose backend runs the code ``before`` first."""
     folder = Path(folder)
     (folder / "backend").mkdir(parents=True, exist_ok=True)
     (folder / "pyproject.toml").write_text(_PYPROJECT.format(name=name, version=version))

@@ -1,4 +1,4 @@
-"""Starting children in pytest's own process, in which nothing of the guard is imported."""
+"""Start of children in pytest's own process, in which the guard is not imported."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 
 
 class Starter:
-    """Starts children as the runtime does, without what that needs of the guard."""
+    """Starts children like the runtime, without the guard."""
 
     async def start(self, argv, *, env, pass_fds, cwd):
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

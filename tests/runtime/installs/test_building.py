@@ -1,4 +1,4 @@
-"""Real installations: pip in the guard of the install phase, all of it or nothing."""
+"""Real installations: pip in the guard of the install phase, all or nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def twice(world):
     told = {"before": installer.status().state, "first": hosting["install"](installer, steps)}
     told["stages"] = list(dict.fromkeys(step.stage for step in steps))
     told["after"] = installer.status().state
-    hosting["know_pip"]()  # it was asked once
+    hosting["know_pip"]()  # pip was asked once
     told["second"] = hosting["install"](installer)
     told["again"] = hosting["install"](installer, again=True)
     told["left"] = hosting["left"](installer)
@@ -42,10 +42,10 @@ def twice(world):
 
 
 def test_an_environment_is_built_once_and_verified_and_outlives_one_that_fails(workshop):
-    """A local package and a wheel go in; the second time nothing is done; on demand it is built anew.
+    """A local package and a wheel are installed; the second time nothing is done; on demand it is rebuilt.
 
-    An installation that then fails in the middle is told with pip's last lines, nothing of it stays, and what was there
-    is what is there.
+    An installation that fails midway reports pip's last lines, leaves nothing behind, and keeps the previous
+    environment.
     """
     folder = workshop.extension("./tiny", "helper>=1")
     source(folder / "tiny", "tiny")
@@ -58,7 +58,7 @@ def test_an_environment_is_built_once_and_verified_and_outlives_one_that_fails(w
     assert told["after"] == "ready"
     assert told["second"]["folder"] == told["first"]["folder"]
     assert told["again"]["folder"] != told["first"]["folder"]
-    # The one before it is gone, and so are the temporary files and the start files of the build.
+    # The previous one is removed, and so are the temporary files and the start files of the build.
     assert told["left"] == [Path(told["again"]["folder"]).name]
     assert told["last"][0] == "done"
     site = next(Path(told["again"]["folder"]).glob("lib/python*/site-packages"))
@@ -127,7 +127,7 @@ def once(world):
 
 
 def test_what_pip_starts_is_stopped_at_the_same_places(workshop, web):
-    """A build backend, and Python children of it, rebuild the guard of the install phase from the environment."""
+    """A build backend, and its Python children, rebuild the guard of the install phase from the environment."""
     (workshop.base / "data" / "modules" / "other").mkdir(parents=True)
     places = (str(workshop.secret), str(workshop.base / "data" / "modules"), web.url, web.other_url)
     folder = workshop.extension(
@@ -141,7 +141,7 @@ def test_what_pip_starts_is_stopped_at_the_same_places(workshop, web):
         "secret": "FilesystemDenied",
         "data of others": "FilesystemDenied",
         "declared": "200",
-        # What is declared for the runtime phase does not hold while something is installed.
+        # Declarations of the runtime phase do not apply during an installation.
         "not declared": "NetworkDenied",
         "socket": "NetworkDenied",
         "program": "0",
@@ -159,7 +159,7 @@ def test_what_pip_starts_is_stopped_at_the_same_places(workshop, web):
 
 
 def test_packages_that_do_not_fit_together_are_not_used(workshop):
-    """However they came there: the environment is checked when all is in it, and thrown away."""
+    """For any cause: the complete environment is checked, and removed if invalid."""
     stray = "Metadata-Version: 2.1\nName: other\nVersion: 1.0\nRequires-Dist: absent\n"
     workshop.wheel("helper", extra={"helper-1.0.data/purelib/other-1.0.dist-info/METADATA": stray})
     workshop.extension("helper")
@@ -180,7 +180,7 @@ if not os.path.islink(folder):
 
 
 def test_an_environment_that_leads_elsewhere_is_not_used(workshop):
-    """It would be read, and its code taken for a library's, wherever it leads."""
+    """Otherwise its target would be read and trusted as library code."""
     source(workshop.extension("./tiny") / "tiny", "tiny", before=LEAD_ELSEWHERE)
     told = workshop.host(once)
     assert told["error"] == "InstallFailed"
@@ -196,7 +196,7 @@ while not os.path.exists({gate!r}):
 
 
 def gated(workshop):
-    """An engine whose build waits until a file appears."""
+    """Write an engine whose build waits until a file appears."""
     gate = workshop.base / "gate"
     folder = workshop.extension("./tiny", access=[rule("read", gate)])
     source(folder / "tiny", "tiny", before=GATE.format(gate=str(gate)))
@@ -211,7 +211,7 @@ def wait_for(condition, seconds=60):
 
 
 def test_a_host_that_is_killed_leaves_nothing_that_is_used(workshop):
-    """Everything that was building ends with it; the next installation takes away what is left, and finishes."""
+    """All build processes end with it; the next installation removes the leftovers, and finishes."""
     gate = gated(workshop)
     spec = {"file": __file__, "body": "once", "base": str(workshop.base), "args": [HOSTING], "guard": None}
     command = [sys.executable, "-P", str(CHILD), json.dumps(spec)]
@@ -231,7 +231,7 @@ def test_a_host_that_is_killed_leaves_nothing_that_is_used(workshop):
 
 
 def building(workshop):
-    """The processes that run in the build's own folder of sources."""
+    """Return the processes that run in the build's source folder."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/cwd"):
         try:
@@ -261,14 +261,14 @@ def cancel(world):
 
 
 def test_an_installation_can_be_cancelled(workshop):
-    """Its processes end and its files go; meanwhile nobody else can build in the same place."""
+    """Its processes end and its files are removed; meanwhile no other process can build in the same place."""
     gated(workshop)
     assert workshop.host(cancel) == ["InstallBusy", True, "missing", []]
     assert building(workshop) == []
 
 
 def test_extractors_are_installed_by_the_same_code(workshop):
-    """The kind is the only difference; one without requirements needs no pip at all."""
+    """The kind is the only difference; without requirements pip is not needed."""
     workshop.extension(kind="extractor")
     told = workshop.host(
         once, {"kind": "extractor"}, network={"PIP_CONFIG_FILE": "/nonexistent/pip.conf", "PIP_PROXY": "no url"}

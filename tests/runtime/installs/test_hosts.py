@@ -1,4 +1,4 @@
-"""The hosts of pip's effective configuration, as pip itself finds it."""
+"""Hosts of pip's effective configuration, as pip itself determines it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.runtime.installs.starting import Starter
 
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch, tmp_path):
-    """A world without configuration of pip, certificates and proxies."""
+    """Remove the configuration of pip, certificates and proxies."""
     for name in [*os.environ]:
         if name.startswith(("PIP_", "SSL_", "REQUESTS_", "CURL_")) or name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
@@ -28,7 +28,7 @@ def _clean(monkeypatch, tmp_path):
 
 @pytest.fixture
 def configured(monkeypatch, tmp_path, prepared_tools):
-    """Read pip's configuration, of which there is only what is given."""
+    """Read pip's configuration, which contains only the given settings."""
 
     def read(text="", **variables):
         file = tmp_path / "pip.conf"
@@ -42,7 +42,7 @@ def configured(monkeypatch, tmp_path, prepared_tools):
 
 
 def made(**more):
-    """A configuration as pip tells it."""
+    """Return a configuration as pip reports it."""
     default = {
         "version": "24.0",
         "index_url": "https://index.test/simple",
@@ -56,12 +56,12 @@ def told(configuration):
 
 
 def test_the_default_index_comes_with_the_host_of_its_files():
-    """Two hosts, receive only, scheme and port bound."""
+    """Two hosts, receive only, with fixed scheme and port."""
     assert told(made()) == {("receive", "https://index.test"), ("receive", "https://files.test")}
 
 
 def test_another_index_stands_alone():
-    """Where its links lead is not known beforehand; a trusted host is one that an administrator named."""
+    """The targets of its links are not known in advance; an administrator names trusted hosts."""
     configuration = made(index_url="https://own.test:8443/root/simple", trusted_hosts=("mirror.test:81",))
     assert told(configuration) == {
         ("receive", "https://own.test:8443"),
@@ -71,27 +71,27 @@ def test_another_index_stands_alone():
 
 
 def test_a_password_in_a_url_is_no_part_of_a_rule():
-    """It goes to pip, which sends it to that host only."""
+    """It goes to pip, which sends it only to that host."""
     configuration = made(index_url="https://me:secret@own.test/simple")
     assert told(configuration) == {("receive", "https://own.test")}
     assert "secret" in pip_variables(configuration)["PIP_INDEX_URL"]
 
 
 def test_without_an_index_there_are_no_hosts():
-    """``no-index`` leaves the local folders, which may be read; those with spaces in their names as well."""
+    """``no-index`` leaves the local folders, which may be read, also with spaces in their names."""
     configuration = made(no_index=True, find_links=("/srv/my wheels",))
     assert told(configuration) == {("read", "/srv/my wheels")}
     assert pip_variables(configuration)["PIP_FIND_LINKS"] == "file:///srv/my%20wheels"
 
 
 def test_a_local_index_is_read_with_the_files_beside_it():
-    """Unless that would be a folder at the top of the disk, with anything in it."""
+    """Unless that would be a top-level folder, which may contain anything."""
     assert ("read", "/srv/index") in told(made(extra_index_urls=("file:///srv/index/simple",)))
     assert ("read", "/srv/simple") in told(made(extra_index_urls=("file:///srv/simple",)))
 
 
 def test_a_proxy_may_be_gone_through(monkeypatch):
-    """From pip's option or the environment; it is connected to for permitted requests only."""
+    """From pip's option or the environment; used only for permitted requests."""
     monkeypatch.setattr(
         hosts, "host_environment", lambda: {"https_proxy": "http://out.test:3128", "no_proxy": "inner.test"}
     )
@@ -101,13 +101,13 @@ def test_a_proxy_may_be_gone_through(monkeypatch):
 
 
 def test_a_place_that_pip_cannot_use_is_an_error():
-    """Nothing is guessed about other schemes."""
+    """Other schemes are not guessed."""
     with pytest.raises(InstallFailed, match="ftp"):
         package_rules(made(index_url="ftp://own.test/simple"))
 
 
 def test_pip_reads_its_files_and_variables_by_its_own_rules(configured):
-    """A section of the command counts more than the global one, a variable more than both."""
+    """The section of a command takes precedence over the global one, a variable over both."""
     found = configured(
         "[global]\nindex-url = https://one.test/simple\ntimeout = 7\n"
         "[install]\nindex-url = https://two.test/simple\ntarget = /elsewhere\n",
@@ -120,7 +120,7 @@ def test_pip_reads_its_files_and_variables_by_its_own_rules(configured):
 
 
 def test_without_configuration_pip_names_its_own_default(configured):
-    """The default index and its files are what this pip has built in."""
+    """The default index and its file host are those built into this pip."""
     found = configured()
     assert found.index_url == found.default_index
     assert len(package_rules(found)) >= 2
@@ -128,13 +128,13 @@ def test_without_configuration_pip_names_its_own_default(configured):
 
 
 def test_a_broken_configuration_is_an_error_not_an_empty_one(configured):
-    """What pip cannot read, nobody installs with."""
+    """A configuration that pip cannot read stops the installation."""
     with pytest.raises(InstallFailed, match="configuration"):
         configured("no section = here\n[")
 
 
 def test_pip_comes_with_the_interpreter_where_the_host_has_none(monkeypatch, tmp_path):
-    """The archive is unpacked and compiled once. A small one stands for it here: pip is compiled for seconds."""
+    """The archive is unpacked and compiled once. A small one replaces it here, because compiling pip takes seconds."""
     monkeypatch.setattr(pip_module.importlib.util, "find_spec", lambda name: None)
     bundled = pip_module._bundled()[0]
     assert "pip/__init__.py" in zipfile.ZipFile(bundled).namelist()
@@ -150,7 +150,7 @@ def test_pip_comes_with_the_interpreter_where_the_host_has_none(monkeypatch, tmp
 
 
 def test_pip_stands_alone(prepared_tools):
-    """What is beside it in the host's environment is not beside the copy."""
+    """Packages beside it in the host's environment are not beside the copy."""
     found = find_pip(prepared_tools)
     assert found.is_relative_to(prepared_tools)
     assert [entry.name for entry in found.parent.iterdir()] == ["pip"]

@@ -1,4 +1,4 @@
-"""Where packages may come from: pip's own hosts, what the install section declares, what was approved. Nothing else."""
+"""Package sources: pip's own hosts, declarations of the install section, and approvals. Nothing else."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def by_approval(world):
 
 
 def test_a_file_from_another_host_is_refused_at_once(workshop, web, kind="extractor"):
-    """The error says what was refused; declared for the runtime phase it still is."""
+    """The error names the denial; a declaration for the runtime phase does not help."""
     wheel = workshop.wheel("helper").name
     requirement = f"helper @ {web.url}/{wheel}"
     workshop.extension(requirement, kind=kind, runtime={"access": [rule("receive", web.url)]})
@@ -48,7 +48,7 @@ def test_a_file_from_another_host_is_refused_at_once(workshop, web, kind="extrac
 
 
 def test_links_of_an_index_to_another_host_need_to_be_known(workshop, web):
-    """The index itself is allowed because it is configured; where its pages lead only if that is configured too."""
+    """The index itself is allowed because it is configured; targets of its links only if they are configured too."""
     wheel = workshop.wheel("helper").name
     page = workshop.wheels / "simple" / "helper" / "index.html"
     page.parent.mkdir(parents=True)
@@ -64,7 +64,7 @@ def test_links_of_an_index_to_another_host_need_to_be_known(workshop, web):
 
 
 def test_what_is_not_declared_is_put_to_the_access_service(workshop, web):
-    """Ask for the extension itself, with the identity of the installing user; what is pending is told as pending."""
+    """Ask for the extension itself, with the identity of the installing user; report a pending request as pending."""
     wheel = workshop.wheel("helper").name
     workshop.extension(f"helper @ {web.url}/{wheel}")
     told = workshop.host(by_approval, web.url)
@@ -79,7 +79,7 @@ def test_what_is_not_declared_is_put_to_the_access_service(workshop, web):
 
 
 def from_index(world):
-    """Install from the index of pip's own configuration, if that can be reached."""
+    """Install from the index of pip's own configuration, if it is reachable."""
     import asyncio
     import os
     import ssl

@@ -1,4 +1,4 @@
-"""Which environment counts, and what becomes of the others."""
+"""Selection of the current environment, and removal of the others."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.services.rows import rows
 
 @pytest.fixture
 def place(tmp_path):
-    """The place of one engine."""
+    """Return the place of one engine."""
     return Place(str(tmp_path / "data"), Subject("engine", "whisper"))
 
 
 def built(place, name="one"):
-    """An environment as it looks when it was built."""
+    """Make a finished environment."""
     folder = place.environments / name
     folder.mkdir(parents=True)
     (folder / "pyvenv.cfg").write_text("home = /nowhere\n")
@@ -31,13 +31,13 @@ def built(place, name="one"):
 
 class TestFingerprint:
     def test_it_follows_the_requirements_in_their_order(self, tmp_path):
-        """The same words give the same mark, others another."""
+        """The same requirements give the same fingerprint, others another one."""
         marks = [make_plan(words, str(tmp_path)).fingerprint for words in (["a"], ["a"], ["b"], ["a", "b"], ["ab"], [])]
         assert marks[0] == marks[1]
         assert len(set(marks)) == 5
 
     def test_it_follows_the_contents_of_local_packages(self, tmp_path):
-        """A changed, added or renamed file counts; what the interpreter leaves behind does not."""
+        """A changed, added or renamed file counts; files of the interpreter's cache do not."""
         package = source(tmp_path / "tiny", "tiny")
 
         def mark():
@@ -53,19 +53,19 @@ class TestFingerprint:
         assert len({before, changed, mark()}) == 3
 
     def test_a_link_is_not_followed(self, tmp_path):
-        """Where it leads counts, what is there does not."""
+        """Its target path counts, the content there does not."""
         package = source(tmp_path / "tiny", "tiny")
         (package / "link").symlink_to("/proc")
         assert make_plan(["./tiny"], str(tmp_path)).packages == ("tiny",)
 
     def test_packages_with_such_letters_in_their_names_are_not(self, tmp_path):
-        """``digit+`` is no version control, and neither is a local version."""
+        """``digit+`` is not version control, and neither is a local version."""
         assert make_plan(["gitpython>=3", "thing==1.0+git5", "digital"], str(tmp_path)).packages == ()
 
 
 @rows("path", ["./../outside", "./inside/../..", "./link", "./.", "./absent"])
 def test_a_local_package_lies_below_the_manifest(tmp_path, path):
-    """Anything else is refused, with its place in the manifest."""
+    """Anything else is refused, with its location in the manifest."""
     folder = tmp_path / "engine"
     if not folder.exists():
         (folder / "inside").mkdir(parents=True)
@@ -78,7 +78,7 @@ def test_a_local_package_lies_below_the_manifest(tmp_path, path):
 
 @rows("text", ["x @ git+https://example.com/x", "git+ssh://example.com/x", "x @ GIT://example.com/x"])
 def test_version_control_is_refused(tmp_path, text):
-    """The program that fetches would ask no guard where it may go."""
+    """The guard could not check the network access of the fetching program."""
     with pytest.raises(InvalidInputError) as refused:
         make_plan([text], str(tmp_path))
     assert [problem.pointer for problem in refused.value.problems] == ["/install/requirements/0"]
@@ -86,7 +86,7 @@ def test_version_control_is_refused(tmp_path, text):
 
 class TestCurrent:
     def test_nothing_counts_until_it_was_finished(self, place):
-        """A folder by itself is a leftover."""
+        """A folder alone is a leftover."""
         made = built(place)
         assert place.installed() is None
         place.finish(made)
@@ -102,7 +102,7 @@ class TestCurrent:
 
 @rows("text", ["", "{", "[]", "null", '{"fingerprint": "x"}', '{"fingerprint":1,"folder":2}'])
 def test_what_cannot_be_read_does_not_count(place, text):
-    """It is installed again, never half used."""
+    """It is installed again, never partly used."""
     made = Installed("one", str(place.environments / "one"), ("a==1",))
     if not place.environments.exists():
         built(place)
@@ -124,7 +124,7 @@ class TestSweep:
         assert place.root.is_dir()
 
     def test_what_is_used_stays_until_it_is_used_no_more(self, place):
-        """A worker of this or another process has a share in its environment."""
+        """A worker of this or another process holds a lock on its environment."""
         old = built(place, "old")
         place.finish(old)
         use = Use(old.folder)
@@ -134,7 +134,7 @@ class TestSweep:
         assert place.sweep() == ["old"]
 
     def test_a_share_ends_with_its_process(self, place):
-        """However it ended."""
+        """For any kind of end."""
         old = built(place, "old")
         code = (
             f"import fcntl, os; fcntl.flock(os.open({old.folder!r}, os.O_RDONLY), fcntl.LOCK_SH); print(1, flush=True)"

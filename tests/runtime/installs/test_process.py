@@ -1,4 +1,4 @@
-"""A child of an installation that behaves badly is one clear error, or none at all."""
+"""A misbehaving child of an installation gives one clear error, or none."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONTROL = "import os, socket; control = socket.socket(fileno=int(os.environ['DEM
 
 
 def run(code, *, seconds=20.0, decide=None):
-    """Run a child to its end; return it with its exit code, and what was heard."""
+    """Run a child to its end; return it with its exit code, and its lines."""
     heard = []
 
     async def refuse(question):
@@ -42,7 +42,7 @@ def run(code, *, seconds=20.0, decide=None):
 
 
 def test_a_flood_is_heard_and_forgotten():
-    """Only the last lines are kept, long ones are cut, and nothing that commands a terminal is."""
+    """Only the last lines are kept, long ones are cut, and terminal control characters are removed."""
     child, code, heard = run("import sys; sys.stdout.write('x' * 300000 + '\\n' + 'line\\n' * 50000 + '\\x1b[2Jend')")
     assert code == 0
     assert len(heard) > 50000
@@ -52,8 +52,8 @@ def test_a_flood_is_heard_and_forgotten():
 
 
 def test_a_child_that_hangs_is_ended_with_its_children():
-    """After its time, however little it says."""
-    for seconds in (0.5, 5, 20):  # longer where it had no time to say anything
+    """After its timeout, even without output."""
+    for seconds in (0.5, 5, 20):  # longer if it had no time to print anything
         begun = time.monotonic()
         with pytest.raises(InstallFailed, match=f" {seconds} ") as failed:
             run("import os, time; print(os.fork() and os.getpid(), flush=True); time.sleep(60)", seconds=seconds)
@@ -61,13 +61,13 @@ def test_a_child_that_hangs_is_ended_with_its_children():
         if said := [int(line) for line in failed.value.lines if line != "0"]:
             break
     until = time.monotonic() + 30
-    while alive(said[0]) and time.monotonic() < until:  # killed, which a busy machine takes a moment for
+    while alive(said[0]) and time.monotonic() < until:  # killed, which takes a moment on a busy machine
         time.sleep(0.01)
     assert alive(said[0]) == []
 
 
 def alive(group):
-    """The processes of a group, without those that are dead and whose parent has not asked yet."""
+    """Return the processes of a group, without zombies."""
     found = []
     for file in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -80,7 +80,7 @@ def alive(group):
 
 
 def test_a_grandchild_that_keeps_the_output_does_not_keep_the_host():
-    """The child has ended; what left its group and holds its output is not waited for."""
+    """The child has ended; a process that left its group and holds its output is not awaited."""
     begun = time.monotonic()
     code = "import os, time\npid = os.fork()\nif pid == 0:\n    os.setsid(); time.sleep(60)\nprint(pid, flush=True)"
     child, status, _ = run(code)
@@ -90,13 +90,13 @@ def test_a_grandchild_that_keeps_the_output_does_not_keep_the_host():
 
 
 def test_what_the_child_is_refused_is_noted():
-    """As its guard tells it."""
+    """As its guard reports it."""
     child, _, _ = run(CONTROL + 'control.sendall(b\'{"refused": "x:y", "code": "x"}\\n\')')
     assert list(child.denials) == [("x", "x:y")]
 
 
 def test_garbage_is_answered_by_nothing_that_allows():
-    """Each message is told as one that was not understood; the child goes on or waits."""
+    """Each is reported as a malformed message; the child continues or waits."""
     messages = [b"", b"null", b"[]", b"{", b'{"ask": 5}', b'{"ask": []}', b"[" * 100000, b"\xff"]
     send = "".join(f"control.sendall({message!r} + b'\\n'); print('sent')\n" for message in messages)
     child, code, heard = run(CONTROL + send)
@@ -108,7 +108,7 @@ def test_garbage_is_answered_by_nothing_that_allows():
 
 
 def test_a_check_that_fails_is_no_answer():
-    """Neither yes nor no: the child raises what it is."""
+    """Neither allowed nor denied: the child raises a failure."""
 
     async def broken(question):
         raise RuntimeError("the database is gone")
@@ -119,7 +119,7 @@ def test_a_check_that_fails_is_no_answer():
 
 
 def test_programs_of_the_host_that_fail_or_hang_are_errors():
-    """With the end of what they said."""
+    """With their last lines."""
     python = [sys.executable, "-I", "-c"]
 
     def output(code, seconds=20.0):

@@ -1,4 +1,4 @@
-"""What pip says becomes steps of an installation."""
+"""Conversion of pip's output to steps of an installation."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from tests.services.rows import rows
     ],
 )
 def test_each_kind_of_line_has_its_stage(line, stage):
-    """The stage comes from how the line begins; how much is done cannot be told."""
+    """The beginning of the line determines the stage; the fraction is unknown."""
     step = step_of(line)
     assert (step.stage, step.fraction) == (stage, None)
 
 
 def test_raw_progress_gives_a_fraction():
-    """Newer versions of pip count bytes; a count that makes no sense gives no fraction above one."""
+    """Newer versions of pip count bytes; an invalid count gives no fraction above one."""
     assert step_of("Progress 50 of 200").fraction == 0.25
     assert step_of("Progress 300 of 200").fraction == 1.0
     assert step_of("Progress 300 of 0").fraction is None
 
 
 def test_other_lines_are_no_steps():
-    """Warnings and blank lines tell of nothing."""
+    """Warnings and blank lines are ignored."""
     assert step_of("WARNING: something") is None
     assert step_of("") is None
 

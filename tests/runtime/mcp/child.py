@@ -1,4 +1,4 @@
-"""The child of a test, in which the ``mcp`` library is loaded already: each would spend a second on that."""
+"""Child process of a test, with the ``mcp`` library already loaded, which saves a second each."""
 
 from __future__ import annotations
 

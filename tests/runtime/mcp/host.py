@@ -1,4 +1,4 @@
-"""A host with MCP servers, as bodies of these tests set it up in their own process."""
+"""A host with MCP servers, set up by test bodies in a separate process."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Host:
         self.store.close()
 
     def register(self, name, url, transport="streamable_http", **more):
-        """Put a server into the registry."""
+        """Add a server to the registry."""
         entry = {"name": name, "transport": transport, "endpoint_url": url, "timeout_ms": 30_000, **more}
         self.store.add_mcp_server(entry, now=datetime.now(UTC))
 
@@ -50,7 +50,7 @@ class Host:
         self.store.update_mcp_server(name, changes, now=datetime.now(UTC))
 
     def admin(self, act, *args, **details):
-        """Do something as an administrator."""
+        """Run an operation as an administrator."""
         from democrai_sandbox.access import Caller
         from democrai_sandbox.runtime.surroundings import serving
 
@@ -58,7 +58,7 @@ class Host:
             return getattr(self.access.administration, act)(*args, **details)
 
     def pending(self):
-        """What waits for a decision: id, subject, operation, target, chain, user, session."""
+        """Return the pending requests: id, subject, operation, target, chain, user, session."""
         return [
             {
                 "id": found.id,
@@ -73,7 +73,7 @@ class Host:
         ]
 
     def decide(self, effect, subject, operation, target):
-        """Decide what nobody has asked for."""
+        """Record a decision without a request."""
         from democrai_sandbox.policy import Subject
 
         self.admin(
@@ -86,14 +86,14 @@ class Host:
         )
 
     async def tools(self, name, *, chain=(), **identity):
-        """The names of a server's tools, or what came instead."""
+        """Return the names of a server's tools, or the error."""
         from democrai_sandbox.access import Caller
 
         work = self.mcp.list_tools(name, Caller(**identity), chain=chain)
         return await told(work, lambda found: [tool["name"] for tool in found])
 
     async def call(self, name, tool="echo", arguments=None, *, chain=(), **identity):
-        """What a tool says, or what came instead."""
+        """Return the answer of a tool, or the error."""
         from democrai_sandbox.access import Caller
 
         given = {"text": "hi"} if arguments is None else arguments
@@ -101,7 +101,7 @@ class Host:
 
 
 async def told(work, form=None):
-    """The result of some work; an error as its class and text."""
+    """Return the result of some work; an error as its class and text."""
     try:
         found = await asyncio.wait_for(work, 60)
     except Exception as error:

@@ -1,6 +1,6 @@
-"""A server that goes wrong in every way, by path: ``python odd_server.py``. Its first line is its port.
+"""A server that misbehaves in every way, by path: ``python odd_server.py``. Its first line is its port.
 
-Below ``/say/<what>`` it speaks enough MCP to get to a call, and then does something odd. ``GET /log`` tells who came.
+Below ``/say/<what>`` it implements enough MCP to reach a call, and then misbehaves. ``GET /log`` lists the clients.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ class Odd(BaseHTTPRequestHandler):
     def missing(self, _):
         self.answer(b"", status=404)
 
-    # ---- HTTP gone wrong
+    # ---- invalid HTTP
 
     def do_hang(self, _):
         SEEN.append(["late", "any"])
         time.sleep(20)
 
     def do_cut(self, what):
-        """Close in the middle: of nothing, of the headers, of a body, of a stream."""
+        """Close the connection: immediately, within the headers, within a body, within a stream."""
         parts = {
             "nothing": b"",
             "headers": b"HTTP/1.1 200 OK\r\nContent-Ty",
@@ -98,7 +98,7 @@ class Odd(BaseHTTPRequestHandler):
         self.answer(b"", status=int(self.query.get("status", 307)), Location=self.query["to"])
 
     def do_moved(self, what):
-        """Lead on, below the endpoint: to an answer, or further for ever."""
+        """Redirect below the endpoint: to an answer, or endlessly."""
         if what.startswith("say/"):
             return self.do_say(what.removeprefix("say/"))
         return self.answer(b"", status=307, Location="/moved/say/clever" if not what else f"/moved/{what}/on")
@@ -110,7 +110,7 @@ class Odd(BaseHTTPRequestHandler):
         self.answer(BOMB, Content_Encoding="gzip")
 
     def do_flood(self, what):
-        """Never stop: one endless body, or one notification after the other."""
+        """Never stop: one endless body, or an endless series of notifications."""
         kind = "text/event-stream" if what == "events" else "application/json"
         self.send_response(200)
         self.send_header("Content-Type", kind)
@@ -124,7 +124,7 @@ class Odd(BaseHTTPRequestHandler):
             SEEN.append(["stopped", what])
         self.close_connection = True
 
-    # ---- MCP gone wrong
+    # ---- invalid MCP
 
     def do_say(self, what):
         method = self.body.get("method", "")
@@ -149,7 +149,7 @@ class Odd(BaseHTTPRequestHandler):
         self.answer(json.dumps({"jsonrpc": "2.0", "id": self.body["id"], "error": error}).encode())
 
     def content(self, structured="null", text="hello"):
-        """A result of a call whose structured part is raw JSON."""
+        """Return a result of a call whose structured part is raw JSON."""
         content = json.dumps([{"type": "text", "text": text}])
         value = f'{{"content": {content}, "structuredContent": {structured}}}'
         self.answer(f'{{"jsonrpc": "2.0", "id": {self.body["id"]}, "result": {value}}}'.encode())
@@ -167,14 +167,14 @@ class Odd(BaseHTTPRequestHandler):
         self.content(f'{{"value": {"9" * 10_000}}}')
 
     def say_wide(self, _):
-        """As many values as fit into what is taken."""
+        """Return as many values as the limit permits."""
         self.content('{"wide": [' + "[]," * 1_300_000 + "[]]}")
 
     def say_twice(self, _):
         self.content('{"value": 1, "value": 2}')
 
     def say_clever(self, _):
-        """A result that would like to be more than data."""
+        """Return a result that tries to be more than data."""
         trick = {
             "__class__": "os.system",
             "$ref": "file:///etc/passwd",
@@ -188,7 +188,7 @@ class Odd(BaseHTTPRequestHandler):
         self.result({"content": content, "structuredContent": trick, "isError": False, "extra": trick})
 
     def say_pattern(self, method):
-        """A schema that the client would take for ever to check the result by."""
+        """Return a schema whose pattern would take forever to check."""
         schema = {"type": "object", "properties": {"text": {"type": "string", "pattern": PATTERN}}}
         if method == "tools/list":
             tool = {"name": "any", "inputSchema": {"type": "object"}, "outputSchema": schema}
@@ -196,7 +196,7 @@ class Odd(BaseHTTPRequestHandler):
         return self.content(json.dumps({"text": "a" * 60 + "!"}))
 
     def say_ask(self, method):
-        """Ask the client for something before answering."""
+        """Send a request to the client before answering."""
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.end_headers()
@@ -235,7 +235,7 @@ class Odd(BaseHTTPRequestHandler):
         SEEN.append(["late", method])
         time.sleep(20)
 
-    # ---- SSE gone wrong
+    # ---- invalid SSE
 
     def begin(self):
         self.send_response(200)
@@ -271,7 +271,7 @@ def main():
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     print(server.server_port, flush=True)
-    sys.stdin.read()  # until nobody is there any more
+    sys.stdin.read()  # until the parent ends
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Example servers in forks of one process that has imported the library: ``python serving.py server.py``.
+"""Example servers as forks of one process that has imported the library: ``python serving.py server.py``.
 
-Each line of its input has the arguments of a server; each line of its output is the port of that one. They end with it.
+Each line of its input has the arguments of a server; each line of its output is that server's port. They end with it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 
 
 def main(example):
-    """Take orders until there are no more."""
+    """Start servers until the input ends."""
     found = importlib.util.spec_from_file_location("server", example)
     server = importlib.util.module_from_spec(found)
     sys.modules["server"] = server
@@ -36,7 +36,7 @@ def main(example):
 
 
 def serve(server, arguments):
-    """Be one of them."""
+    """Run one of the servers."""
     sys.argv = ["server.py", *arguments]
     try:
         server.main()

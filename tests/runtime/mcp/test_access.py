@@ -1,4 +1,4 @@
-"""The row of the declaration checklist for MCP: the registered endpoint, and the state of its approval."""
+"""The MCP row of the declaration checklist: the registered endpoint, and the state of its approval."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def registry_story(world):
 
 
 def test_a_server_works_when_it_is_registered_and_enabled(case, servers):
-    """An approval does not stand in for the registry, and what is registered is the endpoint, not its host."""
+    """An approval does not replace the registry entry, which names the endpoint, not its host."""
     said = case.run(registry_story, servers["streamable_http"])
     assert said["approved only"].startswith("McpUnknown: mcp_server_unknown:search: ")
     sentence("an unknown server", said["approved only"])
@@ -89,7 +89,7 @@ def denied_story(world):
 
 
 def test_a_recorded_denial_wins_over_the_registry(case, servers):
-    """It is the later and narrower decision; it is about this server, not about others, or who asks."""
+    """It is the later and narrower decision; it applies to this server, not to others or to the caller."""
     url = servers["streamable_http"]
     said = case.run(denied_story, url)
     assert "echo" in said["denied to a module"]
@@ -129,7 +129,7 @@ def required_story(world):
 
 
 def test_a_host_may_want_endpoints_approved_besides(case, servers):
-    """Then nothing is sent before that; the requests carry the chain and whom it is for."""
+    """Then nothing is sent before the approval; the requests contain the call chain and the caller."""
     url = servers["streamable_http"]
     said = case.run(required_story, url)
     locked = f"NetworkDenied: {EXTERNAL_URL_LOCKED} (sandbox_network_denied:search:{url})"
@@ -166,7 +166,7 @@ def messages_story(world):
 
 
 def test_the_path_for_messages_of_sse_is_approved_as_a_target_of_its_own(case, servers):
-    """The server names it, so the registry does not; identities of calls at the same time do not mix."""
+    """The server names it, so the registry does not; identities of concurrent calls stay separate."""
     messages = servers["sse"].replace("/sse", "/messages")
     said = case.run(messages_story, servers["sse"])
     assert all(found.startswith(f"NetworkDenied: {EXTERNAL_URL_LOCKED} ") for found in said["before"])
@@ -210,7 +210,7 @@ def failing_story(world):
 
 
 def test_a_check_that_fails_is_no_denial_and_allows_nothing(case, servers):
-    """Neither is a registry that cannot be read."""
+    """The same applies to a registry that cannot be read."""
     said = case.run(failing_story, servers["streamable_http"])
     assert said["service"] == "ExternalAccessCheckFailed: sandbox_external_access_check_failed"
     assert said["store"] == "StoreUnavailable: sandbox_external_access_check_failed"

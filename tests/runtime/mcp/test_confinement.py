@@ -1,4 +1,4 @@
-"""What a conversation may do besides speaking to its endpoint: nothing. And modules reach it through doors only."""
+"""A conversation can access only its endpoint, and modules use it only through services."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HOST = os.path.join(os.path.dirname(__file__), "host.py")
 
 
 def attempts(world, url):
-    """What code that got into a conversation would try."""
+    """Return the attempts of code that got into a conversation."""
     import socket
     import subprocess
     from urllib.request import urlopen
@@ -98,7 +98,7 @@ def inside_story(world):
 
 
 def test_a_conversation_has_its_endpoint_and_nothing_else(case, servers):
-    """Whatever the module around it may: no file but code, no process, no other address; and not the host's either."""
+    """Independent of the calling module: no file except code, no process, no other address, not even the host's."""
     url = servers["streamable_http"]
     seen = case.run(inside_story, url)
     module = seen.pop("by the module")
@@ -205,7 +205,7 @@ def door_story(world):
 
 
 def test_modules_use_servers_through_doors(case, servers, odd):
-    """As plain data both ways; denials name the chain, and no frame or task of the host comes along."""
+    """Plain data in both directions; denials name the call chain, and expose no frame or task of the host."""
     said = case.run(door_story, servers["streamable_http"], servers["sse"], odd)
     assert set(said["exchanged"].values()) == {"TamperDenied"}
     assert "add" in said["tools"]

@@ -1,4 +1,4 @@
-"""A real MCP server over both transports: what its tools say comes back as plain data."""
+"""A real MCP server over both transports: the answers of its tools arrive as plain data."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def use_story(world):
 
 
 def test_tools_are_listed_and_called(bare_case, servers):
-    """Both transports; nothing is asked of files or the import system on the way, and no guard stays behind."""
+    """Both transports; no files are read and nothing is imported on the way, and no guard remains."""
     transports = ("streamable_http", "sse")
     told = bare_case.run(use_story, {transport: servers[transport] for transport in transports})
     assert told["loaded"] is False
@@ -98,7 +98,7 @@ def tls_story(world):
 
 
 def test_certificates_are_checked(case, servers):
-    """By the system's authorities, or by those that the host names; the guard needs no files for that."""
+    """By the system's authorities, or by those of the host; the guard needs no files for that."""
     trustme = pytest.importorskip("trustme")
     authority, trust, chain = trustme.CA(), str(case.base / "ca.pem"), str(case.base / "server.pem")
     authority.cert_pem.write_to_path(trust)
@@ -130,7 +130,7 @@ def proxy_story(world):
 
 
 def test_the_environment_leads_nothing_astray(case, servers):
-    """Proxies and logins of the environment do not count: the endpoint itself is contacted."""
+    """Proxies and credentials of the environment are ignored: the endpoint itself is contacted."""
     found, came = case.run(proxy_story, servers["streamable_http"])
     assert "add" in found
     assert came == "nobody came"
@@ -155,7 +155,7 @@ def missing_story(world):
 
 
 def test_without_the_library_the_runtime_says_what_to_install(bare_case):
-    """The library is an extra; who only wants the errors, such as a worker process, needs nothing at all."""
+    """The library is an extra; importing only the errors, as in a worker process, needs no library."""
     said = bare_case.run(missing_story)
     assert said.startswith("McpMissing: mcp_library_missing:search: ")
     assert "democrai-sandbox[mcp]" in said
@@ -181,7 +181,7 @@ def examples_story(world):
 
 
 def test_the_examples_do_as_they_say(case, servers):
-    """One works as registered, one after an approval, and one leads elsewhere."""
+    """One works as registered, one after an approval, and one redirects elsewhere."""
     said = case.run(examples_story, str(EXAMPLES), servers["streamable_http"], servers["sse"])
     right = {"content": [{"type": "text", "text": "3"}], "structured": {"result": 3}}
     assert said["calculator"] == right

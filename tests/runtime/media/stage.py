@@ -1,4 +1,4 @@
-"""What the children of the media tests work with: sites that answer as they please, and a host with its service."""
+"""Servers with arbitrary answers, and a host with its media service, for the children of the media tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import time
 
 
 class Site:
-    """A web server that says exactly what its routes say, on an address of its own."""
+    """A web server that sends exactly the bytes of its routes, on a separate address."""
 
     def __init__(self, host="127.0.0.1", tls=None):
         self.host, self.tls = host, tls
@@ -74,14 +74,14 @@ class Site:
 
 
 def answer(body=b"", status="200 OK", *, length=None, **headers):
-    """The bytes of an answer; the length is told truly unless another is given."""
+    """Return the bytes of a response; the length is correct unless another is given."""
     told = {"content-length": str(len(body)) if length is None else length, **headers}
     lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in told.items() if value != "")
     return f"HTTP/1.1 {status}\r\n{lines}\r\n".encode("latin-1") + body
 
 
 class Nobody:
-    """A judge for stories without an administrator: what is not declared is locked."""
+    """A judge without an administrator: undeclared URLs are locked."""
 
     def decide(self, question):
         from democrai_sandbox.policy import EXTERNAL_URL_LOCKED, AccessDecision, DecisionCode
@@ -90,7 +90,7 @@ class Nobody:
 
 
 class Host:
-    """A host as it sets itself up: the access service, the media service, its doors."""
+    """A complete host: the access service, the media service and its SDK services."""
 
     def __init__(self, world, *, decides=True, tls=None, cache_key=None, **limits):
         from democrai_sandbox.runtime import doors
@@ -127,7 +127,7 @@ class Host:
         return sorted(os.listdir(self.cache)) if os.path.isdir(self.cache) else []
 
     def asker(self, *targets, **identity):
-        """The module as the host itself acts for it."""
+        """Return the module as the host itself acts for it."""
         from democrai_sandbox.policy import parse_access
         from democrai_sandbox.runtime.media.values import Asker
 
@@ -135,7 +135,7 @@ class Host:
         return Asker.of_module("gallery", rules, **{"user_id": "uma", "session_key": "s1", **identity})
 
     def as_module(self, function, *args, targets=(), paths=(), **identity):
-        """Run a function as the module's code runs: guarded, with these URLs declared."""
+        """Run a function like the module's code: guarded, with these URLs declared."""
         from democrai_sandbox import process_guard_context
 
         given = {"user_id": "uma", "session_key": "s1", **identity}
@@ -145,7 +145,7 @@ class Host:
         return guard.run(function, *args)
 
     def run_module(self, function, **more):
-        """Run a coroutine function as the module's code runs, on the host's own loop."""
+        """Run a coroutine function like the module's code, on the host's own loop."""
 
         async def serve():
             self.media.open()
@@ -174,7 +174,7 @@ class Host:
 
 
 def database(folder):
-    """Return the URL of a database in a folder: a copy of the one that the tests have prepared."""
+    """Return the URL of a database in a folder: a copy of the prepared one."""
     shutil.copyfile(os.environ["PREPARED_DATABASE"], os.path.join(folder, "access.db"))
     return f"sqlite:///{folder}/access.db"
 
@@ -184,7 +184,7 @@ def rule(target):
 
 
 async def told(awaitable):
-    """What something came to: its value, or the kind and text of its error."""
+    """Return an outcome: the value, or the class and text of the error."""
     try:
         return await awaitable
     except Exception as error:
@@ -196,7 +196,7 @@ def said(error):
 
 
 def soon(condition, seconds=30.0, pause=0.01):
-    """Wait until something is so; tell whether it was."""
+    """Wait for a condition; return whether it became true."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
@@ -206,7 +206,7 @@ def soon(condition, seconds=30.0, pause=0.01):
 
 
 def states():
-    """How many guards are alive once everything that can be let go is."""
+    """Return the number of live guards after everything was released."""
     import gc
 
     from democrai_sandbox.guard import live_states

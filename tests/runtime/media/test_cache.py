@@ -1,4 +1,4 @@
-"""The cache lies where the module can write: what it puts there is never served, and links lead nowhere."""
+"""The module can write to the cache folder: its own files are never served, and links are not followed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_what_is_stored_is_loaded_again_by_url_and_accept(tmp_path):
     ],
 )
 def test_an_entry_that_was_touched_is_no_entry(tmp_path, change):
-    """Length, body, headers and hash: whatever the module changes, the server is asked instead."""
+    """Length, body, headers and hash: after any change by the module, the server is asked instead."""
     cache = make(tmp_path)
     cache.store(picture())
     assert cache.load("http://a/1", "*/*") == picture()
@@ -66,7 +66,7 @@ def test_an_entry_that_was_touched_is_no_entry(tmp_path, change):
 
 
 def test_an_entry_under_another_name_is_no_entry(tmp_path):
-    """What the host stored for one URL does not answer for another."""
+    """The host's entry for one URL is not used for another."""
     cache = make(tmp_path)
     cache.store(picture("http://a/1"))
     (first,) = files(tmp_path)
@@ -77,7 +77,7 @@ def test_an_entry_under_another_name_is_no_entry(tmp_path):
 
 
 def test_links_pipes_and_folders_in_place_of_entries_lead_nowhere(tmp_path):
-    """The host may read everything: it must not do so for a link that the module put there."""
+    """The host may read everything: it must not do so through a link of the module."""
     outside = tmp_path / "outside"
     outside.mkdir()
     home = tmp_path / "home"
@@ -94,7 +94,7 @@ def test_links_pipes_and_folders_in_place_of_entries_lead_nowhere(tmp_path):
     stored.unlink()
     stored.mkdir()
     assert cache.load("http://a/1", "*/*") is None
-    cache.store(picture())  # a folder is in the way: nothing is stored, nothing breaks
+    cache.store(picture())  # a folder is in the way: nothing is stored, and nothing fails
     assert cache.load("http://a/1", "*/*") is None
     assert [path.name for path in files(home)] == [stored.name]
     stored.rmdir()
@@ -112,7 +112,7 @@ def test_links_pipes_and_folders_in_place_of_entries_lead_nowhere(tmp_path):
 
 
 def test_the_cache_keeps_its_size_and_drops_what_was_used_least_recently(tmp_path):
-    """Entries make room for newer ones, files of the module's own are let be, too large ones are not kept."""
+    """Old entries make room for newer ones, files of the module stay, too large entries are not stored."""
     cache = make(tmp_path, most=3_600, entry=1_000)
     for number in range(3):
         cache.store(picture(f"http://a/{number}", b"x" * 900))
@@ -189,7 +189,7 @@ def revalidation_story(world):
         return found
 
     def poison():
-        """What the module itself does to its own data, inside its guard."""
+        """Change the module's data as the module itself, inside its guard."""
         done = []
         for name in os.listdir(host.cache):
             path = os.path.join(host.cache, name)
@@ -235,7 +235,7 @@ def revalidation_story(world):
 
 
 def test_what_is_kept_is_asked_about_and_poison_is_fetched_anew(case):
-    """Fresh entries spare the server, others are asked about, and a poisoned one counts as none."""
+    """Fresh entries need no HTTP request, others are revalidated, and a changed one is ignored."""
     told = case.run(revalidation_story)
     assert told["steps"] == [
         ["/tagged", 200, "one", False, 1],

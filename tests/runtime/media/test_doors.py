@@ -1,4 +1,4 @@
-"""What guarded code gets hold of through the doors: its own streams and plain data, and nothing of the host."""
+"""Media services give guarded code its own streams and plain data, and nothing of the host."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def thief_story(world):
     rules = [stage.rule(site.url())]
 
     async def apart():
-        """The victim's stream stays open while others try, each in a guard of its own."""
+        """Keep the owner's stream open while others try to use it, each in a separate guard."""
         token = []
 
         async def owner():
@@ -75,7 +75,7 @@ async def _call(doors, *args):
 
 
 def test_a_stream_is_its_owners_alone(case):
-    """Another module, session or user has no use for a token, and cannot close what it does not own."""
+    """Another module, session or user cannot use a token, or close a stream that it does not own."""
     told = case.run(thief_story)
     for who in ("another module", "another session", "another user"):
         assert told[who].startswith("MediaClosed: "), who
@@ -158,7 +158,7 @@ def misuse_story(world):
 
 
 def test_doors_take_plain_data_and_give_bare_futures(case):
-    """No callback and no frame of the host hangs on what a module gets; what is wrong is told as such."""
+    """The results for a module expose no callback and no frame of the host; errors are reported as such."""
     told = case.run(misuse_story)
     assert told["future"] == ["Future", []]
     assert told["outcome"] == ["value"]

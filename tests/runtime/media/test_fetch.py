@@ -1,4 +1,4 @@
-"""Fetching: what is declared or approved comes, what is not is locked, and every hop is a question of its own."""
+"""Fetching: declared and approved URLs arrive, all others are locked, and every hop is a separate question."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def module_story(world):
 
 
 def test_a_module_gets_what_it_declared_and_a_pending_request_for_the_rest(case):
-    """A declared URL comes with the headers that describe it; another is locked, with a request to approve."""
+    """A declared URL arrives with its descriptive headers; another is locked, with a request to approve."""
     told = case.run(module_story)
     status, body, headers, url, cached = told["result"]
     assert (status, body, cached) == (200, "PNG", False)
@@ -121,7 +121,7 @@ def approval_story(world):
 
 
 def test_session_approvals_are_never_kept_and_revoking_ends_what_is_cached(case):
-    """For a session: no cache, no-store. For good: kept and served from there, until it is revoked."""
+    """For a session: no cache, no-store. Permanently: cached and served from there, until it is revoked."""
     told = case.run(approval_story)
     assert told["locked"].startswith(LOCKED)
     assert told["session"] == [200, False, False, []]
@@ -177,7 +177,7 @@ def redirect_story(world):
 
 
 def test_every_redirect_is_authorised_by_itself(case):
-    """A hop that is not allowed is locked and never asked; circles, chains without end and odd places are refused."""
+    """A hop that is not allowed is locked and not contacted; loops, endless chains and invalid URLs are refused."""
     told = case.run(redirect_story)
     here, there = told["site"]
     assert told["denied hop"].startswith(LOCKED)
@@ -244,7 +244,7 @@ def chain_story(world):
 
 
 def test_nested_subjects_fetch_by_their_own_declarations(case):
-    """A tool has what encloses it unless it declares exactly; requests name the tool and the chain to it."""
+    """A tool has the rights of its caller unless it declares its own; requests name the tool and its call chain."""
     told = case.run(chain_story)
     assert told["module /module"] == "/module"
     assert told["module /tool"] == LOCKED
@@ -289,7 +289,7 @@ def failing_story(world):
 
 
 def test_a_check_that_fails_is_no_denial_and_allows_nothing(case):
-    """What is declared needs no service; the rest fails closed, as what it is."""
+    """Declared URLs need no service; the others fail with their own error."""
     told = case.run(failing_story)
     assert told["declared"] == 200
     assert told["failed"] == ["ExternalAccessCheckFailed", False, 503]
@@ -346,7 +346,7 @@ def input_story(world):
 
 
 def test_bad_input_is_refused_before_anything_is_asked(case):
-    """Other schemes, user information, foreign headers, odd ranges: each is told as what it is."""
+    """Other schemes, user information, foreign headers, invalid ranges: each has its own error."""
     told = case.run(input_story)
     asked, nobody = told.pop("asked"), told.pop("nobody")
     assert asked == []

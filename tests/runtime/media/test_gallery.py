@@ -1,4 +1,4 @@
-"""The example module, run by the runtime as a host runs it."""
+"""The example module, run by the runtime as in a host."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def gallery_story(world):
 
 @pytest.mark.parametrize("isolation", ["in_process", "process"])
 def test_the_gallery_shows_what_it_may_and_nothing_else(case, isolation):
-    """Declared pictures come and are kept, others wait for approval, and what it tries beyond that does not work."""
+    """Declared images arrive and are cached, others wait for approval, and forbidden attempts fail."""
     told = case.run(gallery_story, isolation)
     assert told["problems"] == []
     assert (told["first"]["status"], told["first"]["bytes"], told["first"]["kept"]) == (200, 300, False)
@@ -121,4 +121,4 @@ def test_the_gallery_shows_what_it_may_and_nothing_else(case, isolation):
         "read a file": "InvalidInputError",
     }
     assert not told["secret"]
-    assert told["slow"] == 200  # the server waited until the loop of the host had gone on
+    assert told["slow"] == 200  # the server waited until the host's loop had continued

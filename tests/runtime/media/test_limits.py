@@ -1,4 +1,4 @@
-"""Sizes, times and numbers: a server that lies, drips or never ends costs what the limits say, and nothing is left."""
+"""Limits of size, time and number: a server that lies, drips or never ends costs only these, and nothing remains."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def endless(head, part):
 
 
 STALLING = ("/silent", "/stops")
-"""What says nothing more at some point; the limit for a pause is what ends it."""
+"""Paths that stop sending at some point; the idle limit ends them."""
 SLOW = ("/slow-head", "/slow-body", "/slow-chunk-line")
-"""What goes on and on without a pause; the limit for the whole is what ends it."""
+"""Paths that keep sending slowly; the total timeout ends them."""
 
 
 def server_story(world):
@@ -104,7 +104,7 @@ def server_story(world):
 
 
 def test_a_server_that_lies_or_never_ends_is_told_as_what_it_is(case):
-    """Bodies, heads and times have limits that hold whatever the server says about itself."""
+    """Limits of bodies, heads and times apply independent of the server's headers."""
     told = case.run(server_story)
     assert told["/endless"] == told["/endless-chunks"] == told["/says-much"]
     assert told["/endless"].startswith("MediaTooLarge: ")
@@ -117,7 +117,7 @@ def test_a_server_that_lies_or_never_ends_is_told_as_what_it_is(case):
     assert told["/two-lengths"] == [200, "abc"] or told["/two-lengths"].startswith("MediaBroken")
     for path in ("/cut-chunk", "/bad-chunk", "/garbage", "/closes", "/early"):
         assert told[path].startswith("MediaBroken"), (path, told[path])
-    assert told["/negative"] == [200, "abc"]  # a length that is none is no length
+    assert told["/negative"] == [200, "abc"]  # an invalid length counts as none
     for path in (*STALLING, *SLOW):
         assert told[path].startswith("MediaTimeout: "), (path, told[path])
         sentence(f"late {path}", told[path])
@@ -161,10 +161,10 @@ def crowd_story(world):
         return found if isinstance(found, str) else found.status
 
     async def first_of(tasks, number):
-        """What came of those that have ended, once so many have."""
+        """Return the outcomes of ended fetches, once that many have ended."""
         while sum(task.done() for task in tasks) < number:
             await asyncio.sleep(0.01)
-        await asyncio.sleep(0.1)  # for those that should not
+        await asyncio.sleep(0.1)  # for those that should not end
         return [task.result() for task in tasks if task.done()]
 
     async def story():
@@ -190,7 +190,7 @@ def crowd_story(world):
 
 
 def test_a_subject_waits_for_itself_and_others_go_on(case):
-    """So many at once, so many waiting, the rest turned away; who gave up waiting takes no place."""
+    """Limits of running and waiting fetches, the rest is refused; a caller that stopped waiting takes no slot."""
     told = case.run(crowd_story)
     assert len(told["turned away"]) == 2
     assert len(told["waited"]) == 4
@@ -228,7 +228,7 @@ def unread_story(world):
 
 
 def test_a_stream_that_nobody_reads_makes_room(case):
-    """What was left open keeps its place only while nobody else wants one."""
+    """An open stream keeps its slot only until another fetch needs it."""
     told = case.run(unread_story)
     assert told["full"].startswith("MediaBusy")
     assert told["room"] == 200
@@ -287,7 +287,7 @@ def cancel_story(world):
 
     asyncio.run(host_side())
     host.run_module(module, targets=[site.url()])
-    out["ended"] = stage.soon(lambda: site.open <= 2)  # the two silent ones sleep on
+    out["ended"] = stage.soon(lambda: site.open <= 2)  # the two silent ones keep sleeping
     out["left"] = [stage.soon(lambda: host.media.under_way == 0), stage.states()]
     host.close()
     return out
@@ -299,7 +299,7 @@ async def _read_on(stream):
 
 
 def test_cancelling_ends_the_connection_and_leaves_no_guard(case):
-    """Whether the host or a module gives up: the thread comes back, the connection goes, no guard stays behind."""
+    """For the host and for a module: the thread returns, the connection closes, and no guard remains."""
     told = case.run(cancel_story)
     assert told["fetch"] == "CancelledError"
     assert told["some"]

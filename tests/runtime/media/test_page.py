@@ -9,6 +9,6 @@ from tests.docs.examples import examples, run
 
 @pytest.mark.once
 def test_the_example_prints_what_the_page_says(tmp_path):
-    """It runs as it stands and prints what is shown below it."""
+    """It runs unchanged and prints the output shown below it."""
     ((example, expected),) = examples("docs/media.md")
     assert run(example, tmp_path) == expected

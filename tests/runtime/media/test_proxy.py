@@ -1,4 +1,4 @@
-"""The proxy: ranges and conditions go on to the server, and what comes back is fit for the application's own site."""
+"""Proxy: ranges and conditions are forwarded to the server, and its responses are safe for the application's site."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def open_stage(world, **more):
 
 
 def film(stage, asked):
-    """Answer as a server does that knows ranges and tags."""
+    """Answer like a server that supports ranges and tags."""
     common = {"content_type": "video/mp4", "etag": '"f"', "accept_ranges": "bytes", "set_cookie": "id=1"}
     if asked.get("if-none-match") == '"f"':
         return stage.answer(b"", "304 Not Modified", etag='"f"', length="")
@@ -68,7 +68,7 @@ def range_story(world):
 
 
 def test_ranges_and_conditions_pass_and_nothing_about_the_user_does(case):
-    """206, 416, 304 and HEAD come through; cookies and credentials go in neither direction."""
+    """206, 416, 304 and HEAD are passed on; cookies and credentials are dropped in both directions."""
     told = case.run(range_story)
     status, headers, length, same = told["whole"]
     assert (status, length, same) == (200, 1024, True)
@@ -138,7 +138,7 @@ def foreign_story(world):
 
 
 def test_foreign_content_runs_nothing_on_the_applications_site(case):
-    """Only pictures, sounds and films are shown; types that are none and pictures with scripts are downloads."""
+    """Only images, audio and video are displayed; invalid types and images with scripts are downloads."""
     told = case.run(foreign_story)
     for path in ("/page", "/svg", "/SVG", "/odd", "/none"):
         assert told[path][1]["content-disposition"] == "attachment", path
@@ -195,7 +195,7 @@ def tls_story(world):
 
 
 def test_https_is_verified_and_never_given_up_for_http(case):
-    """A certificate for another name is no connection; a redirect from https to http is refused before it is asked."""
+    """A certificate for another name is refused; a redirect from https to http is refused before it is requested."""
     trustme = pytest.importorskip("trustme")
     authority = trustme.CA()
     trust, chain = case.base / "ca.pem", case.base / "site.pem"

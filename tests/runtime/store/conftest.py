@@ -17,7 +17,7 @@ TABLES = (
 
 @pytest.fixture(scope="session", params=["sqlite", "postgresql"])
 def opened(request, tmp_path_factory):
-    """The URL of a database that has its schema, and the stores of two nodes in it."""
+    """Return the URL of a database with its schema, and the stores of two nodes in it."""
     if request.param == "sqlite":
         folder = tmp_path_factory.mktemp("store")
         shutil.copy(request.getfixturevalue("prepared_file"), folder / "access.db")
@@ -30,7 +30,7 @@ def opened(request, tmp_path_factory):
 
 @pytest.fixture
 def store(opened):
-    """The store of a node, with no rows in it."""
+    """Return the store of a node, without rows."""
     _, store, _ = opened
     with store._database._engine.begin() as connection:
         for table in TABLES:
@@ -40,11 +40,11 @@ def store(opened):
 
 @pytest.fixture
 def other(store, opened):
-    """The same database, as another node sees it."""
+    """Return the same database, as another node sees it."""
     return opened[2]
 
 
 @pytest.fixture
 def url(opened):
-    """The URL of the database."""
+    """Return the URL of the database."""
     return opened[0]

@@ -1,4 +1,4 @@
-"""Models of the database: their settings as plain data, and their keys as they were sealed."""
+"""Models of the database: their settings as plain data, and their sealed keys."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def add(store, model=MODEL):
 
 
 def test_a_model_is_added_read_changed_and_removed(store, other, url):
-    """Another node reads what one has written."""
+    """Another node reads the stored model."""
     assert add(store) == MODEL
     add(store, StoredModel("bare", {"model": "x"}))
     assert other.models() == (StoredModel("bare", {"model": "x"}), MODEL)
@@ -51,7 +51,7 @@ def test_a_name_is_given_once(store):
 
 
 def test_what_the_configuration_sets_stays(store):
-    """It hides a stored model of its name, which cannot be changed either."""
+    """It hides a stored model with its name, which cannot be changed either."""
     add(store)
     configured = RuntimeStore(store._database, Configured(models=frozenset({"default"})))
     assert configured.models() == ()
@@ -72,7 +72,7 @@ def test_settings_that_json_cannot_hold_are_refused(store):
 
 
 def test_sealed_keys_are_exchanged(store):
-    """Those for which there is another; a model without a key is not asked about."""
+    """Only keys with a replacement are changed; models without a key are skipped."""
     add(store)
     add(store, StoredModel("bare", {}))
     add(store, StoredModel("third", {}, b"old"))
@@ -88,7 +88,7 @@ def test_sealed_keys_are_exchanged(store):
 
 
 def test_each_change_is_in_the_audit_without_values(store, url):
-    """With who made it, and the names of what is different."""
+    """With the actor, and the names of changed settings."""
     add(store)
     other = {**SETTINGS, "model": "large"}
     store.change_model("default", lambda one: one._replace(settings=other, sealed_key=b"new"), now=NOW, actor="ben")

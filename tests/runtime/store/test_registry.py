@@ -1,4 +1,4 @@
-"""MCP servers and settings: what administrators put down, checked before it is kept and again when it is read."""
+"""MCP servers and settings by administrators, validated before they are stored and again when they are read."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_what_is_no_entry_is_refused_and_nothing_is_kept(store, changes):
 
 
 def test_a_name_is_given_once(store):
-    """Also to many at the same time."""
+    """Also with many concurrent callers."""
 
     def add(_):
         try:
@@ -89,7 +89,7 @@ def test_a_name_is_given_once(store):
 
 
 def test_an_entry_that_was_broken_from_outside_does_not_stop_the_others(store, url, caplog):
-    """It is told of, and not used."""
+    """It is logged, and not used."""
     store.add_mcp_server(ENTRY, now=NOW)
     store.add_mcp_server({**ENTRY, "name": "good"}, now=NOW)
     sql(url, "UPDATE runtime_mcp_servers SET endpoint_url = 'file:///etc/passwd' WHERE name = 'search'")
@@ -100,7 +100,7 @@ def test_an_entry_that_was_broken_from_outside_does_not_stop_the_others(store, u
 
 
 def test_settings_are_kept_by_kind_and_name(store, other):
-    """The last ones count; where there are none they are empty."""
+    """The last ones count; the default is empty."""
     assert store.settings("engine", "whisper") == {}
     store.set_settings("engine", "whisper", {"url": "https://models.example.com", "deep": {"a": [1, None]}}, now=NOW)
     store.set_settings("extractor", "whisper", {"x": 1}, now=NOW)
@@ -131,7 +131,7 @@ def test_what_are_no_settings_is_refused(store, kind, name, settings, place, val
 
 
 def test_a_database_that_is_away_is_said_to_be_away(url):
-    """A failure, and no empty registry."""
+    """A failure, not an empty registry."""
     store = open_runtime_store(url)
     store.close()
 

@@ -1,4 +1,4 @@
-"""Shadow runs: one of a subject at a time, findings that add up, bounded, and a record of each in the audit."""
+"""Shadow runs: one per subject at a time, bounded findings that are summed, and an audit record of each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ READ = Finding(ShadowEffect.DENIED, "filesystem", "read", "/srv/sales\udc80", 2,
 
 
 def test_a_run_is_started_ended_and_audited(store, other, url):
-    """A second one of the same subject waits for the end of the first; every act moves the generation for all nodes."""
+    """A second one of the same subject waits for the end of the first; every change increases the generation."""
     access = open_store(url)
     before, (known, _) = access.generation(), access.audit_head()
     store.start_shadow(REPORTS)
@@ -44,7 +44,7 @@ def test_a_run_is_started_ended_and_audited(store, other, url):
 
 
 def test_findings_add_up_and_are_bounded(store, other, monkeypatch):
-    """The same thing is one row with the last example; what there is no room for is counted, also after the end."""
+    """Equal findings are one row with the last example; those beyond the limit are counted, also after the end."""
     monkeypatch.setattr(shadowing, "MOST_FINDINGS", 3)
     store.start_shadow(REPORTS)
     store.add_findings("run1", [READ, replace(READ, effect=ShadowEffect.ALLOWED, target="/a", count=1)])
@@ -62,7 +62,7 @@ def test_findings_add_up_and_are_bounded(store, other, monkeypatch):
 
 
 def test_old_runs_are_forgotten(store, monkeypatch):
-    """Of one subject only the latest are kept, with their findings."""
+    """Only the latest runs of one subject are kept, with their findings."""
     monkeypatch.setattr(shadowing, "_MOST_ENDED", 2)
     for number in range(4):
         store.start_shadow(replace(REPORTS, id=f"run{number}"))

@@ -1,4 +1,4 @@
-"""The record of tasks: every state is reached from the right one only, and nothing that ran is forgotten."""
+"""Record of tasks: every state is reached only from the right one, and no record is lost."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def new(task_id="t-1", *, node="n-1", module="demo", name="index", params=None, 
 
 
 def places(refused):
-    """Return the places that a refusal names."""
+    """Return the locations that a refusal names."""
     return [problem.pointer for problem in refused.value.problems]
 
 
@@ -62,7 +62,7 @@ def test_what_has_ended_stays_as_it_ended(store):
 
 
 def test_only_the_node_of_a_task_says_how_it_is(store):
-    """Another one neither starts nor ends it."""
+    """Another node neither starts nor ends it."""
     store.add_task(new(), now=NOW)
     assert not store.start_task("t-1", node="n-2", now=NOW)
     assert not store.finish_task("t-1", TaskState.DONE, node="n-2", now=NOW)
@@ -72,7 +72,7 @@ def test_only_the_node_of_a_task_says_how_it_is(store):
 
 
 def test_a_cancelled_task_is_not_started(store, other):
-    """Whichever node was asked: the one that has it hears of it with its next sign of life."""
+    """From any node: the owner of the task learns of it with its next heartbeat."""
     store.add_task(new(), now=NOW)
     store.add_task(new("t-2"), now=NOW)
     assert other.request_cancel("t-1")
@@ -83,7 +83,7 @@ def test_a_cancelled_task_is_not_started(store, other):
 
 
 def test_tasks_of_a_silent_node_are_lost_but_not_forgotten(store, other):
-    """What they had said until then is there; those of living nodes go on."""
+    """Their progress until then is kept; tasks of living nodes continue."""
     for task_id, node in (("t-1", "dead"), ("t-2", "dead"), ("t-3", "alive"), ("t-4", "again")):
         store.add_task(new(task_id, node=node), now=NOW)
     store.start_task("t-1", node="dead", now=at(1))
@@ -108,7 +108,7 @@ def test_a_task_that_was_taken_for_lost_and_ends_after_all_has_ended(store):
 
 
 def test_what_failed_can_be_tried_again(store):
-    """The attempts are counted; what is done, or goes on, is not repeated."""
+    """The attempts are counted; finished or running tasks are not repeated."""
     store.add_task(new(), now=NOW)
     assert not store.retry_task("t-1", node="n-2", now=NOW)
     store.finish_task("t-1", TaskState.FAILED, node="n-1", now=NOW, failure=Failure("E", "m"))
@@ -132,7 +132,7 @@ def test_what_failed_can_be_tried_again(store):
     ],
 )
 def test_what_cannot_be_kept_is_refused_before_anything_is_written(store, changes, place, value):
-    """Refusal with the place of it."""
+    """Refusal with its location."""
     with pytest.raises(InvalidInputError, match=value) as refused:
         store.add_task(new(**changes), now=NOW)
     assert places(refused) == [place]
@@ -140,7 +140,7 @@ def test_what_cannot_be_kept_is_refused_before_anything_is_written(store, change
 
 
 def test_results_and_progress_have_limits(store):
-    """A result that is too long is refused, a message is cut, of a traceback the end is kept."""
+    """A result that is too long is refused, a message is cut, and the end of a traceback is kept."""
     store.add_task(new(), now=NOW)
     store.start_task("t-1", node="n-1", now=NOW)
     for wrong in (1.5, -1, float("nan"), "half", True):
@@ -180,7 +180,7 @@ def test_tasks_are_listed_in_pages_the_newest_first(store):
 
 
 def test_old_records_are_removed_and_unfinished_ones_stay(store):
-    """By when they ended."""
+    """By the time of their end."""
     for task_id in ("t-1", "t-2", "t-3"):
         store.add_task(new(task_id), now=NOW)
     store.finish_task("t-1", TaskState.DONE, node="n-1", now=at(10))
@@ -190,7 +190,7 @@ def test_old_records_are_removed_and_unfinished_ones_stay(store):
 
 
 def test_a_schedule_is_due_one_period_from_its_beginning_and_survives_restarts(store, other):
-    """A shorter period counts at once, a longer one from the next run on."""
+    """A shorter period applies immediately, a longer one from the next run on."""
     hour = timedelta(hours=1)
     assert store.ensure_schedule("demo", "nightly", hour, now=NOW) == NOW + hour
     assert other.ensure_schedule("demo", "nightly", hour, now=at(600)) == NOW + hour
@@ -206,7 +206,7 @@ def test_a_schedule_is_due_one_period_from_its_beginning_and_survives_restarts(s
 
 
 def test_one_of_many_nodes_gets_a_run(store, url):
-    """The one that moves the time on; the task is put down in the same transaction."""
+    """The one that advances the time; the task is stored in the same transaction."""
     due = store.ensure_schedule("demo", "nightly", timedelta(minutes=1), now=NOW)
     scheduled = TaskOrigin(scheduled=True)
 
@@ -223,7 +223,7 @@ def test_one_of_many_nodes_gets_a_run(store, url):
 
 
 def test_a_run_that_goes_on_leaves_the_next_one_out_and_missed_ones_are_one(store):
-    """On whichever node it goes on."""
+    """On any node."""
     due = store.ensure_schedule("demo", "nightly", timedelta(minutes=1), now=NOW)
     task = lambda name: NewTask(name, "demo", "nightly", "n-1", None, TaskOrigin(scheduled=True))
     assert store.claim_run(task("t-0"), due, now=at(59)) == (False, at(60))

@@ -1,4 +1,4 @@
-"""A process that is killed does not take the record of what it ran with it."""
+"""The record of a killed process's tasks survives."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from democrai_sandbox.runtime.tasks import TaskRuntime, TaskSettings
 
 
 def killed(world):
-    """Run a task to its end, begin one, leave one waiting, tell which, and be killed."""
+    """Finish a task, start one, leave one queued, report them, and be killed."""
     from democrai_sandbox.access.identity import Caller
     from democrai_sandbox.runtime.store import Progress, open_runtime_store
     from democrai_sandbox.runtime.tasks import TaskRuntime, TaskSettings
@@ -60,7 +60,7 @@ def url(kind, tmp_path, request):
 
 @pytest.mark.parametrize(("kind", "node"), [("sqlite", "the same"), ("sqlite", "another"), ("postgresql", "the same")])
 def test_what_ran_when_the_process_was_killed_is_known(case, url, kind, node):
-    """Ended tasks stay; running and waiting ones are lost, with their progress, origin and parameters."""
+    """Ended tasks stay; running and queued ones are lost, with their progress, origin and parameters."""
     with pytest.raises(AssertionError) as caught:
         case.run(killed, url, "the same")
     status, ids, *_ = str(caught.value).splitlines()

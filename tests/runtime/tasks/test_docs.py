@@ -1,4 +1,4 @@
-"""docs/tasks.md: its program prints what the page says, and its numbers are the program's."""
+"""docs/tasks.md: its program prints the shown output, and its numbers are the program's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "tasks.md").read_text(encoding="utf
 
 
 def test_the_program_prints_what_the_page_says(tmp_path):
-    """What is shown was really printed."""
+    """The shown output was really printed."""
     ((program, output),) = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False)
@@ -23,7 +23,7 @@ def test_the_program_prints_what_the_page_says(tmp_path):
 
 
 def test_the_numbers_are_those_of_the_settings():
-    """Where one changes the page has to."""
+    """If one changes, the page has to change."""
     tasks, children = TaskSettings(), ChildrenSettings()
     assert (tasks.per_module, tasks.in_all, tasks.queued_per_module, tasks.keep.days) == (4, 16, 100, 30)
     assert (tasks.timeout, tasks.longest_timeout, tasks.silent_after, tasks.patience) == (3600, 86400, 30, 5)

@@ -1,4 +1,4 @@
-"""Tasks of a real module in a real runtime: started by its own code, under its own guard, for whom it was working."""
+"""Tasks of a real module in a real runtime: started by its own code, under its own guard, for its caller."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def story(world):
 
 
 def check_identity_and_rights(told, secret):
-    """Its own rights and no others', its user and session; by a schedule for nobody, so that no session is approved."""
+    """Only its own rights, its user and session; on a schedule without a user, so session approvals do not apply."""
     assert told["broken"] == []
     index = told["index"]
     assert (index["state"], index["result"]["pages"], told["file"]) == ("done", 3, "3")
@@ -272,7 +272,7 @@ def check_identity_and_rights(told, secret):
 
 
 def check_refusals(wrong):
-    """Tasks of other modules are not there for them, and no error has frames of the host."""
+    """Tasks of other modules are unknown to it, and no error has frames of the host."""
     for key in ("other's", "cancel other's"):
         assert wrong[key][0] == "TaskUnknown", key
     assert wrong["name"][0] == "ExtensionUnknown"

@@ -1,4 +1,4 @@
-"""Requests that tasks make: each names the run of the task that asked, whatever the code of the task pretends."""
+"""Requests by tasks: each names the run of the task that asked, even if the task's code claims another."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def pretend(path, task_id):
 
 
 def asking(world):
-    """Have runs of tasks and actions ask, two runs of one task at the same time; return the task of each request."""
+    """Let runs of tasks and actions ask, two runs of one task concurrently; return the task of each request."""
     house = world.load(HOUSE)["House"](world)
     house.extension("demo", MODULE)
     data = os.path.join(house.base, "data", "modules", "demo")
@@ -74,6 +74,6 @@ def asking(world):
 
 @pytest.mark.parametrize("isolation", ["in_process", "process"])
 def test_a_request_names_the_run_that_asked(case, isolation):
-    """By its id, not by the name of the task; an action is not a run of a task, and cannot claim to be one."""
+    """By its id, not by the name of the task; an action is not a task run, and cannot claim to be one."""
     told = case.run(asking, isolation)
     assert told == {"first": "first", "second": "second", "third": "third", "look": "", "pretend": ""}

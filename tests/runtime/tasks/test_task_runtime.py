@@ -1,4 +1,4 @@
-"""Tasks as the host sees them: recorded before they run, within limits, cancelled, stopped, scheduled."""
+"""Tasks in the host: recorded before they run, limited, canceled, stopped, scheduled."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FAST = {"heartbeat": 0.05, "progress_every": 0.05, "patience": 0.3, "silent_afte
 
 
 class Surfaces:
-    """Functions in the place of a module's, and a note of how they were called."""
+    """Functions that replace those of a module, with a record of their calls."""
 
     def __init__(self):
         self.calls = []
@@ -90,7 +90,7 @@ NAMES = ("add", "held", "sleep", "says", "fails", "denied", "late", "broken", "u
 
 @pytest.fixture
 def store(tmp_path, prepared_file):
-    """Open a store that is empty."""
+    """Open an empty store."""
     shutil.copy(prepared_file, tmp_path / "access.db")
     store = open_runtime_store(f"sqlite:///{tmp_path}/access.db")
     yield store
@@ -98,7 +98,7 @@ def store(tmp_path, prepared_file):
 
 
 def run(store, story, *, node="n-1", **settings):
-    """Run a story with a runtime of tasks on a loop of its own."""
+    """Run a story with a task runtime on a separate loop."""
 
     async def main():
         surfaces = Surfaces()
@@ -117,7 +117,7 @@ def run(store, story, *, node="n-1", **settings):
 
 
 async def ended(runtime, task_id):
-    """Return the record of a task when it has ended."""
+    """Return the record of a task after its end."""
     while not (found := await runtime.status(task_id)).state.is_final:
         await asyncio.sleep(0.01)
     return found
@@ -129,7 +129,7 @@ async def until(condition):
 
 
 def test_a_task_runs_for_who_started_it_and_its_result_is_kept(store):
-    """User, organization and session go along, role and level do not; the chain says in which task the module acts."""
+    """User, organization and session are kept, role and level are not; the call chain names the task of the module."""
 
     async def story(runtime, surfaces):
         task_id = await runtime.submit("demo", "add", {"a": 1, "b": 2}, UMA, timeout=7)
@@ -153,7 +153,7 @@ FAILURES = {
 
 
 def test_a_failure_is_recorded_as_what_it_was(store):
-    """Its own error, a denial with its code, a timeout, a failure of the runtime, a result that cannot be kept."""
+    """Its own error, a denial with its code, a timeout, a failure of the runtime, a result that cannot be stored."""
 
     async def story(runtime, surfaces):
         return {name: await ended(runtime, await runtime.submit("demo", name, {}, UMA)) for name in FAILURES}
@@ -167,7 +167,7 @@ def test_a_failure_is_recorded_as_what_it_was(store):
 
 
 def test_progress_is_seen_while_it_runs_and_at_the_end(store):
-    """The last word counts; it is not written each time."""
+    """The last report counts; not every report is written."""
 
     async def story(runtime, surfaces):
         task_id = await runtime.submit("demo", "says", {}, UMA)
@@ -182,7 +182,7 @@ def test_progress_is_seen_while_it_runs_and_at_the_end(store):
 
 
 def test_limits_for_each_module_and_in_all(store):
-    """Modules take turns; what is too much is refused and not recorded."""
+    """Modules take turns; tasks beyond the limit are refused and not recorded."""
 
     async def story(runtime, surfaces):
         runtime.declare("other", "held")
@@ -205,7 +205,7 @@ def test_limits_for_each_module_and_in_all(store):
 
 
 def test_cancelling(store):
-    """One that runs, one that waits, one that has ended, one that does not give in, one that is not there."""
+    """A running, a queued, an ended, a stubborn and an unknown task."""
 
     async def story(runtime, surfaces):
         running = await runtime.submit("demo", "sleep", {}, UMA)
@@ -229,11 +229,11 @@ def test_cancelling(store):
     assert waiting.started_at is None
     assert deaf.state == "cancelled"
     sentence("task that does not give in", deaf.failure.message)
-    assert after == "done"  # although what was abandoned never ends
+    assert after == "done"  # although the abandoned one never ends
 
 
 def test_bad_input_is_refused_before_anything_is_recorded(store):
-    """A task that is not there is named after the nearest."""
+    """The error for an unknown task suggests the nearest name."""
 
     async def story(runtime, surfaces):
         for error, arguments in (
@@ -262,7 +262,7 @@ def test_bad_input_is_refused_before_anything_is_recorded(store):
 
 
 def test_stopping_ends_what_runs_and_marks_what_waits(store):
-    """Nothing is left running in the record; afterwards nothing is taken."""
+    """The record has no running tasks left; afterwards new tasks are refused."""
 
     async def story(runtime, surfaces):
         running = await runtime.submit("demo", "sleep", {}, UMA)
@@ -283,7 +283,7 @@ def test_stopping_ends_what_runs_and_marks_what_waits(store):
 
 
 def test_a_cancel_from_another_node_is_heard(store):
-    """With the next sign of life."""
+    """With the next heartbeat."""
 
     async def story(runtime, surfaces):
         task_id = await runtime.submit("demo", "sleep", {}, UMA)
@@ -299,7 +299,7 @@ def test_a_cancel_from_another_node_is_heard(store):
 
 
 def test_tasks_of_a_node_that_has_fallen_silent_are_lost_and_can_be_run_again(store):
-    """Another node notices while it runs."""
+    """Another node detects it at run time."""
 
     async def story(runtime, surfaces):
         dead = TaskRuntime(store, surfaces, node="dead", settings=TaskSettings(**{**FAST, "heartbeat": 60}))
@@ -325,7 +325,7 @@ def test_tasks_of_a_node_that_has_fallen_silent_are_lost_and_can_be_run_again(st
 
 
 def test_a_store_that_is_away_for_a_while_loses_nothing(store, monkeypatch):
-    """Starting says that it is away; what ran is recorded when it is back."""
+    """Starting a task reports that the store is down; ended tasks are recorded when it is back."""
 
     async def story(runtime, surfaces):
         task_id = await runtime.submit("demo", "held", {}, UMA)
@@ -348,7 +348,7 @@ def test_a_store_that_is_away_for_a_while_loses_nothing(store, monkeypatch):
 
 
 def test_a_scheduled_task_runs_once_among_nodes_for_each_period(store):
-    """For nobody and without a session; a run that takes longer than its period is not joined by another."""
+    """Without a user and a session; while a run takes longer than its period, no other one starts."""
 
     async def story(runtime, surfaces):
         others = [TaskRuntime(store, surfaces, node=f"n-{n}", settings=TaskSettings(**FAST)) for n in (2, 3)]

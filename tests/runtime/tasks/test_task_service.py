@@ -1,4 +1,4 @@
-"""Who may start tasks: a module, and what runs inside it with the module's own rights; nothing that was narrowed."""
+"""Callers that may start tasks: a module, and code inside it with the module's own rights, but not narrowed code."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def story(world):
         }
 
     def pretend(task_id):
-        """Say something as another task of which the id is known: the request context can be found and set."""
+        """Report progress as another task with a known id: the request context can be found and set."""
         import contextvars
 
         for variable in contextvars.copy_context():
@@ -90,7 +90,7 @@ def story(world):
 
 
 def test_what_was_narrowed_inside_a_module_gets_no_task_with_all_its_rights(case):
-    """A tool without declarations of its own counts as the module; the surface runs outside the caller's guard."""
+    """A tool without its own declarations counts as the module; the surface runs outside the caller's guard."""
     told = case.run(story)
     assert told["module"] == told["merged"] == "started"
     for key in ("narrowed", "mcp", "engine"):

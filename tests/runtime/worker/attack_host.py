@@ -1,7 +1,8 @@
-"""The first file of a worker that plays one attack of tests/guard/attacks: it runs the host's part outside the guard.
+"""First file of a worker that runs one attack of tests/guard/attacks: it runs the host's part outside the guard.
 
-Beside it lies `part.json`: the attack, its ground, and the folder that holds the package `tests`. The subject finds the
-ground in the module `attack_ground`. The file `left` says that it has left its guard; `told.json` becomes the verdict.
+Beside it lies `part.json`: the attack, its workspace, and the folder that holds the package `tests`. The subject finds
+the workspace in the module `attack_ground`. The file `left` marks that it has left its guard; `told.json` becomes the
+verdict.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def exists(name, listdir=os.listdir):
-    """Tell whether a file lies beside this one, by no function that the subject can have replaced."""
+    """Return whether a file lies beside this one, without functions that the subject can have replaced."""
     return name in listdir(HERE)
 
 
@@ -38,7 +39,7 @@ def load(file, name, root):
 
 
 def guard_of(ground):
-    """Return how to make the guard that the attacks of tests/guard run in."""
+    """Return a factory of the guard in which the attacks of tests/guard run."""
     from democrai_sandbox import process_guard_context
 
     access = [{"resource_type": "filesystem", "operation": "read", "target": ground.readonly}]
@@ -79,7 +80,7 @@ class Host:
         self.ground = ground
 
     def around(self, importing):
-        """Return an import of the subject that runs the host's first part before it, unless that needs a loop."""
+        """Return an import of the subject that first runs the host's first part, unless that needs a loop."""
 
         def imported(*args):
             self.ground.held.make = guard_of(self.ground)
@@ -91,14 +92,14 @@ class Host:
         return imported
 
     def begin(self, _=None):
-        """Note the state of the ground, and let the subject begin."""
+        """Record the state of the workspace, and let the subject begin."""
         if not self.attack.host_writes:
             with open(f"{HERE}/before", "w") as file:
                 file.write(repr(self.ground.snapshot()))
         self.ground.held.ready.set()
 
     async def begin_on_the_loop(self):
-        """Run the host's first part where it finds a running loop."""
+        """Run the host's first part inside a running loop."""
         await self.run_part(self.attack.prepare)
         self.begin()
 

@@ -1,4 +1,4 @@
-"""A subject that plays one attack of tests/guard/attacks in a worker, and the host that has it played."""
+"""A subject that runs one attack of tests/guard/attacks in a worker, and its host."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def play(file, name):
 
 
 def play_story(world):
-    """Play attacks of one file, each in a worker of its own."""
+    """Run the attacks of one file, each in a separate worker."""
     from democrai_sandbox.runtime.worker import process
 
     file, grounds, awaiting, attacks = world.args

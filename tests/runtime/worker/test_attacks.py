@@ -1,4 +1,4 @@
-"""Attacks on the guard, played by a subject in a worker. `FRESH=1` plays all of them, not only the newest classes."""
+"""Attacks on the guard, run by a subject in a worker. `FRESH=1` runs all of them, not only the newest classes."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ DIFFERENT = {
     "class_36_host_process:unhandled_signal": "the process of a worker is the subject's, which may end it",
     "class_36_host_process:unhandled_timer": "the process of a worker is the subject's, which may end it",
 }
-"""Attacks, or beginnings of their names, that come to nothing in a worker without a denial, and why."""
+"""Attacks, or prefixes of their names, that fail in a worker without a denial, with the reason."""
 HARMLESS = {
     "class_02_descriptors:stream_": "the standard streams of a worker are the subject's",
     "class_27_object_graph:function_code": "the function is the subject's own",
 }
-"""Attacks, or beginnings of their names, that take nothing from anyone in a worker, and why."""
+"""Attacks, or prefixes of their names, that do no harm in a worker, with the reason."""
 
 
 def fits_a_worker(entry):
-    """Tell whether a worker can play an attack, with the host's part outside the guard."""
+    """Return whether a worker can run an attack, with the host's part outside the guard."""
     other_host = (entry.early, entry.policy, entry.configure, entry.network_only, entry.stage, entry.at_exit)
     if any(other_host) or entry.id.startswith(tuple(HARMLESS)):
         return False
     if entry.file == "class_36_host_process" and (entry.prepare or entry.after):
         return False  # it changes settings of a process that others use too
-    return {"cffi", "numpy"}.isdisjoint(entry.needs)  # a worker has no packages of the host
+    return {"cffi", "numpy"}.isdisjoint(entry.needs)  # a worker does not have the host's packages
 
 
 def attacks_by_file():
-    """Return the attacks that a subject in a worker can play."""
+    """Return the attacks that a subject in a worker can run."""
     found = {}
     for entry in ATTACKS:
         fits = entry.since <= running_version() <= entry.until and not unmet(entry)
@@ -59,7 +59,7 @@ PLAYED = attacks_by_file()
 
 
 def came_to_nothing(entry, told):
-    """Tell whether an attack in a worker came to its verdict, or to nothing where that is listed."""
+    """Return whether an attack in a worker has its verdict, or fails as listed."""
     result = told if isinstance(told, dict) else {"verdict": "ended"}
     if entry.id.startswith(tuple(DIFFERENT)):
         return result["verdict"] != "escaped"

@@ -1,4 +1,4 @@
-"""Calls into a worker: functions, coroutines and streams, for whom they are made, progress and cancellation."""
+"""Calls into a worker: functions, coroutines and streams, their callers, progress and cancellation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from worker_kit import Host, make_worker, run, until, verdict, who
 
 @pytest.fixture
 def case(fresh_case):
-    """A world whose workers are started as any host starts them."""
+    """Make a world whose workers start as in any host."""
     return fresh_case
 
 
@@ -101,7 +101,7 @@ def calls_story(world):
 
 
 def test_what_a_worker_declares_can_be_called_as_in_process(case):
-    """Functions, coroutines and both sorts of generators give the same values and errors as in process."""
+    """Functions, coroutines and both kinds of generators give the same values and errors as in process."""
     told = case.run(calls_story)
     names = ["add", "add later", "count", "count later", "fail", "fail later", "who", "who later"]
     assert told["declared"] == names
@@ -196,7 +196,7 @@ def together_story(world):
 
 
 def test_calls_run_at_the_same_time_each_for_its_own_caller(case):
-    """Plain functions meet on a few threads while the rest wait; coroutines run all together."""
+    """Plain functions share a few threads while the rest wait; coroutines all run concurrently."""
     told = case.run(together_story)
     assert told["five"] == [f"u{number}" for number in range(5)]
     assert told["twelve"] == [f"u{number}" for number in range(12)]
@@ -278,7 +278,7 @@ def cancel_story(world):
     async def left(name, file):
         items = worker.stream("method", name, {"path": note(file)})
         got = [await anext(items) for _ in range(30)]
-        await asyncio.sleep(0.05)  # it makes no more meanwhile than was asked for
+        await asyncio.sleep(0.05)  # meanwhile it produces only as many as requested
         await items.aclose()
         await until(lambda: worker.in_flight == 0)
         return [got[-1], int(read(file))]
@@ -288,7 +288,7 @@ def cancel_story(world):
         told = {"plain": await cancelled("wait", "a"), "later": await cancelled("wait later", "b")}
         told["stream"] = await left("endless", "c")
         told["stream later"] = await left("endless later", "d")
-        # A cancellation overtakes the call it is about: they come by different ways.
+        # A cancellation overtakes its call, because they use different sockets.
         early = [asyncio.create_task(worker.call("method", "wait later", {"path": note("e")})) for _ in range(50)]
         early += [asyncio.create_task(worker.call("method", "wait", {"path": note("e")})) for _ in range(50)]
         await asyncio.sleep(0)
@@ -307,7 +307,7 @@ def cancel_story(world):
 
 
 def test_a_cancelled_call_ends_in_the_worker_too(case):
-    """A task is cancelled, a plain function is told, and a stream is closed before it makes more than is wanted."""
+    """A task is canceled, a plain function can check, and a stream is closed before it produces more than wanted."""
     told = case.run(cancel_story)
     assert told["plain"] == ["CancelledError", "told"]
     assert told["later"] == ["CancelledError", "cancelled"]
@@ -400,7 +400,7 @@ def services_story(world):
 
 
 def test_code_in_a_worker_reaches_the_services_of_the_host(case):
-    """Plain data comes over now or later, and so do refusals; other failures stay in the host's log."""
+    """Plain data arrives now or later, and so do refusals; other failures stay in the host's log."""
     told = case.run(services_story)
     assert told["echo"] == [1, "a"]
     kind, text = told["refuse"]

@@ -1,4 +1,4 @@
-"""Frames: what was put in comes out, in whatever pieces; what is no frame is refused before it costs anything."""
+"""Frames: decoding restores the message, in pieces of any size; malformed frames are refused cheaply."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import struct
 
 
 def read_all(data, step=None, **more):
-    """Return the messages of some bytes that come in pieces."""
+    """Return the messages of bytes that arrive in pieces."""
     from democrai_sandbox.runtime.worker.codec import CHUNK, Inbox
 
     inbox, found = Inbox(**more), []
@@ -61,7 +61,7 @@ def trips(world):
 
 
 def test_plain_data_comes_out_as_it_went_in(case):
-    """Keys that look like the codec's own, empty bytes, and all cuts between pieces included."""
+    """Including keys that look like the codec's own, empty bytes, and all cuts between pieces."""
     told = case.run(trips)
     assert told.pop("differing") == []
     assert all(told.values()), told
@@ -129,7 +129,7 @@ def refusals(world):
 
 
 def test_what_is_no_frame_is_refused_as_that_and_what_is_not_plain_by_its_place(case):
-    """Announced sizes are not believed, depth and number of values have limits, and broken frames all end alike."""
+    """Announced sizes are checked, depth and number of values limited, and all malformed frames give the same error."""
     told = case.run(refusals)
     assert told.pop("odd") == []
     assert told.pop("commas in a text") == "[',,,,,,,,,,,,,,,,,,"

@@ -1,4 +1,4 @@
-"""The guard inside a worker, and what the host believes of what comes out of it."""
+"""The guard inside a worker, and the host's checks of its messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from worker_kit import Host, make_spec, make_worker, run, until, verdict, who
 
 @pytest.fixture
 def case(fresh_case):
-    """A world whose workers are started as any host starts them."""
+    """Make a world whose workers start as in any host."""
     return fresh_case
 
 
@@ -123,7 +123,7 @@ def inside_story(world):
 
 
 def test_the_guard_in_a_worker_stops_what_it_stops_in_process_with_the_same_errors(case):
-    """Files, network, programs, native code and the environment; the host is told of each denial."""
+    """Files, network, programs, native code and the environment; each denial is reported to the host."""
     told = case.run(inside_story)
     assert told["own"] is None
     assert told["other"][0] == "FilesystemDenied"
@@ -137,7 +137,7 @@ def test_the_guard_in_a_worker_stops_what_it_stops_in_process_with_the_same_erro
     }
     assert {name: told[name] for name in kinds} == kinds
     assert f"sandbox_filesystem_denied:demo:{case.secret}" in told["denials"]
-    assert told["settings"] == [False, 3, 1 << 20]  # those of a process are the subject's in one of its own
+    assert told["settings"] == [False, 3, 1 << 20]  # process settings belong to the subject in its own process
     environment = told["environment"]
     assert environment["DEMOCRAI_NETWORK_SUBJECT"] == "demo"
     assert environment["DEMOCRAI_NETWORK_SUBJECT_KIND"] == "engine"
@@ -197,7 +197,7 @@ def service_story(world):
 
 
 def test_the_access_policy_service_answers_for_a_worker_and_an_approval_reaches_it(case):
-    """Answers are for the user and session of a running call only, and a store that is away is no denial."""
+    """Answers are only for the user and session of a running call, and a store that is down is not a denial."""
     told = case.run(service_story)
     assert told["before"][0] == "FilesystemDenied"
     assert told["asked"] == "pending"
@@ -245,7 +245,7 @@ def copying_story(world):
 
 
 def test_a_subject_replaces_the_standard_output_of_its_worker_and_puts_it_back(case):
-    """As pytest does it to capture what is written."""
+    """As pytest does it to capture output."""
     assert case.run(copying_story) == ["captured", "before\nkept after\n"]
 
 
@@ -399,7 +399,7 @@ def reaching_story(world):
 
 
 def test_guarded_code_reaches_neither_the_descriptors_nor_the_objects_of_the_channel(case):
-    """Its sockets are the host's; what is listed of modules, threads, frames and the loop does not lead to them."""
+    """Its sockets belong to the host; lists of modules, threads, frames and the loop do not expose them."""
     told = case.run(reaching_story)
     assert len(told["sockets"]) >= 2
     for number in told["sockets"]:
@@ -477,7 +477,7 @@ def environments_story(world):
 
 
 def test_two_workers_have_two_versions_of_a_library_and_start_up_files_run_inside_the_guard(case):
-    """An environment's packages, but its own interpreter and start-up code never run before there is a guard."""
+    """An environment's packages are used, but its interpreter and start-up code never run before the guard."""
     told = case.run(environments_story)
     base = case.base / "environments"
     assert told["versions"] == [
@@ -545,7 +545,7 @@ def witness_story(world):
 
 
 def test_the_host_believes_no_worker_that_it_is_another_or_asks_for_another(case):
-    """Subjects, users, sessions and chains are those of calls in flight, what is declared inside takes away only."""
+    """Subjects, users, sessions and chains must be those of pending calls; inner declarations can only narrow."""
     told = case.run(witness_story)
     assert told["own"] == [["module:demo"], "uma", "s1"]
     assert told["nobody"] == [["module:demo"], None, None]
@@ -589,7 +589,7 @@ def chain_story(world):
 
 
 def test_a_call_that_continues_a_chain_has_it_in_denials_and_questions(case):
-    """The subject that acts is the worker's own all the same."""
+    """The acting subject is still the worker's own."""
     told = case.run(chain_story)
     assert told["chain"] == ["task:demo.nightly", "module:demo"]
     assert told["subject"] == "demo"

@@ -1,4 +1,4 @@
-"""A worker that ends, hangs, floods or talks nonsense: one clear error for who called, and the next call works."""
+"""A worker that ends, hangs, floods or sends garbage: one clear error for the caller, and the next call works."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def killed_story(world):
 
 
 def test_a_worker_that_is_killed_fails_the_calls_in_it_and_is_started_again(case):
-    """Errors name the signal and what the worker last wrote to its standard error: for native code, where it was."""
+    """Errors name the signal and the last output on standard error: for native code, its location."""
     told = case.run(killed_story)
     assert told["errors"] == [told["errors"][0]] * 3
     assert told["codes"] == ["worker_crashed"]
@@ -161,7 +161,7 @@ async def stuck():
 
 def hanging_story(world):
     plain, _ = make_worker(world, BAD)
-    later, _ = make_worker(world, ASYNC_BAD, name="later", grace=30.0)  # what ends by itself has time for it
+    later, _ = make_worker(world, ASYNC_BAD, name="later", grace=30.0)  # time for calls to end by themselves
     hasty, _ = make_worker(world, ASYNC_BAD, name="later")
 
     async def late(worker, name):
@@ -173,7 +173,7 @@ def hanging_story(world):
         return {"said": said, "took": took, "after": after, "started again": worker.starts - starts}
 
     async def innocent():
-        """Make a call beside one that hangs, and one while it is not known how that ends."""
+        """Make a call beside one that hangs, and one before the outcome of that is known."""
         await plain.start()
         hangs = asyncio.create_task(verdict(plain.call("method", "spin", timeout=0.4)))
         beside = asyncio.create_task(verdict(plain.call("method", "sleep")))
@@ -182,7 +182,7 @@ def hanging_story(world):
         return [(await hangs)[0], await beside, await comes]
 
     async def stream():
-        for seconds in (0.4, 4, 20):  # longer where it had no time to say anything
+        for seconds in (0.4, 4, 20):  # longer if it had no time to print anything
             got = []
             try:
                 async for item in later.stream("method", "stuck", timeout=seconds):
@@ -206,7 +206,7 @@ def hanging_story(world):
 
 
 def test_a_call_that_takes_too_long_is_cancelled_and_if_need_be_its_process_ended(case):
-    """A coroutine ends when it is cancelled; a loop does not, and neither does a coroutine that ignores it."""
+    """A coroutine ends when it is canceled; a loop does not, and neither does a coroutine that ignores it."""
     told = case.run(hanging_story)
     for kind, label in (("plain", "demo"), ("later", "later"), ("stubborn", "later"), ("spin", "later")):
         error, text = told[kind]["said"]
@@ -219,7 +219,7 @@ def test_a_call_that_takes_too_long_is_cancelled_and_if_need_be_its_process_ende
     assert told["later"]["started again"] == 0
     for kind in ("plain", "stubborn", "spin"):
         assert told[kind]["started again"] == 1
-        assert told[kind]["took"] > 0.6  # the time limit, and the grace after it
+        assert told[kind]["took"] > 0.6  # the timeout, and the grace period after it
     assert told["stream"] == [[1], "WorkerTimeout", True]
     kind, text = told["cancelled"]
     assert (kind, text.partition(":")[0]) == ("ExtensionFailed", "CancelledError")
@@ -306,13 +306,13 @@ FLOOD = 2_000_000
 
 
 def test_a_flood_of_output_is_cut_and_holds_nobody_up(case):
-    """The bytes that are left out are counted and told, and the host's loop goes on meanwhile."""
+    """Dropped bytes are counted and reported, and the host's loop continues meanwhile."""
     told = case.run(flood_story)
     assert (told["small"], told["whole"], told["flood"]) == ("written", 100, "written")
     assert told["kept"] < FLOOD / 2
     written = sum((size // 101 + 1) * 101 for size in (1000, FLOOD))
     assert told["kept"] + sum(size for _, size in told["left out"]) == written
-    assert all(after - before > 1 for (before, _), (after, _) in pairwise(told["left out"]))  # told once for a flood
+    assert all(after - before > 1 for (before, _), (after, _) in pairwise(told["left out"]))  # reported once per flood
     assert told["turns"] > 10  # one, if the loop waited for the writer
 
 
@@ -349,7 +349,7 @@ def starts_story(world):
 
 
 def test_a_worker_that_cannot_start_says_why_and_is_left_alone_for_a_while_after_three_times(case):
-    """Errors of its import are told as in process, and an import that never finishes is ended."""
+    """Errors of its import are reported as in process, and an import that never finishes is stopped."""
     told = case.run(starts_story)
     assert told["raising"] == ["ExtensionFailed", "ImportError: today"]
     kind, text = told["syntax"]
@@ -398,7 +398,7 @@ def test_a_worker_ends_with_its_host_also_in_the_middle_of_a_call(case):
 
 
 def nonsense_story(world):
-    """A process that is no worker of ours, but whatever a subject could make of one."""
+    """Run processes that are not workers, but anything that a subject could make of one."""
     import socket
     import struct
 
@@ -467,7 +467,7 @@ def nonsense_story(world):
     }
 
     class Pretender:
-        """A starter whose process only waits, while a thread of the test speaks for it."""
+        """A starter whose process only waits, while a thread of the test sends messages for it."""
 
         def __init__(self, says):
             self.says = says
@@ -505,7 +505,7 @@ def nonsense_story(world):
 
 
 def test_nonsense_from_a_worker_ends_it_with_one_error(case):
-    """The host believes nothing of what comes over its sockets, and does not wait for more."""
+    """The host trusts no message on its sockets, and does not wait for more."""
     told = case.run(nonsense_story)
     assert {name: told[name][0] for name in told} == dict.fromkeys(told, "WorkerFailed")  # waiting would be a timeout
     assert [asked for _, _, asked in told.values()] == [0] * len(told)

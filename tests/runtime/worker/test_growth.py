@@ -39,11 +39,11 @@ def blocks():
 """
 LATER = BUSY.replace("def add", "async def add")
 CALLS = 1024
-"""As many as a worker keeps guards for users: after so many others it keeps as many as before."""
+"""As many as a worker caches guards for users, so that the cache is full."""
 
 
 def usage(pid):
-    """Return the bytes of the resident pages, and the number of descriptors, of a process."""
+    """Return the resident bytes, and the number of descriptors, of a process."""
     with open(f"/proc/{pid}/statm") as file:
         resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return resident, len(os.listdir(f"/proc/{pid}/fd"))
@@ -90,12 +90,12 @@ def busy_story(world):
 
 @rows(("source", "name"), [(BUSY, "plain"), (LATER, "later")])
 def test_many_calls_do_not_grow_anything(case, source, name):
-    """Objects, memory and descriptors stay as many, with each call for another user, and questions and streams."""
+    """Objects, memory and descriptors stay constant, with another user, questions and streams in each call."""
     told = case.run(busy_story, source, name)
     for before, after in zip(told["before"], told["after"], strict=True):
         memory, descriptors, blocks = (now - then for now, then in zip(after, before, strict=True))
         assert memory < 3_000_000, told
         assert descriptors == 0, told
-        assert blocks < CALLS / 2, told  # one object of each call would be all of them; caches fill by about 200
+        assert blocks < CALLS / 2, told  # one object per call would be all of them; caches fill by about 200
     assert (told["starts"], told["in flight"]) == (1, 0)
     assert told["left"] <= told["before"][1][1] - 4

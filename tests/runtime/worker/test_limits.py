@@ -1,4 +1,4 @@
-"""Limits of what a worker may send: frames at every limit, their cost, and floods that other workers do not notice."""
+"""Limits of a worker's messages: frames at every limit, their cost, and floods that do not affect other workers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VALUES, DEPTH, BITS = 1_100_000, 72, 1024
 
 
 def frame(text, raw=b"", blobs=0):
-    """Return a frame of a text that need be none."""
+    """Return a frame of a text, which may be invalid."""
     return HEAD(len(text), len(raw), blobs) + text + raw
 
 
@@ -34,7 +34,7 @@ def read_all(data, **more):
 
 
 def said(data, **more):
-    """Return how many messages some bytes are, or the name of what was raised."""
+    """Return the number of messages in some bytes, or the name of the error."""
     try:
         return len(read_all(data, **more))
     except BaseException as error:
@@ -148,7 +148,7 @@ def limits(world):
 
 
 def test_frames_at_every_limit_are_read_or_refused_as_frames(case):
-    """Below, at and above each limit; cut off, doubled, of other types: one kind of error, and no other end."""
+    """Below, at and above each limit; cut off, doubled, of other types: always the same kind of error."""
     told = case.run(limits)
     assert {name: found for name, (found, wanted) in told.items() if found != wanted} == {}
 
@@ -189,14 +189,14 @@ def costs(world):
 
 
 def test_a_hostile_frame_costs_no_more_than_a_valid_one_of_its_size(case):
-    """Also one on which a search for the end of a text would begin anew at each quote."""
+    """Also one on which a search for the end of a text would restart at each quote."""
     told = case.run(costs)
     valid = max(told.pop("valid: numbers"), told.pop("valid: escapes"))
     assert {name: cost for name, cost in told.items() if cost > 3 * valid + 0.01} == {}
 
 
 def sharing(world):
-    """Read large frames on a thread; return which part of that time the loop had to wait at most at a stretch."""
+    """Read large frames on a thread; return the largest fraction of that time for which the loop had to wait."""
     frames = {
         "values": frame(b"[" + b"[0]," * 300_000 + b"0]"),
         "numbers": frame(b"[" + (b"1" * 300 + b",") * 100_000 + b"0]"),
@@ -220,7 +220,7 @@ def sharing(world):
 
 
 def test_reading_a_large_frame_lets_other_threads_run(case):
-    """Ten thousands of values, long numbers and long texts do not keep the interpreter from the event loop."""
+    """Tens of thousands of values, long numbers and long texts do not block the event loop."""
     told = case.run(sharing)
     assert {name: found for name, (found, _) in told.items() if found != 1} == {}
     assert {name: part for name, (_, part) in told.items() if part > 0.5} == {}
@@ -264,7 +264,7 @@ class Flooder:
 
 
 async def turns(stop):
-    """Return the most processor time that this thread used between two turns of the loop."""
+    """Return the maximum processor time that this thread used between two turns of the loop."""
     most, last = 0.0, time.thread_time()
     while not stop.is_set():
         await asyncio.sleep(0.001)
@@ -274,7 +274,7 @@ async def turns(stop):
 
 
 def cost_of_values():
-    """Return the processor time that reading and dropping a frame of the flood of values takes."""
+    """Return the processor time of reading and dropping a frame of the flood of values."""
     data, times = frame(b'["door",1,"echo",1,[],[[' + b"[]," * 1_000_000 + b"0]]]"), []
     for _ in range(3):
         begin = time.thread_time()
@@ -286,7 +286,7 @@ def cost_of_values():
 def floods(world):
     from democrai_sandbox.runtime.worker.pool import Worker
 
-    gc.disable()  # a full collection passes over all that is alive, on the thread where it happens to start
+    gc.disable()  # a full collection visits all live objects, on the thread where it happens to start
 
     def flooding(kind):
         host = Host(echo=lambda *args: len(args))
@@ -314,9 +314,9 @@ def floods(world):
 
 
 def test_a_worker_that_floods_is_ended_and_others_are_served(case):
-    """Its caller gets one error that says so; others are served meanwhile, and the loop never stands still for long."""
+    """Its caller gets one specific error; others are served meanwhile, and the loop is never blocked for long."""
     ends, longest, cost, served, starts = case.run(floods)
-    # A host that is too busy to read a flood slows it down, until the call's own time is up.
+    # A host that is too busy to read a flood slows it down, until the call's own timeout.
     assert set(ends.values()) <= {"WorkerFlooded", "CallTimeout"} and "WorkerFlooded" in ends.values()
     assert longest < cost / 2  # of processor time: the loop reads none of these frames itself
     assert served > 20

@@ -1,6 +1,6 @@
-"""What the bodies of these tests work with: a subject in a folder, a host that notes everything, a worker of both.
+"""Helpers of these tests: a subject in a folder, a host that records everything, and a worker of both.
 
-Imported by the child process, which finds it beside the test; nothing of the package is imported before it is needed.
+Imported by the child process, which finds it beside the test; the package is imported only when it is needed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def who():
 
 
 class Host:
-    """Notes what a worker asks and says; services are functions, by name."""
+    """Records the questions and messages of a worker; services are functions, by name."""
 
     def __init__(self, decide=None, **services):
         self.questions, self.written, self.denials, self.views = [], [], [], []
@@ -92,7 +92,7 @@ def who(user="", organization="", session="", role="", level="", task=""):
 
 
 def run(story, *args, seconds=50):
-    """Run a story on a loop; every task and reader it left behind would be found here."""
+    """Run a story on a loop, and detect tasks and readers that it left behind."""
 
     async def bounded():
         async with asyncio.timeout(seconds):
@@ -102,7 +102,7 @@ def run(story, *args, seconds=50):
 
 
 async def verdict(awaitable):
-    """Return the value, or the class and text of what was raised."""
+    """Return the value, or the class and text of the error."""
     try:
         return await awaitable
     except Exception as error:
@@ -110,7 +110,7 @@ async def verdict(awaitable):
 
 
 async def until(condition, seconds=30.0):
-    """Wait until something is so."""
+    """Wait for a condition."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
@@ -119,7 +119,7 @@ async def until(condition, seconds=30.0):
 
 
 def is_alive(pid):
-    """Tell whether a process is there, and no zombie."""
+    """Return whether a process exists and is not a zombie."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0] != "Z"
