@@ -447,7 +447,7 @@ def test_a_database_that_is_away_is_no_denial_to_guarded_code(case):
     assert told["back"] == "pending"
 
 
-# ---- reachable objects ---------------------------------------------------------------------------------------------
+# ---- reachable objects -----------------------------------------------------------------------------------------------
 
 SOUGHT = {
     "AccessNode",

@@ -201,8 +201,7 @@ class Runtime:
         """All extensions, including broken ones with their problems."""
         return (*self.modules.extensions.values(), *self.registry.engines.values(), *self.registry.extractors.values())
 
-    # ---- composition
-    # ---------------------------------------------------------------------------------------------------
+    # ---- composition -------------------------------------------------------------------------------------------------
 
     def _installed(self, kind: ManifestKind, protected: tuple[str, ...]) -> InstalledRuntime:
         return InstalledRuntime(

@@ -88,8 +88,7 @@ class Shadows:
         self._counting = Lock()
         self._behind = False
 
-    # ---- reports
-    # ------------------------------------------------------------------------------------------------------
+    # ---- reports -----------------------------------------------------------------------------------------------------
 
     def saw(self, question: AccessQuestion, allowed: bool) -> None:  # noqa: FBT001 - as the guard calls it
         """Record a check in this process that the candidate decides differently."""
@@ -172,8 +171,7 @@ class Shadows:
             return about
         return _About(about.run_id, about.allowed, "", "", "", ("", ""), "", "")
 
-    # ---- state
-    # --------------------------------------------------------------------------------------------------------
+    # ---- state -------------------------------------------------------------------------------------------------------
 
     def changed(self) -> None:
         """Read the running trials again with the next chore."""

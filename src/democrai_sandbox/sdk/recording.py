@@ -80,8 +80,7 @@ class Recording:
         if text not in self.denied and len(self.denied) < _MOST_DENIED and self._has_room([text]):
             self.denied[text] = denial
 
-    # ---- results
-    # -------------------------------------------------------------------------------------------------------
+    # ---- results -----------------------------------------------------------------------------------------------------
 
     @property
     def accesses(self) -> tuple[Observed, ...]:
@@ -164,8 +163,7 @@ class Recording:
             folders=folders,
         )
 
-    # ---- traces
-    # --------------------------------------------------------------------------------------------------------
+    # ---- traces ------------------------------------------------------------------------------------------------------
 
     def lines(self) -> Iterator[str]:
         """Yield all observations as JSON, one per line."""

@@ -198,8 +198,7 @@ class Extension:
             return self._wait(run).value
         return self._wait(worker.call(kind, name, params, caller=self._identity))
 
-    # ---- accesses
-    # ------------------------------------------------------------------------------------------------------
+    # ---- accesses ----------------------------------------------------------------------------------------------------
 
     @property
     def accesses(self) -> frozenset[Access]:
@@ -241,8 +240,7 @@ class Extension:
         if lines:
             raise AssertionError("\n".join([f"{self.manifest.subject} used other accesses than expected:", *lines]))
 
-    # ---- internals
-    # -----------------------------------------------------------------------------------------------------
+    # ---- internals ---------------------------------------------------------------------------------------------------
 
     def _spec(self) -> WorkerSpec:
         self.data_dir.mkdir()

@@ -1,4 +1,4 @@
-"""One of several nodes that share a store and a stream, each under an egress allowlist of its own.
+"""One of several nodes that share a store and a stream, each under a separate egress allowlist.
 
     python node.py <folder> <database> <redis url>
 

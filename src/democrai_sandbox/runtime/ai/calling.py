@@ -126,7 +126,7 @@ def _told(error: BaseException) -> Outcome:
     return (STOPPED, kind.code, str(error)) if kind is type(error) else describe(error)
 
 
-# ---- results for the caller ----------------------------------------------------------------------------------------
+# ---- results for the caller ------------------------------------------------------------------------------------------
 
 
 def settled(outcome: Outcome) -> Any:

@@ -120,7 +120,7 @@ def _told(value: object) -> str:
     return shown(value)
 
 
-# ---- schemas of modules --------------------------------------------------------------------------------------------
+# ---- schemas of modules ----------------------------------------------------------------------------------------------
 
 
 def check_schema(schema: object, pointer: str = "", depth: int = 0) -> None:

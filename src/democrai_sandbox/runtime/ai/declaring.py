@@ -175,7 +175,7 @@ class _Reading:
             self.problems += error.problems
         return schema
 
-    # ---- options ----------------------------------------------------------------------------------------------------
+    # ---- options -----------------------------------------------------------------------------------------------------
 
     def flag(self, value: Any, pointer: str) -> bool:
         if type(value) is not bool:

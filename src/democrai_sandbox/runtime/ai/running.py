@@ -61,7 +61,7 @@ class AiRuntime:
         self.elsewhere = Elsewhere(self.models)
         """Assets of modules in worker processes."""
 
-    # ---- declaring --------------------------------------------------------------------------------------------------
+    # ---- declaring ---------------------------------------------------------------------------------------------------
 
     def declare(
         self,
@@ -121,7 +121,7 @@ class AiRuntime:
             found.setdefault(model, set()).add(agent)
         return {model: tuple(sorted(agents)) for model, agents in sorted(found.items())}
 
-    # ---- running ----------------------------------------------------------------------------------------------------
+    # ---- running -----------------------------------------------------------------------------------------------------
 
     def entrance(self, view: RawView | None, kind: str, name: str) -> Entrance:
         """Return the entrance of an asset for the calling code: the service behind the SDK's ``run_...``.

@@ -111,8 +111,9 @@ class Rights:
     def may_execute(self, view: RawView | None, real: str, *, name: str, register: bool = False) -> bool:
         """Return whether the caller may start a program: one of the system or interpreter, or one it may execute.
 
-        A program that the caller can write, or a setuid program, needs a rule. A caller with rules for named programs
-        may start only those of the system. ``real`` is resolved; ``name`` is the last part of the path before that.
+        A program that the caller can write, or a setuid program, needs a rule. With rules for named programs, only
+        these programs of the system are permitted. ``real`` is resolved; ``name`` is the last part of the path before
+        that.
         """
         if view is None:
             return True

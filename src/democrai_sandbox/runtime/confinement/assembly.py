@@ -82,8 +82,7 @@ class Confinement:
         if self._confiner is not None:
             self.launcher = ConfinedLauncher(self._confiner, self.approvals, owned=owned, limits_of=self.limits_of)
 
-    # ---- allowlist
-    # -----------------------------------------------------------------------------------------------------
+    # ---- allowlist ---------------------------------------------------------------------------------------------------
 
     def follow(self, store: RuntimeStore, endpoints: Mapping[str, str] | Callable[[], Mapping[str, str]]) -> None:
         """Give the allowlist its sources, and follow their changes; ``endpoints`` are the host's own."""

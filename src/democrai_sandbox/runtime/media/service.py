@@ -79,8 +79,7 @@ class Media:
         self._running: dict[Running, str] = {}
         """Running fetches, with their subjects."""
 
-    # ---- fetch, stream, proxy
-    # ------------------------------------------------------------------------------------------
+    # ---- fetch, stream, proxy ----------------------------------------------------------------------------------------
 
     async def fetch(
         self,
@@ -160,8 +159,7 @@ class Media:
         stream = await self._stream(asker, wish)
         return ProxyAnswer(stream.status, proxied(stream.head), stream)
 
-    # ---- lifecycle
-    # -----------------------------------------------------------------------------------------------------
+    # ---- lifecycle ---------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
         """Answer guarded code on the running loop, which is the host's, without blocking it."""
@@ -184,8 +182,7 @@ class Media:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ---- parts
-    # ---------------------------------------------------------------------------------------------------------
+    # ---- parts -------------------------------------------------------------------------------------------------------
 
     async def _stream(self, asker: Asker, wish: Wish) -> MediaStream:
         running = self._start(asker, wish, await self._place(asker))

@@ -80,8 +80,7 @@ class Link:
         if spec.tells_uses:
             self._handlers["used"] = self._clerk.used
 
-    # ---- lifecycle
-    # -----------------------------------------------------------------------------------------------------
+    # ---- lifecycle ---------------------------------------------------------------------------------------------------
 
     async def start(self, starter: Starter) -> None:
         """Start the process and wait until its code is imported. Raise the error of a failed start or import."""
@@ -264,8 +263,7 @@ class Link:
             self._channel.end("the worker sent a malformed result", WorkerFailed)
             raise WorkerFailed(self._spec.label, "the worker sent a malformed result") from error
 
-    # ---- messages of the worker
-    # ----------------------------------------------------------------------------------------
+    # ---- messages of the worker --------------------------------------------------------------------------------------
 
     def _heard(self, message: Any, size: int, values: int) -> None:
         """Handle a message. A malformed one stops the worker."""

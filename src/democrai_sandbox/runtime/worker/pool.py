@@ -71,8 +71,7 @@ class Worker:
         self.starts = 0
         """Number of processes started so far."""
 
-    # ---- lifecycle
-    # -----------------------------------------------------------------------------------------------------
+    # ---- lifecycle ---------------------------------------------------------------------------------------------------
 
     async def start(self) -> Mapping[tuple[str, str], SurfaceInfo]:
         """Start the process unless it runs, and return the surfaces that its code declares."""
@@ -170,8 +169,7 @@ class Worker:
         longest = self.spec.longest_call
         return seconds if longest is None else min(seconds, longest)
 
-    # ---- starting
-    # ------------------------------------------------------------------------------------------------------
+    # ---- starting ----------------------------------------------------------------------------------------------------
 
     async def _ready(self) -> Link:
         """Return a process that accepts calls."""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .running import Job, Runner
 
 
-# ---- frames below the subject's code -------------------------------------------------------------------------------
+# ---- frames below the subject's code ---------------------------------------------------------------------------------
 
 
 def serve_plainly(take: Door, give: Door) -> None:
@@ -59,7 +59,7 @@ async def _run_task(number: int, take: Door, give: Door) -> None:
     give(number, outcome)
 
 
-# ---- functions behind the doors ------------------------------------------------------------------------------------
+# ---- functions behind the doors --------------------------------------------------------------------------------------
 
 
 def _ours(function: Callable[..., Any]) -> Door:
