@@ -71,7 +71,7 @@ class RuntimeSettings:
 
     mcp_approval: McpApproval = McpApproval.REGISTERED
     mcp_servers: Mapping[str, McpServer] = field(default_factory=dict, repr=False)
-    """Registered MCP servers by name, besides those in the database. A URL may contain a secret."""
+    """Registered MCP servers by name, in addition to those in the database. A URL may contain a secret."""
     configurations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
     """Settings of engines and extractors, by subject such as ``engine:whisper``; they replace stored ones."""
 

@@ -142,7 +142,7 @@ class Recording:
         granted: tuple[AccessRule, ...] = (),
         with_looks: bool = False,
     ) -> Suggestion:
-        """Return the smallest manifest with the same behavior, besides rights that are ``granted`` anyway.
+        """Return the smallest manifest with the same behavior, without rules that are ``granted`` anyway.
 
         Probes by libraries are omitted unless ``with_looks``: the paths then look absent to them.
         """

@@ -1,4 +1,4 @@
-"""Errors of a run, besides denials and invalid arguments."""
+"""Errors of a run, other than denials and invalid arguments."""
 
 from __future__ import annotations
 

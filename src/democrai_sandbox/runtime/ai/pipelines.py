@@ -25,7 +25,7 @@ class Step(NamedTuple):
     called: Called | None
     """Function of the pipeline itself, which runs as the pipeline."""
     reports: bool = False
-    """Whether it is an agent or a pipeline, which report statistics besides their value."""
+    """Whether it is an agent or a pipeline, which report statistics in addition to their value."""
     only: str = ""
     """Name of its only parameter, or of its only required one."""
 

@@ -102,13 +102,13 @@ class Whose(NamedTuple):
     rules: tuple[AccessRule, ...] = ()
     """All its rights: declared and approved."""
     read: tuple[str, ...] = ()
-    """Folders that the runtime lets it read besides, also below protected paths: its code, its environment."""
+    """Additional folders to read, also below protected paths: its code, its environment."""
     write: tuple[str, ...] = ()
-    """Folders that the runtime lets it write besides, also below protected paths: its data."""
+    """Additional folders to write, also below protected paths: its data."""
     readable: tuple[str, ...] = ()
-    """Paths that were checked for reading besides its rules, unless they are protected."""
+    """Additional paths that were checked for reading, unless they are protected."""
     execute: tuple[str, ...] = ()
-    """Programs that were checked for it, besides those of the system."""
+    """Additional programs that were checked for execution."""
     written: tuple[str, ...] = ()
     """Further places where it may have created links: approved for writing, and not among the rules."""
     protected: tuple[str, ...] = ()

@@ -79,7 +79,7 @@ class Wire(httpx2.AsyncClient):
     def take(self, chunk: bytes) -> None:
         """Count received bytes before they are parsed; raise if they exceed a limit.
 
-        Brackets are counted besides bytes, because the three bytes of an empty list need a hundred in memory.
+        Brackets are counted too, because the three bytes of an empty list need a hundred in memory.
         """
         self._left -= len(chunk)
         self._brackets_left -= chunk.count(b"[") + chunk.count(b"{")

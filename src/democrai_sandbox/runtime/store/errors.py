@@ -1,4 +1,4 @@
-"""Errors of the runtime's store, besides an unavailable database."""
+"""Errors of the runtime's store, other than an unavailable database."""
 
 from __future__ import annotations
 

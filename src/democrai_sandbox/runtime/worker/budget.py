@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _BYTES_PER_VALUE = 32
-"""Cost of a value besides its bytes: a small text can decode to many objects."""
+"""Cost of a value in addition to its bytes: a small text can decode to many objects."""
 
 
 class Allowance(NamedTuple):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .interface import Host, Process, Starter, WorkerSpec
 
 _MOST_UNSENT = 1024 * 1024
-"""Maximum bytes waiting for a worker to read them, besides one frame."""
+"""Maximum bytes waiting for a worker to read them, in addition to one frame."""
 _LAST_WORDS = 0.2
 """Seconds that a process gets to exit after it closed its sockets, so that its exit code is known."""
 
