@@ -1,6 +1,6 @@
-"""The access-policy service: turns what is not declared into a decision by an authorised person.
+"""Access service: files requests for undeclared access and applies the decisions of administrators.
 
-The names below are loaded when they are first used: SQLAlchemy alone takes longer than most programs run.
+The names below load on first use, because importing SQLAlchemy takes longer than most programs run.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load the module that a name lives in."""
+    """Import the module that defines a name and return the name's value."""
     if name in _HOMES:
         return getattr(import_module(f".{_HOMES[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,7 @@
-"""Deciding: who may, about what, and what follows. Each act is one transaction of the store."""
+"""Decisions of administrators: authorization, validation and effects.
+
+Each operation is one transaction of the store.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ _LONGEST_LIFETIME = timedelta(days=36525)
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
-    """What somebody says about a request."""
+    """Decision that an administrator makes about a request."""
 
     effect: Effect
     scope: Scope
@@ -65,22 +68,24 @@ _ACTS = MappingProxyType(
         "deny": (Effect.DENIAL, Scope.PERMANENT),
     }
 )
-"""What can be done to many requests at once."""
+"""Acts that can be applied to many requests together."""
 
 
 class Administration(Reading):
-    """Approves, denies and revokes for those who may; what there is to read comes with it."""
+    """Approve, deny and revoke for callers that may decide; reading is inherited."""
 
     # ---- acts --------------------------------------------------------------------------------------------------------
 
-    # Each takes as ``expected`` the version of what was shown, see ``versions``: a change since is a conflict.
+    # Each act takes ``expected``, the version of the state that the caller saw (see ``versions``). A change since then
+    # is a conflict.
 
     def approve_for_session(
         self, request_id: str, *, target: str | None = None, reason: str = "", expected: int | None = None
     ) -> Outcome:
-        """Allow what a request asks for until its session ends.
+        """Approve a request until its session ends.
 
-        Without a session, or when it has ended, nothing is stored: the request stays pending, and the outcome says why.
+        If the request has no session or the session has ended, nothing is stored. The request stays pending and the
+        outcome says why.
         """
         return self._decided(request_id, _Verdict(Effect.APPROVAL, Scope.SESSION, target, reason, expected=expected))
 
@@ -93,14 +98,14 @@ class Administration(Reading):
         lifetime: timedelta | None = None,
         expected: int | None = None,
     ) -> Outcome:
-        """Allow what a request asks for from now on, or for a time; ``target`` may be broader than what was asked."""
+        """Approve a request permanently or for a time. ``target`` may be broader than the requested target."""
         verdict = _Verdict(Effect.APPROVAL, Scope.PERMANENT, target, reason, lifetime, expected)
         return self._decided(request_id, verdict)
 
     def deny_external_access(
         self, request_id: str, *, target: str | None = None, reason: str = "", expected: int | None = None
     ) -> Outcome:
-        """Keep what a request asks for disabled, until somebody revokes that or approves it."""
+        """Deny a request until the denial is revoked or replaced by an approval."""
         return self._decided(request_id, _Verdict(Effect.DENIAL, Scope.PERMANENT, target, reason, expected=expected))
 
     def decide_unasked(
@@ -115,7 +120,7 @@ class Administration(Reading):
         lifetime: timedelta | None = None,
         expected: int | None = None,
     ) -> Outcome:
-        """Approve or deny permanently what nobody has asked for yet."""
+        """Approve or deny permanently an access that has not been requested yet."""
         caller = self._authorised(subject)
         if effect not in tuple(Effect):
             raise InvalidInputError.of(f"unknown effect {effect!r}; one of: approval, denial", pointer="/effect")
@@ -136,7 +141,7 @@ class Administration(Reading):
         return self._store(new)
 
     def revoke(self, decision_id: str, *, reason: str = "") -> Decision:
-        """End a decision: what it allowed or denied is undecided again."""
+        """End a decision. The access is undecided again."""
         self._authorised(None)
         check_id(decision_id, "decision_id")
         with self._surroundings.outside():
@@ -150,9 +155,9 @@ class Administration(Reading):
         return decision
 
     def undo(self, decision_id: str, *, reason: str = "") -> Undone:
-        """Reverse a decision: it ends, what it answered waits again, and what it replaced is in force again.
+        """Reverse a decision: end it, reopen the requests it answered, and restore the decision it replaced.
 
-        Requests whose action has resumed already stay answered; the outcome names them.
+        Requests whose action has already resumed stay answered; the result lists them.
         """
         self._authorised(None)
         about = self.decision(decision_id).access.subject
@@ -173,11 +178,11 @@ class Administration(Reading):
         expected: Mapping[str, int] | None = None,
         bulk: str = "",
     ) -> tuple[tuple[str, Outcome | SandboxError], ...]:
-        """Do one act (``session``, ``permanent`` or ``deny``) to many requests; return what each came to, in order.
+        """Apply one act (``session``, ``permanent`` or ``deny``) to many requests and return their outcomes in order.
 
-        Each is decided by itself: what is wrong with one, or was decided meanwhile, is told and stops no other.
-        ``expected`` are versions by request, of those that were shown. ``bulk`` is a text by which the audit names
-        them together.
+        Each request is decided separately: an error or conflict is returned as its outcome and does not stop the
+        others. ``expected`` maps request ids to the versions that were shown. ``bulk`` is a label that groups the
+        decisions in the audit log.
         """
         self._authorised(None)
         if act not in _ACTS:
@@ -190,9 +195,9 @@ class Administration(Reading):
         return decide_each(request_ids, decide, self.request, expected or {})
 
     def note(self, request_id: str, text: str) -> AuditRecord:
-        """Write something down about a request: a remark, a question to who asked, or their answer to it.
+        """Add a note to a request: a remark, a question to the requester, or the requester's reply.
 
-        The audit keeps it for good, so those who may not decide have a few notes to each request of their own.
+        Notes stay in the audit log forever, so callers that may not decide get a limited number of notes per request.
         """
         request = self.request(request_id)
         caller = self._present()
@@ -212,9 +217,9 @@ class Administration(Reading):
             )
 
     def end_session(self, session_key: str) -> int:
-        """End all approvals of a session; return how many. The host calls this: a session is not ended by a person."""
+        """End all approvals of a session and return their number. Only the host calls this."""
         if self._surroundings.is_guarded():
-            raise ExternalAccessAdminRequired("guarded code does not end sessions")
+            raise ExternalAccessAdminRequired("guarded code cannot end sessions")
         if not session_key:
             raise InvalidInputError.of("the session key is empty", pointer="/session_key")
         ended = self._node.store.end_session(session_key, actor="system", now=self._node.clock())
@@ -222,23 +227,23 @@ class Administration(Reading):
         return ended
 
     def tidy(self, *, pending_lifetime: timedelta) -> None:
-        """End what has expired and give up requests that nobody answered. The host calls this now and then."""
+        """End expired decisions and drop requests that were not answered in time. The host calls this periodically."""
         if self._surroundings.is_guarded():
-            raise ExternalAccessAdminRequired("guarded code does not tidy")
+            raise ExternalAccessAdminRequired("guarded code cannot remove expired decisions")
         if pending_lifetime <= timedelta(0):
-            raise InvalidInputError.of("requests wait for longer than no time", pointer="/pending_lifetime")
+            raise InvalidInputError.of("pending_lifetime must be greater than zero", pointer="/pending_lifetime")
         now = self._node.clock()
         ended = self._node.store.end_expired(now=now)
         while self._node.store.rank_waiting():
-            pass  # some at a time, so that others have their turn in between
+            pass  # in batches, so that other transactions can run in between
         self._node.store.age_out(before=now - pending_lifetime, now=now)
         if ended:
             self._node.announce()
 
     def versions(self, access: AccessTuple, targets: Iterable[str] = ()) -> tuple[int, ...]:
-        """Return the version of the present state, for a decision about each target; for the own one without any.
+        """Return the version of the current state for a decision about each target, or about the access itself.
 
-        A caller that shows a state and decides later gives the version back, as ``expected``.
+        A caller that shows a state and decides later passes the version back as ``expected``.
         """
         self._authorised(None)
         about = [access, *(self._considered(access, target) for target in targets)]
@@ -262,7 +267,7 @@ class Administration(Reading):
         for_session = verdict.scope is Scope.SESSION and request.state is RequestState.PENDING
         if for_session and (not session or request.session_ended):
             what = "the session of this request has ended" if session else "this request was made without a session"
-            return Outcome(None, f"{what}: it can be approved permanently, or denied")
+            return Outcome(None, f"{what}; approve it permanently or deny it")
         return self._answer(request, caller, verdict)
 
     def _answer(self, request: Request, caller: Caller, verdict: _Verdict) -> Outcome:
@@ -271,7 +276,7 @@ class Administration(Reading):
             access = self._about(access, verdict.target)
             if not covers(access, request.access):
                 _check_pattern(access.resource_type, verdict.target)
-                message = f"{access.target} does not cover {request.access.target}, which was asked for"
+                message = f"{access.target} does not cover the requested target {request.access.target}"
                 raise InvalidInputError.of(message, pointer="/target")
         if verdict.effect is Effect.APPROVAL:
             self._check_no_denial(access)
@@ -292,13 +297,13 @@ class Administration(Reading):
         return self._store(new)
 
     def _about(self, access: AccessTuple, target: str) -> AccessTuple:
-        """Return the tuple with another target; its own stays as it is."""
+        """Return the tuple with another target; the original target is not normalized again."""
         if target == access.target:
             return access
         return self._declared(access.subject, access.resource_type, access.operation, target)
 
     def _considered(self, access: AccessTuple, target: str) -> AccessTuple:
-        """Return the tuple with another target; one that cannot be decided about stays as it is."""
+        """Return the tuple with another target, unnormalized if a decision about it is not possible."""
         try:
             return self._about(access, target)
         except (InvalidInputError, UnicodeError):
@@ -307,10 +312,10 @@ class Administration(Reading):
     def _check_notes(self, request_id: str, caller: Caller) -> None:
         theirs = AuditFilter(actions=(AuditAction.NOTED,), actor=caller.user_id, request_id=request_id)
         if len(self._node.store.audit(theirs, Page(limit=_MOST_NOTES)).items) >= _MOST_NOTES:
-            raise DecisionConflict(f"request {request_id} has {_MOST_NOTES} notes of yours already")
+            raise DecisionConflict(f"request {request_id} already has the maximum of {_MOST_NOTES} notes by you")
 
     def _declared(self, subject: Subject, resource_type: str, operation: str, target: str) -> AccessTuple:
-        """Return what somebody decides about. A path is the place where it leads, as it is for every check."""
+        """Return the normalized tuple for a decision. Links in a path are resolved, as they are for every check."""
         kind, act, normal = read_declared(resource_type, operation, target)
         if kind is ResourceType.FILESYSTEM:
             with self._surroundings.outside():
@@ -324,7 +329,7 @@ class Administration(Reading):
         return Outcome(decision)
 
     def _check_no_denial(self, access: AccessTuple) -> None:
-        """Refuse an approval that a broader denial would keep from having any effect."""
+        """Refuse an approval that would have no effect because a broader denial exists."""
         wanted = DecisionFilter(
             effect=Effect.DENIAL,
             subject=access.subject,
@@ -335,10 +340,10 @@ class Administration(Reading):
         for denial in self._all(self._node.store.decisions, wanted):
             over = denial.expires_at is not None and denial.expires_at <= now
             if not over and denial.access != access and covers(denial.access, access):
-                raise DecisionConflict(f"{denial.access.target} is denied (decision {denial.id}): revoke that first")
+                raise DecisionConflict(f"{denial.access.target} is denied (decision {denial.id}); revoke that first")
 
     def _covered(self, access: AccessTuple, session: str, own: str) -> tuple[str, ...]:
-        """Return the pending requests, of one session if need be, that a decision answers besides its own."""
+        """Return the other pending requests, optionally of one session, that a decision answers."""
         wanted = RequestFilter(
             states=(RequestState.PENDING,),
             subject=access.subject,
@@ -354,14 +359,14 @@ class Administration(Reading):
         if lifetime is None:
             return None
         if type(lifetime) is not timedelta or lifetime > _LONGEST_LIFETIME:
-            raise InvalidInputError.of("expected a time of at most a hundred years", pointer="/lifetime")
+            raise InvalidInputError.of("expected a timedelta of at most 100 years", pointer="/lifetime")
         if lifetime <= timedelta(0):
-            raise InvalidInputError.of("an approval cannot expire before it is made", pointer="/lifetime")
+            raise InvalidInputError.of("lifetime must be greater than zero", pointer="/lifetime")
         return self._node.clock() + lifetime
 
 
 def _check_pattern(resource_type: str, target: str) -> None:
-    """Refuse a path that looks like a pattern, which a decision about it would not be."""
+    """Refuse a path that contains pattern characters, because a decision matches paths literally."""
     found = pattern_problem(target, "/target") if resource_type == ResourceType.FILESYSTEM else None
     if found is not None:
         raise InvalidInputError([found])
@@ -371,7 +376,7 @@ def _expected(about: tuple[AccessTuple, ...], version: int | None) -> Expected |
     if version is None:
         return None
     if type(version) is not int or version < 0:
-        raise InvalidInputError.of("expected the version of a state", pointer="/expected")
+        raise InvalidInputError.of("expected a version number (an integer of at least 0)", pointer="/expected")
     return Expected(about, version)
 
 

@@ -1,4 +1,4 @@
-"""The service for code that must not wait: the same calls, each on a thread of its own."""
+"""Asynchronous form of the access service. Each call runs in a thread."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ if TYPE_CHECKING:
 
 
 class AsyncAccess:
-    """Checks and decisions as coroutines. Who asks is the same: the request context goes along to the thread."""
+    """Checks and decisions as coroutines.
+
+    The request context is copied to the thread, so the caller's identity is kept.
+    """
 
     def __init__(self, service: AccessService, administration: Administration) -> None:
-        """Wrap the two halves of the service."""
+        """Wrap the service and the administration."""
         self._service = service
         self._administration = administration
 
@@ -27,19 +30,19 @@ class AsyncAccess:
         return await to_thread(self._service.check_external_access, **wanted)
 
     async def require_external_access(self, **wanted: Any) -> AccessDecision:
-        """Check and keep what to go on with; see ``AccessService.require_external_access``."""
+        """Check, and attach a resume action; see ``AccessService.require_external_access``."""
         return await to_thread(self._service.require_external_access, **wanted)
 
     async def approve_for_session(self, request_id: str, **details: Any) -> Outcome:
-        """Approve until the session ends; see ``Administration``, as for all that follow."""
+        """Approve until the session ends. For this and the following methods see ``Administration``."""
         return await to_thread(self._administration.approve_for_session, request_id, **details)
 
     async def approve_permanently(self, request_id: str, **details: Any) -> Outcome:
-        """Approve from now on."""
+        """Approve permanently."""
         return await to_thread(self._administration.approve_permanently, request_id, **details)
 
     async def deny_external_access(self, request_id: str, **details: Any) -> Outcome:
-        """Deny from now on."""
+        """Deny permanently."""
         return await to_thread(self._administration.deny_external_access, request_id, **details)
 
     async def revoke(self, decision_id: str, *, reason: str = "") -> Decision:
@@ -63,5 +66,5 @@ class AsyncAccess:
         return await to_thread(self._administration.denials, wanted, page)
 
     async def history(self, wanted: AuditFilter | None = None, page: Page | None = None) -> Listing:
-        """List what happened."""
+        """List audit records."""
         return await to_thread(self._administration.history, wanted, page)

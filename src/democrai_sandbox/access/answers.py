@@ -1,4 +1,4 @@
-"""What a check answers, in the words that go with each answer."""
+"""Results of a check, with their messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MESSAGES = (
     (PERMANENT_APPROVAL, "Allowed permanently by an approval."),
     (DENIED, "External resource is disabled."),
 )
-# Not a plain dictionary: guarded code can find this module, and would exchange a no for a yes in it.
+# Read-only: guarded code can import this module and could otherwise replace a denial by an approval.
 ANSWERS = MappingProxyType(
     {
         text: AccessDecision(
@@ -45,7 +45,7 @@ UNREADABLE = AccessDecision(
 
 
 def locked(wanted: Wanted, code: DecisionCode, request_id: str | None) -> AccessDecision:
-    """Return that something is not enabled, and the request that waits for it, if one does."""
+    """Return the result for undecided access, with the id of the pending request if one was filed."""
     message = EXTERNAL_URL_LOCKED if wanted.resource_type is ResourceType.NETWORK else NEEDS_APPROVAL
     if request_id is None:
         return _without_request(code, message)
@@ -54,7 +54,7 @@ def locked(wanted: Wanted, code: DecisionCode, request_id: str | None) -> Access
 
 @lru_cache(maxsize=256)
 def denied(reason: str) -> AccessDecision:
-    """Return a denial with the reason that somebody gave, which is for whoever has to do with it to read."""
+    """Return a denial with the administrator's reason in its message."""
     message = f"{ANSWERS[DENIED].message[:-1]}: {' '.join(reason.split())}"[:LONGEST_MESSAGE]
     return AccessDecision(allowed=False, code=DecisionCode.DENIED, requires_approval=False, message=message)
 

@@ -1,4 +1,4 @@
-"""The service as a whole: store, events, snapshot, checks, administration and resumptions, put together and started."""
+"""Access service with all its parts: store, events, snapshot, checks, administration and resumptions."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AccessSettings:
-    """What a host settles about the service."""
+    """Settings of the access service."""
 
     database: str = field(repr=False)
     """``sqlite:///path`` or ``postgresql://...``."""
     key_file: str
-    """Keys for what requests go on with; made when it is missing."""
+    """File with the keys that encrypt resume contexts; created if it is missing."""
     connections: int = CONNECTIONS
-    """To the database, of this process, at most."""
+    """Maximum number of database connections of this process."""
     stream_type: str = "memory"
     """``network.stream.type``: memory, ipc or redis."""
     stream: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """Further settings of ``network.stream``."""
+    """Other settings of ``network.stream``."""
     poll_seconds: float = 1.0
     pending_lifetime: timedelta = timedelta(days=30)
-    """How long a request waits for somebody to decide."""
+    """Time after which an unanswered request is dropped."""
     tidy_seconds: float = 10.0
     managers: tuple[Subject, ...] = ()
     limits: Limits = field(default_factory=Limits)
@@ -51,7 +51,10 @@ class AccessSettings:
 
 
 class Access:
-    """The parts of the service, which live and end together. A context manager, or ``start`` and ``stop``."""
+    """Parts of the service, started and stopped together.
+
+    Use it as a context manager, or call ``start`` and ``stop``.
+    """
 
     def __init__(
         self,
@@ -59,7 +62,7 @@ class Access:
         surroundings: Surroundings | None = None,
         handlers: Mapping[str, ResumeHandler] | None = None,
     ) -> None:
-        """Open the store and the keys, and refuse what is wrong with them; nothing runs yet."""
+        """Open and validate the store and the key file. Nothing runs until ``start``."""
         around = surroundings or Unguarded()
         self.keys = KeyFile(settings.key_file)
         sealer = Sealer(self.keys.ring)
@@ -70,7 +73,7 @@ class Access:
         self.service = AccessService(self.node, around, seal=sealer.seal, limits=settings.limits)
         self.administration = Administration(self.node, around, managers=settings.managers)
         self.resumes = ResumeRunner(
-            # One that is empty now may know actions later.
+            # Keep the caller's mapping even if it is empty, because actions may be added later.
             self.store,
             sealer,
             {} if handlers is None else handlers,
@@ -83,12 +86,12 @@ class Access:
         self.node.add_chore(self._tidy)
 
     def start(self) -> None:
-        """Load the decisions, follow changes, and go on with what was approved."""
+        """Load the decisions, follow changes, and run the resume actions of approved requests."""
         self.node.start()
         self.resumes.start()
 
     def stop(self) -> None:
-        """Stop everything and let the store go. May be called twice."""
+        """Stop all parts and close the store. May be called twice."""
         self.resumes.stop()
         self.node.stop()
         self.store.close()
@@ -101,7 +104,7 @@ class Access:
         self.stop()
 
     def _tidy(self) -> None:
-        """End what has expired, now and then; every node does, and what one has ended the others leave alone."""
+        """End expired decisions periodically. Every node does this; the store ends each decision once."""
         if monotonic() - self._tidied >= self.settings.tidy_seconds:
             self._tidied = monotonic()
             self.administration.tidy(pending_lifetime=self.settings.pending_lifetime)

@@ -1,30 +1,30 @@
-"""The audit's chain of hashes: made, checked, written out. Pure functions over records.
+"""Hash chain of the audit log: build, verify and export. Pure functions over records.
 
-Each record's hash covers the record and the hash before it, and the store keeps sequence and hash of the last one
-apart from the records. So a record that was changed, removed, put in or moved is found, also at the end. What the chain
-cannot show is a rewrite of everything together, head included, by somebody who owns the database: keep exports, or only
-their last hash, where that person cannot write, and compare.
+Each record's hash covers the record and the previous hash. The store keeps the sequence number and hash of the last
+record separately, so a changed, removed, inserted or moved record is detected, also at the end. An owner of the
+database can still rewrite all records together with the stored head. To detect that, keep exports, or only their last
+hash, where this owner cannot write, and compare.
 
 An export has one JSON object per line:
 
 ``schema``
     ``democrai-sandbox/audit/1``
 ``sequence``
-    1 for the first record, and one more for each that follows
+    1 for the first record, incremented by one for each record
 ``at``
     the time in UTC, ISO 8601 with six digits of the second
 ``action``
-    what happened, see ``AuditAction``
+    the event, see ``AuditAction``
 ``actor``
-    the user who acted, ``subject:<kind>:<name>`` for a request, ``system`` for what happens by itself
+    the user who acted, ``subject:<kind>:<name>`` for a request, ``system`` for automatic events
 ``access``
     null, or an object of ``subject_kind``, ``subject_name``, ``resource_type``, ``operation``, ``target``
 ``request_id``
-    the request that it is about, or empty
+    the request that the record is about, or empty
 ``before``, ``after``
-    objects; what they hold depends on the action
+    objects whose content depends on the action
 ``previous_hash``
-    ``hash`` of the line before, empty in the first
+    ``hash`` of the previous line, empty in the first
 ``hash``
     SHA-256, in hexadecimal, of the object without ``hash``, as JSON with sorted keys, no white space, ASCII only
 """
@@ -55,23 +55,23 @@ _KEYS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """What a check of the chain found."""
+    """Result of a verification of the chain."""
 
     ok: bool
     count: int
-    """How many records were good, from the first one on."""
+    """Number of valid records from the start."""
     first_bad: int | None = None
-    """The sequence number at which the chain breaks."""
+    """Sequence number at which the chain breaks."""
     what: str = ""
 
 
 def record_hash(record: AuditRecord) -> str:
-    """Return the hash that a record must have; its own ``hash`` is not looked at."""
+    """Return the expected hash of a record; its ``hash`` field is ignored."""
     return _hash_of(_line_of(record))
 
 
 def access_dict(access: AccessTuple) -> dict[str, str]:
-    """Return what a decision is about as plain JSON data."""
+    """Return the access of a decision as plain JSON data."""
     return {
         "subject_kind": access.subject.kind.value,
         "subject_name": access.subject.name,
@@ -82,7 +82,7 @@ def access_dict(access: AccessTuple) -> dict[str, str]:
 
 
 def canonical(value: object) -> str:
-    """Return JSON in its one form: sorted keys, no white space, ASCII; refuse what is not JSON."""
+    """Return canonical JSON: sorted keys, no white space, ASCII. Reject values that are not JSON."""
     try:
         return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
@@ -90,26 +90,26 @@ def canonical(value: object) -> str:
 
 
 def verify(records: Iterable[AuditRecord], head: tuple[int, str]) -> AuditReport:
-    """Check the chain from its beginning to ``head``, the sequence and hash that the store holds of the last record."""
+    """Verify the chain from its start to ``head``, the stored sequence number and hash of the last record."""
     return _verify_lines(map(_line_of, records), head)
 
 
 def verify_store(store: Store) -> AuditReport:
-    """Check the whole audit of a store, also while others append to it."""
+    """Verify the whole audit log of a store, also while other processes append to it."""
     head = store.audit_head()
     report = verify(takewhile(lambda record: record.sequence <= head[0], store.audit_rows()), head)
     if not report.ok:
         return report
-    # A record beyond the head is either younger than it, and then so is the head by now, or was put there by hand.
+    # A record after the head is either newer, and then the head has moved too, or it was inserted by hand.
     beyond = next(store.audit_rows(head[0]), None)
     if beyond is None or beyond.sequence <= store.audit_head()[0]:
         return report
-    what = f"record {beyond.sequence} follows the last one that was made, {head[0]}"
+    what = f"record {beyond.sequence} comes after the last recorded one, {head[0]}"
     return AuditReport(ok=False, count=report.count, first_bad=beyond.sequence, what=what)
 
 
 def export(records: Iterable[AuditRecord], stream: TextIO) -> int:
-    """Write the records as lines of JSON; return how many."""
+    """Write the records as JSON lines and return their number."""
     count = 0
     for count, record in enumerate(records, 1):  # noqa: B007 - the last number is the result
         stream.write(canonical(_line_of(record)) + "\n")
@@ -117,7 +117,10 @@ def export(records: Iterable[AuditRecord], stream: TextIO) -> int:
 
 
 def verify_export(lines: Iterable[str], head: tuple[int, str] | None = None) -> AuditReport:
-    """Check an export. Lines missing at its end are found only by ``head``, the sequence and hash of the last one."""
+    """Verify an export.
+
+    Lines missing at its end are detected only with ``head``, the sequence and hash of the last one.
+    """
     return _verify_lines(map(_parsed, lines), head)
 
 
@@ -163,22 +166,22 @@ def _verify_lines(lines: Iterable[dict[str, Any] | None], head: tuple[int, str] 
         what = f"records {count + 1} to {head[0]} are missing at the end"
         return AuditReport(ok=False, count=count, first_bad=count + 1, what=what)
     if head[0] < count:
-        what = f"{count - head[0]} records follow the last one that was made, {head[0]}"
+        what = f"{count - head[0]} records come after the last recorded one, {head[0]}"
         return AuditReport(ok=False, count=head[0], first_bad=head[0] + 1, what=what)
-    return AuditReport(ok=False, count=count - 1, first_bad=count, what="the last record is not the one that was made")
+    return AuditReport(ok=False, count=count - 1, first_bad=count, what="the last record differs from the recorded one")
 
 
 def _problem(line: dict[str, Any] | None, expected: int, previous: str) -> str:
-    """Return what is wrong with a line that should be the ``expected``-th, or nothing."""
+    """Return the problem of the ``expected``-th line, or an empty text."""
     if line is None or line.keys() != _KEYS or line["schema"] != SCHEMA:
         return f"this is not a record of {SCHEMA}"
     sequence = line["sequence"]
     if sequence != expected:
-        return f"record {expected} was expected here, and record {sequence!r} was found: one is missing, added or moved"
+        return f"expected record {expected}, found record {sequence!r}: a record was removed, added or moved"
     if line["previous_hash"] != previous:
-        return "it does not follow the record before it: one was removed, added or replaced"
+        return "its previous_hash does not match the previous record: a record was removed, added or replaced"
     try:
         right = line["hash"] == _hash_of(line)
-    except InvalidInputError:  # a number that JSON does not have, which Python reads all the same
+    except InvalidInputError:  # a number such as NaN, which Python reads although JSON does not have it
         right = False
-    return "" if right else "its content is not what was recorded"
+    return "" if right else "its content does not match its hash"

@@ -1,4 +1,4 @@
-"""Loading very many rows at once."""
+"""Garbage collection while many rows are loaded."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _was_enabled = False
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Keep the cyclic garbage collector still, for a moment and for all threads.
+    """Disable the cyclic garbage collector of the process for a short time.
 
-    It would look through the whole process again and again while a hundred thousand rows come in, none of which is
-    garbage: that takes as long as the rows themselves.
+    While a hundred thousand rows are loaded, the collector would scan the whole process repeatedly and find no garbage,
+    which takes as long as loading the rows.
     """
     global _holders, _was_enabled  # noqa: PLW0603 - the collector is one for the process
     with _lock:

@@ -1,6 +1,7 @@
-"""What an action may be given to go on with: plain JSON data of a limited size.
+"""Encoding of resume contexts: plain JSON data of limited size.
 
-It comes from guarded code, and is looked at outside the guard: nothing of what it could override is ever called.
+A context comes from guarded code and is read outside the guard, so no method that guarded code could override is
+called.
 """
 
 from __future__ import annotations
@@ -13,18 +14,21 @@ from democrai_sandbox.policy import InvalidInputError, pointer_to
 from democrai_sandbox.policy.text import shown
 
 LONGEST_CONTEXT = 64 * 1024
-"""The most bytes that a context may have as JSON."""
+"""Maximum size of a context as JSON, in bytes."""
 DEEPEST_CONTEXT = 64
-"""How many lists and objects may lie inside one another."""
+"""Maximum nesting depth of lists and objects."""
 _POINTER = "/resume_context"
 _LARGEST_INTEGER_BITS = 1024
 _PLAIN = (str, int, float, bool, type(None))
 
 
 def encode_context(context: Any) -> bytes:
-    """Return a context as JSON; raises ``InvalidInputError`` with the place of what is none, or too large."""
+    """Return a context as JSON.
+
+    Raises ``InvalidInputError`` with the position of a value that is not JSON or too large.
+    """
     copied = _Copy().of(context)
-    # Half of a surrogate pair is no UTF-8, but file names of Python have such, and they must come back as they were.
+    # A lone surrogate is not valid UTF-8, but Python file names can contain one, and it must survive the round trip.
     encoded = json.dumps(copied, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
     if len(encoded) > LONGEST_CONTEXT:
         raise InvalidInputError.of(f"{len(encoded)} bytes as JSON; the limit is {LONGEST_CONTEXT}", pointer=_POINTER)
@@ -32,19 +36,22 @@ def encode_context(context: Any) -> bytes:
 
 
 def decode_context(encoded: bytes) -> Any:
-    """Return what ``encode_context`` encoded, exactly as it was."""
+    """Return the original value of an encoded context."""
     return json.loads(encoded.decode("utf-8", "surrogatepass"))
 
 
 class _Copy:
-    """Copies a context that guarded code gave. Only exact types: what a subclass overrides would run in here."""
+    """Copy of a context from guarded code.
+
+    Accepts exact types only, because methods of a subclass would run unguarded.
+    """
 
     def __init__(self) -> None:
         self._left = LONGEST_CONTEXT
         self._path: list[str | int] = []
 
     def of(self, value: Any) -> Any:
-        """Return a copy of plain JSON data, or refuse with the place of what is none."""
+        """Return a copy of plain JSON data, or raise with the position of the invalid value."""
         self._spend(1)
         kind = type(value)
         if kind is dict or kind is list:
@@ -61,14 +68,16 @@ class _Copy:
 
     def _inside(self, value: dict[Any, Any] | list[Any]) -> Any:
         if len(self._path) >= DEEPEST_CONTEXT:
-            raise InvalidInputError.of(f"nested more than {DEEPEST_CONTEXT} deep, or in itself", pointer=_POINTER)
-        # Copied in one step first: another thread may change it meanwhile.
+            raise InvalidInputError.of(
+                f"nested deeper than {DEEPEST_CONTEXT} levels, or contains itself", pointer=_POINTER
+            )
+        # Copy atomically first, because another thread may change the value meanwhile.
         if isinstance(value, list):
             return [self._member(index, item) for index, item in enumerate(value.copy())]
         copied = {}
         for key, item in value.copy().items():
             if type(key) is not str:
-                raise self._refusal(f"{shown(key)} as a key is not JSON")
+                raise self._refusal(f"expected a text as key, got {shown(key)}")
             self._spend(len(key))
             copied[key] = self._member(key, item)
         return copied
@@ -80,7 +89,7 @@ class _Copy:
         return copied
 
     def _spend(self, size: int) -> None:
-        """Stop before a huge context is copied: every value has at least one byte, every character too."""
+        """Stop before a huge context is copied: every value and every character takes at least one byte."""
         self._left -= size
         if self._left < 0:
             raise InvalidInputError.of(f"more than {LONGEST_CONTEXT} bytes as JSON", pointer=_POINTER)

@@ -1,4 +1,4 @@
-"""Whether a decision about one target answers a request for another."""
+"""Match of a decision about one target with a request for another."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def covers(broad: AccessTuple, narrow: AccessTuple) -> bool:
-    """Tell whether a decision about one tuple answers a request for another, by the matching of every check."""
+    """Return whether a decision about ``broad`` answers a request for ``narrow``, matched as in every check."""
     return Covering(broad).covers(narrow)
 
 
 class Covering:
-    """One decision, to be compared with many requests."""
+    """Decision that is compared with many requests."""
 
     def __init__(self, broad: AccessTuple, reader: Reader | None = None) -> None:
-        """Look at the decision once; ``reader`` is shared by those that are compared with the same requests."""
+        """Prepare the decision. Decisions that are compared with the same requests can share a ``reader``."""
         self._broad = broad
         self._snapshot = Snapshot().changed(Changes(1, (_row(broad),)))
         self._reader = reader or Reader()
 
     def covers(self, narrow: AccessTuple) -> bool:
-        """Tell whether the decision answers a request."""
+        """Return whether the decision answers a request."""
         broad = self._broad
         if broad == narrow:
             return True
@@ -46,12 +46,12 @@ class Covering:
         try:
             wanted = self._reader.read(narrow.resource_type, narrow.operation, narrow.target)
         except InvalidInputError:
-            return False  # a pattern is covered by nothing but itself
+            return False  # a pattern is covered only by itself
         return self._snapshot.find(_who(narrow.subject), wanted, "", 0) is not None
 
 
 def answering(decisions: Iterable[Decision], wanted: Wanted, session_key: str, now: datetime) -> Decision | None:
-    """Return the one of some decisions in force that answers a question, by the matching of every check."""
+    """Return the decision in force that answers a question, matched as in every check."""
     known = {decision.id: decision for decision in decisions}
     if not known:
         return None

@@ -1,8 +1,8 @@
-"""What is encrypted at rest: AES-256-GCM with a key of the ring, for one purpose, bound to what it belongs to.
+"""Encryption at rest: AES-256-GCM with a key of the ring, bound to a purpose and an owner.
 
 An encrypted value is ``version (1 byte), length of the key id (1), key id, nonce (12), ciphertext and tag``. Version,
-key id and the identity of its owner are authenticated with it: moved elsewhere, or with any bit changed, it does not
-decrypt. Each purpose derives keys of its own from the ring.
+key id and the owner's identity are authenticated: a value that was moved or changed does not decrypt. Each purpose
+derives a separate key from the ring.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NONCE_BYTES = 12
 
 
 class Unreadable(ValueError):  # noqa: N818 - it says what is wrong
-    """An encrypted value does not decrypt; the text says why, with nothing of the value."""
+    """Encrypted value that cannot be decrypted. The message gives the reason and reveals nothing of the value."""
 
 
 class _Parts(NamedTuple):
@@ -47,7 +47,7 @@ def encrypt(key: Key, plain: bytes, *, purpose: bytes, identity: bytes) -> bytes
 
 
 def decrypt(ring: KeyRing, blob: bytes, *, purpose: bytes, identity: bytes) -> bytes:
-    """Return what was encrypted for this purpose and identity, or raise ``Unreadable``."""
+    """Decrypt a value for this purpose and identity, or raise ``Unreadable``."""
     parts = _split(blob)
     key = ring.find(parts.key_id)
     if key is None:
@@ -55,17 +55,17 @@ def decrypt(ring: KeyRing, blob: bytes, *, purpose: bytes, identity: bytes) -> b
     try:
         return _cipher(key.secret, purpose).decrypt(parts.nonce, parts.body, parts.header + identity)
     except InvalidTag:
-        raise Unreadable("it was changed, or belongs elsewhere") from None
+        raise Unreadable("it was changed, or belongs to another owner") from None
 
 
 def encrypted_with(blob: bytes) -> str:
-    """Return the id of the key that a value says it was encrypted with. Nothing is verified by it."""
+    """Return the id of the encryption key that a value names. The id is not authenticated."""
     return _split(blob).key_id
 
 
 def _split(blob: bytes) -> _Parts:
     if not blob or blob[0] != _VERSION:
-        raise Unreadable("it does not begin with a version that is known here")
+        raise Unreadable("it does not start with a known format version")
     header = bytes(blob[: 2 + blob[1]] if len(blob) > 1 else blob)
     nonce, body = blob[len(header) : len(header) + _NONCE_BYTES], blob[len(header) + _NONCE_BYTES :]
     if not body:
@@ -75,5 +75,5 @@ def _split(blob: bytes) -> _Parts:
 
 @lru_cache(maxsize=32)
 def _cipher(secret: bytes, purpose: bytes) -> AESGCM:
-    """Return the cipher of a key for a purpose alone: other uses of the same ring get other keys."""
+    """Return the cipher of a key for one purpose. Each purpose gets a separate derived key."""
     return AESGCM(HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=purpose).derive(secret))

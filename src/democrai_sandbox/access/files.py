@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, whatever interrupts whoever writes them."""
+"""Atomic file writes: after an interruption, either the complete file exists or the old state."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _LONGEST_FRONT = 100
 
 @contextmanager
 def whole(place: Path, *, mode: int = OWN, replaces: bool = True) -> Iterator[Path]:
-    """Give an empty file beside ``place``, for its owner alone; what was written to it gets that name in the end.
+    """Yield an empty private file next to ``place``, and rename it to ``place`` at the end.
 
-    It is on the disk by then. A file that is there already is replaced, or stays and ``FileExistsError`` is raised. If
-    anything fails, nothing has changed.
+    The content is synced to disk first. An existing file is replaced, or kept and ``FileExistsError`` is raised. After
+    a failure nothing has changed.
     """
     folder = place.absolute().parent
     number, name = mkstemp(dir=folder, prefix=f".{place.name[:_LONGEST_FRONT]}.")
@@ -33,7 +33,7 @@ def whole(place: Path, *, mode: int = OWN, replaces: bool = True) -> Iterator[Pa
         if replaces:
             made.replace(place)
         else:
-            place.hardlink_to(made)  # unlike a rename, a link never replaces what is there
+            place.hardlink_to(made)  # unlike a rename, a link never replaces an existing file
         _sync(folder)
     finally:
         made.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Pending requests as people decide them: one row for all who wait for the same, the riskiest first."""
+"""Pending requests grouped by access, the highest risk first."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ if TYPE_CHECKING:
     from .values import AccessTuple
 
 MOST_USERS = 5
-"""Of a group that are named; the others are counted."""
+"""Number of users of a group that are named; the others are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestGroup:
-    """All pending requests for one tuple, whoever made them."""
+    """All pending requests for one access, of all users and sessions."""
 
     access: AccessTuple
     newest_id: str
-    """The request that was put down last; the group has its place in the queue by it."""
+    """Newest request; it determines the position in the queue."""
     requests: int
-    """One for each user and session that wait."""
+    """Number of requests: one for each waiting user and session."""
     count: int
-    """How often it was asked for, by all of them together."""
+    """Number of times that the access was requested, by all users together."""
     users: tuple[str, ...]
-    """Some of those who wait, who came last first."""
+    """Some of the waiting users, the latest first."""
     user_count: int
     session_count: int
     first_seen: datetime
     last_seen: datetime
     risk: Risk
     risk_reasons: tuple[Reason, ...]
-    """The highest first."""
+    """Highest risk first."""
     chain: tuple[str, ...]
-    """Of the newest request."""
+    """Call chain of the newest request."""

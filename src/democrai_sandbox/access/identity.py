@@ -1,4 +1,4 @@
-"""Who is asking or deciding, as the runtime's request context says; and who may decide."""
+"""Identity of the caller, taken from the runtime's request context, and the right to decide."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from uuid import UUID
 from democrai_sandbox.policy import InvalidInputError
 
 SUPER = "super"
-"""The role, and the access level, that may decide."""
+"""Role or access level that may decide."""
 
 
 class _Fields(NamedTuple):
@@ -21,31 +21,30 @@ class _Fields(NamedTuple):
 
 
 class Caller(_Fields):
-    """The identity of a request that the runtime serves. Empty texts stand for what is not there.
+    """Identity of the caller that the runtime serves. Missing parts are empty texts.
 
-    A tuple, because it is handed out, and nobody who gets it may change it for others. Numbers become texts: an
-    organization with the number 0 is one.
+    The identity is an immutable tuple, because it is shared. Numbers become texts, so that organization 0 is not empty.
     """
 
     __slots__ = ()
 
     def __new__(cls, *fields: object, **named: object) -> Self:
-        """Take texts, numbers and None; refuse what nobody could compare."""
+        """Accept texts, numbers, UUIDs and None; reject other types."""
         given = {**dict(zip(cls._fields, fields, strict=False)), **named}
         return super().__new__(cls, **{name: identity_text(value, name) for name, value in given.items()})
 
     @property
     def may_decide(self) -> bool:
-        """Whether this user may approve and deny: present, not scoped to an organization, and super."""
+        """Whether this user may approve and deny: a known user, not limited to an organization, with the super role."""
         return bool(self.user_id) and not self.organization_id and SUPER in (self.role, self.access_level)
 
 
 def identity_text(value: object, name: str) -> str:
-    """Return part of an identity as a plain text; None is the empty one."""
+    """Return a part of an identity as a plain text; None becomes an empty text."""
     if value is None:
         return ""
     if isinstance(value, str):
         return str.__str__(value) if type(value) is str else "".join(value)
     if type(value) is int or isinstance(value, UUID):
         return str(value)
-    raise InvalidInputError.of(f"expected a text, a number or nothing, got {type(value).__name__}", pointer=f"/{name}")
+    raise InvalidInputError.of(f"expected a text, a number or None, got {type(value).__name__}", pointer=f"/{name}")

@@ -1,17 +1,17 @@
-"""Ids of requests, decisions and resumptions: unique, and in the order in which they were made."""
+"""Ids of requests, decisions and resumptions: unique and sortable by creation time."""
 
 from __future__ import annotations
 
 import os
 import time
 
-_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # without i, l, o and u, which are misread
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # without i, l, o and u, which are easily misread
 _TIME_DIGITS = 10
 _RANDOM_BYTES = 10
 
 
 def new_id() -> str:
-    """Return 26 characters: ten for the time in milliseconds, sixteen at random."""
+    """Return 26 characters: ten for the time in milliseconds, sixteen random ones."""
     return _digits(time.time_ns() // 1_000_000, _TIME_DIGITS) + _digits(int.from_bytes(os.urandom(_RANDOM_BYTES)), 16)
 
 

@@ -1,4 +1,4 @@
-"""What the service asks of its parts, and of the host around it."""
+"""Protocols of the service's parts and of the host."""
 
 from __future__ import annotations
 
@@ -37,91 +37,93 @@ if TYPE_CHECKING:
 
 
 class Store(Lookups, Protocol):
-    """Where requests, decisions, audit and resumptions are kept. Synchronous; safe to use from many threads.
+    """Storage of requests, decisions, the audit log and resumptions. Synchronous and thread-safe.
 
-    Every method that changes something is one transaction with its audit record in it: either all of it happened, or
-    nothing. When the database cannot be reached it raises ``StoreUnavailable``; it never answers from memory.
-    Times are aware and in UTC.
+    Every method that changes something is one transaction that includes its audit record. When the database cannot be
+    reached, methods raise ``StoreUnavailable``; they never answer from memory. Times are aware and in UTC.
     """
 
     def check_schema(self) -> str:
-        """Return the schema's version if this code can work with it; else raise ``SchemaOutdated`` with what to do."""
+        """Return the schema version if this code supports it; else raise ``SchemaOutdated`` with the next step."""
         ...
 
     def close(self) -> None:
-        """Let all connections go."""
+        """Close all connections."""
         ...
 
-    # ---- what nodes read
+    # ---- reads of nodes
 
     def generation(self) -> int:
-        """Return the number of the last change to the decisions; 0 when there was none."""
+        """Return the number of the last change to the decisions; 0 before the first change."""
         ...
 
     def changes(self, since: int) -> Changes:
-        """Return the decisions that changed after a generation, ended ones included; since 0 only those in force."""
+        """Return the decisions that changed after a generation, including ended ones; since 0 only those in force."""
         ...
 
     # ---- acts
 
     def register(self, request: NewRequest, *, now: datetime, most_pending: int = 0) -> Registered:
-        """Add a pending request, or count it where the same tuple and origin (user, session) is pending already.
+        """Store a pending request, or count it if the same access and origin (user, session) is already pending.
 
-        No more than ``most_pending`` wait for one subject and user at a time; 0 sets no limit.
+        At most ``most_pending`` requests are pending per subject and user; 0 means no limit.
         """
         ...
 
     def count_again(self, request_id: str, times: int, *, now: datetime) -> bool:
-        """Add to the count of a pending request; False when it is not pending any more."""
+        """Add to the count of a pending request; return False if it is not pending anymore."""
         ...
 
     def attach_resume(self, request: NewRequest, *, now: datetime) -> bool:
-        """Give the pending request of this id the resume action of this one; False when it has one, or is decided.
+        """Attach the resume action of ``request`` to the pending request with its id.
 
-        False also when the user, the organization or the session of its origin is another.
+        Returns False if that request already has an action, is decided, or has another user, organization or session.
         """
         ...
 
     def decide(self, decision: NewDecision, *, now: datetime) -> Decision:
-        """Record an approval or a denial, and end what contradicts it or is the same; answer its request.
+        """Store an approval or denial, end the decisions it contradicts or repeats, and answer its request.
 
-        Raises ``RequestUnknown``, or ``DecisionConflict`` when the request was decided meanwhile. A request with a
-        resume action that is approved gets its resumption in the same transaction.
+        Raises ``RequestUnknown``, or ``DecisionConflict`` if the request was decided meanwhile. The approval of a
+        request with a resume action creates its resumption in the same transaction.
         """
         ...
 
     def revoke(self, decision_id: str, *, actor: str, reason: str, now: datetime) -> Decision:
-        """End a decision; raises ``DecisionUnknown``, or ``DecisionConflict`` when it has ended already."""
+        """End a decision; raises ``DecisionUnknown``, or ``DecisionConflict`` if it has already ended."""
         ...
 
     def undo(self, decision_id: str, *, actor: str, reason: str, now: datetime) -> Undone:
-        """End a decision, have the requests that it answered wait again, and restore the decisions that it replaced.
+        """End a decision, reopen the requests it answered, and restore the decisions it replaced.
 
-        Raises ``DecisionUnknown``, or ``DecisionConflict`` when it has ended, or a newer one stands in the way.
+        Raises ``DecisionUnknown``, or ``DecisionConflict`` if it has ended or a newer decision prevents it.
         """
         ...
 
     def end_session(self, session_key: str, *, actor: str, now: datetime) -> int:
-        """End the approvals of a session, mark its pending requests; return how many approvals ended.
+        """End the approvals of a session, mark its pending requests, and return the number of ended approvals.
 
-        That it has ended is kept: what it asks for later is marked too, and nothing is approved for it any more.
+        The end of the session is stored: its later requests are marked too and cannot be approved for the session.
         """
         ...
 
     def end_expired(self, *, now: datetime) -> int:
-        """End the decisions whose time is over; return how many."""
+        """End expired decisions and return their number."""
         ...
 
     def rank_waiting(self) -> int:
-        """Assess pending requests that a node of an earlier version stored; return how many they were."""
+        """Assess pending requests that an earlier version stored without a risk; return their number."""
         ...
 
     def age_out(self, *, before: datetime, now: datetime) -> int:
-        """Give up pending requests that were last seen before a time; return how many. Nothing is decided by it."""
+        """Drop pending requests that were last seen before a time and return their number. No decision is made."""
         ...
 
     def note_use(self, uses: Mapping[str, datetime]) -> None:
-        """Remember when decisions, by id, were last used. No audit record, no new generation."""
+        """Store when decisions, by id, were last used.
+
+        This writes no audit record and does not change the generation.
+        """
         ...
 
     # ---- lists
@@ -131,7 +133,7 @@ class Store(Lookups, Protocol):
         ...
 
     def requests(self, wanted: RequestFilter, page: Page) -> Listing:
-        """List requests, those seen last first."""
+        """List requests, the most recently seen first."""
         ...
 
     def decision(self, decision_id: str) -> Decision:
@@ -139,7 +141,7 @@ class Store(Lookups, Protocol):
         ...
 
     def aftermath(self, decision_id: str) -> Aftermath:
-        """Return what a decision did when it was made; raises ``DecisionUnknown``."""
+        """Return the effects of a decision at the time it was made; raises ``DecisionUnknown``."""
         ...
 
     def decisions(self, wanted: DecisionFilter, page: Page) -> Listing:
@@ -159,7 +161,7 @@ class Store(Lookups, Protocol):
         before: Mapping[str, Any] | None = None,
         after: Mapping[str, Any] | None = None,
     ) -> AuditRecord:
-        """Append a record by itself: for what happens without a change to requests and decisions."""
+        """Append an audit record for an event that does not change requests or decisions."""
         ...
 
     def audit(self, wanted: AuditFilter, page: Page) -> Listing:
@@ -167,11 +169,11 @@ class Store(Lookups, Protocol):
         ...
 
     def audit_rows(self, after: int = 0) -> Iterator[AuditRecord]:
-        """Yield all records after a sequence number in their order, without holding them all."""
+        """Yield all records after a sequence number in order, without loading them all."""
         ...
 
     def audit_head(self) -> tuple[int, str]:
-        """Return sequence and hash that the last record must have; (0, "") when there is none."""
+        """Return the sequence and hash that the last record must have; (0, "") for an empty audit log."""
         ...
 
     # ---- resumptions
@@ -181,25 +183,28 @@ class Store(Lookups, Protocol):
         ...
 
     def replace_contexts(self, reseal: Callable[[Request, bytes], bytes | None]) -> int:
-        """Exchange the encrypted contexts for which ``reseal`` gives another; return how many. For new keys."""
+        """Replace the encrypted contexts for which ``reseal`` returns a new value; return their number.
+
+        For key rotation.
+        """
         ...
 
     def settle(self) -> None:
-        """Return when every context that was sealed with a key of before is stored: ``replace_contexts`` sees it."""
+        """Wait until contexts sealed with earlier keys are stored, so that ``replace_contexts`` sees them."""
         ...
 
     def claim_resume(self, *, node: str, lease_until: datetime, now: datetime) -> Resume | None:
-        """Take the next resumption that is due, or whose lease has run out; its attempts are counted with it.
+        """Claim the next resumption that is due or whose lease has expired, and count the attempt.
 
-        Those whose approval has ended meanwhile are not given out: they have failed then, for good.
+        Resumptions whose approval has ended meanwhile fail permanently and are not returned.
         """
         ...
 
     def finish_resume(self, resume: Resume, *, node: str, error: str, retry_at: datetime | None, now: datetime) -> bool:
-        """Say how an attempt ended: no error is success, an error without a time for the next attempt is the end.
+        """Store the result of an attempt: no error means success, an error without ``retry_at`` means final failure.
 
-        After a success the context is removed.
-        False, and nothing is written, when this node's lease was given to another or the resumption is finished.
+        After a success the context is removed. Returns False and writes nothing if another node holds the lease or the
+        resumption is finished.
         """
         ...
 
@@ -209,34 +214,34 @@ class Store(Lookups, Protocol):
 
 
 class Bus(Protocol):
-    """Tells other nodes that something changed. What it carries grants nothing: it only makes nodes look.
+    """Notification of other nodes about changes. Events grant nothing; they only make nodes read the store.
 
-    Losing events is allowed, as long as the receiver is told that it may have lost some.
+    Events may be lost if the receiver learns that some may be missing.
     """
 
     node: str
-    """Unique by construction."""
+    """Unique id of this node."""
 
     def publish(self, generation: int) -> None:
-        """Tell the others. Does not wait for them, and does not raise when they cannot be reached."""
+        """Notify the other nodes. Does not wait, and does not raise if they cannot be reached."""
         ...
 
     def start(self, heard: Callable[[int | None], None]) -> None:
-        """Begin to listen. ``heard`` gets the generation that another node told of; None for a gap."""
+        """Start listening. ``heard`` gets the generation that another node announced, or None after a gap."""
         ...
 
     def stop(self) -> None:
-        """Stop listening and let everything go. May be called twice."""
+        """Stop listening and release all resources. May be called twice."""
         ...
 
     @property
     def connected(self) -> bool:
-        """Whether events get through now, as far as is known here."""
+        """Whether events are delivered at the moment, as far as this node knows."""
         ...
 
 
 class GuardState(Protocol):
-    """What is in force where the service is asked; the guard's view fits it."""
+    """State of the guard around the calling code; the guard's view implements it."""
 
     @property
     def subject(self) -> str: ...
@@ -253,7 +258,7 @@ class GuardState(Protocol):
 
 
 class Question(Protocol):
-    """What the guard asks when a policy does not allow something."""
+    """Access question of the guard when a policy does not allow an access."""
 
     @property
     def subject(self) -> str: ...
@@ -282,22 +287,22 @@ class Question(Protocol):
 
 
 class Surroundings(Protocol):
-    """The host: who is asking, under which guard, and how to leave it for the service's own work."""
+    """Host around the service: the caller, its guard, and a way to leave the guard for the service's work."""
 
     def caller(self) -> Caller | None:
-        """Return the identity of the request that is being served; None outside any."""
+        """Return the identity of the HTTP request or call that is being served, or None."""
         ...
 
     def is_guarded(self) -> bool:
-        """Return whether something guards the calling code; asked before every check."""
+        """Return whether a guard applies to the calling code; called before every check."""
         ...
 
     def place_of(self, path: str) -> str:
-        """Return where an absolute path leads, all links followed; asked for code of the host only."""
+        """Return an absolute path with all links resolved; called for unguarded code only."""
         ...
 
     def guard(self) -> GuardState | None:
-        """Return what guards the calling code; None for code of the host."""
+        """Return the guard of the calling code; None for host code."""
         ...
 
     def ask(
@@ -310,20 +315,20 @@ class Surroundings(Protocol):
         resume_action: str,
         resume_context: str | None,
     ) -> AccessDecision:
-        """Ask for guarded code through its guard: the allowlist first, then ``decide`` of the service, outside it.
+        """Ask on behalf of guarded code through its guard: first the policy, then ``decide`` of the service, unguarded.
 
-        So who asks comes from the guard's own state, whatever the code that calls has done to ours.
+        The identity comes from the guard's state, which the calling code cannot change.
         """
         ...
 
     def outside(self) -> AbstractContextManager[Any]:
-        """Return a context in which the service's own files and connections are not the caller's."""
+        """Return a context in which the service's files and connections are not checked against the caller's policy."""
         ...
 
 
 class ResumeHandler(Protocol):
-    """Goes on with what was stopped. Runs outside any guard and as the original requester, which it enters itself."""
+    """Handler that resumes an approved action. It runs unguarded and must enter the original requester's identity."""
 
     def __call__(self, context: Any, *, origin: Origin, subject: Subject, request_id: str) -> object:
-        """Do it. ``request_id`` is the same in every attempt: what must not happen twice is kept by it."""
+        """Run the action. ``request_id`` is the same in every attempt; use it to prevent duplicate effects."""
         ...

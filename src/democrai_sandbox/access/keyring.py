@@ -1,6 +1,6 @@
-"""The keys that resume contexts are encrypted with: an ordered ring, kept in a file that only its owner can read.
+"""Keys for resume contexts: an ordered ring in a file that only its owner can read.
 
-The first key encrypts, all of them decrypt. Every node over one database needs the same file.
+The first key encrypts, all keys decrypt. Every node of one database needs the same file.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class KeyRing:
-    """Keys in their order: the first encrypts, all decrypt. Never empty."""
+    """Ordered, non-empty keys: the first encrypts, all decrypt."""
 
     keys: tuple[Key, ...]
 
     def __post_init__(self) -> None:
-        """Refuse a ring that cannot encrypt, or in which an id means two keys."""
+        """Reject an empty ring and duplicate ids."""
         if not self.keys:
             raise InvalidInputError.of("a key ring needs at least one key", pointer="/keys")
         if len({key.id for key in self.keys}) < len(self.keys):
@@ -48,9 +48,9 @@ class KeyRing:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> KeyRing:
-        """Read the ring from a file; where there is none, make one with a random key.
+        """Read the ring from a file; if the file is missing, create it with a random key.
 
-        Of several processes that find none at the same time one makes it, and the others read that.
+        If several processes find it missing at the same time, one creates it and the others read it.
         """
         place = Path(path)
         try:
@@ -61,7 +61,7 @@ class KeyRing:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> KeyRing:
-        """Read the ring from a file that is there."""
+        """Read the ring from an existing file."""
         return _read(Path(path))
 
     @property
@@ -70,26 +70,26 @@ class KeyRing:
         return self.keys[0]
 
     def find(self, key_id: str) -> Key | None:
-        """Return the key of this id."""
+        """Return the key with this id."""
         return next((key for key in self.keys if key.id == key_id), None)
 
 
 class KeyFile:
-    """The ring of a file, read again when the file was exchanged: a rotation elsewhere needs no restart here.
+    """Key ring of a file, read again when the file changes, so that a rotation needs no restart.
 
-    A file that cannot be read any more is logged, and the ring that was read last stays.
+    If the file becomes unreadable, this is logged and the last ring stays in use.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Read the file now, so that a bad one is known at start."""
+        """Read the file now, so that an invalid one is reported at start."""
         self._path = Path(path)
         self._lock = threading.Lock()
         self._ring = KeyRing.open(self._path)
-        # None until the next call: a rotation between reading and looking must not be taken for read.
+        # None until the next call: a rotation between reading the file and its version must not be missed.
         self._version: tuple[int, ...] | None = None
 
     def ring(self) -> KeyRing:
-        """Return the present keys."""
+        """Return the current keys."""
         with self._lock:
             version = _version(self._path)
             if version != self._version:
@@ -101,11 +101,11 @@ class KeyFile:
         try:
             self._ring = _read(self._path)
         except (OSError, InvalidInputError) as error:
-            _log.warning("the key file %s cannot be read, the keys read before stay in use: %s", self._path, error)
+            _log.warning("cannot read the key file %s; the previously read keys stay in use: %s", self._path, error)
 
 
 def rotate(path: str | os.PathLike[str]) -> KeyRing:
-    """Put a new random key first: it encrypts from now on, and the others go on decrypting."""
+    """Add a new random key at the front: it encrypts from now on, and the others keep decrypting."""
     place = Path(path)
     with _locked(place) as text:
         _parse(text, place)
@@ -113,7 +113,10 @@ def rotate(path: str | os.PathLike[str]) -> KeyRing:
 
 
 def introduce(path: str | os.PathLike[str]) -> KeyRing:
-    """Put a new random key last: it encrypts nothing yet, so that every node can have it before one uses it."""
+    """Add a new random key at the end.
+
+    It does not encrypt yet, so that every node can receive it before one uses it.
+    """
     place = Path(path)
     with _locked(place) as text:
         _parse(text, place)
@@ -121,7 +124,7 @@ def introduce(path: str | os.PathLike[str]) -> KeyRing:
 
 
 def promote(path: str | os.PathLike[str], key_id: str) -> KeyRing:
-    """Put a key of the ring first: it encrypts from now on, and the others go on decrypting."""
+    """Move a key of the ring to the front: it encrypts from now on, and the others keep decrypting."""
     place = Path(path)
     with _locked(place) as text:
         key = _known(_parse(text, place), key_id)
@@ -129,12 +132,12 @@ def promote(path: str | os.PathLike[str], key_id: str) -> KeyRing:
 
 
 def retire(path: str | os.PathLike[str], key_id: str) -> KeyRing:
-    """Take a key out, for good: what only it decrypts is lost. The key that encrypts cannot be retired."""
+    """Remove a key permanently: data that only it decrypts is lost. The key that encrypts cannot be retired."""
     place = Path(path)
     with _locked(place) as text:
         ring = _parse(text, place)
         if _known(ring, key_id) == ring.first:
-            raise InvalidInputError.of(f"{key_id} is the key that encrypts: rotate first", pointer="/key_id")
+            raise InvalidInputError.of(f"{key_id} is the encryption key; rotate the keys first", pointer="/key_id")
         return _write(place, without(text, key_id))
 
 
@@ -156,9 +159,9 @@ def _read(place: Path) -> KeyRing:
 
 @contextmanager
 def _opened(place: Path) -> Iterator[int]:
-    """Open the file for reading, if it is a plain file of this user that nobody else can reach."""
+    """Open the file for reading if it is a regular file of this user that other users cannot access."""
     try:
-        # Not blocking, for the case that it is a pipe: that is refused below, not waited for.
+        # Non-blocking, so that a named pipe is rejected below instead of waited for.
         descriptor = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         if error.errno != errno.ELOOP:
@@ -167,12 +170,12 @@ def _opened(place: Path) -> Iterator[int]:
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            raise InvalidInputError.of(f"{place}: not a plain file")
+            raise InvalidInputError.of(f"{place}: not a regular file")
         if found.st_uid != os.geteuid():
             raise InvalidInputError.of(f"{place}: belongs to user {found.st_uid}, expected {os.geteuid()}")
         if found.st_mode & _OTHERS:
             mode = stat.S_IMODE(found.st_mode)
-            raise InvalidInputError.of(f"{place}: others may use it (mode {mode:04o}); expected 0600")
+            raise InvalidInputError.of(f"{place}: other users can access it (mode {mode:04o}); set mode 0600")
         yield descriptor
     finally:
         os.close(descriptor)
@@ -187,29 +190,29 @@ def _text(place: Path, descriptor: int) -> str:
         return data.decode("ascii")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise InvalidInputError.of(f"{place}, line {line}: a byte that is not ASCII") from None
+        raise InvalidInputError.of(f"{place}, line {line}: contains a byte that is not ASCII") from None
 
 
 @contextmanager
 def _locked(place: Path) -> Iterator[str]:
-    """Give the text of the file, and keep other rotations out meanwhile."""
+    """Yield the text of the file while holding its lock against other rotations."""
     while True:
         with _opened(place) as descriptor:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            # Whoever had the lock before has put another file in its place: that one is to be locked.
+            # The previous holder of the lock has replaced the file: lock the new one instead.
             if os.path.samestat(os.fstat(descriptor), place.stat(follow_symlinks=False)):
                 yield _text(place, descriptor)
                 return
 
 
 def make_key_file(path: str | os.PathLike[str]) -> bool:
-    """Make the file with one random key where there is none; return whether this process has made it."""
+    """Create the file with one random key if it is missing; return whether this process created it."""
     place = Path(path)
     return not place.exists() and _make(place)
 
 
 def _make(place: Path) -> bool:
-    """Make the file with one random key, unless another process was quicker; return whether this one has made it."""
+    """Create the file with one random key; return False if another process was faster."""
     if not place.parent.is_dir():
         raise InvalidInputError.of(f"{place}: the folder for the key file does not exist")
     try:
@@ -217,12 +220,12 @@ def _make(place: Path) -> bool:
             made.write_text(Key.random().line, encoding="ascii")
     except FileExistsError:
         return False
-    _log.info("made the key file %s with a new key", place)
+    _log.info("created the key file %s with a new key", place)
     return True
 
 
 def _write(place: Path, text: str) -> KeyRing:
-    """Exchange the file as a whole, if the new text is a good one."""
+    """Replace the file atomically if the new text is valid."""
     ring = _parse(text, place)
     with whole(place) as made:
         made.write_text(text, encoding="ascii")
@@ -234,7 +237,7 @@ def _parse(text: str, place: Path) -> KeyRing:
 
 
 def _version(place: Path) -> tuple[int, ...] | None:
-    """Return what changes when the file does; None when it cannot be looked at."""
+    """Return values that change with the file; None if it cannot be read."""
     try:
         found = place.stat(follow_symlinks=False)
     except OSError:

@@ -1,7 +1,7 @@
-"""Keys as they stand in a key file: one per line, ``id:base64 of 32 bytes``, and which of them were only introduced.
+"""Format of a key file: one key per line as ``id:base64 of 32 bytes``, with marks for introduced keys.
 
-Empty lines and comments, which begin with ``#``, are skipped. One comment means something: ``# introduced: id`` marks a
-key that encrypts nothing yet. A comment, so that whoever does not know of it reads the same keys.
+Empty lines and comments, which start with ``#``, are skipped. The comment ``# introduced: id`` marks a key that does
+not encrypt yet. It is a comment so that versions without this feature read the same keys.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ _INTRODUCED = re.compile(rf"#\s*introduced:\s*({_ID.pattern})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key and the name that ciphertexts know it by."""
+    """Key with the id that ciphertexts refer to."""
 
     id: str
     secret: bytes = field(repr=False)
     introduced: bool = field(default=False, repr=False, compare=False)
-    """Whether it was only introduced: it encrypts nothing yet, and is to."""
+    """Whether the key was only introduced and does not encrypt yet."""
 
     def __post_init__(self) -> None:
-        """Refuse what could not be written to a file and read back, or is no key of AES-256."""
+        """Reject ids that a file cannot hold and secrets that are not AES-256 keys."""
         if not _ID.fullmatch(self.id):
-            raise InvalidInputError.of(f"not the id of a key: {shown(self.id)}", pointer="/id")
+            raise InvalidInputError.of(f"invalid key id {shown(self.id)}", pointer="/id")
         if len(self.secret) != KEY_BYTES:
-            raise InvalidInputError.of(f"a key has {KEY_BYTES} bytes, not {len(self.secret)}", pointer="/secret")
+            raise InvalidInputError.of(f"expected {KEY_BYTES} bytes, got {len(self.secret)}", pointer="/secret")
 
     @classmethod
     def random(cls) -> Key:
@@ -48,14 +48,14 @@ class Key:
 
     @property
     def line(self) -> str:
-        """The key as its line of a file. Secret."""
+        """Line of the key in a file. Secret."""
         return f"{self.id}:{base64.b64encode(self.secret).decode('ascii')}\n"
 
 
 def with_first(text: str, key: Key) -> str:
-    """Return the text with a key before all others, which is in use from then on; comments stay.
+    """Return the text with a key at the front, which encrypts from then on; comments stay.
 
-    The one that was first until then has been in use, whatever a mark says.
+    The mark of the previous first key is removed, because that key has been in use.
     """
     lines = without(text, key.id).splitlines(keepends=True)
     first = next((_named(line) for line in lines if _is_key(line)), "")
@@ -63,18 +63,18 @@ def with_first(text: str, key: Key) -> str:
 
 
 def with_introduced(text: str, key: Key) -> str:
-    """Return the text with a key after all others, marked as one that is not in use yet."""
+    """Return the text with a key at the end, marked as not in use yet."""
     ended = text if text.endswith("\n") else f"{text}\n"
     return f"{ended}# introduced: {key.id}\n{key.line}"
 
 
 def without(text: str, key_id: str) -> str:
-    """Return the text without the line of a key and the mark of it; other comments stay."""
+    """Return the text without the line and the mark of a key; other comments stay."""
     return "".join(line for line in text.splitlines(keepends=True) if key_id not in (_named(line), _marked(line)))
 
 
 def parse_keys(text: str, place: Path) -> tuple[Key, ...]:
-    """Return the keys that a text says. Problems name the line and never show what is in it: it may be a key."""
+    """Parse the keys of a file. Problems name the line but not its content, which may be a key."""
     keys: list[Key] = []
     lines: dict[str, int] = {}
     problems: list[Problem] = []
@@ -90,32 +90,32 @@ def parse_keys(text: str, place: Path) -> tuple[Key, ...]:
             keys.append(key)
             lines[key.id] = number
     if not keys and not problems:
-        problems.append(Problem("", f"{place}: there is no key in it"))
+        problems.append(Problem("", f"{place}: the key file contains no key"))
     if problems:
         raise InvalidInputError(problems)
     marked = {_marked(line) for line in text.splitlines()}
-    # The first one encrypts, whatever a mark says that was left by hand.
+    # The first key encrypts even if a mark that was edited by hand says otherwise.
     return (keys[0], *(replace(key, introduced=key.id in marked) for key in keys[1:]))
 
 
 def _parse_line(line: str) -> Key | str:
-    """Return the key, or what is wrong with its line."""
+    """Return the key, or the problem with its line."""
     key_id, colon, encoded = line.partition(":")
     if not colon:
         return "expected id:base64"
     if not _ID.fullmatch(key_id):
-        return f"an id has 1 to {_LONGEST_ID} letters, digits, dots, dashes and underscores"
+        return f"expected an id of 1 to {_LONGEST_ID} letters, digits, dots, dashes and underscores"
     try:
         secret = base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError):
-        return "what follows the colon is not base64"
+        return "the text after the colon is not base64"
     if len(secret) != KEY_BYTES:
-        return f"a key has {KEY_BYTES} bytes, this one {len(secret)}"
+        return f"expected a key of {KEY_BYTES} bytes, got {len(secret)}"
     return Key(key_id, secret)
 
 
 def _is_key(line: str) -> bool:
-    """Whether a line is neither empty nor a comment."""
+    """Return whether a line is neither empty nor a comment."""
     return bool(line.strip()) and not line.lstrip().startswith("#")
 
 
@@ -125,6 +125,6 @@ def _named(line: str) -> str:
 
 
 def _marked(line: str) -> str:
-    """Return the id of the key that a line marks as introduced; empty when it marks none."""
+    """Return the id of the key that a line marks as introduced, or an empty text."""
     found = _INTRODUCED.fullmatch(line.strip())
     return found[1] if found else ""

@@ -1,4 +1,4 @@
-"""Which past decisions are worth a look beside a new request."""
+"""Past decisions that are similar to a new request."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def alike_first(access: AccessTuple, decisions: Iterable[Decision]) -> tuple[Decision, ...]:
-    """Return those about the very same, then those near it, then others' about this target; each newest first.
+    """Return decisions about the same access, then about nearby targets, then of other subjects; each newest first.
 
-    Of ``decisions`` those that are about something else are left out.
+    Unrelated ones among ``decisions`` are left out.
     """
     near = [decision for decision in decisions if decision.access == access or _is_near(access, decision.access)]
     near.sort(key=lambda decision: decision.created_at, reverse=True)
@@ -30,7 +30,7 @@ def _distance(access: AccessTuple, other: AccessTuple) -> int:
 
 
 def _is_near(access: AccessTuple, other: AccessTuple) -> bool:
-    """Tell whether a decision is about the same place: the host of a URL, the folder of a file."""
+    """Return whether a decision is about the same target, URL host or folder."""
     if other.resource_type is not access.resource_type:
         return False
     if other.target == access.target:

@@ -1,4 +1,4 @@
-"""What the store is asked by those who look and decide nothing: consoles, monitors, explanations."""
+"""Read-only queries of consoles, monitors and explanations to the store."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 class AuditRecordUnknown(SandboxError, LookupError):  # noqa: N818 - it says what happened
-    """No record of the audit has this number."""
+    """No audit record has this number."""
 
     code = "external_access_record_unknown"
 
 
 class Lookups(Protocol):
-    """The part of a store that reads for people. Each costs about the same however much history there is."""
+    """Read-only part of a store. The cost of each query hardly depends on the length of the history."""
 
     def queue(self, wanted: RequestFilter, page: Page) -> Listing:
-        """List groups of pending requests (``RequestGroup``): by risk, and then by their newest request.
+        """List groups of pending requests (``RequestGroup``) by risk, then by their newest request.
 
-        A group moves only when somebody new asks for the same: asking again moves nothing between pages.
+        A group moves only when another user requests the same access; repeated requests do not move it between pages.
         """
         ...
 
@@ -38,37 +38,37 @@ class Lookups(Protocol):
         ...
 
     def counts(self, wanted: RequestFilter) -> dict[RequestState, int]:
-        """Count requests by state, all of them unless the filter names some; the latest 10,000 of each."""
+        """Count requests by state, all states unless the filter names some; at most the latest 10,000 of each."""
         ...
 
     def pulse(self) -> tuple[int, int]:
-        """Return generation and audit sequence: something has changed, on whatever node, when they have."""
+        """Return the generation and the audit sequence. They change with every change on any node."""
         ...
 
     def oldest_pending(self) -> datetime | None:
-        """Return since when the request waits that waits longest; None when none waits."""
+        """Return the time of the oldest pending request, or None."""
         ...
 
     def decision_seconds(self, since: datetime, until: datetime | None = None) -> tuple[float, ...]:
-        """Return how long each request waited that was decided from ``since`` on, and before ``until``."""
+        """Return the waiting time of each request that was decided from ``since`` on and before ``until``."""
         ...
 
     def audit_record(self, sequence: int) -> AuditRecord:
-        """Return one record of the audit; raises ``AuditRecordUnknown``."""
+        """Return one audit record; raises ``AuditRecordUnknown``."""
         ...
 
     def resume_of(self, request_id: str) -> Resume | None:
-        """Return the resumption of a request, if there is one."""
+        """Return the resumption of a request, or None."""
         ...
 
     def waiting_for(self, access: AccessTuple) -> tuple[Request, ...]:
-        """Return the pending requests for a tuple, in whatever spelling; the newest first, a hundred at most."""
+        """Return the pending requests for an access in any spelling, the newest first, at most 100."""
         ...
 
     def versions(self, accesses: Collection[AccessTuple]) -> dict[str, int]:
-        """Return the generation of the last change to the decisions about each tuple, by digest; 0 for none yet."""
+        """Return the generation of the last change to the decisions about each access, by digest; 0 if none exists."""
         ...
 
     def related(self, access: AccessTuple) -> tuple[Decision, ...]:
-        """Return the latest decisions about the same subject and kind of resource, then others' about this target."""
+        """Return the latest decisions about the subject and resource type, then of other subjects about the target."""
         ...

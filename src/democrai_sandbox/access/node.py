@@ -1,4 +1,4 @@
-"""One process among those that share a store: it keeps a snapshot, looks when others tell of a change, and tells."""
+"""Node: one process among those that share a store. It keeps the snapshot current and announces changes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("democrai_sandbox.access")
 _LONGEST_PAUSE = 2.0
-"""Between attempts to reach a store that is away: short, so that a node converges soon after it is back."""
+"""Maximum pause between attempts to reach the store; short, so that a node recovers soon after an outage."""
 
 
 def _microseconds() -> int:
@@ -30,13 +30,13 @@ def _microseconds() -> int:
 
 
 def utc_now() -> datetime:
-    """Return the present time."""
+    """Return the current time in UTC."""
     return datetime.now(UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """What a node knows about itself now."""
+    """Current state of a node."""
 
     node: str
     generation: int
@@ -46,12 +46,12 @@ class NodeStatus:
 
 
 class AccessNode:
-    """Holds the snapshot and keeps it current: by events, and by asking the store once in a while all the same."""
+    """Snapshot of a node, kept current by events and by polling the store."""
 
     def __init__(
         self, store: Store, bus: Bus, *, poll_seconds: float = 1.0, clock: Callable[[], datetime] = utc_now
     ) -> None:
-        """Keep the parts; nothing is read before ``start`` or ``refresh``."""
+        """Store the parts; nothing is read before ``start`` or ``refresh``."""
         self.store = store
         self.bus = bus
         self.clock = clock
@@ -69,30 +69,30 @@ class AccessNode:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The decisions as far as they are known here; never waits for anything."""
+        """Decisions that this node knows; never blocks."""
         snapshot = self._snapshot
         if snapshot is None or getpid() != self._process:
-            # A forked process has no thread that follows: it would never hear of a revocation.
+            # A forked process does not have the refresh thread, so it would never learn of a revocation.
             raise ExternalAccessCheckFailed
         return snapshot
 
     @property
     def status(self) -> NodeStatus:
-        """What is true now."""
+        """Current state of the node."""
         generation = self._snapshot.generation if self._snapshot else 0
         since = monotonic() - self._refreshed
         return NodeStatus(self.bus.node, generation, self._reachable, self.bus.connected, since)
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Have something called after each change of the snapshot, on whichever thread noticed it."""
+        """Call ``listener`` after each change of the snapshot, on the thread that noticed it."""
         self._listeners.append(listener)
 
     def add_chore(self, chore: Callable[[], None]) -> None:
-        """Have something done about once per poll, while the store can be reached."""
+        """Run ``chore`` about once per poll while the store can be reached."""
         self._chores.append(chore)
 
     def start(self) -> None:
-        """Load the decisions, then follow changes. Raises when the store cannot be read: nothing is known then."""
+        """Load the decisions, then follow changes. Raises if the store cannot be read."""
         self.store.check_schema()
         self.refresh()
         self._ending.clear()
@@ -101,7 +101,7 @@ class AccessNode:
         self.bus.start(self._heard)
 
     def stop(self) -> None:
-        """Stop following; what is known goes on to be answered. May be called twice."""
+        """Stop following changes. Checks still use the last snapshot. May be called twice."""
         self.bus.stop()
         self._ending.set()
         self._wake.set()
@@ -110,7 +110,7 @@ class AccessNode:
             self._thread = None
 
     def refresh(self) -> None:
-        """Read what changed. A store that was set back, by a restored backup, is read from the beginning."""
+        """Read the changes. If a restored backup lowered the generation, read everything again."""
         with self._refreshing:
             before = self._snapshot
             current = before or Snapshot()
@@ -125,7 +125,7 @@ class AccessNode:
             self._tell_listeners()
 
     def announce(self) -> None:
-        """After an act of this node: see it here, then tell the others. Its effect does not depend on either."""
+        """Refresh this node after one of its acts and notify the others. The act is in force even if both fail."""
         try:
             self.refresh()
         except ExternalAccessCheckFailed:
@@ -133,7 +133,10 @@ class AccessNode:
         self.bus.publish(self._snapshot.generation if self._snapshot else 0)
 
     def _heard(self, generation: int | None) -> None:
-        """Look, if there may be something new. What was told is not believed: the store is read."""
+        """Wake the refresh thread if something may be new.
+
+        The announced generation is only a hint; the store is read.
+        """
         snapshot = self._snapshot
         if generation is None or snapshot is None or generation > snapshot.generation:
             self._wake.set()
@@ -147,7 +150,7 @@ class AccessNode:
             self._wake.clear()
             now = _microseconds()
             if expiry is not None and expiry <= now:
-                self._tell_listeners()  # also while the store is away: answers that were kept elsewhere are over
+                self._tell_listeners()  # also during an outage, because results cached elsewhere have expired
             seen = now
             pause = self._poll if self._look() else min(max(pause, 0.1) * 2, _LONGEST_PAUSE)
 
@@ -158,11 +161,11 @@ class AccessNode:
                 chore()
         except ExternalAccessCheckFailed as error:
             if self._reachable:
-                _log.error("the store of decisions cannot be reached: %s", error.__cause__ or error)
+                _log.error("cannot reach the decision store: %s", error.__cause__ or error)
             self._reachable = False
             return False
         except Exception:  # noqa: BLE001 - whatever it is, this thread goes on
-            _log.exception("keeping the decisions current failed; trying again")
+            _log.exception("refreshing the decisions failed; retrying")
             return False
         return True
 

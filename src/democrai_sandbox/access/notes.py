@@ -1,4 +1,4 @@
-"""What is noted during checks and written later: which decisions were used, and which checks failed."""
+"""Records that checks collect and the node writes later: used decisions and failed checks."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _LONGEST = 1000
 
 
 class Notes:
-    """Keeps notes in memory until a chore of the node writes them: a check must not wait for that."""
+    """Records in memory until a chore of the node writes them, so that a check does not wait for the database."""
 
     def __init__(self, node: AccessNode) -> None:
-        """Have the notes written once per poll."""
+        """Register the writers as chores of the node."""
         self._node = node
         self._uses: dict[str, int] = {}
         self._failures: deque[dict[str, Any]] = deque(maxlen=_FAILURES_KEPT)
@@ -33,11 +33,11 @@ class Notes:
         node.add_chore(self.write_failures)
 
     def used(self, decision_id: str, now: int) -> None:
-        """Note that a decision answered a check, at a microsecond since the epoch."""
+        """Note that a decision answered a check, with the time in microseconds since the epoch."""
         self._uses[decision_id] = now
 
     def failed(self, subject: str, target: str, error: ExternalAccessCheckFailed) -> None:
-        """Log a failure of the check itself, and keep it for the audit until it can be written."""
+        """Log a failed check and keep it for the audit log until it can be written."""
         cause = str(error.__cause__ or error)
         _log.error("external access could not be checked for %s: %s", subject, cause)
         error.is_logged = True
@@ -45,14 +45,14 @@ class Notes:
             self._failures.append({"subject": subject, "target": target[:_LONGEST], "error": cause[:_LONGEST]})
 
     def write_uses(self) -> None:
-        """Write when decisions were last used."""
+        """Store when decisions were last used."""
         if not self._uses:
             return
         uses, self._uses = self._uses, {}
         self._node.store.note_use({key: datetime.fromtimestamp(at / 1e6, UTC) for key, at in uses.items()})
 
     def write_failures(self) -> None:
-        """Write the failures to the audit; those that cannot be written yet are kept."""
+        """Write the failures to the audit log; keep those that cannot be written yet."""
         with self._lock:
             waiting = list(self._failures)
             self._failures.clear()

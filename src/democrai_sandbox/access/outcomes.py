@@ -1,4 +1,4 @@
-"""What attempts to decide come to: one, or many at once."""
+"""Outcomes of decisions about one request or many."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from .values import Decision, Request
 
 MOST_AT_ONCE = 500
-"""Requests that are decided in one go: a person has to have looked at them."""
+"""Maximum number of requests per bulk decision, so that an administrator can review them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an attempt to decide came to."""
+    """Outcome of an attempt to decide."""
 
     decision: Decision | None
     skipped: str = ""
-    """Why nothing was stored, where that is no error."""
+    """Reason why nothing was stored, if that is not an error."""
 
 
 def decide_each(
@@ -32,19 +32,19 @@ def decide_each(
     request_of: Callable[[str], Request],
     expected: Mapping[str, int],
 ) -> tuple[tuple[str, Outcome | SandboxError], ...]:
-    """Decide one after the other; return what each came to. One that may not be decided by this caller ends it all."""
+    """Decide the requests one by one and return their outcomes. A missing right to decide aborts the loop."""
     made: list[Decision] = []
     found: list[tuple[str, Outcome | SandboxError]] = []
     own: dict[str, int] = {}
     away: StoreUnavailable | None = None
     for request_id in _checked(request_ids):
         if away is not None:
-            found.append((request_id, away))  # to wait for the store again for each of them would take minutes
+            found.append((request_id, away))  # waiting for the store again for each request would take minutes
             continue
         try:
             version = expected.get(request_id)
             if version is not None and own:
-                # What was changed just now, for another of these requests, is not a change by another administrator.
+                # A change by an earlier decision of this loop is not a conflict with another administrator.
                 version = max(version, own.get(request_of(request_id).access.digest, 0))
             outcome: Outcome | SandboxError = decide(request_id, version)
         except ExternalAccessAdminRequired:
@@ -63,15 +63,15 @@ def decide_each(
 
 
 def _answered_before(request: Request, made: list[Decision]) -> Outcome | None:
-    """Return the decision, of those made just now, that has answered this request too; it is no conflict then."""
+    """Return the decision of this loop that also answered this request, so that it is not reported as a conflict."""
     return next((Outcome(decision) for decision in made if decision.id == request.decision_id), None)
 
 
 def _checked(request_ids: Iterable[str]) -> tuple[str, ...]:
     unique = tuple(dict.fromkeys(request_ids))
     if not unique:
-        raise InvalidInputError.of("no request is named", pointer="/request_ids")
+        raise InvalidInputError.of("name at least one request", pointer="/request_ids")
     if len(unique) > MOST_AT_ONCE:
-        message = f"at most {MOST_AT_ONCE} requests are decided at once, got {len(unique)}"
+        message = f"expected at most {MOST_AT_ONCE} requests, got {len(unique)}"
         raise InvalidInputError.of(message, pointer="/request_ids")
     return unique

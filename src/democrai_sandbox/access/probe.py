@@ -1,4 +1,4 @@
-"""Questions to the store that do not wait for long: status and metrics have to answer during an outage."""
+"""Queries with a short timeout: status and metrics must answer during a database outage."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _SECONDS = 2.0
-"""For one question. The store itself gives up later: it serves those who would rather wait than fail."""
+"""Timeout of one query. The store's own timeout is longer, because other callers prefer waiting to failing."""
 _MOST = 16
-"""Questions at a time, with those whose caller has gone; each ends when the store gives up."""
+"""Maximum number of running queries, including abandoned ones, which end when the store times out."""
 _places = threading.BoundedSemaphore(_MOST)
 
 
 def ask_in_time(node: AccessNode, question: Callable[[], T], seconds: float = _SECONDS) -> T:
-    """Return what a question to the store gives, or raise what it raises; ``StoreUnavailable`` when it takes too long.
+    """Return the result of a query or raise its error; raises ``StoreUnavailable`` after ``seconds``.
 
-    While the node finds the store away, nothing is asked: the node itself notices when it is back.
+    While the node considers the store unreachable, nothing is asked; the node notices when the store is back.
     """
     if not node.status.store_reachable or not _places.acquire(timeout=seconds):
         raise StoreUnavailable
@@ -40,7 +40,7 @@ def ask_in_time(node: AccessNode, question: Callable[[], T], seconds: float = _S
 
 
 class _Asked(Generic[T]):
-    """A question on its way, and its answer."""
+    """Running query and its result."""
 
     def __init__(self, question: Callable[[], T]) -> None:
         self._question = question

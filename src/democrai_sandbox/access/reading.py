@@ -1,4 +1,4 @@
-"""Reading for people: who may see what, and the lists of what waits, was decided and happened."""
+"""Queries about requests, decisions and the audit log, limited to the data that the caller may see."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _MOST_SIMILAR = 10
 
 
 class Reading:
-    """Lists what there is for those who may decide; a requester sees what is their own."""
+    """Queries for administrators; requesters see their own requests."""
 
     def __init__(self, node: AccessNode, surroundings: Surroundings, *, managers: Collection[Subject] = ()) -> None:
-        """``managers`` are the subjects whose guarded code may decide, for a caller who may: never about itself."""
+        """Create the queries. Guarded code of ``managers`` may decide for a caller that may, but never about itself."""
         self._node = node
         self._surroundings = surroundings
         self._managers = frozenset(managers)
@@ -40,54 +40,55 @@ class Reading:
     # ---- lists -------------------------------------------------------------------------------------------------------
 
     def pending_requests(self, wanted: RequestFilter | None = None, page: Page | None = None) -> Listing:
-        """List what waits for a decision, or whatever states the filter names."""
+        """List pending requests, or those in the states that the filter names."""
         self._authorised(None)
         narrowed = wanted or RequestFilter(states=(RequestState.PENDING,))
         with self._surroundings.outside():
             return self._node.store.requests(narrowed, page or Page())
 
     def queue(self, wanted: RequestFilter | None = None, page: Page | None = None) -> Listing:
-        """List what waits in groups of the same tuple (``RequestGroup``): by risk, and then the newest first."""
+        """List groups of pending requests for the same access (``RequestGroup``) by risk, then the newest first."""
         self._authorised(None)
         with self._surroundings.outside():
             return self._node.store.queue(wanted or RequestFilter(), page or Page())
 
     def counts(self, wanted: RequestFilter | None = None) -> dict[RequestState, int]:
-        """Count requests by state, all of them unless the filter names some; the latest ten thousand of each."""
+        """Count requests by state, all states unless the filter names some; at most the latest 10,000 of each."""
         self._authorised(None)
         with self._surroundings.outside():
             return self._node.store.counts(wanted or RequestFilter())
 
     def own_requests(self, page: Page | None = None, *, states: tuple[RequestState, ...] = ()) -> Listing:
-        """List what was asked for on behalf of the caller, whoever that is."""
+        """List the requests of the caller."""
         caller = self._present()
         with self._surroundings.outside():
             return self._node.store.requests(RequestFilter(states=states, user_id=caller.user_id), page or Page())
 
     def approvals(self, wanted: DecisionFilter | None = None, page: Page | None = None) -> Listing:
-        """List approvals, those in force unless the filter says otherwise."""
+        """List approvals, by default those in force."""
         return self._decisions(wanted, Effect.APPROVAL, page)
 
     def denials(self, wanted: DecisionFilter | None = None, page: Page | None = None) -> Listing:
-        """List denials, those in force unless the filter says otherwise."""
+        """List denials, by default those in force."""
         return self._decisions(wanted, Effect.DENIAL, page)
 
     def history(self, wanted: AuditFilter | None = None, page: Page | None = None) -> Listing:
-        """List what happened, the latest first."""
+        """List audit records, the newest first."""
         self._authorised(None)
         with self._surroundings.outside():
             return self._node.store.audit(wanted or AuditFilter(), page or Page())
 
-    # ---- one thing, and what belongs to it ---------------------------------------------------------------------------
+    # ---- single items and related data
+    # -----------------------------------------------------------------------------------
 
     def request(self, request_id: str) -> Request:
-        """Return one request; requesters may see their own, and for them there are no others."""
+        """Return one request. For callers that may not decide, only their own requests exist."""
         check_id(request_id, "request_id")
         caller = self._present()
         with self._surroundings.outside():
             found = self._node.store.request(request_id)
         if found.origin.user_id != caller.user_id and (caller.organization_id or not caller.may_decide):
-            raise RequestUnknown(f"there is no request {request_id}")
+            raise RequestUnknown(f"request {request_id} does not exist")
         return found
 
     def risk(self, access: AccessTuple) -> Assessment:
@@ -103,14 +104,14 @@ class Reading:
             return self._node.store.assessments(access, targets) if targets else ()
 
     def history_of(self, request_id: str) -> tuple[AuditRecord, ...]:
-        """Return what happened to a request, the latest first; the requester may see it too."""
+        """Return the audit records of a request, the newest first; its requester may read them too."""
         self.request(request_id)
         with self._surroundings.outside():
             listing = self._node.store.audit(AuditFilter(request_id=request_id), Page(limit=_AT_ONCE))
         return listing.items
 
     def resume_of(self, request_id: str) -> Resume | None:
-        """Return what became of the action that a request was to go on with; None when it never came to that."""
+        """Return the resumption of a request, or None if it was not started."""
         self.request(request_id)
         with self._surroundings.outside():
             return self._node.store.resume_of(request_id)
@@ -123,7 +124,7 @@ class Reading:
             return self._node.store.decision(decision_id)
 
     def aftermath(self, decision_id: str) -> Aftermath:
-        """Return what a decision did when it was made: what it answered, and what it replaced."""
+        """Return the effects of a decision: the requests it answered and the decisions it replaced."""
         self._authorised(None)
         check_id(decision_id, "decision_id")
         with self._surroundings.outside():
@@ -146,7 +147,7 @@ class Reading:
     ) -> tuple[Reach, ...]:
         """Return how many other pending requests a decision about each target would answer.
 
-        ``own`` is the request that is decided, ``session_key`` its session. Of very many requests, the latest are read.
+        ``own`` is the decided request, ``session_key`` its session. Only the latest requests are examined.
         """
         self._authorised(None)
         listing = self._waiting(access.subject, access.resource_type, access.operation)
@@ -158,7 +159,7 @@ class Reading:
         )
 
     def reach_of(self, requests: Collection[Request]) -> Reach:
-        """Return how many pending requests decisions about all of these would answer, besides themselves."""
+        """Return how many other pending requests decisions about all these requests would answer."""
         self._authorised(None)
         own = {request.id for request in requests}
         found: dict[str, Request] = {}
@@ -178,29 +179,29 @@ class Reading:
         return Reach(len(found), len({one.origin.user_id for one in found.values()}), len(theirs), more)
 
     def versions_of(self, requests: Collection[Request]) -> dict[str, int]:
-        """Return the version of the present state, for a decision about each request, by its id."""
+        """Return the version of the current state for a decision about each request, by request id."""
         self._authorised(None)
         with self._surroundings.outside():
             found = self._node.store.versions([request.access for request in requests])
         return {request.id: found[request.access.digest] for request in requests}
 
     def audit_record(self, sequence: int) -> AuditRecord:
-        """Return one record of the audit; raises ``AuditRecordUnknown``."""
+        """Return one audit record; raises ``AuditRecordUnknown``."""
         self._authorised(None)
         if type(sequence) is not int:
-            raise InvalidInputError.of("expected the number of a record", pointer="/sequence")
+            raise InvalidInputError.of("expected the sequence number of a record", pointer="/sequence")
         with self._surroundings.outside():
             return self._node.store.audit_record(sequence)
 
     def alike(self, request: Request) -> tuple[Request, ...]:
-        """Return other pending requests for the same, of other users and sessions; a hundred at most."""
+        """Return pending requests of other users and sessions for the same access, at most 100."""
         self._authorised(None)
         with self._surroundings.outside():
             waiting = self._node.store.waiting_for(request.access)
         return tuple(other for other in waiting if other.id != request.id)
 
     def similar(self, request: Request) -> tuple[Decision, ...]:
-        """Return other decisions about like things: for this subject in the same place, for others about the same."""
+        """Return similar decisions: of this subject for nearby targets, of other subjects for the same target."""
         self._authorised(None)
         with self._surroundings.outside():
             related = self._node.store.related(request.access)
@@ -210,7 +211,7 @@ class Reading:
     # ---- parts -------------------------------------------------------------------------------------------------------
 
     def _waiting(self, subject: Subject, resource_type: ResourceType, operation: Operation) -> Listing:
-        """Return the latest pending requests of a subject for one kind of access."""
+        """Return the latest pending requests of a subject for one resource type and operation."""
         wanted = RequestFilter(
             states=(RequestState.PENDING,), subject=subject, resource_type=resource_type, operation=operation
         )
@@ -224,22 +225,22 @@ class Reading:
             return self._node.store.decisions(narrowed, page or Page())
 
     def _present(self) -> Caller:
-        """Return the caller, whom the runtime must know; guarded code is only asked for if it may decide."""
+        """Return the caller, which must be known. Guarded code is accepted only if its subject is a manager."""
         guard = self._surroundings.guard()
         if guard is not None and Subject(guard.subject_kind, guard.subject) not in self._managers:
-            # What is called by a manager is no manager either: the innermost subject counts.
-            raise ExternalAccessAdminRequired("guarded code does not decide, unless the host made it a manager")
+            # The innermost subject counts: code that a manager calls is not a manager.
+            raise ExternalAccessAdminRequired("guarded code cannot decide unless the host made it a manager")
         caller = self._surroundings.caller()
         if caller is None or not caller.user_id:
-            raise ExternalAccessAdminRequired("no runtime user is present")
+            raise ExternalAccessAdminRequired("the runtime has no current user")
         return caller
 
     def _authorised(self, about: Subject | None) -> Caller:
-        """Return the caller if it may decide about a subject, as the request context says, not the call."""
+        """Return the caller if its request context permits it to decide about a subject."""
         caller = self._present()
         guard = self._surroundings.guard()
         if guard is not None and about in (Subject(guard.subject_kind, guard.subject), *guard.subject_chain):
-            raise ExternalAccessAdminRequired(f"{about} does not decide about itself")
+            raise ExternalAccessAdminRequired(f"{about} cannot decide about itself")
         if caller.organization_id:
             raise ExternalAccessAdminRequired("the user is scoped to an organization")
         if not caller.may_decide:
@@ -262,7 +263,7 @@ class Reading:
 
 
 def _by_place(requests: Iterable[Request]) -> dict[_Place, dict[str, list[Request]]]:
-    """Return requests by what decisions about them have in common, and those for the same together."""
+    """Group requests by subject, resource type and operation, and within a group by access."""
     found: dict[_Place, dict[str, list[Request]]] = {}
     for request in requests:
         access = request.access
@@ -279,12 +280,12 @@ def _reach(covering: Covering, others: Iterable[Request], session_key: str, *, m
 
 
 def check_id(text: object, name: str) -> None:
-    """Refuse what cannot be an id."""
+    """Reject texts that cannot be an id."""
     if type(text) is not str or len(text) > _LONGEST_ID:
         raise InvalidInputError.of(f"expected an id of at most {_LONGEST_ID} characters", pointer=f"/{name}")
 
 
 def _with_effect(wanted: DecisionFilter, effect: Effect) -> DecisionFilter:
     if wanted.effect not in (None, effect):
-        raise InvalidInputError.of(f"this lists every {effect}, not {wanted.effect}", pointer="/effect")
+        raise InvalidInputError.of(f"expected the effect {effect}, got {wanted.effect}", pointer="/effect")
     return replace(wanted, effect=effect)

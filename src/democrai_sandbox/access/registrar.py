@@ -1,4 +1,4 @@
-"""Putting requests down: once per tuple and origin, not more often than a person could read them."""
+"""Registration of requests: one per access and origin, with a rate limit."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ _Key = tuple[str, ...]
 _PATIENCE = 5.0
 _WRITTEN_AT_ONCE = 100
 _LONGEST_KEPT = 512
-"""Of targets in memory: a subject chooses them."""
+"""Longest target that is kept in memory, because the subject chooses targets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much a subject may ask."""
+    """Limits for the requests of a subject."""
 
     new_requests: int = 200
-    """That one subject may put down for one user in one go..."""
+    """Maximum burst of new requests per subject and user."""
     refill_per_second: float = 1.0
-    """...and how many more become possible with each second."""
+    """New requests that become possible per second after a burst."""
     counting_seconds: float = 5.0
-    """How often a repeated question is written down: those in between are added up."""
+    """Interval at which the count of a repeated request is written."""
     pending: int = 1000
-    """That may wait for one subject and user at the same time, on all nodes together; 0 for any number."""
+    """Maximum number of pending requests per subject and user, on all nodes together; 0 means no limit."""
     remembered: int = 10_000
 
 
 @dataclass(slots=True)
 class _Known:
-    """A request that was put down here before."""
+    """Request that this node has registered."""
 
     request_id: str
     written: float
     resumes: bool
-    """Whether it has something to go on with already, as far as is known here."""
+    """Whether the request already has a resume action, as far as this node knows."""
     unwritten: int = 0
     doubted: bool = False
-    """Decisions have changed since: it may not be pending any more."""
+    """Whether decisions have changed since, so that the request may not be pending anymore."""
 
 
 @dataclass(slots=True)
@@ -60,10 +60,10 @@ class _Allowance:
 
 
 class Registrar:
-    """Registers what is asked for, and counts what is asked again."""
+    """Register requests and count repeated ones."""
 
     def __init__(self, node: AccessNode, limits: Limits) -> None:
-        """Look again whenever decisions change: a request may have been answered, and be asked for anew."""
+        """Subscribe to changes of decisions, because an answered request can be filed again."""
         self._node = node
         self._limits = limits
         self._known: OrderedDict[_Key, _Known] = OrderedDict()
@@ -75,10 +75,11 @@ class Registrar:
         node.add_chore(self._write_counts)
 
     def register(self, access: AccessTuple, origin: Origin, make: Callable[[str], NewRequest]) -> str | None:
-        """Return the id of the pending request, a new one if need be; None when the subject asks too much.
+        """Return the id of the pending request, creating it if necessary; None if the subject exceeds its limits.
 
-        The empty text comes back when it was decided meanwhile, which this node has not seen yet. ``make`` makes the
-        request for an id: what to go on with is sealed for that id, and given to a request that had nothing of it.
+        Returns an empty text if the access was decided meanwhile and this node has not seen that yet. ``make`` builds
+        the request for an id, because the resume context is sealed for that id. A pending request without a resume
+        action gets it.
         """
         key, mine = _key_of(access, origin), threading.Event()
         while True:
@@ -89,7 +90,7 @@ class Registrar:
                 if flight is None:
                     self._flights[key] = mine
                     break
-            flight.wait(_PATIENCE)  # another thread is putting down the same: it is counted there
+            flight.wait(_PATIENCE)  # another thread is registering the same request and counts it
         try:
             return self._put_down(key, access, origin, make)
         finally:
@@ -117,13 +118,13 @@ class Registrar:
         return self._attached(known, make)
 
     def _doubt(self) -> None:
-        """Have the next one who asks find out whether the request is pending still."""
+        """Make the next caller check whether the request is still pending."""
         with self._lock:
             for known in self._known.values():
                 known.doubted = True
 
     def _attached(self, known: _Known, make: Callable[[str], NewRequest]) -> str:
-        """Give the request what to go on with, if it comes with something and the request has nothing yet."""
+        """Attach the resume action, if the caller supplies one and the request has none."""
         if not known.resumes:
             request = make(known.request_id)
             if request.resume_action:
@@ -132,7 +133,7 @@ class Registrar:
         return known.request_id
 
     def _counted(self, key: _Key) -> _Known | None:
-        """Return the request if it was put down here lately; it is counted there."""
+        """Return the request and count it, if this node registered it recently."""
         with self._lock:
             known = self._known.get(key)
             if known is None:
@@ -149,7 +150,7 @@ class Registrar:
         return None
 
     def _counted_in_store(self, known: _Known, times: int) -> bool:
-        """Write a count; one that cannot be written now is kept."""
+        """Write a count; keep one that cannot be written now."""
         try:
             return self._node.store.count_again(known.request_id, times, now=self._node.clock())
         except ExternalAccessCheckFailed:
@@ -158,17 +159,17 @@ class Registrar:
             raise
 
     def _forget(self, key: _Key) -> None:
-        """Leave a request out of memory, but not what was not written about it yet."""
+        """Remove a request from memory, but keep its unwritten count."""
         known = self._known.pop(key, None)
         if known is not None and known.unwritten:
             self._orphans.append(known)
 
     def _write_counts(self) -> None:
-        """Write down what was asked again since, so that the count is right when nobody asks any more."""
+        """Write pending counts, so that the stored count is right even if the request is not repeated."""
         due = monotonic() - self._limits.counting_seconds
         with self._lock:
             waiting = [known for known in self._known.values() if known.unwritten and known.written < due]
-            waiting = (self._orphans + waiting)[:_WRITTEN_AT_ONCE]  # in between the node looks for decisions
+            waiting = (self._orphans + waiting)[:_WRITTEN_AT_ONCE]  # the node refreshes decisions between batches
         for known in waiting:
             with self._lock:
                 times, known.unwritten, known.written = known.unwritten, 0, monotonic()

@@ -1,7 +1,7 @@
-"""Going on after an approval: claims the resumptions that are due, runs their handlers, records how that ended.
+"""Execution of resume actions: claim due resumptions, run their handlers, record the results.
 
-An attempt is counted when it is claimed, before its handler runs. So one whose process is killed is tried again when
-its lease has run out, and one that kills its process every time comes to an end. A success that was recorded is final.
+An attempt is counted when it is claimed, before its handler runs. So an attempt whose process was killed is retried
+when its lease expires, and an action that kills its process every time ends. A recorded success is final.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .values import Resume
 
 LONGEST_ERROR = 2_000
-"""The most characters of an error that are recorded."""
+"""Maximum length of a recorded error."""
 _MOST_DOUBLINGS = 30
 
 _log = logging.getLogger(__name__)
@@ -36,29 +36,29 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ResumeSettings:
-    """How often and how long to try."""
+    """Retry settings."""
 
     attempts: int = 5
     lease: timedelta = timedelta(minutes=5)
-    """Longer than any handler takes: after it another node takes the attempt for lost and makes the next one."""
+    """Must exceed the run time of any handler: after it, another node considers the attempt lost and retries."""
     first_delay: timedelta = timedelta(seconds=1)
-    """Between the first attempt and the second; doubled after each, and shortened by up to a half by chance."""
+    """Delay between the first and second attempt; doubled after each attempt and randomly shortened by up to half."""
     longest_delay: timedelta = timedelta(minutes=5)
     interval: timedelta = timedelta(seconds=3)
-    """How often the thread looks by itself."""
+    """Polling interval of the thread."""
 
 
 class _Outcome(NamedTuple):
-    """How an attempt ended: no error is success; an error that is not final is followed by another attempt."""
+    """Result of an attempt: no error means success; an error that is not final is followed by another attempt."""
 
     error: str = ""
     final: bool = False
 
 
 class ResumeRunner:
-    """Runs the resumptions of one node, one after the other.
+    """Runner of the resumptions of one node, one after the other.
 
-    ``sealer`` decrypts the contexts, ``handlers`` has the function of each action, ``clock`` gives the time in UTC.
+    ``sealer`` decrypts the contexts, ``handlers`` maps actions to functions, ``clock`` returns the time in UTC.
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class ResumeRunner:
     # ---- one round
 
     def run_due(self) -> int:
-        """Run what is due until nothing is left, and return how many attempts that were.
+        """Run due resumptions until none is left, and return the number of attempts.
 
-        What a handler raises is recorded, except what is no ``Exception`` (``KeyboardInterrupt``): that passes on, and
-        the attempt counts as lost. ``StoreUnavailable`` passes on too; an outcome that could not be recorded is kept
-        and recorded first in the next round.
+        Exceptions of a handler are recorded. Other ``BaseException`` types (``KeyboardInterrupt``) propagate, and the
+        attempt counts as lost. ``StoreUnavailable`` propagates too; a result that could not be recorded is kept and
+        recorded first in the next round.
         """
         done = 0
         with self._running:
@@ -130,7 +130,7 @@ class ResumeRunner:
         return _call(handler, context, resume)
 
     def _context(self, resume: Resume) -> Any:
-        """Return what to go on with; looked at again if it was sealed anew, and its key removed, in between."""
+        """Return the context; read it again if it was resealed, and its old key removed, in between."""
         blob = self._store.resume_context(resume.request_id)
         while blob is not None:
             try:
@@ -153,23 +153,21 @@ class ResumeRunner:
         ours = self._store.finish_resume(resume, node=self._node, error=outcome.error, retry_at=retry_at, now=now)
         what = f"{resume.action!r} of request {resume.request_id}, attempt {resume.attempts}"
         if not ours:
-            _log.warning("resuming %s: its lease had run out, the outcome was left to another attempt", what)
+            _log.warning("resuming %s: its lease expired, so its result is ignored; another attempt decides", what)
         elif outcome.error:
-            _log.warning(
-                "resuming %s failed, %s: %s", what, "to be tried again" if again else "for good", outcome.error
-            )
+            _log.warning("resuming %s failed, %s: %s", what, "retrying later" if again else "giving up", outcome.error)
 
     def _delay(self, attempts: int) -> timedelta:
-        """Return the time until the next attempt: doubled each time up to a limit, and spread by chance."""
+        """Return the delay before the next attempt: exponential up to a limit, with random jitter."""
         doubled = self._settings.first_delay * float(2 ** min(attempts - 1, _MOST_DOUBLINGS))
         return min(doubled, self._settings.longest_delay) * (1 - self._chance() / 2)
 
     # ---- actions of a runtime
 
     def hold(self, timeout: float = 0.0) -> bool:
-        """Start no attempt until ``serve``: a runtime, whose actions there are, does not run yet, or any more.
+        """Start no attempt until ``serve``, because the runtime with the actions is not running.
 
-        Waits so many seconds for the attempt that runs; False when it did not end in time.
+        Waits up to ``timeout`` seconds for the running attempt; returns False if it did not end in time.
         """
         self._held.set()
         ended = self._running.acquire(timeout=timeout)
@@ -178,7 +176,7 @@ class ResumeRunner:
         return ended
 
     def serve(self, handlers: Mapping[str, ResumeHandler]) -> None:
-        """Run the actions of a runtime too, from now on; those that the host has given itself come first."""
+        """Also run the actions of a runtime from now on; handlers of the host take precedence."""
         self._served = handlers
         self._held.clear()
         self.poke()
@@ -186,7 +184,7 @@ class ResumeRunner:
     # ---- the thread
 
     def start(self) -> None:
-        """Run what is due in a thread of its own, from now on; nothing when it runs already."""
+        """Start the thread that runs due resumptions; does nothing if it is running."""
         self._stopping.clear()
         if self._thread is not None and self._thread.is_alive():
             return
@@ -195,7 +193,7 @@ class ResumeRunner:
         self._thread.start()
 
     def stop(self, timeout: float | None = 10.0) -> bool:
-        """Start no further attempt, and wait for the one that runs; False when it did not end in time."""
+        """Start no further attempt and wait for the running one; return False if it did not end in time."""
         self._stopping.set()
         self._wake.set()
         thread = self._thread
@@ -205,7 +203,7 @@ class ResumeRunner:
         return not thread.is_alive()
 
     def poke(self) -> None:
-        """Look now: something was approved."""
+        """Check for due resumptions now, because a request was approved."""
         self._wake.set()
 
     def _loop(self) -> None:
@@ -215,16 +213,16 @@ class ResumeRunner:
             self._wake.clear()
 
     def _round(self) -> None:
-        """Run what is due; nothing that goes wrong ends the thread, for nobody would notice that it is gone."""
+        """Run due resumptions. No error ends the thread, because its end would go unnoticed."""
         try:
             self.run_due()
         except StoreUnavailable as error:
             if self._available:
-                _log.warning("resumptions wait for the database: %s", error.__cause__ or error)
+                _log.warning("resumptions are waiting for the database: %s", error.__cause__ or error)
             self._available = False
         except BaseException:  # noqa: BLE001 - see below
-            # Interrupts reach the main thread only: here it is a handler that tried to end its thread, or a defect.
-            _log.exception("a round of resumptions was broken off")
+            # Interrupts reach only the main thread, so this is a handler that tried to end its thread, or a bug.
+            _log.exception("a round of resumptions was aborted")
         else:
             self._available = True
 
@@ -239,14 +237,14 @@ def _call(handler: ResumeHandler, context: Any, resume: Resume) -> _Outcome:
     if inspect.isawaitable(result):
         if inspect.iscoroutine(result):
             result.close()
-        return _Outcome("the handler is asynchronous: nothing was run; register a plain function", final=True)
+        return _Outcome("the handler is asynchronous and was not run; register a synchronous function", final=True)
     return _Outcome()
 
 
 def _given_up(resume: Resume, attempts: int) -> str:
-    """Say that the attempts are used up by one that never reported back."""
-    before = f"; the error before that: {resume.last_error}" if resume.last_error else ""
-    return _bounded(f"given up after {attempts} attempts, the last of which never reported back{before}")
+    """Return the error for an action whose last attempt never reported a result."""
+    before = f"; previous error: {resume.last_error}" if resume.last_error else ""
+    return _bounded(f"given up after {attempts} attempts; the last one never reported a result{before}")
 
 
 def _unknown(action: str, handlers: Iterable[str]) -> str:
@@ -256,20 +254,20 @@ def _unknown(action: str, handlers: Iterable[str]) -> str:
 
 
 def _told(error: Exception) -> str:
-    """Return the type and the text of an error; no traceback, whose lines may hold what the context held."""
+    """Return the type and text of an error, without a traceback, which could contain parts of the context."""
     try:
         text = str(error)
     except Exception:  # noqa: BLE001 - an error whose text cannot be had is still an error
-        text = "(its text cannot be had)"
+        text = "(its text cannot be read)"
     return _bounded(f"{type(error).__name__}: {text}")
 
 
 def _withheld(error: Exception) -> str:
-    """Return the type of an error of somebody else's: its text often repeats what the handler was working on."""
-    return _bounded(f"{type(error).__name__} (its text is not kept: it may hold parts of the context)")
+    """Return only the type of an unknown error, because its text often contains data of the handler."""
+    return _bounded(f"{type(error).__name__} (its text is not recorded, because it may contain parts of the context)")
 
 
 def _bounded(text: str) -> str:
-    """Return a text that every database stores and every terminal shows: not too long, and nothing unprintable."""
+    """Return a text that databases store and terminals show: limited in length, without unprintable characters."""
     shown = (sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text[:LONGEST_ERROR])
     return "".join(shown)[:LONGEST_ERROR]

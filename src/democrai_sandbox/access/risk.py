@@ -1,6 +1,6 @@
-"""The risk of an approval: a level and its reasons, from the operation, the target and earlier decisions.
+"""Risk of an approval: a level and its reasons, from the operation, the target and earlier decisions.
 
-The texts and the levels are for the person who decides. Nothing is allowed or refused because of them.
+Levels and texts only inform the administrator who decides. They never allow or refuse an access.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Risk(StrEnum):
-    """The level of a risk."""
+    """Level of a risk."""
 
     HIGH = "high"
     MEDIUM = "medium"
@@ -39,17 +39,17 @@ class Risk(StrEnum):
 
     @property
     def rank(self) -> int:
-        """A number to sort by: more risk, higher number."""
+        """Sort key: higher risk, higher number."""
         return _RANKS[self]
 
 
 _RANKS: Mapping[Risk, int] = MappingProxyType({Risk.HIGH: 2, Risk.MEDIUM: 1, Risk.LOW: 0})
 NOT_ASSESSED = 3
-"""The rank of requests that a node of an earlier version stored. They come first until they are assessed."""
+"""Rank of requests that an earlier version stored. They are listed first until they are assessed."""
 
 
 class Reason(NamedTuple):
-    """One reason for a risk. Codes are stable."""
+    """Reason for a risk. Codes are stable."""
 
     code: str
     level: Risk
@@ -58,7 +58,7 @@ class Reason(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """The highest level of all reasons, and the reasons, the highest first."""
+    """Highest level of all reasons, and the reasons, the highest first."""
 
     level: Risk
     reasons: tuple[Reason, ...]
@@ -69,7 +69,7 @@ class History(NamedTuple):
 
     denials: int = 0
     revocations: int = 0
-    """Permanent approvals that an administrator ended."""
+    """Number of permanent approvals that an administrator ended."""
 
 
 NO_HISTORY = History()
@@ -158,10 +158,10 @@ def _of_path(target: str, operation: Operation) -> Iterator[Reason]:
     inside = target[found.end() :] if found else ""
     if operation is Operation.EXECUTE:
         if _ANY_COMMAND.fullmatch(target.rpartition("/")[2]):
-            yield Reason("any_command", Risk.HIGH, "this program runs any command that it is given")
+            yield Reason("any_command", Risk.HIGH, "this program can run any command")
         return
     if _is_secret(target, inside):
-        yield Reason("secret", Risk.HIGH, "holds keys, passwords or other credentials")
+        yield Reason("secret", Risk.HIGH, "contains keys, passwords or other credentials")
     elif place := _of_place(target, inside, is_in_home=found is not None):
         yield place
     if operation in _WRITING and _is_program(target, inside):
@@ -177,11 +177,11 @@ def _of_place(target: str, inside: str, *, is_in_home: bool) -> Reason | None:
     elif target in _HOMES:
         found = ("homes", Risk.HIGH, "covers the home folders of all users")
     elif _DEVICE.fullmatch(target):
-        found = ("device", Risk.HIGH, "is a disk or the memory of the machine")
+        found = ("device", Risk.HIGH, "is a disk or memory device of the machine")
     elif target.count("/") == 1 and target != _TEMPORARY:
         found = ("broad", Risk.HIGH, "covers a folder at the top of the file system")
     elif is_in_home:
-        found = ("in_home", Risk.MEDIUM, "lies in a home folder")
+        found = ("in_home", Risk.MEDIUM, "is in a home folder")
     elif _is_below(target, _SYSTEM):
         found = ("system", Risk.MEDIUM, "belongs to the system")
     return Reason(*found) if found else None
@@ -231,7 +231,7 @@ def _of_network(target: str, operation: Operation) -> Iterator[Reason]:
     try:
         parsed = parse_declaration(target)
     except InvalidInputError:
-        yield Reason("unreadable", Risk.HIGH, "the target cannot be read")
+        yield Reason("unreadable", Risk.HIGH, "the target cannot be parsed")
         return
     if parsed.kind is TargetKind.UNIX:
         yield _of_socket(parsed.socket or "")
@@ -239,9 +239,9 @@ def _of_network(target: str, operation: Operation) -> Iterator[Reason]:
     yield from _of_host(parsed)
     if parsed.scheme in _NOT_ENCRYPTED and not _is_loopback(parsed):
         level = Risk.MEDIUM if operation is Operation.RECEIVE else Risk.HIGH
-        yield Reason("not_encrypted", level, "is not encrypted: others on the way can read and change the data")
+        yield Reason("not_encrypted", level, "is not encrypted: the data can be read and changed in transit")
     if parsed.scheme not in _WEB and parsed.port not in _WEB_PORTS:
-        yield Reason("service", Risk.MEDIUM, f"uses port {parsed.port}, which is not a port of the web")
+        yield Reason("service", Risk.MEDIUM, f"uses port {parsed.port}, which is not a web port")
 
 
 def _of_socket(address: str) -> Reason:
@@ -253,13 +253,13 @@ def _of_socket(address: str) -> Reason:
 def _of_host(parsed: NetworkTarget) -> Iterator[Reason]:
     host = parsed.host
     if host in _METADATA:
-        yield Reason("metadata", Risk.HIGH, "gives out the credentials of a machine in the cloud")
+        yield Reason("metadata", Risk.HIGH, "serves the credentials of a cloud machine")
     elif parsed.kind is TargetKind.NETWORK:
         yield from _of_range(host)
     elif parsed.kind is TargetKind.WILDCARD:
         yield Reason("breadth", Risk.MEDIUM, f"covers every host below {host}")
     elif _is_loopback(parsed):
-        yield Reason("loopback", Risk.MEDIUM, "reaches services of this machine, which often trust each other")
+        yield Reason("loopback", Risk.MEDIUM, "reaches services on this machine, which often trust local callers")
     elif is_address(host):
         yield _of_address(host)
     elif "." not in host or host.endswith(_PRIVATE_NAMES):
@@ -277,7 +277,7 @@ def _of_letters(host: str) -> Iterator[Reason]:
 def _of_range(text: str) -> Iterator[Reason]:
     network = ipaddress.ip_network(text)
     if any(address in network for address in _METADATA_ADDRESSES if address.version == network.version):
-        yield Reason("metadata", Risk.HIGH, "includes an address that gives out credentials of a machine in the cloud")
+        yield Reason("metadata", Risk.HIGH, "includes an address that serves the credentials of a cloud machine")
     level = Risk.HIGH if network.num_addresses > _MOST_ADDRESSES else Risk.MEDIUM
     yield Reason("breadth", level, f"covers {network.num_addresses:,} addresses")
 
@@ -285,7 +285,7 @@ def _of_range(text: str) -> Iterator[Reason]:
 def _of_address(host: str) -> Reason:
     address = ipaddress.ip_address(host)
     if address.is_link_local:
-        return Reason("link_local", Risk.HIGH, "reaches the machine's own link, where metadata services are")
+        return Reason("link_local", Risk.HIGH, "is a link-local address, where metadata services run")
     if address.is_private:
         return Reason("private", Risk.MEDIUM, "is an address of a private network")
     return Reason("address", Risk.MEDIUM, "is an address without a name, whose owner can change")

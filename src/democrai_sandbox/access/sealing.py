@@ -1,7 +1,7 @@
-"""Resume contexts at rest: encrypted, and bound to the request that they belong to.
+"""Encryption of stored resume contexts, bound to their requests.
 
-The request's id, subject, organization and user are authenticated with a context: moved to another request, or with any
-bit changed, it does not decrypt.
+The request's id, subject, organization and user are authenticated with a context: a context that was moved to another
+request or changed does not decrypt.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _PURPOSE = b"democrai-sandbox/resume-context/1"
 
 
 def seal(ring: KeyRing, context: Any, request: NewRequest | Request) -> bytes:
-    """Encrypt a context for a request with the first key; raises ``InvalidInputError`` for what is not JSON."""
+    """Encrypt a context for a request with the first key; raises ``InvalidInputError`` if it is not JSON."""
     return _encrypt(ring.first, encode_context(context), request)
 
 
 def unseal(ring: KeyRing, blob: bytes, request: NewRequest | Request | Resume) -> Any:
-    """Return the context that was sealed for this request, or raise ``ResumeContextUnreadable``."""
+    """Decrypt a context that was sealed for this request, or raise ``ResumeContextUnreadable``."""
     return decode_context(_decrypt(ring, blob, request))
 
 
 def reseal(ring: KeyRing, blob: bytes, request: NewRequest | Request | Resume) -> bytes | None:
-    """Return the same context under the first key; None when it is under that already.
+    """Return the context encrypted with the first key, or None if it already is.
 
     Raises ``ResumeContextUnreadable`` like ``unseal``.
     """
@@ -46,7 +46,7 @@ def reseal(ring: KeyRing, blob: bytes, request: NewRequest | Request | Resume) -
 
 
 def key_of(blob: bytes) -> str:
-    """Return the id of the key that a context says it was sealed with. Nothing is verified by it."""
+    """Return the id of the encryption key that a context names. The id is not authenticated."""
     try:
         return encrypted_with(blob)
     except Unreadable as error:
@@ -54,41 +54,41 @@ def key_of(blob: bytes) -> str:
 
 
 class Sealer:
-    """Seals and unseals with the keys that are present at each call: a rotation needs no restart."""
+    """Seal and unseal with the keys that are current at each call, so that a rotation needs no restart."""
 
     def __init__(self, ring: Callable[[], KeyRing]) -> None:
         self._ring = ring
 
     def seal(self, context: Any, request: NewRequest | Request, sealed: bytes = b"") -> bytes:
-        """Encrypt a context for a request; raises ``InvalidInputError`` for what is not JSON.
+        """Encrypt a context for a request; raises ``InvalidInputError`` if it is not JSON.
 
-        ``sealed`` is what this gave before, and is given again as long as the same key encrypts.
+        ``sealed`` is an earlier result, returned unchanged while the same key encrypts.
         """
         ring = self._ring()
         return sealed if sealed and key_of(sealed) == ring.first.id else seal(ring, context, request)
 
     def unseal(self, blob: bytes, request: NewRequest | Request | Resume) -> Any:
-        """Return the context that was sealed for this request, or raise ``ResumeContextUnreadable``."""
+        """Decrypt a context that was sealed for this request, or raise ``ResumeContextUnreadable``."""
         return unseal(self._ring(), blob, request)
 
     def reseal(self, request: NewRequest | Request | Resume, blob: bytes) -> bytes | None:
-        """Return the same context under the first key, None when it is already: for ``Store.replace_contexts``."""
+        """Return the context encrypted with the first key, or None if it already is; for ``Store.replace_contexts``."""
         return reseal(self._ring(), blob, request)
 
 
 class Resealed(NamedTuple):
-    """What became of all stored contexts: older keys can be retired, but for the unreadable ones."""
+    """Result of resealing all contexts. Older keys can then be retired, except for the unreadable contexts."""
 
     replaced: int
-    """How many have been put under the first key."""
+    """Number of contexts that were re-encrypted with the first key."""
     unreadable: tuple[str, ...]
-    """The requests whose contexts no key of the ring opens. They were left as they are."""
+    """Requests whose contexts no key of the ring decrypts. They are unchanged."""
 
 
 def reseal_all(store: Store, sealer: Sealer) -> Resealed:
-    """Put every stored context under the first key, also those that are just being stored.
+    """Re-encrypt every stored context with the first key, including those that are being stored.
 
-    It may be stopped, and started again.
+    Can be interrupted and repeated.
     """
     unreadable = []
 
@@ -118,7 +118,7 @@ def _decrypt(ring: KeyRing, blob: bytes, request: NewRequest | Request | Resume)
 
 
 def _identity(request: NewRequest | Request | Resume) -> bytes:
-    """Return what ties a context to its request, in a form in which no two requests read the same."""
+    """Return an unambiguous encoding of the request that a context is bound to."""
     if isinstance(request, Resume):
         request_id, subject = request.request_id, request.subject
     else:

@@ -1,7 +1,6 @@
-"""The access-policy service: may this subject do this, and if nobody has said so yet, who asked.
+"""Access checks: answer from the snapshot, and file requests for undecided access.
 
-A check never waits for the database: it is answered from the snapshot. Only a request that is put down for the first
-time is written, once.
+A check never waits for the database. Only a new request is written, once.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _NOBODY = Caller()
 
 
 class _Asking(NamedTuple):
-    """Who asks, and for whom; what only a request needs is put together when one is made."""
+    """Subject that asks, with the source of its identity. The origin is built only for a request."""
 
     subject: Subject
     session_key: str
@@ -58,13 +57,13 @@ class _Asking(NamedTuple):
 
     @property
     def origin(self) -> Origin:
-        """On whose behalf, as a request keeps it."""
+        """User, organization, session and task of the request."""
         user, organization = _text(self.source.user_id), _text(self.source.organization_id)
         return Origin(user, organization, self.session_key, self.task_id)
 
 
 class _Wish(NamedTuple):
-    """What is asked for, as it was said."""
+    """Access as the caller described it."""
 
     resource_type: str
     operation: str
@@ -75,7 +74,7 @@ class _Wish(NamedTuple):
 
 
 class AccessService:
-    """Checks, and registers what has to be decided. Deciding is in ``Administration``."""
+    """Check access and file requests. Decisions are in ``Administration``."""
 
     def __init__(
         self,
@@ -85,9 +84,9 @@ class AccessService:
         seal: Callable[..., bytes] | None = None,
         limits: Limits | None = None,
     ) -> None:
-        """Answer from the node's snapshot; without surroundings all callers are the host, with no identity.
+        """Answer from the node's snapshot; without surroundings all callers are the host, without an identity.
 
-        ``seal``, as that of ``Sealer``, encrypts what a request is to go on with; without it no such context is taken.
+        ``seal`` encrypts resume contexts, like that of ``Sealer``; without it, contexts are rejected.
         """
         self.node = node
         self.surroundings: Surroundings = surroundings or Unguarded()
@@ -98,7 +97,7 @@ class AccessService:
         self._tally = Tally()
 
     def answers(self) -> dict[str, int]:
-        """Return how often each answer (the codes of ``DecisionCode``, and ``failed``) was given since the start."""
+        """Return how often each result (codes of ``DecisionCode``, and ``failed``) occurred since the start."""
         return self._tally.totals()
 
     # ---- checks ------------------------------------------------------------------------------------------------------
@@ -112,9 +111,9 @@ class AccessService:
         register_request: bool = True,
         subject: Subject | None = None,
     ) -> AccessDecision:
-        """Return whether the active subject may do this now, and put the request down if it may not and nobody said so.
+        """Return whether the active subject may do this now, and file a request if it is undecided.
 
-        Inside a guard the subject, and on whose behalf it acts, come from the guard. The host may ask for a subject.
+        Inside a guard, the subject and its identity come from the guard. The host may pass a subject.
         """
         return self._check(_Wish(resource_type, operation, target, register_request), subject)
 
@@ -128,16 +127,16 @@ class AccessService:
         resume_context: Any = None,
         subject: Subject | None = None,
     ) -> AccessDecision:
-        """Check, and if it has to be approved first, keep what to go on with after that.
+        """Check, and store a resume action with the request if approval is required.
 
-        ``resume_action`` names a handler of the host; ``resume_context`` is JSON data for it, kept encrypted.
+        ``resume_action`` names a handler of the host; ``resume_context`` is JSON data for it, stored encrypted.
         """
         self._check_resume(resume_action, resume_context)
         wish = _Wish(resource_type, operation, target, register=True)
         return self._check(wish._replace(resume_action=resume_action, resume_context=resume_context), subject)
 
     def standing(self, subject: Subject, resource_type: str, operation: str, target: str) -> str:
-        """Return the code of what was decided, outside sessions; empty for nothing. Asks, counts and notes nothing."""
+        """Return the code of the decision outside sessions, or an empty text. Files, counts and records nothing."""
         try:
             wanted = self._reader.read(resource_type, operation, target)
             asked = (str(subject.kind), subject.name)
@@ -147,11 +146,11 @@ class AccessService:
         return "" if found is None else found.code
 
     def decide(self, question: Question) -> AccessDecision:
-        """Answer the guard, which has looked at the allowlist already and leaves its guard for this call."""
+        """Answer the guard, which has already checked the policy and leaves its guard for this call."""
         try:
             wanted = self._reader.read(question.resource_type, question.operation, question.target)
         except InvalidInputError:
-            return self._told(UNNAMED)  # what no rule could name nobody can have approved
+            return self._told(UNNAMED)  # a target that no rule can name cannot have been approved
         session_key = _text(question.session_key)
         found = self._decided((question.subject_kind, question.subject), session_key, wanted)
         if found is not None:
@@ -159,12 +158,12 @@ class AccessService:
         chain = question.subject_chain
         subject = Subject(SubjectKind(question.subject_kind), question.subject)
         if str.__ne__(subject.kind, question.subject_kind):
-            raise InvalidInputError.of("the kinds of subjects were tampered with")
+            raise InvalidInputError.of("the subject kinds were modified")
         asking = _Asking(subject, session_key, chain, question, self._task_of(question))
         try:
             return self._missing(asking, wanted, self._wish_of(question))
         except InvalidInputError as error:
-            # Raised here it would only say that the check failed.
+            # An exception would be reported as a failed check, without this reason.
             message = f"{EXTERNAL_URL_LOCKED if wanted.parsed else NEEDS_APPROVAL} {error}"[:LONGEST_MESSAGE]
             return self._told(
                 AccessDecision(allowed=False, code=DecisionCode.NOT_ENABLED, requires_approval=False, message=message)
@@ -175,7 +174,7 @@ class AccessService:
     def _check(self, wish: _Wish, subject: Subject | None) -> AccessDecision:
         if self.surroundings.is_guarded():
             if subject is not None:
-                message = "inside a guard the subject is the one that the guard knows"
+                message = "guarded code cannot choose the subject; omit it"
                 raise InvalidInputError.of(message, pointer="/subject")
             return self._ask_guard(wish)
         caller = self.surroundings.caller() or _NOBODY
@@ -187,9 +186,9 @@ class AccessService:
         return self._missing(_Asking(asked, caller.session_key, (), caller, caller.task_id), wanted, wish)
 
     def _task_of(self, question: Question) -> str:
-        """Return the id of the task that a subject acts in; empty outside any.
+        """Return the id of the current task of a subject, or an empty text.
 
-        The guard puts the request that the host serves in place for this call; the subject cannot choose another.
+        The guard restores the request context of the host for this call, so that the subject cannot choose another one.
         """
         caller = self.surroundings.caller()
         if caller is None:
@@ -216,7 +215,7 @@ class AccessService:
         )
 
     def _decided(self, subject: tuple[str, str], session_key: str, wanted: Wanted) -> AccessDecision | None:
-        """Return what was decided before; None when nothing was."""
+        """Return the result of an existing decision, or None."""
         now = time_ns() // 1000
         try:
             found = self.node.snapshot.find(subject, wanted, session_key, now)
@@ -249,7 +248,7 @@ class AccessService:
         return self._told(locked(wanted, code, request_id))
 
     def _told(self, decision: AccessDecision) -> AccessDecision:
-        """Return an answer, counted."""
+        """Count a result and return it."""
         self._tally.add(decision.code.value)
         return decision
 
@@ -273,35 +272,35 @@ class AccessService:
             message = f"expected a text of at most {_LONGEST_ACTION} characters"
             raise InvalidInputError.of(message, pointer="/resume_action")
         if character := invisible_character(action):
-            raise InvalidInputError.of(f"the action holds the character {character}", pointer="/resume_action")
+            raise InvalidInputError.of(f"the action contains the character {character}", pointer="/resume_action")
         if context is not None and not action:
             raise InvalidInputError.of("a resume context needs a resume action", pointer="/resume_context")
         if context is not None and self._seal is None:
-            raise InvalidInputError.of("this host has no keys to keep a context with", pointer="/resume_context")
+            raise InvalidInputError.of("this host has no keys to encrypt a resume context", pointer="/resume_context")
 
 
 class Unguarded:
-    """Surroundings of a host that neither guards anything nor serves anyone: for tools and tests."""
+    """Surroundings of a host without guards and callers, for tools and tests."""
 
     def caller(self) -> Caller | None:
-        """Return nobody."""
+        """Return None."""
         return None
 
     def place_of(self, path: str) -> str:
-        """Return where a path leads."""
+        """Return the path with all links resolved."""
         return os.path.realpath(path)
 
     def is_guarded(self) -> bool:
-        """Return that nothing is guarded."""
+        """Return False."""
         return False
 
     def guard(self) -> GuardState | None:
-        """Return that nothing is guarded."""
+        """Return None."""
         return None
 
     def ask(self, *_: object, **__: object) -> AccessDecision:
-        """Refuse: there is no guard to ask through."""
-        raise InvalidInputError.of("nothing is guarded here")
+        """Raise an error, because no guard exists."""
+        raise InvalidInputError.of("no guard is active")
 
     def outside(self) -> AbstractContextManager[Any]:
         """Return a context that changes nothing."""
@@ -313,7 +312,7 @@ def _text(value: object) -> str:
 
 
 def _shown(target: str, wanted: Wanted) -> str:
-    """Return a target as it was written, but for the query: tokens travel there, and no decision is about it."""
+    """Return a target as requested, without the query, which can contain tokens and is not part of a decision."""
     if wanted.resource_type is not ResourceType.NETWORK:
         return target
     cut = min((at for at in (target.find("?"), target.find("#")) if at >= 0), default=None)

@@ -1,6 +1,6 @@
-"""All decisions in force, in memory: what every check is answered from. Immutable; a change makes a new one.
+"""Snapshot: all decisions in force, in memory. Every check is answered from it. Immutable; a change creates a new one.
 
-A subject's decisions are indexed when it first asks: a node that starts with very many of them answers at once.
+A subject's decisions are indexed at its first check, so that a node with many decisions starts fast.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ANSWERS_KEPT = 4096
 _LONGEST_KEPT = 512
 _NEVER = 1 << 63
 _OF = "\0"
-"""Between a key and the session that a decision is for."""
+"""Separator between a key and the session of a decision."""
 
 
 DENIED = "denied"
@@ -33,20 +33,20 @@ PERMANENT_APPROVAL = "permanent_approval"
 
 
 class Found(NamedTuple):
-    """The decision that answers a question."""
+    """Decision that answers a question."""
 
     code: str
-    """One of the three above, as plain text: a member of an enumeration can be made to say something else."""
+    """One of the three codes above, as plain text, because guarded code could change an enumeration member."""
     decision_id: str
     reason: str = ""
-    """Why it is denied, if whoever denied it has said so."""
+    """Reason of a denial, if the administrator gave one."""
 
 
 class _Table:
-    """The decisions about one operation of one subject, by key, and the answers that were given from them.
+    """Decisions about one operation of one subject, by key, with a cache of results.
 
-    An approval for a session is under a key of its own, so that there is nearly always one row under a key: more only
-    where spellings of a host are equivalent.
+    A session approval has a separate key, so that a key nearly always has one row. It has more only if spellings of a
+    host are equivalent.
     """
 
     __slots__ = ("_answers", "_depth", "_prefixes", "_rows")
@@ -60,14 +60,14 @@ class _Table:
         self._answers: dict[tuple[str, str], tuple[Found | None, int]] = {}
 
     def changed(self, rows: Iterable[DecisionRow]) -> _Table:
-        """Return the table after these rows; this one goes on to be read."""
+        """Return the table after these rows; this one stays valid."""
         latest = {row.id: row for row in rows}
         groups = _grouped(latest.values())
         kept = dict(self._rows)
         for key, some in groups.items():
             before = kept.get(key)
             if before is None and len(some) == 1 and not some[0].ended:
-                kept[key] = (some[0],)  # nearly always, and a hundred thousand times at a cold start
+                kept[key] = (some[0],)  # the usual case, a hundred thousand times at a cold start
                 continue
             rest = [old for old in before or () if old.id not in latest]
             rest += [row for row in some if not row.ended]
@@ -75,24 +75,24 @@ class _Table:
                 kept[key] = tuple(rest)
             else:
                 kept.pop(key, None)
-        # Neither ever shrinks: looking for what is no longer there costs little, and so does looking too deep.
+        # Both only grow: looking for ended decisions, or too deep, costs little.
         depth = max((key.count("/") for key in groups), default=0)
         prefixes = {prefix_of(key) for key, some in groups.items() if is_network(some[0].resource_type, key)}
         return _Table(kept, max(self._depth, depth), self._prefixes | prefixes)
 
     def rows(self) -> Iterator[DecisionRow]:
-        """Yield the decisions, expired ones too."""
+        """Yield the decisions, including expired ones."""
         for some in self._rows.values():
             yield from some
 
     def find(self, wanted: Wanted, session_key: str, now: int) -> Found | None:
-        """Return what was decided. The same question is answered from memory until a decision it met expires."""
+        """Return the decision. A repeated question is answered from the cache until a matching decision expires."""
         asked = (wanted.target, session_key)
         known = self._answers.get(asked)
         if known is not None and now < known[1]:
             return known[0]
         found, until = self._look(wanted, session_key, now)
-        # The canonical text of an ambiguous path may be that of another; a long one is not worth the memory.
+        # Do not cache ambiguous paths, whose canonical text may equal that of another path, nor long ones.
         if not wanted.is_ambiguous and len(wanted.target) <= _LONGEST_KEPT:
             if len(self._answers) >= _ANSWERS_KEPT:
                 self._answers.clear()
@@ -100,7 +100,7 @@ class _Table:
         return found
 
     def _look(self, wanted: Wanted, session_key: str, now: int) -> tuple[Found | None, int]:
-        """Return what answers, and until when it surely does."""
+        """Return the decision and the time until which it is valid."""
         session = permanent = None
         until = _NEVER
         for key in wanted.keys(self._depth, self._prefixes):
@@ -134,7 +134,7 @@ def _grouped(rows: Iterable[DecisionRow]) -> dict[str, list[DecisionRow]]:
 
 
 class _Decisions:
-    """The decisions about one subject: rows until it first asks, tables from then on."""
+    """Decisions about one subject: rows until its first check, tables afterwards."""
 
     __slots__ = ("_rows", "_tables")
 
@@ -143,12 +143,12 @@ class _Decisions:
         self._tables = tables
 
     def changed(self, rows: _Rows) -> _Decisions:
-        """Return what is decided after these rows."""
-        before, found = self._rows, self._tables  # in this order: rows go away after the tables are there
+        """Return the decisions after these rows."""
+        before, found = self._rows, self._tables  # in this order: rows are removed after the tables are set
         return _Decisions((*before, *rows)) if found is None else _Decisions((), _built(found, rows))
 
     def rows(self) -> list[DecisionRow]:
-        """Return the decisions, expired ones too."""
+        """Return the decisions, including expired ones."""
         rows, tables = self._rows, self._tables  # in this order, see above
         if tables is not None:
             return [row for table in tables.values() for row in table.rows()]
@@ -156,10 +156,10 @@ class _Decisions:
         return [row for row in latest.values() if not row.ended]
 
     def find(self, wanted: Wanted, session_key: str, now: int) -> Found | None:
-        """Return what was decided about something."""
+        """Return the decision about an access."""
         rows, tables = self._rows, self._tables  # in this order, see above
         if tables is None:
-            # Two threads may do this at once: they come to the same.
+            # Two threads may do this at the same time, with the same result.
             with no_collection():
                 self._tables = tables = _built({}, rows)
             self._rows = ()
@@ -168,7 +168,7 @@ class _Decisions:
 
 
 class Snapshot:
-    """The decisions in force at one generation."""
+    """Decisions in force at one generation."""
 
     __slots__ = ("_expiries", "_subjects", "generation")
 
@@ -178,17 +178,17 @@ class Snapshot:
         subjects: Mapping[tuple[str, str], _Decisions] | None = None,
         expiries: Mapping[str, int] | None = None,
     ) -> None:
-        """Make an empty one; those with decisions in them come from ``changed``."""
+        """Create an empty snapshot; ``changed`` returns snapshots with decisions."""
         self.generation = generation
         self._subjects = subjects or {}
         self._expiries = expiries or {}
 
     def next_expiry(self, after: int) -> int | None:
-        """Return when the next decision ends by itself, in microseconds since the epoch."""
+        """Return when the next decision expires, in microseconds since the epoch."""
         return min((at for at in self._expiries.values() if at > after), default=None)
 
     def changed(self, changes: Changes) -> Snapshot:
-        """Return the snapshot after these changes. Applying the same twice changes nothing."""
+        """Return the snapshot after these changes. Applying the same changes twice has no further effect."""
         by_subject: dict[tuple[str, str], list[DecisionRow]] = {}
         for row in changes.rows:
             by_subject.setdefault((row.subject_kind, row.subject_name), []).append(row)
@@ -204,7 +204,7 @@ class Snapshot:
         return Snapshot(max(self.generation, changes.generation), subjects, expiries)
 
     def find(self, subject: tuple[str, str], wanted: Wanted, session_key: str, now: int) -> Found | None:
-        """Return what was decided: a denial before a session approval before a permanent one.
+        """Return the decision: a denial before a session approval before a permanent approval.
 
         ``subject`` is kind and name as plain text, ``now`` is in microseconds since the epoch.
         """
@@ -213,13 +213,13 @@ class Snapshot:
 
     @property
     def subjects(self) -> tuple[tuple[str, str], ...]:
-        """Kind and name of those about whom something was decided."""
+        """Kind and name of all subjects with decisions."""
         return tuple(self._subjects)
 
     def approved(self, resource_type: str, now: int, subject: tuple[str, str] | None = None) -> Iterator[DecisionRow]:
-        """Yield the approvals in force, of one subject or of all; one whose target is denied as well is none.
+        """Yield the approvals in force, of one subject or of all, without those that a denial overrides.
 
-        For those who have to know what is allowed before anybody asks, such as an allowlist of the kernel.
+        For uses that need all allowed targets in advance, such as the egress allowlist.
         """
         for who in self._subjects if subject is None else (subject,):
             decisions = self._subjects.get(who)
@@ -245,11 +245,11 @@ def _in_force(decisions: _Decisions, resource_type: str, now: int) -> Iterator[D
 
 
 def _is_denied(decisions: _Decisions, reader: Reader, row: DecisionRow, now: int) -> bool:
-    """Tell whether a wider denial takes an approval back."""
+    """Return whether a broader denial overrides an approval."""
     try:
         wanted = reader.read(str(row.resource_type), str(row.operation), row.target)
     except InvalidInputError:
-        return False  # a pattern: what is asked for later is covered by the denial, or not
+        return False  # a pattern: each later question is matched with the denial separately
     found = decisions.find(wanted, row.session_key, now)
     return found is not None and found.code == DENIED
 

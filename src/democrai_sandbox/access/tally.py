@@ -1,4 +1,4 @@
-"""Counting answers, on whatever thread they are given: exact, and without a lock on the way of a check."""
+"""Thread-safe counters of results, exact and without a lock in a check."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 FAILED = "failed"
-"""No answer could be had."""
+"""Name of the counter for failed checks."""
 
 
 class Tally:
-    """How often each answer was given."""
+    """Number of times that each result was returned."""
 
     __slots__ = ("_counters", "_lock", "_looks")
 
     def __init__(self) -> None:
-        """Begin at nothing."""
+        """Set all counters to zero."""
         names = (*(code.value for code in DecisionCode), FAILED)
-        # To advance one is a single step of the interpreter: two threads never take the same number.
+        # Advancing a counter is atomic in the interpreter: two threads never get the same number.
         self._counters: Mapping[str, count[int]] = MappingProxyType({name: count() for name in names})
         self._looks = 0
         self._lock = threading.Lock()
 
     def add(self, name: str) -> None:
-        """Count one answer."""
+        """Count one result."""
         next(self._counters[name])
 
     def totals(self) -> dict[str, int]:
-        """Return the numbers. To look at a counter advances it too, so that looks are taken off."""
+        """Return the totals. Reading a counter advances it too, so the number of reads is subtracted."""
         with self._lock:
             found = {name: next(counter) - self._looks for name, counter in self._counters.items()}
             self._looks += 1

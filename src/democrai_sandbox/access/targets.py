@@ -1,4 +1,4 @@
-"""What a question or a decision is about, read once: the canonical target and the keys under which it is looked up."""
+"""Parsed targets of questions and decisions: the canonical form and the keys for lookups."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
 LONGEST_RAW_TARGET = 8192
-"""No client sends longer URLs, and no path is longer."""
+"""Longer than any URL that clients send and any path."""
 _LONGEST_REMEMBERED = 512
-"""What is longer is read anew each time: a subject chooses these texts, and the host's memory holds them."""
+"""Longer targets are not cached, because subjects choose them and the host's memory holds them."""
 _REMEMBERED = 4096
 
 
 class Wanted(NamedTuple):
-    """A resource that somebody asks for."""
+    """Requested resource."""
 
     resource_type: ResourceType
     operation: Operation
     target: str
-    """Canonical, and part of the identity of a decision."""
+    """Canonical target, part of the identity of a decision."""
     parsed: NetworkTarget | None = None
     place: tuple[str, str] = ("", "")
-    """Resource type and operation as plain text, which is looked up faster than members of an enumeration."""
+    """Resource type and operation as plain text, which is looked up faster than enumeration members."""
 
     @property
     def is_ambiguous(self) -> bool:
-        """Whether servers may read its path differently: no approval of it could be told from one of another path."""
+        """Whether servers may interpret its path differently, so that an approval could also cover another path."""
         return self.parsed is not None and self.parsed.ambiguous
 
     def keys(self, depth: int, prefixes: Collection[tuple[int, int]]) -> Iterator[str]:
-        """Yield the keys of all decisions that would cover it."""
+        """Yield the keys of all decisions that would cover the target."""
         if self.parsed is not None:
             yield from covering_keys(self.parsed, depth, prefixes)
         elif self.resource_type is ResourceType.FILESYSTEM:
@@ -55,38 +55,38 @@ class Wanted(NamedTuple):
 
 
 def decision_key(resource_type: str, target: str) -> str:
-    """Return the key under which a decision about this canonical target is kept."""
+    """Return the key of a decision about this canonical target."""
     return rule_key(target) if resource_type == ResourceType.NETWORK else target
 
 
 def is_network(resource_type: str, key: str) -> bool:
-    """Tell whether a key is that of a range of addresses."""
+    """Return whether a key is that of an address range."""
     return key[0] == "N" and resource_type == ResourceType.NETWORK
 
 
 def prefix_of(key: str) -> tuple[int, int]:
-    """Return IP version and prefix length of the key of a network."""
+    """Return IP version and prefix length of an address range's key."""
     version, length, _ = key[1:].split("|", 2)
     return int(version), int(length)
 
 
 class Reader:
-    """Reads what is asked for, and remembers what it has read.
+    """Parser of requested resources, with a cache.
 
-    Each service has its own: what it remembers must not be where guarded code could get at it and change it.
+    Each service has a separate reader, so that guarded code cannot reach and change its cache.
     """
 
     def __init__(self) -> None:
-        """Remember nothing yet."""
+        """Create empty caches."""
         self._lexical = lru_cache(maxsize=_REMEMBERED)(_lexical)
         self._read = lru_cache(maxsize=_REMEMBERED)(_read)
 
     def read(
         self, resource_type: object, operation: object, target: object, place_of: Callable[[str], str] | None = None
     ) -> Wanted:
-        """Return what is asked for, or refuse with what is wrong. ``place_of`` finds out where a path leads.
+        """Parse a requested resource, or raise with the problem. ``place_of`` resolves the links of a path.
 
-        The guard asks about where a path leads, and an approval has to be about the same.
+        The guard asks about the resolved path, so an approval must name the same path.
         """
         if type(resource_type) is not str or type(operation) is not str:
             kind, act = read_operation(resource_type, operation)
@@ -103,7 +103,7 @@ class Reader:
 
 
 def read_declared(resource_type: object, operation: object, target: str) -> tuple[ResourceType, Operation, str]:
-    """Return what a decision is made about, in any form that a rule may have; refuse what no rule could be."""
+    """Parse the access of a decision, in any form that a rule allows; raise for other forms."""
     kind, act = read_operation(resource_type, operation)
     return kind, act, normalise_target(kind, target)
 
@@ -112,7 +112,7 @@ def _followed(place_of: Callable[[str], str], path: str) -> str:
     try:
         return place_of(path)
     except UnicodeEncodeError:
-        raise InvalidInputError.of("no file can have this name", pointer="/target") from None
+        raise InvalidInputError.of("the path contains characters that no file name has", pointer="/target") from None
 
 
 def _lexical(path: str) -> str:

@@ -1,4 +1,4 @@
-"""Threads of the service, which show nobody what they work on."""
+"""Threads of the service that do not expose their work."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ if TYPE_CHECKING:
 
 
 class Worker(threading.Thread):
-    """A daemon thread that forgets its work when it begins it.
+    """Daemon thread that drops the reference to its work when it starts.
 
-    An ordinary thread keeps its function as an attribute, and every thread can be listed: guarded code would come from
-    there to the object that the function belongs to, and so to the decisions in memory.
+    An ordinary thread keeps its function as an attribute, and guarded code can list all threads. From the function it
+    could reach the decisions in memory.
     """
 
     def __init__(self, name: str, work: Callable[[], None]) -> None:
-        """Keep the work until ``start``."""
+        """Store the work until ``start``."""
         super().__init__(name=name, daemon=True)
         self._work: Callable[[], None] | None = work
 

@@ -1,4 +1,4 @@
-"""What the service remembers and hands out: requests, decisions, audit records, resumptions. Frozen values."""
+"""Frozen values of the service: requests, decisions, audit records and resumptions."""
 
 from __future__ import annotations
 
@@ -18,48 +18,48 @@ if TYPE_CHECKING:
 
 
 class Effect(StrEnum):
-    """What a decision says."""
+    """Effect of a decision."""
 
     APPROVAL = "approval"
     DENIAL = "denial"
 
 
 class Scope(StrEnum):
-    """How far a decision reaches. A denial is always permanent."""
+    """Scope of a decision. A denial is always permanent."""
 
     SESSION = "session"
     PERMANENT = "permanent"
 
 
 class RequestState(StrEnum):
-    """What became of a request."""
+    """State of a request."""
 
     PENDING = "pending"
     APPROVED_FOR_SESSION = "approved_for_session"
     APPROVED = "approved"
     DENIED = "denied"
     AGED_OUT = "aged_out"
-    """Nobody decided in time. That is no decision: asking again makes a new request."""
+    """The request was not decided in time. This is not a decision: the next access files a new request."""
     REVOKED = "revoked"
-    """It was approved or denied, and that decision was revoked: asking again makes a new request."""
+    """The decision was revoked: the next access files a new request."""
     EXPIRED = "expired"
-    """It was approved for a time or a session that is over."""
+    """The request was approved for a time or a session that has ended."""
     REPLACED = "replaced"
-    """It was approved or denied, and a decision to the contrary took the place of that one."""
+    """A contrary decision replaced the decision about the request."""
 
 
 class ResumeState(StrEnum):
-    """What became of an action that was to go on after an approval."""
+    """State of a resume action."""
 
     WAITING = "waiting"
     RUNNING = "running"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
-    """Its attempts are used up, or it can never succeed."""
+    """All attempts failed, or the action can never succeed."""
 
 
 class AuditAction(StrEnum):
-    """What an audit record is about."""
+    """Event that an audit record is about."""
 
     REQUESTED = "requested"
     APPROVED_FOR_SESSION = "approved_for_session"
@@ -70,7 +70,7 @@ class AuditAction(StrEnum):
     SESSION_ENDED = "session_ended"
     AGED_OUT = "aged_out"
     RESUME_ATTACHED = "resume_attached"
-    """A request that was put down before got an action to go on with."""
+    """A resume action was attached to a pending request."""
     RESUME_SUCCEEDED = "resume_succeeded"
     RESUME_FAILED = "resume_failed"
     CHECK_FAILED = "check_failed"
@@ -83,15 +83,15 @@ class AuditAction(StrEnum):
     ACCOUNT_TOKEN_MADE = "account_token_made"  # noqa: S105 - what was done, no password
     ACCOUNT_TOKEN_REVOKED = "account_token_revoked"  # noqa: S105 - what was done, no password
     NOTED = "noted"
-    """Somebody wrote something down about a request: a remark, or a question to who asked."""
+    """A user added a note to a request: a remark, or a question to the requester."""
     SHADOW_STARTED = "shadow_started"
-    """A subject runs beside a candidate manifest from now on."""
+    """A shadow run with a candidate manifest started."""
     SHADOW_ENDED = "shadow_ended"
 
 
 @dataclass(frozen=True, slots=True)
 class AccessTuple:
-    """What a decision is about: who, what kind of resource, which operation, which normalised target."""
+    """Access that a decision is about: subject, resource type, operation and normalized target."""
 
     subject: Subject
     resource_type: ResourceType
@@ -100,17 +100,17 @@ class AccessTuple:
 
     @property
     def digest(self) -> str:
-        """A text of fixed length for unique constraints: targets are too long for an index of PostgreSQL."""
-        key = decision_key(self.resource_type, self.target)  # one for all spellings that are equivalent
+        """Text of fixed length for unique constraints, because targets are too long for a PostgreSQL index."""
+        key = decision_key(self.resource_type, self.target)  # the same for all equivalent spellings
         parts = [self.subject.kind, self.subject.name, self.resource_type, self.operation, key]
-        # Not as escapes: a surrogate pair in two halves would read like the character it stands for.
+        # Without escapes: two escaped halves of a surrogate pair would equal the escaped character.
         encoded = json.dumps(parts, ensure_ascii=False).encode("utf-8", "surrogatepass")
         return hashlib.sha256(encoded).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """On whose behalf a subject asked. Empty texts stand for what is not there, so that uniqueness holds."""
+    """User, organization, session and task of a request. Missing parts are empty texts, so that uniqueness works."""
 
     user_id: str = ""
     organization_id: str = ""
@@ -120,7 +120,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class NewRequest:
-    """A request as it is registered."""
+    """Request to be registered."""
 
     access: AccessTuple
     raw_target: str
@@ -131,13 +131,16 @@ class NewRequest:
     """Chosen by the service, because the encrypted context is bound to it."""
     resume_context: bytes | None = field(default=None, repr=False)
     seal_again: Callable[[], bytes] | None = field(default=None, repr=False, compare=False)
-    """Gives the context as it is to be stored. The store asks when nobody can look for contexts before it has stored
-    this one: what was sealed with a key that is not in use any more by then is sealed anew."""
+    """Function that returns the context to store.
+
+    The store calls it while ``replace_contexts`` has to wait, so that a context sealed with an outdated key is sealed
+    again.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request as it is stored. The encrypted context stays in the store; it is fetched where it is decrypted."""
+    """Stored request. The encrypted context stays in the store and is fetched only for decryption."""
 
     id: str
     access: AccessTuple
@@ -155,38 +158,38 @@ class Request:
     decided_by: str = ""
     reason: str = ""
     decision_id: str = ""
-    """The decision that answers it; empty while it waits."""
+    """Decision that answers the request; empty while it is pending."""
     ended_at: datetime | None = None
-    """When that decision ended, if it did, ..."""
+    """Time when that decision ended."""
     ended_by: str = ""
-    """...and who ended it."""
+    """User who ended that decision."""
 
     @property
     def changed_at(self) -> datetime | None:
-        """Since when it has its state; None before a decision."""
+        """Time of the last change of state; None before a decision."""
         return self.ended_at or self.decided_at
 
     @property
     def changed_by(self) -> str:
-        """Who gave it its state; empty before a decision."""
+        """User who caused the last change of state; empty before a decision."""
         return self.ended_by if self.ended_at else self.decided_by
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """What registering a request came to."""
+    """Result of registering a request."""
 
     request_id: str
-    """Empty when the very same was decided meanwhile: then nothing was written."""
+    """Empty if the same access was decided meanwhile; nothing was written then."""
     created: bool
-    """False: the same was asked before by the same user in the same session, and is counted there."""
+    """False if the same user has already requested this in the same session; it was counted."""
     full: bool = False
-    """Nothing was written: as much as may wait for this subject and user waits already."""
+    """Whether nothing was written because the limit of pending requests is reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A decision as it is stored. One that ended stays, for the history."""
+    """Stored decision. Ended decisions are kept for the history."""
 
     id: str
     access: AccessTuple
@@ -198,7 +201,7 @@ class Decision:
     reason: str
     request_id: str
     generation: int
-    """Of the last change to this row: nodes read what is newer than their own."""
+    """Generation of the last change to this row; nodes read rows newer than their own generation."""
     expires_at: datetime | None = None
     ended_at: datetime | None = None
     ended_by: str = ""
@@ -207,16 +210,16 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The state that a decision was made from: the last change to the decisions about these tuples."""
+    """State on which a decision is based: the last change to the decisions about these accesses."""
 
     about: tuple[AccessTuple, ...]
     version: int
-    """The highest generation of the decisions about them, ended ones included; 0 when there was none."""
+    """Highest generation of the decisions about them, including ended ones; 0 if none exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewDecision:
-    """A decision that somebody makes."""
+    """Decision to be stored."""
 
     access: AccessTuple
     effect: Effect
@@ -225,27 +228,27 @@ class NewDecision:
     session_key: str = ""
     reason: str = ""
     request_id: str = ""
-    """The pending request that it answers; it must be pending still. Empty for one that nobody asked for."""
+    """Pending request that it answers; it must still be pending. Empty for a decision without a request."""
     expires_at: datetime | None = None
     also_answers: tuple[str, ...] = ()
-    """Further requests that it covers; those that are not pending any more are left alone."""
+    """Other requests that it covers; those that are not pending anymore stay unchanged."""
     bulk: str = ""
-    """What decisions have in common that were made in one go; empty for one by itself."""
+    """Label that groups the decisions of one bulk operation; empty for a single decision."""
     expected: Expected | None = None
-    """The state that the caller was shown; a change since is a conflict. None compares nothing."""
+    """State that the caller saw; a change since then is a conflict. None disables the check."""
 
 
 @dataclass(frozen=True, slots=True)
 class Aftermath:
-    """What a decision did when it was made."""
+    """Effects of a decision at the time it was made."""
 
     decision: Decision
     answered: tuple[str, ...] = ()
-    """The requests that it answered, its own among them."""
+    """Requests that it answered, including its own."""
     replaced: tuple[str, ...] = ()
-    """The decisions that it ended."""
+    """Decisions that it ended."""
     started: tuple[str, ...] = ()
-    """Those of the requests whose action has begun to resume since."""
+    """Answered requests whose action has started to resume."""
     bulk: str = ""
     newer: Decision | None = None
     """A decision in force about the same that was made since. Then what was replaced cannot be put back."""
@@ -253,31 +256,31 @@ class Aftermath:
 
 @dataclass(frozen=True, slots=True)
 class Undone:
-    """What undoing a decision came to."""
+    """Result of undoing a decision."""
 
     decision: Decision
     reopened: tuple[str, ...]
-    """The requests that wait again."""
+    """Requests that are pending again."""
     kept: tuple[str, ...]
-    """Those that stay answered: their action has resumed, or they were asked for anew."""
+    """Requests that stay answered: their action has resumed, or they were filed again."""
     restored: tuple[Decision, ...]
-    """What is in force again in its place."""
+    """Decisions that are in force again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How many pending requests a decision would answer, besides its own."""
+    """Number of other pending requests that a decision would answer."""
 
     requests: int
     users: int
     in_session: int
-    """Of the session of its own request: what an approval for that session answers."""
+    """Requests of the same session, which a session approval answers."""
     more: bool = False
-    """There are more than were looked at."""
+    """Whether more requests exist than were examined."""
 
 
 class DecisionRow(NamedTuple):
-    """A decision in the plain form in which nodes load it: a hundred thousand of them come in one go."""
+    """Decision as a plain tuple, because nodes load a hundred thousand of them together."""
 
     id: str
     subject_kind: str
@@ -292,12 +295,12 @@ class DecisionRow(NamedTuple):
     """In microseconds since the epoch."""
     ended: bool
     reason: str = ""
-    """Of a denial, whose subject is told; an approval needs none."""
+    """Reason of a denial, which the subject gets; empty for an approval."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What changed since a generation; from the beginning, what is in force."""
+    """Changes after a generation; after 0, the decisions in force."""
 
     generation: int
     rows: tuple[DecisionRow, ...]
@@ -305,13 +308,13 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """One row of the audit: who did what when, what was before and after, and the hash of all up to it."""
+    """Audit record: actor, action, time, state before and after, and the hash of the chain up to it."""
 
     sequence: int
     at: datetime
     action: AuditAction
     actor: str
-    """The user who acted, ``subject:<kind>:<name>`` for a request, ``system`` for what happens by itself."""
+    """User who acted, ``subject:<kind>:<name>`` for a request, ``system`` for automatic events."""
     access: AccessTuple | None
     request_id: str
     before: dict[str, Any]
@@ -322,7 +325,7 @@ class AuditRecord:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """An action that goes on after the approval of its request, as the requester."""
+    """Action that resumes after the approval of its request, as the requester."""
 
     id: str
     request_id: str
@@ -340,7 +343,7 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class RequestFilter:
-    """Which requests to list; what is empty does not narrow."""
+    """Filter for requests; empty fields match everything."""
 
     states: tuple[RequestState, ...] = ()
     subject: Subject | None = None
@@ -351,16 +354,16 @@ class RequestFilter:
     organization_id: str = ""
     session_key: str = ""
     text: str = ""
-    """Part of the normalised target, compared without case."""
+    """Part of the normalized target, ignoring case."""
     newer_than: datetime | None = None
-    """First seen at this time or later..."""
+    """First seen at this time or later."""
     older_than: datetime | None = None
-    """...and before this one."""
+    """First seen before this time."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionFilter:
-    """Which decisions to list; what is empty does not narrow."""
+    """Filter for decisions; empty fields match everything."""
 
     effect: Effect | None = None
     scope: Scope | None = None
@@ -375,7 +378,7 @@ class DecisionFilter:
 
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
-    """Which audit records to list; what is empty does not narrow."""
+    """Filter for audit records; empty fields match everything."""
 
     actions: tuple[AuditAction, ...] = ()
     actor: str = ""
@@ -387,11 +390,11 @@ class AuditFilter:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Where to go on: pages follow the last item seen, so that rows that come in meanwhile move nothing."""
+    """Page of a list. Pages continue after the last item, so that new rows do not shift them."""
 
     limit: int = 100
     after: str = ""
-    """The ``next`` of the page before."""
+    """``next`` of the previous page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,10 +403,10 @@ class Listing:
 
     items: tuple[Any, ...]
     next: str
-    """Empty when there is no more."""
+    """Cursor of the next page; empty on the last page."""
 
     def __iter__(self) -> Iterator[Any]:
-        """Go through the items of this page."""
+        """Iterate over the items of this page."""
         return iter(self.items)
 
     def __len__(self) -> int:

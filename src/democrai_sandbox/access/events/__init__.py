@@ -1,7 +1,7 @@
-"""How nodes learn that decisions changed: within a process, on one host, or through Redis.
+"""Notification of nodes about changed decisions: within a process, on one host, or through Redis.
 
-Events say that something changed, never what: a lost, repeated or forged one grants nothing, it makes a node look at
-the database at most. A node that cannot be sure to have heard everything is told so, and looks.
+Events only say that something changed: a lost, repeated or forged event grants nothing and at most makes a node read
+the database. A node that may have missed events is notified of the gap and reads the database.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["check_bus", "open_bus"]
 
 _KINDS: Mapping[str, tuple[str, str, frozenset[str], frozenset[str]]] = MappingProxyType(
     {
-        # kind: module, class, settings that it must have, settings that it may have
+        # kind: module, class, required settings, optional settings
         "memory": ("memory", "MemoryBus", frozenset(), frozenset({"channel"})),
         "ipc": ("ipc", "IpcBus", frozenset({"folder"}), frozenset({"channel"})),
         "redis": ("streams", "RedisBus", frozenset({"url"}), frozenset({"channel", "longest"})),
@@ -36,11 +36,11 @@ _KINDS: Mapping[str, tuple[str, str, frozenset[str], frozenset[str]]] = MappingP
 def open_bus(kind: str, **settings: Any) -> Bus:
     """Return the bus that ``network.stream.type`` names; it does nothing until it is started.
 
-    All kinds take ``channel``: buses of different channels do not hear each other. ``ipc`` needs ``folder``, one that
-    only its owner can enter. ``redis`` needs ``url`` (``redis://``, ``rediss://`` or ``unix://``), and takes
-    ``longest``, about how many events the stream keeps.
+    All kinds take ``channel``: buses of different channels do not receive each other's events. ``ipc`` needs
+    ``folder``, which only its owner may enter. ``redis`` needs ``url`` (``redis://``, ``rediss://`` or ``unix://``),
+    and takes ``longest``, the approximate number of events that the stream keeps.
 
-    Raises ``InvalidInputError`` for a kind or a setting that does not exist, and for ``redis`` without its package.
+    Raises ``InvalidInputError`` for an unknown kind or setting, and for ``redis`` without its package.
     """
     module = _module_of(kind, settings)
     bus: Bus = getattr(module, _KINDS[kind][1])(**settings)
@@ -48,7 +48,7 @@ def open_bus(kind: str, **settings: Any) -> Bus:
 
 
 def check_bus(kind: object, settings: Mapping[str, Any]) -> None:
-    """Refuse what ``open_bus`` would refuse, as far as that shows without making or asking anything."""
+    """Reject the settings that ``open_bus`` would reject, without side effects."""
     checks = {"channel": checked_channel, **_module_of(kind, settings).CHECKS}
     problems: list[Problem] = []
     for name, value in settings.items():
@@ -61,15 +61,15 @@ def check_bus(kind: object, settings: Mapping[str, Any]) -> None:
 
 
 def _module_of(kind: object, settings: Mapping[str, Any]) -> ModuleType:
-    """Return the module of a kind that exists, for settings that it has."""
+    """Return the module of a kind after validating the kind and the names of its settings."""
     if type(kind) is not str or kind not in _KINDS:
-        message = f"unknown kind of event stream {described(kind)}; one of: {', '.join(_KINDS)}"
+        message = f"unknown event stream type {described(kind)}; expected one of: {', '.join(_KINDS)}"
         raise InvalidInputError.of(message, pointer="/type", suggestion=nearest(str(kind), _KINDS))
     module, _, needed, optional = _KINDS[kind]
-    problems = [Problem(f"/{missing}", f"{kind} events need it") for missing in sorted(needed - settings.keys())]
+    problems = [Problem(f"/{missing}", f"required for {kind} events") for missing in sorted(needed - settings.keys())]
     for setting in sorted(settings.keys() - needed - optional):
         suggestion = nearest(setting, (needed | optional) - settings.keys())
-        problems.append(Problem(pointer_to("", setting), f"no setting of {kind} events", suggestion))
+        problems.append(Problem(pointer_to("", setting), f"unknown setting of {kind} events", suggestion))
     if problems:
         raise InvalidInputError(problems)
     return import_module(f".{module}", __name__)

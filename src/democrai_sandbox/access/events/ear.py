@@ -1,4 +1,4 @@
-"""Tells a node what was heard, in a thread of its own: a node that takes its time holds up no connection."""
+"""Delivery of received events to a node in a separate thread, so that a slow node does not block a connection."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _REST = 0.01
-"""Seconds between two calls: however many events come in, a node looks a hundred times a second at most."""
+"""Seconds between two calls: a node gets at most a hundred calls a second."""
 
 
 class Inbox:
-    """Keeps what was heard until the node has time for it: one generation, the highest, and whether there was a gap.
+    """Received events that wait for the node: the highest generation, and whether there was a gap.
 
-    Knows nothing of the node: other buses of the process hold inboxes.
+    Has no reference to the node, because other buses of the process hold inboxes.
     """
 
     def __init__(self) -> None:
@@ -31,31 +31,34 @@ class Inbox:
         self._closed = False
 
     def hear(self, generation: int) -> None:
-        """Remember that another node told of this generation."""
+        """Store a generation that another node announced."""
         with self._changed:
             if self._highest is None or generation > self._highest:
                 self._highest = generation
             self._changed.notify_all()
 
     def miss(self) -> None:
-        """Remember that events may have been missed."""
+        """Store that events may have been missed."""
         with self._changed:
             self._gap = True
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Give out nothing any more."""
+        """Deliver nothing anymore."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     @property
     def closed(self) -> bool:
-        """Whether it gives out nothing any more."""
+        """Whether it is closed."""
         return self._closed
 
     def take(self) -> list[int | None]:
-        """Wait for news, and return it: a gap as None, a generation as it is. Nothing once it is closed."""
+        """Wait for events and return them: None for a gap, then the generation.
+
+        Returns an empty list once it is closed.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._gap or self._highest is not None)
             if self._closed:
@@ -73,7 +76,7 @@ class Inbox:
 
 
 class Ear:
-    """An inbox, and the thread that tells the node what is in it. No attribute leads to the node."""
+    """Inbox with the thread that delivers its events to the node. No attribute leads to the node."""
 
     def __init__(self, *, name: str) -> None:
         self.inbox = Inbox()
@@ -81,13 +84,13 @@ class Ear:
         self._worker: Worker | None = None
 
     def start(self, heard: Heard) -> None:
-        """Begin to call ``heard``."""
+        """Start to call ``heard``."""
         inbox = self.inbox
         self._worker = Worker(self._name, lambda: _tell_all(inbox, heard))
         self._worker.start()
 
     def stop(self) -> None:
-        """Tell nothing any more; return when the last call is over, unless it is that call which asks."""
+        """Stop delivering and wait for the last call, unless this is called from it."""
         self.inbox.close()
         if self._worker is not None and self._worker is not threading.current_thread():
             self._worker.join()
@@ -101,5 +104,5 @@ def _tell_all(inbox: Inbox, heard: Heard) -> None:
             try:
                 heard(generation)
             except Exception:  # noqa: BLE001 - whatever it was, the next event is told
-                _LOG.exception("what a node does about an event failed; it goes on listening")
+                _LOG.exception("handling an event failed; still listening")
         inbox.rest(_REST)

@@ -13,29 +13,29 @@ _LENGTH = 4
 
 
 class FrameError(ValueError):
-    """The other side does not speak this protocol."""
+    """Data that violates this protocol."""
 
 
 def framed(message: bytes) -> bytes:
-    """Return the message as it is sent."""
+    """Return the message with its length prefix."""
     return len(message).to_bytes(_LENGTH) + message
 
 
 class Frames:
-    """Puts together what came in pieces. Never keeps more than one message that is not whole yet."""
+    """Assembler of received bytes into messages. Buffers at most one incomplete message."""
 
     def __init__(self) -> None:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yield the messages that are whole now; raises ``FrameError`` at a length that no message has."""
+        """Yield the complete messages; raises ``FrameError`` for an invalid length."""
         self._data += data
         start = 0
         try:
             while len(self._data) - start >= _LENGTH:
                 length = int.from_bytes(self._data[start : start + _LENGTH])
                 if not 0 < length <= LONGEST_MESSAGE:
-                    raise FrameError(f"a message of {length} bytes")
+                    raise FrameError(f"invalid message length of {length} bytes")
                 end = start + _LENGTH + length
                 if end > len(self._data):
                     return

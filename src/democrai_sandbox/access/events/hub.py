@@ -1,4 +1,4 @@
-"""The hub of the nodes on one host: passes what one of them says on to all others."""
+"""Hub of the nodes on one host: forwards the messages of each node to all others."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _MOST_NODES = 512
 _MOST_WAITING = 256 * 1024
-"""Bytes. A node that has so much not read is let go: it connects again, and looks for what it missed."""
+"""Maximum number of unread bytes per node. A node above it is disconnected; it reconnects and reads what it missed."""
 _ONE_READ = 64 * 1024
 _LOOK_AROUND = 1.0
-"""Seconds between two looks at whether lock and socket are still where other nodes find them."""
+"""Seconds between two checks that the lock and the socket still have their names."""
 _AFTER_REFUSAL = 0.05
 
 HELLO = framed(b'{"v":%d,"hub":true}' % VERSION)
-"""What the hub says first: from now on, nothing is missed."""
+"""First message of the hub: from now on, no event is missed."""
 
 no_fork = threading.Lock()
-"""Held while descriptors of a hub are opened and closed, and around a fork: a child finds all of them, or none."""
+"""Held while descriptors of a hub are opened or closed, and around a fork: a child inherits all of them, or none."""
 
 
 @dataclass(eq=False, slots=True)
@@ -44,10 +44,10 @@ class _Node:
 
 
 class Hub:
-    """Runs in a thread of the node that has the lock. Whoever is not of the folder's owner is not served."""
+    """Hub in a thread of the node that holds the lock. Serves only processes of the folder's owner and root."""
 
     def __init__(self, folder: Folder, lock: int, *, lock_name: str, socket_name: str) -> None:
-        """Take over a lock that is held; it is free again when the hub is stopped, or did not come to be."""
+        """Take over a held lock, which is released when the hub stops or fails to start."""
         self._folder = folder.again()
         self._lock, self._lock_name, self._socket_name = lock, lock_name, socket_name
         self._nodes: dict[socket.socket, _Node] = {}
@@ -67,15 +67,15 @@ class Hub:
         self._worker.start()
 
     def stop(self) -> None:
-        """Let all nodes go, so that another of them becomes the hub. Called once."""
+        """Disconnect all nodes, so that another one becomes the hub. Called once."""
         self._stopping = True
-        with suppress(OSError):  # It may have ended by itself.
+        with suppress(OSError):  # the hub may have ended already
             self._wake.send(b"x")
         self._worker.join()
         self._wake.close()
 
     def forget(self) -> None:
-        """Close everything without a word: in a forked child, which would keep the lock and the nodes otherwise."""
+        """Close everything silently in a forked child, which would otherwise keep the lock and the connections."""
         if self._closed:
             return
         self._closed = True
@@ -94,11 +94,11 @@ class Hub:
                     self._serve(key.fileobj, events)
                 if time.monotonic() >= next_look:
                     if not self._is_found():
-                        _LOG.warning("the lock or the socket of the event hub was removed: another hub begins")
+                        _LOG.warning("the lock or socket of the event hub was removed; another hub takes over")
                         return
                     next_look = time.monotonic() + _LOOK_AROUND
         except Exception:  # noqa: BLE001 - nodes must be let go, whatever it was
-            _LOG.exception("the event hub failed: another hub begins")
+            _LOG.exception("the event hub failed; another hub takes over")
         finally:
             if self._folder.has(self._socket_name, self._listens_at):
                 os.unlink(self._socket_name, dir_fd=self._folder.number)
@@ -128,12 +128,12 @@ class Hub:
         except BlockingIOError:
             return
         except OSError:
-            # Such as no more descriptors: the node waits in the queue, and this loop must not spin.
+            # For example, no free descriptor: the node stays in the queue, and this loop must not spin.
             time.sleep(_AFTER_REFUSAL)
             return
         link.settimeout(0)
         if len(self._nodes) >= _MOST_NODES or not self._folder.trusts(link):
-            _LOG.warning("the event hub refused a connection: it is another user's, or there are too many")
+            _LOG.warning("the event hub refused a connection: it belongs to another user, or too many are open")
             link.close()
             return
         node = _Node(link)
@@ -181,5 +181,5 @@ class Hub:
 
 def _is_said(message: bytes) -> bool:
     if json_object(message) is None:
-        raise FrameError("a message that is no JSON object")
+        raise FrameError("the message is not a JSON object")
     return True

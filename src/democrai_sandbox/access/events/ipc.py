@@ -1,7 +1,7 @@
-"""Events between the processes of one user on one host, over a unix socket.
+"""Events between the processes of one user on one host, over a Unix socket.
 
-The first node to get a lock is the hub: the others connect to it, and so does it itself. When it goes, the kernel frees
-the lock, and the next one takes over.
+The first node that gets the lock becomes the hub; all nodes connect to it, including itself. When it exits, the kernel
+releases the lock and the next node takes over.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 CHECKS: Mapping[str, Callable[[object], Any]] = MappingProxyType({"folder": folder_path})
-"""What reads each setting but the channel."""
+"""Validator of each setting except the channel."""
 
 _LONGEST_WAIT = 0.5
 _HELLO_WITHIN = 2.0
@@ -32,7 +32,7 @@ _ONE_READ = 64 * 1024
 
 
 class IpcBus(LinkedBus):
-    """Reaches the nodes that use the same folder and channel. They must be the folder's owner's, or root's."""
+    """Bus between nodes with the same folder and channel, which must run as the folder's owner or root."""
 
     def __init__(self, *, folder: str | os.PathLike[str], channel: str = "access") -> None:
         super().__init__(kind="ipc", channel=channel, longest_wait=_LONGEST_WAIT)
@@ -43,7 +43,7 @@ class IpcBus(LinkedBus):
         os.register_at_fork(after_in_child=_forgetter(weakref.ref(self)))
 
     def forget(self) -> None:
-        """Close everything without a word: in a forked child."""
+        """Close everything silently in a forked child."""
         if self._link is not None:
             self._link.close()
         if self._hub is not None:
@@ -67,7 +67,7 @@ class IpcBus(LinkedBus):
         messages = _messages(link)
         hello = json_object(next(messages))
         if hello is None or hello.get("hub") is not True:
-            raise LinkLost("what listens there is no hub")
+            raise LinkLost("the listener is not an event hub")
         link.settimeout(None)
         self._has_joined()
         for message in messages:
@@ -78,12 +78,12 @@ class IpcBus(LinkedBus):
         try:
             return folder.connect(socket_name, timeout=_HELLO_WITHIN)
         except (FileNotFoundError, ConnectionRefusedError, PermissionError):
-            # Nobody listens, or somebody who must not. Whether there is a hub all the same, the lock says.
+            # The socket has no listener or an untrusted one. The lock shows whether a hub exists.
             self._let_go()
         with no_fork:
             lock = folder.lock(lock_name)
             if lock is None:
-                raise LinkLost("there is no hub at present")
+                raise LinkLost("no hub is running")
             self._hub = Hub(folder, lock, lock_name=lock_name, socket_name=socket_name)
         return folder.connect(socket_name, timeout=_HELLO_WITHIN)
 
@@ -91,8 +91,8 @@ class IpcBus(LinkedBus):
         data = framed(event)
         with self._sockets:
             if self._link is None:
-                raise LinkLost("there is no connection")
-            # Never waits: a hub that does not read is as good as none.
+                raise LinkLost("not connected")
+            # Never waits: a hub that does not read counts as lost.
             if self._link.send(data, socket.MSG_DONTWAIT) < len(data):
                 self._link.shutdown(socket.SHUT_RDWR)
                 raise LinkLost("only a part was sent")
@@ -100,7 +100,7 @@ class IpcBus(LinkedBus):
     def _interrupt(self) -> None:
         with self._sockets:
             if self._link is not None:
-                with suppress(OSError):  # It may have ended by itself.
+                with suppress(OSError):  # the connection may have ended already
                     self._link.shutdown(socket.SHUT_RDWR)
 
     def _let_go(self) -> None:
@@ -113,7 +113,7 @@ def _messages(link: socket.socket) -> Iterator[bytes]:
     frames = Frames()
     while data := link.recv(_ONE_READ):
         yield from frames.feed(data)
-    raise LinkLost("the hub let go")
+    raise LinkLost("the hub closed the connection")
 
 
 def _forgetter(reference: weakref.ref[IpcBus]) -> Callable[[], None]:

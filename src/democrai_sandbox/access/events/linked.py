@@ -1,4 +1,4 @@
-"""What the buses that reach other processes have in common: their threads, and how they come back after a loss."""
+"""Common part of buses to other processes: threads and reconnection."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _INTERRUPT_AGAIN = 0.05
 
 
 class LinkLost(Exception):  # noqa: N818 - it says what happened
-    """The connection ended, or could not be had."""
+    """Connection that ended or could not be opened."""
 
 
 class LinkedBus(ABC):
-    """A bus with a connection that may be lost. It is had again by itself, and each time the node is told of a gap.
+    """Bus with a connection that may be lost. It reconnects, and the node is notified of a gap each time.
 
-    Three threads: one connects and listens, one sends, one tells the node. A forked child has none of them: there a
-    bus does nothing, and the child opens its own.
+    Three threads: one connects and listens, one sends, one notifies the node. A forked child has none of them: there a
+    bus does nothing, and the child opens another one.
     """
 
     def __init__(self, *, kind: str, channel: str, longest_wait: float) -> None:
@@ -49,19 +49,19 @@ class LinkedBus(ABC):
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection, and the last thing sent went through."""
+        """Whether a connection exists and the last send succeeded."""
         return self._joined.is_set() and not self._outage.on
 
     def publish(self, generation: int) -> None:
-        """Have the others told. Nothing happens before the start and after the stop."""
+        """Announce a generation. Does nothing before ``start`` and after ``stop``."""
         if self._worker is not None and os.getpid() == self._process:
             self._mouth.say(generation)
 
     def start(self, heard: Callable[[int | None], None]) -> None:
-        """Begin to connect and listen, in the background; a bus is started once."""
+        """Connect and listen in the background; a bus can be started only once."""
         with self._life:
             if self._used:
-                raise RuntimeError("a bus is started once: open another")
+                raise RuntimeError("a bus can be started only once; open another one")
             self._used = True
             self._ear.start(heard)
             self._mouth.start()
@@ -69,7 +69,7 @@ class LinkedBus(ABC):
             self._worker.start()
 
     def stop(self) -> None:
-        """Send what is to be sent, if that is possible now, and let everything go. May be called twice."""
+        """Send the waiting event, if possible, and release all resources. May be called twice."""
         if os.getpid() != self._process:
             return
         with self._life:
@@ -80,34 +80,34 @@ class LinkedBus(ABC):
         self._mouth.stop()
         self._stopping.set()
         while worker.is_alive():
-            # Again, because it may have begun to wait after it was woken.
+            # Repeated, because the thread may have started to wait after the last interrupt.
             self._interrupt()
             worker.join(_INTERRUPT_AGAIN)
         self._let_go()
         self._ear.stop()
 
-    # ---- what each kind does its own way
+    # ---- implemented by each kind
 
     @abstractmethod
     def _listen(self) -> None:
-        """Connect, call ``_has_joined`` once nothing can be missed any more, and hear events until the connection ends.
+        """Connect, call ``_has_joined`` once no event can be missed, and receive until the connection ends.
 
-        Ends with an error, of whatever kind, unless the bus is being stopped.
+        Ends with any exception, unless the bus is being stopped.
         """
 
     @abstractmethod
     def _send(self, event: bytes) -> None:
-        """Send an event; raises whatever it likes when that fails."""
+        """Send an event; raises any exception on failure."""
 
     @abstractmethod
     def _interrupt(self) -> None:
-        """Wake a ``_listen`` that waits; the bus is being stopped."""
+        """Wake a waiting ``_listen``, because the bus is being stopped."""
 
     @abstractmethod
     def _let_go(self) -> None:
-        """Close what outlives a connection; nothing else runs any more."""
+        """Close the resources that outlive a connection; the listening thread has ended."""
 
-    # ---- what they call
+    # ---- called by each kind
 
     def _has_joined(self) -> None:
         self._backoff.reset()

@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 CHECKS: Mapping[str, Callable[[object], Any]] = MappingProxyType({})
-"""What reads each setting but the channel: there is no other."""
+"""Validator of each setting except the channel: none."""
 
 _lock = threading.Lock()
 _listening: defaultdict[str, dict[str, Inbox]] = defaultdict(dict)
-"""By channel and node."""
+"""Inboxes by channel and node."""
 
 
 class MemoryBus:
-    """Reaches the other started buses of the same channel in this process, and nothing else."""
+    """Bus between the started buses of the same channel in this process."""
 
     def __init__(self, *, channel: str = "access") -> None:
         self.node = new_node()
@@ -38,7 +38,7 @@ class MemoryBus:
         return self.node in _listening.get(self._channel, ())
 
     def publish(self, generation: int) -> None:
-        """Tell the other buses of the channel; nothing happens before the start and after the stop."""
+        """Notify the other buses of the channel; does nothing before ``start`` and after ``stop``."""
         if os.getpid() != self._process:
             return
         with _lock:
@@ -48,10 +48,10 @@ class MemoryBus:
                 inbox.hear(generation)
 
     def start(self, heard: Callable[[int | None], None]) -> None:
-        """Begin to listen; a bus is started once."""
+        """Start listening; a bus can be started only once."""
         with _lock:
             if self._used:
-                raise RuntimeError("a bus is started once: open another")
+                raise RuntimeError("a bus can be started only once; open another one")
             self._used = True
             self._ear.start(heard)
             _listening[self._channel][self.node] = self._ear.inbox

@@ -1,4 +1,4 @@
-"""What nodes tell one another: that decisions changed, and up to which generation. Never a decision."""
+"""Event format: the generation that the decisions have reached. Events never contain a decision."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from democrai_sandbox.policy.sections import described
 
 VERSION = 1
 LONGEST_MESSAGE = 4096
-"""In bytes. Anything longer is not one of ours."""
+"""Maximum size in bytes. Longer messages are rejected."""
 
 _GENERATIONS = 2**63
 _CHANNEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -25,7 +25,7 @@ _LONGEST_HOST = 64
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One node's word that the decisions have reached a generation."""
+    """Announcement of one node that the decisions have reached a generation."""
 
     node: str
     generation: int
@@ -38,7 +38,7 @@ class Event:
 
 
 def decoded(data: bytes) -> Event | None:
-    """Return the event that the bytes hold; None for everything else, such as the event of a later version."""
+    """Decode an event; return None for anything else, such as an event of a later version."""
     fields = json_object(data)
     if fields is None or not _is_integer(fields.get("v")) or fields["v"] != VERSION:
         return None
@@ -51,27 +51,27 @@ def decoded(data: bytes) -> Event | None:
 
 
 def json_object(data: bytes) -> dict[str, object] | None:
-    """Return the JSON object that the bytes hold, or None if they hold none."""
+    """Decode a JSON object; return None for anything else."""
     if len(data) > LONGEST_MESSAGE:
         return None
     try:
         fields = json.loads(data)
     except (ValueError, RecursionError):
-        # ValueError covers bytes that are no text, text that is no JSON, and numbers of too many digits.
+        # ValueError covers bytes that are not text, text that is not JSON, and numbers with too many digits.
         return None
     return fields if isinstance(fields, dict) else None
 
 
 def new_node() -> str:
-    """Return a name that no other node has, on this host or another: host, process, time and 64 random bits."""
+    """Return a globally unique node id: host, process, time and 64 random bits."""
     host = _NOT_IN_A_HOST.sub("-", socket.gethostname())[:_LONGEST_HOST]
     return f"{host}:{os.getpid()}:{time.time_ns():x}:{secrets.token_hex(8)}"
 
 
 def checked_channel(channel: object) -> str:
-    """Return the name of a channel; it becomes part of a file name or of a Redis key."""
+    """Return a valid channel name; it becomes part of a file name or Redis key."""
     if not isinstance(channel, str) or not _CHANNEL.fullmatch(channel):
-        message = f"a channel is named with up to 64 letters, digits, '.', '_' and '-', got {described(channel)}"
+        message = f"expected a name of up to 64 letters, digits, '.', '_' and '-', got {described(channel)}"
         raise InvalidInputError.of(message, pointer="/channel")
     return channel
 

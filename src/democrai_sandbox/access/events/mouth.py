@@ -1,4 +1,4 @@
-"""Sends what a node has to tell, in a thread of its own: whoever decides does not wait for a network."""
+"""Sending of events in a separate thread, so that a decision does not wait for the network."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _SENDING = "sending"
 
 
 class Mouth:
-    """Keeps the highest generation that was not sent yet, and sends it as soon as there is a connection.
+    """Queue of one: the highest unsent generation, sent as soon as a connection exists.
 
-    One number is all that there is to keep: a node that hears it looks for everything up to it.
+    One number is enough, because a node that receives it reads all changes up to it.
     """
 
     def __init__(self, send: Callable[[int], None], outage: Outage, *, name: str) -> None:
@@ -36,29 +36,29 @@ class Mouth:
         self._worker: Worker | None = None
 
     def start(self) -> None:
-        """Begin to send, as soon as there is a connection."""
+        """Start the sending thread."""
         self._worker = Worker(self._name, self._run)
         self._worker.start()
 
     def say(self, generation: int) -> None:
-        """Have this generation sent. Waits for nothing."""
+        """Queue a generation. Never blocks."""
         with self._changed:
             self._keep(generation)
             self._changed.notify_all()
 
     def open(self) -> None:
-        """Begin to send: there is a connection."""
+        """Start sending, because a connection exists."""
         with self._changed:
             self._open = self._retry_now = True
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Keep what is to be sent: there is no connection."""
+        """Pause sending, because the connection is lost."""
         with self._changed:
             self._open = False
 
     def stop(self) -> None:
-        """Send what is still to be sent if there is a connection, with one attempt, and end."""
+        """Make one attempt to send the waiting generation if a connection exists, and stop the thread."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()

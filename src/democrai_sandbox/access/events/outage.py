@@ -1,4 +1,4 @@
-"""How a connection that is lost is tried again, and how its loss is told: quickly, never in step, and once."""
+"""Reconnection delays with jitter, and one warning per outage."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import time
 _LOG = logging.getLogger(__name__)
 _SPREAD = random.Random()  # noqa: S311 - spreads load, keeps no secret; the shared one is the application's
 _BRIEF = 1.0
-"""Seconds. What is over before, such as a node taking over from another, is ordinary."""
+"""Seconds. Shorter outages, such as a change of the hub, are normal and not reported."""
 
 
 class Backoff:
-    """Delays that double up to a longest one, with jitter: nodes that lost the same peer do not march in step."""
+    """Exponential delays up to a maximum, with jitter, so that nodes that lost the same peer do not retry together."""
 
     def __init__(self, *, first: float, longest: float) -> None:
         self._first = first
@@ -22,17 +22,17 @@ class Backoff:
         self._delay = first
 
     def next(self) -> float:
-        """Return how many seconds to wait now."""
+        """Return the number of seconds to wait now."""
         delay, self._delay = self._delay, min(self._delay * 2, self._longest)
         return delay * _SPREAD.uniform(0.5, 1)
 
     def reset(self) -> None:
-        """Begin again with the shortest delay."""
+        """Restart with the shortest delay."""
         self._delay = self._first
 
 
 class Outage:
-    """Whether events get through in both directions; warns once when they do not for longer than a moment."""
+    """State of event delivery in both directions; warns once when it fails for longer than a moment."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -43,11 +43,11 @@ class Outage:
 
     @property
     def on(self) -> bool:
-        """Whether it lasts still."""
+        """Whether the outage continues."""
         return bool(self._broken)
 
     def failed(self, direction: str, error: BaseException) -> None:
-        """Note that an attempt failed."""
+        """Record a failed attempt."""
         with self._lock:
             if not self._broken:
                 self._since = time.monotonic()
@@ -55,19 +55,19 @@ class Outage:
             if self._told or time.monotonic() - self._since < _BRIEF:
                 return
             self._told = True
-        # The text of an error may come from the other side; its kind and its text in quotes are safe to log.
+        # The error text may come from the peer, so it is logged quoted and truncated.
         _LOG.warning(
-            "%s: events do not get through (%s: %.200r); decisions are refreshed from the database meanwhile",
+            "%s: events are not delivered (%s: %.200r); decisions are polled from the database meanwhile",
             self._name,
             type(error).__name__,
             str(error),
         )
 
     def worked(self, direction: str) -> None:
-        """Note that an attempt succeeded."""
+        """Record a successful attempt."""
         with self._lock:
             self._broken.discard(direction)
             if self._broken or not self._told:
                 return
             self._told = False
-        _LOG.warning("%s: events get through again", self._name)
+        _LOG.warning("%s: events are delivered again", self._name)

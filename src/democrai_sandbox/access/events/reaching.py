@@ -1,4 +1,4 @@
-"""Whether a Redis server can be reached at all, before anything relies on it."""
+"""Reachability test of a Redis server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _WITHIN = 3.0
 
 
 def why_unreachable(url: str) -> str:
-    """Ask a server whether it is there; return why it is not, or nothing. The text may hold what is in the URL."""
+    """Ping a server and return the error, or an empty text. The text may contain parts of the URL."""
     try:
         with closing(Redis.from_url(url, socket_connect_timeout=_WITHIN, socket_timeout=_WITHIN)) as server:
             cast("Any", server).ping()

@@ -1,4 +1,4 @@
-"""Where the nodes of one host meet: a folder of one user, a lock for the hub, a socket, and who is at its other end."""
+"""Meeting point of the nodes of one host: a private folder with the lock and the socket of the hub."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OPEN_LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Folder:
-    """A folder that only its owner can enter, held open: what was checked is what is used."""
+    """Folder that only its owner can enter. It is held open, so that the checked folder is the one in use."""
 
     def __init__(self, number: int, owner: int) -> None:
         self.number = number
@@ -32,7 +32,7 @@ class Folder:
 
     @classmethod
     def open(cls, path: Path) -> Folder:
-        """Return the folder, which is made if it is missing; raises ``PermissionError`` where others can enter it."""
+        """Open the folder, creating it if it is missing; raises ``PermissionError`` if others can enter it."""
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         number = os.open(path, _OPEN_FOLDER)
         status = os.fstat(number)
@@ -51,27 +51,29 @@ class Folder:
         self.close()
 
     def close(self) -> None:
-        """Let the folder go."""
+        """Close the folder."""
         os.close(self.number)
 
     def again(self) -> Folder:
-        """Return the same folder, held open once more."""
+        """Return a second descriptor of the same folder."""
         return Folder(os.dup(self.number), self.owner)
 
     def address(self, name: str) -> str:
-        """Return the address of a socket in the folder; one that is short, however deep the folder lies."""
+        """Return a socket address in the folder that is short, however deep the folder is."""
         return f"/proc/self/fd/{self.number}/{name}"
 
     def trusts(self, link: socket.socket) -> bool:
-        """Whether the process at the other end belongs to the folder's owner, or to root."""
+        """Return whether the peer process belongs to the folder's owner or root."""
         data = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         _, user, _ = _CREDENTIALS.unpack(data)
         return user in (self.owner, _ROOT)
 
     def lock(self, name: str) -> int | None:
-        """Return the descriptor of the lock of this name if it is free; it is held until the descriptor is closed.
+        """Lock the file of this name and return its descriptor, or None if it is taken.
 
-        Root does not lock what is another user's: that user's nodes could not come in any more.
+        Closing the descriptor unlocks it.
+
+        Root does not take the lock in another user's folder, because that user's nodes could not connect to its hub.
         """
         if os.geteuid() != self.owner:
             return None
@@ -82,18 +84,18 @@ class Folder:
             os.close(number)
             return None
         if not self.has(name, os.fstat(number)):
-            # It was removed between opening and locking: others lock another file of this name.
+            # The file was removed between opening and locking, so other nodes lock a new file of this name.
             os.close(number)
             return None
         return number
 
     def bind(self, name: str) -> tuple[socket.socket, os.stat_result]:
-        """Return a listening socket of this name, in place of an older one, and what it is. Needs the lock."""
+        """Return a listening socket of this name, replacing an older one, and its file status. Requires the lock."""
         with suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self.number)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            # Before the name exists, so that there is no moment in which others may connect.
+            # Before the name exists, so that other users can never connect.
             os.fchmod(listener.fileno(), 0o600)
             listener.bind(self.address(name))
             listener.listen(128)
@@ -103,7 +105,7 @@ class Folder:
             raise
 
     def connect(self, name: str, *, timeout: float) -> socket.socket:
-        """Return a connection to the socket of this name, whose listener is trusted; it keeps the timeout."""
+        """Connect to the socket of this name if its listener is trusted; the timeout stays set."""
         link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             link.settimeout(timeout)
@@ -116,7 +118,7 @@ class Folder:
         return link
 
     def has(self, name: str, status: os.stat_result) -> bool:
-        """Whether this very file has the name still."""
+        """Return whether the name still refers to this file."""
         try:
             return os.path.samestat(os.stat(name, dir_fd=self.number, follow_symlinks=False), status)
         except FileNotFoundError:
@@ -124,14 +126,14 @@ class Folder:
 
 
 def folder_path(path: object) -> Path:
-    """Return the absolute path of a folder, whether it is there or not."""
+    """Return the absolute path of a folder, which does not need to exist."""
     if not isinstance(path, (str, os.PathLike)) or not str(path):
-        raise InvalidInputError.of(f"a folder is a path, got {shown(path)}", pointer="/folder")
+        raise InvalidInputError.of(f"expected a path, got {shown(path)}", pointer="/folder")
     return Path(path).absolute()
 
 
 def checked_folder(path: object) -> Path:
-    """Return the folder as an absolute path; it is made if it is missing, and must be fit for use."""
+    """Return the absolute path of a folder after creating it if necessary and checking its owner and mode."""
     absolute = folder_path(path)
     try:
         with Folder.open(absolute):
@@ -145,5 +147,5 @@ def _what_is_wrong(folder: os.stat_result) -> str:
     if user not in (folder.st_uid, _ROOT):
         return "the folder belongs to another user"
     if stat.S_IMODE(folder.st_mode) & 0o077:
-        return "others than its owner can enter the folder: chmod 700"
+        return "other users can enter the folder; run chmod 700 on it"
     return ""

@@ -1,10 +1,10 @@
 """Events between hosts, through a Redis stream.
 
-Every node reads everything from the last entry that it knows; there are no consumer groups. A node that cannot know
-what it missed, because it was away or because the stream was cut or lost, is told so.
+Every node reads all entries after the last one it knows, without consumer groups. A node that may have missed entries,
+because it was disconnected or the stream was trimmed or lost, is notified of a gap.
 
-A node needs the commands XADD, XREAD, XRANGE and XREVRANGE on ``democrai:events:<channel>``. With CLIENT ID and
-CLIENT UNBLOCK it stops at once, without them within a second or so.
+A node needs the commands XADD, XREAD, XRANGE and XREVRANGE on ``democrai:events:<channel>``. With CLIENT ID and CLIENT
+UNBLOCK it stops immediately, otherwise within about a second.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ try:
     from redis.exceptions import ResponseError
     from redis.retry import Retry
 except ImportError as error:
-    message = "redis events need a package that is not installed: pip install 'democrai-sandbox[redis]'"
+    message = "redis events need a missing package; install it with: pip install 'democrai-sandbox[redis]'"
     raise InvalidInputError.of(message, pointer="/type") from error
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ _LONGEST_WAIT = 2.0
 _CONNECT_WITHIN = 1.0
 _ANSWER_WITHIN = 2.0
 _BLOCK = 1.0
-"""Seconds that Redis waits for a new entry before it says that there is none."""
+"""Seconds that Redis waits for a new entry before it returns an empty result."""
 _TRUSTED_FOR = 10.0
-"""Seconds that a connection may be idle and still be taken for one: what lies between may forget it silently."""
+"""Seconds after which an idle connection is replaced, because network devices may drop it silently."""
 _AT_ONCE = 500
 _LEAST_KEPT = _AT_ONCE
 _FIELD = b"event"
@@ -49,7 +49,7 @@ _Id = tuple[int, int]
 
 
 class RedisBus(LinkedBus):
-    """Reaches the nodes that use the same Redis server, database and channel."""
+    """Bus between nodes with the same Redis server, database and channel."""
 
     def __init__(self, *, url: str, channel: str = "access", longest: int = 1000) -> None:
         super().__init__(kind="redis", channel=channel, longest_wait=_LONGEST_WAIT)
@@ -62,7 +62,7 @@ class RedisBus(LinkedBus):
     def _listen(self) -> None:
         connection = _Connection(self._url, answer_within=_BLOCK + _ANSWER_WITHIN)
         try:
-            with suppress(ResponseError):  # Not every user of a Redis server may ask.
+            with suppress(ResponseError):  # the Redis user may not have this command
                 self._listener_id = connection.ask(b"CLIENT", b"ID")
             last = self._newest(connection)
             self._has_joined()
@@ -76,7 +76,7 @@ class RedisBus(LinkedBus):
         return _first_id(connection.ask(b"XREVRANGE", self._key, b"+", b"-", b"COUNT", 1))
 
     def _read(self, connection: _Connection, last: _Id) -> _Id:
-        """Hear what came after an entry, waiting for it; return which entry is the last one now."""
+        """Receive the entries after ``last``, waiting for them; return the id of the last entry."""
         block = int(_BLOCK * 1000)
         after = b"%d-%d" % last
         answer, first, newest = connection.ask_all(
@@ -88,7 +88,8 @@ class RedisBus(LinkedBus):
         for _, fields in entries:
             for event in _events(fields):
                 self._hear(event)
-        # Cut beyond what was read, or replaced by an older or an empty one. A stream that was empty just begins.
+        # The stream was trimmed beyond the last read entry, or replaced by an older or empty one. An empty stream just
+        # starts.
         if last != _BEGINNING and (_first_id(first) > last or _first_id(newest) < last):
             self._ear.inbox.miss()
             return _first_id(newest)
@@ -100,13 +101,13 @@ class RedisBus(LinkedBus):
             with suppress(RedisConnectionError):
                 self._sender.ask(*command)
                 return
-        # None yet, or one that has ended, or that may have ended unseen.
+        # No connection yet, or it has ended, or it may have ended unnoticed.
         self._close_sender()
         self._sender = _Connection(self._url, answer_within=_ANSWER_WITHIN)
         self._sender.ask(*command)
 
     def _interrupt(self) -> None:
-        """Have Redis end the wait of the listener; where it does not, the wait ends by itself a moment later."""
+        """Let Redis end the wait of the listener; if that fails, the wait times out soon after."""
         listener = self._listener_id
         if listener is None:
             return
@@ -125,7 +126,7 @@ class RedisBus(LinkedBus):
 
 
 class _Connection:
-    """One connection that is never exchanged for another unseen, as those of a client with a pool are."""
+    """Single connection that is never replaced silently, unlike those of a pooling client."""
 
     def __init__(self, url: str, *, answer_within: float) -> None:
         self._pool = _pool(url, answer_within)
@@ -142,13 +143,13 @@ class _Connection:
         return time.monotonic() - self._used
 
     def ask(self, *command: bytes | int) -> Any:
-        """Return the answer to a command."""
+        """Send a command and return its reply."""
         self._used = time.monotonic()
         self._connection.send_command(*command, check_health=False)
         return self._connection.read_response()
 
     def ask_all(self, *commands: tuple[bytes | int, ...]) -> list[Any]:
-        """Return the answers to commands that are sent together."""
+        """Send commands together and return their replies."""
         self._connection.send_packed_command(self._connection.pack_commands(commands), check_health=False)
         return [self._connection.read_response() for _ in commands]
 
@@ -158,7 +159,7 @@ class _Connection:
 
 
 def _pool(url: str, answer_within: float) -> ConnectionPool:
-    # Not ConnectionPool.from_url, with which the query of a URL wins over what is needed here.
+    # Not ConnectionPool.from_url, because there the query of a URL overrides these settings.
     settings: dict[str, Any] = {
         **parse_url(url),  # type: ignore[no-untyped-call]  # annotated in no version yet
         "protocol": 2,
@@ -188,22 +189,22 @@ def _first_id(entries: list[Any]) -> _Id:
 
 def _checked_url(url: object) -> str:
     if not isinstance(url, str):
-        raise InvalidInputError.of(f"a URL is text, got {shown(url)}", pointer="/url")
+        raise InvalidInputError.of(f"expected a URL as text, got {shown(url)}", pointer="/url")
     try:
         _pool(url, _ANSWER_WITHIN).make_connection()
     except (ValueError, TypeError):
-        # The URL may hold a password: it is not shown, and neither is the error's text.
-        text = "not a URL of a Redis server; written redis://host:port/0, rediss://... or unix:///path"
+        # Show neither the URL, which may contain a password, nor the error text.
+        text = "invalid Redis URL; expected redis://host:port/0, rediss://... or unix:///path"
         raise InvalidInputError.of(text, pointer="/url") from None
     return url
 
 
 def _checked_longest(longest: object) -> int:
     if not isinstance(longest, int) or isinstance(longest, bool) or longest < _LEAST_KEPT:
-        text = f"the stream keeps {_LEAST_KEPT} events or more, got {shown(longest)}"
+        text = f"expected an integer of at least {_LEAST_KEPT}, got {shown(longest)}"
         raise InvalidInputError.of(text, pointer="/longest")
     return longest
 
 
 CHECKS: Mapping[str, Callable[[object], Any]] = MappingProxyType({"url": _checked_url, "longest": _checked_longest})
-"""What reads each setting but the channel."""
+"""Validator of each setting except the channel."""

@@ -1,4 +1,4 @@
-"""Where the service keeps what it must not forget: SQLite by default, PostgreSQL by URL."""
+"""Database of the access service: SQLite by default, PostgreSQL by URL."""
 
 from __future__ import annotations
 

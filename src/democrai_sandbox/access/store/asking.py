@@ -1,4 +1,4 @@
-"""Requests: registered once per tuple and origin, counted from then on, given up when nobody decides."""
+"""Requests: registered once per access and origin, then counted, and dropped if they are not decided in time."""
 
 from __future__ import annotations
 
@@ -31,32 +31,33 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 100
 _LONGEST_RAW = 2000
-"""Characters of a target as it was asked for that the audit keeps, from which nothing is ever removed."""
+"""Characters of the original target that the audit log keeps; limited because audit records are never removed."""
 
 
 class AlreadyDecided(Exception):  # noqa: N818 - it says what happened
-    """The very same was decided before this transaction had its turn."""
+    """The same access was decided before this transaction got the ledger."""
 
 
 class TooManyWaiting(Exception):  # noqa: N818 - it says what happened
-    """As much as may wait for the subject and user waits already."""
+    """The limit of pending requests for the subject and user is reached."""
 
 
 def register(connection: Connection, request: NewRequest, *, now: datetime, most_pending: int = 0) -> Registered:
-    """Add a request, or count it where the same was asked before and is pending still.
+    """Add a request, or count it if the same request is already pending.
 
-    Raises ``AlreadyDecided`` or ``TooManyWaiting``, which take the row back, where there is nothing to ask.
+    Raises ``AlreadyDecided`` or ``TooManyWaiting``, which roll back the row.
     """
     for name in ("user_id", "session_key"):
         check_identity(name, getattr(request.origin, name))
     request_id = request.id or new_id()
     if connection.execute(_EXISTS, {"its_id": request_id}).first() is not None:
-        # The same registration again, after a commit of which the answer was lost.
+        # Repeated registration after a commit whose reply was lost.
         return Registered(request_id, created=False)
     row = connection.execute(_UPSERT[connection.dialect.name], _columns(request, request_id, now)).one()
     if row.id != request_id:
         return Registered(row.id, created=False)
-    # Only now: asking again has to wait for nobody. The new row is seen by no one who holds the ledger.
+    # Take the ledger only now, so that a repeated request waits for no lock. Holders of the ledger do not see the new
+    # row.
     ledger = Ledger(connection)
     answered = {"its_digest": request.access.digest, "its_session": request.origin.session_key, "its_time": now}
     if connection.execute(_DECIDED, answered).first() is not None:
@@ -83,7 +84,7 @@ def _requested(request: NewRequest, request_id: str) -> Entry:
 
 
 def _is_waiting_for_more(connection: Connection, request: NewRequest, most: int) -> bool:
-    """Tell whether more than so many requests of the subject and user are pending, this one among them."""
+    """Return whether more than ``most`` requests of the subject and user are pending, including this one."""
     subject = request.access.subject
     theirs = (
         select(requests.c.id)
@@ -102,8 +103,8 @@ def _origin_shown(origin: Origin) -> dict[str, str]:
 def count_again(connection: Connection, request_id: str, times: int, *, now: datetime) -> bool:
     """Add to the count of a pending request."""
     if times < 1:
-        raise InvalidInputError.of(f"expected a number of times from 1 on, got {times}", pointer="/times")
-    moment = literal(now, Moment)  # the clocks of nodes differ a little: what was seen last never moves back
+        raise InvalidInputError.of(f"expected an integer of at least 1, got {times}", pointer="/times")
+    moment = literal(now, Moment)  # never moves back, because the clocks of nodes differ a little
     counted = (
         update(requests)
         .where(requests.c.id == request_id, is_pending)
@@ -116,10 +117,10 @@ def count_again(connection: Connection, request_id: str, times: int, *, now: dat
 
 
 def attach_resume(connection: Connection, request: NewRequest, *, now: datetime) -> bool:
-    """Give a pending request what to go on with; the first one counts, and only one of the requester's own.
+    """Attach a resume action to a pending request of the same requester that has none yet.
 
-    The organization is compared as well: it is no part of what makes requests the same, but it goes on as that one.
-    The task is that of whoever comes with the action from then on.
+    The organization must match as well: it is not part of a request's identity, but the action resumes in it. The task
+    becomes that of the caller with the action.
     """
     origin, context = request.origin, request.resume_context
     same = [requests.c[name] == getattr(origin, name) for name in ("user_id", "organization_id", "session_key")]
@@ -141,7 +142,7 @@ def attach_resume(connection: Connection, request: NewRequest, *, now: datetime)
 
 
 def age_out(connection: Connection, *, before: datetime, now: datetime) -> int:
-    """Give up pending requests that nobody asked again for since ``before``."""
+    """Drop pending requests that were last seen before ``before``."""
     old = is_pending & (requests.c.last_seen < before)
     if connection.execute(select(requests.c.id).where(old).limit(1)).first() is None:
         return 0
@@ -169,7 +170,7 @@ def find_request(connection: Connection, request_id: str) -> Request:
     """Return one request. Its state changes only under the ledger."""
     row = connection.execute(select(*REQUEST_COLUMNS).where(requests.c.id == request_id)).one_or_none()
     if row is None:
-        raise RequestUnknown(f"there is no request {request_id}")
+        raise RequestUnknown(f"request {request_id} does not exist")
     return to_request(row)
 
 
@@ -178,12 +179,12 @@ def resume_context(connection: Connection, request_id: str) -> bytes | None:
     query = select(requests.c.resume_context).where(requests.c.id == request_id)
     row = connection.execute(query).one_or_none()
     if row is None:
-        raise RequestUnknown(f"there is no request {request_id}")
+        raise RequestUnknown(f"request {request_id} does not exist")
     return None if row.resume_context is None else bytes(row.resume_context)
 
 
 def replace_contexts(database: Database, reseal: Callable[[Request, bytes], bytes | None]) -> int:
-    """Exchange encrypted contexts, some at a time: it may be stopped and started again."""
+    """Replace encrypted contexts in batches; can be interrupted and repeated."""
     replaced, last = 0, ""
     while True:
         query = (
@@ -210,9 +211,9 @@ def replace_contexts(database: Database, reseal: Callable[[Request, bytes], byte
 
 
 def settle(connection: Connection) -> None:
-    """Wait for the turn in which contexts are sealed for good: whoever had it before has stored what was sealed.
+    """Wait for the ledger, under which contexts are sealed: earlier holders have stored theirs.
 
-    Whoever has it afterwards seals with the key that encrypts by then.
+    Later holders seal with the key that encrypts then.
     """
     Ledger(connection)
 
@@ -225,7 +226,7 @@ _EXCHANGE = (
 
 
 def _upsert(dialect: Any) -> Any:
-    """Return the statement that adds a request or counts it; the index, not a look before, says which."""
+    """Return the statement that adds or counts a request; the unique index decides which."""
     added = dialect.insert(requests)
     later = case(
         (requests.c.last_seen < added.excluded.last_seen, added.excluded.last_seen), else_=requests.c.last_seen
@@ -237,7 +238,7 @@ def _upsert(dialect: Any) -> Any:
     ).returning(requests.c.id)
 
 
-# Made once: to build such a statement takes longer than to run it.
+# Built once, because building such a statement takes longer than running it.
 _UPSERT = MappingProxyType({"sqlite": _upsert(sqlite), "postgresql": _upsert(postgresql)})
 _EXISTS = select(requests.c.id).where(requests.c.id == bindparam("its_id"))
 _MARK_ENDED = update(requests).where(requests.c.id == bindparam("its_id")).values(session_ended=1)
@@ -245,7 +246,7 @@ _SEAL = update(requests).where(requests.c.id == bindparam("its_id")).values(resu
 _DECIDED = (
     select(decisions.c.id)
     .where(is_live, decisions.c.digest == bindparam("its_digest"))
-    # A permanent decision has no session key, and one for a session never has an empty one.
+    # A permanent decision has no session key, and the key of a session decision is never empty.
     .where(decisions.c.session_key.in_([literal_column("''"), bindparam("its_session", type_=AnyText())]))
     .where(decisions.c.expires_at.is_(None) | (decisions.c.expires_at > bindparam("its_time")))
     .limit(1)

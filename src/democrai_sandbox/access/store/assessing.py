@@ -1,4 +1,4 @@
-"""The risk of requests: earlier decisions about the same access, and the rank that the queue is sorted by."""
+"""Risk of requests: earlier decisions about the same access, and the rank for sorting the queue."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _RANK = update(requests).where(requests.c.id == bindparam("its_id")).values(risk
 
 
 def histories(connection: Connection, digests: Collection[str]) -> dict[str, History]:
-    """Return the earlier decisions about some accesses, by digest; accesses without any are left out."""
+    """Return the earlier decisions about accesses, by digest; accesses without decisions are left out."""
     found = connection.execute(_HISTORY, {"digests": sorted(digests)})
     return {row.digest: History(int(row.denials), int(row.revocations)) for row in found}
 
@@ -60,12 +60,12 @@ def assessments(connection: Connection, access: AccessTuple, targets: Sequence[s
 
 
 def rank_new(connection: Connection, request_id: str, access: AccessTuple) -> None:
-    """Store the rank of a request that was registered just now."""
+    """Store the rank of a new request."""
     connection.execute(_RANK, {"its_id": request_id, "rank": assessments(connection, access)[0].level.rank})
 
 
 def rank_waiting(connection: Connection) -> int:
-    """Store the rank of pending requests that have none, some at a time; return how many they were."""
+    """Store the rank of a batch of pending requests that have none; return their number."""
     rows = connection.execute(_LEFT).all()
     known = histories(connection, {row.digest for row in rows}) if rows else {}
     ranks = [

@@ -1,4 +1,4 @@
-"""How much there is of each subject: what waits, what is approved, what is denied."""
+"""Numbers of requests and decisions per subject."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 class SubjectCounts(NamedTuple):
-    """The numbers of one subject."""
+    """Numbers of one subject."""
 
     pending: int = 0
     requests: int = 0
-    """In any state."""
+    """Requests in any state."""
     approvals: int = 0
-    """In force."""
+    """Approvals in force."""
     denials: int = 0
-    """In force."""
+    """Denials in force."""
 
 
 def by_subject(connection: Connection) -> dict[tuple[str, str], SubjectCounts]:
-    """Return the numbers of every subject that ever asked, or that something was decided about, by kind and name."""
+    """Return the numbers of every subject with requests or decisions, by kind and name."""
     found: dict[tuple[str, str], SubjectCounts] = defaultdict(SubjectCounts)
     asked = (requests.c.subject_kind, requests.c.subject_name, requests.c.state)
     for kind, name, state, number in connection.execute(select(*asked, func.count()).group_by(*asked)):

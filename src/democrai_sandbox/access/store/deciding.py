@@ -1,4 +1,4 @@
-"""Decisions: made, replaced, ended. They change only together with the generation that nodes look at."""
+"""Decisions: created, replaced, ended. They change only together with the generation that nodes read."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ _OUTCOMES = MappingProxyType(
 
 
 def decide(connection: Connection, decision: NewDecision, *, now: datetime) -> Decision:
-    """Record an approval or a denial: end what contradicts it or is the same, and answer what waits for it."""
+    """Store an approval or denial, end the decisions it contradicts or repeats, and answer pending requests."""
     state, action = _checked_outcome(decision)
     ledger = Ledger(connection)
     asked = _pending(connection, decision) if decision.request_id else None
     if has_ended(connection, decision.session_key):
-        raise DecisionConflict("the session has ended: nothing can be approved for it any more")
+        raise DecisionConflict("the session has ended; approve the request permanently or deny it")
     if decision.expected is not None:
         _check_unchanged(connection, decision.expected)
     generation = ledger.next_generation()
@@ -104,7 +104,7 @@ def revocation(decision: Decision, *, actor: str, reason: str, **more: Any) -> E
 
 
 def end_session(connection: Connection, session_key: str, *, actor: str, now: datetime) -> int:
-    """End the approvals of a session, mark what it still waits for, and remember that it has ended."""
+    """End the approvals of a session, mark its pending requests, and store that it has ended."""
     if not session_key:
         raise InvalidInputError.of("the session key is empty", pointer="/session_key")
     check_identity("session_key", session_key)
@@ -135,7 +135,7 @@ def end_session(connection: Connection, session_key: str, *, actor: str, now: da
 
 
 def end_expired(connection: Connection, *, now: datetime) -> int:
-    """End the decisions whose time is over."""
+    """End expired decisions."""
     over = decisions.c.expires_at <= now
     if connection.execute(select(decisions.c.id).where(is_live, over).limit(1)).first() is None:
         return 0
@@ -153,7 +153,7 @@ def end_expired(connection: Connection, *, now: datetime) -> int:
 
 
 def note_use(connection: Connection, uses: Mapping[str, datetime]) -> None:
-    """Remember when decisions were last used; in the order of their ids, so that two nodes cannot lock each other."""
+    """Store when decisions were last used, ordered by id, so that two nodes cannot deadlock."""
     noted = (
         update(decisions)
         .where(decisions.c.id == bindparam("its_id"))
@@ -164,7 +164,7 @@ def note_use(connection: Connection, uses: Mapping[str, datetime]) -> None:
 
 
 def versions(connection: Connection, accesses: Iterable[AccessTuple]) -> dict[str, int]:
-    """Return the generation of the last change to the decisions about each tuple, by digest; 0 for none yet."""
+    """Return the generation of the last change to the decisions about each access, by digest; 0 if none exists."""
     found: dict[str, int] = {}
     by_subject: dict[Subject, set[str]] = {}
     for access in accesses:
@@ -172,7 +172,7 @@ def versions(connection: Connection, accesses: Iterable[AccessTuple]) -> dict[st
     for subject, digests in by_subject.items():
         latest = (
             select(decisions.c.digest, func.max(decisions.c.generation))
-            # By subject, because only the decisions in force have an index by digest.
+            # By subject, because the digest is indexed only for decisions in force.
             .where(decisions.c.subject_kind == subject.kind.value, decisions.c.subject_name == subject.name)
             .where(decisions.c.digest.in_(sorted(digests)))
             .group_by(decisions.c.digest)
@@ -182,7 +182,7 @@ def versions(connection: Connection, accesses: Iterable[AccessTuple]) -> dict[st
 
 
 def _check_unchanged(connection: Connection, expected: Expected) -> None:
-    """Refuse a decision that was made from a state that has changed since."""
+    """Refuse a decision that is based on an outdated state."""
     present = max(versions(connection, expected.about).values(), default=0)
     if present == expected.version:
         return
@@ -190,7 +190,7 @@ def _check_unchanged(connection: Connection, expected: Expected) -> None:
     live = select(decisions).where(is_live, decisions.c.digest.in_(digests)).order_by(decisions.c.generation.desc())
     row = connection.execute(live.limit(1)).one_or_none()
     if row is None:
-        raise DecisionConflict("the decision that was in force has ended meanwhile")
+        raise DecisionConflict("the decision that was in force has ended since you loaded it")
     newest = to_decision(row)
     raise DecisionConflict(
         f"the {newest.effect} of {newest.access.target} by {newest.created_by} at {_shown(newest.created_at)} "
@@ -204,7 +204,7 @@ def generation(connection: Connection) -> int:
 
 
 def changes(connection: Connection, since: int) -> Changes:
-    """Return what changed after a generation; from the beginning, what is in force."""
+    """Return the changes after a generation; after 0, the decisions in force."""
     now = generation(connection)
     found = connection.execute(_CHANGED, {"since": since}) if since else connection.execute(_IN_FORCE)
     with no_collection():
@@ -220,10 +220,10 @@ def _unmarked(row: DecisionRow) -> DecisionRow:
     return row._replace(target=target, session_key=session_key, reason=reason)
 
 
-# Plain columns, past the types that turn them into values: a hundred thousand rows come in one go.
+# Raw columns without type conversion, because a hundred thousand rows are loaded together.
 _PLAIN: tuple[ColumnElement[Any], ...] = tuple(literal_column(name) for name in DecisionRow._fields[:10])
 _REASON: ColumnElement[Any] = literal_column("CASE effect WHEN 'denial' THEN reason ELSE '' END")
-# The generation leads SQLite to an index in the order in which the rows lie; by digests it takes twice as long.
+# The condition on the generation makes SQLite use an index in row order; the index by digest takes twice as long.
 _IN_FORCE = (
     select(*_PLAIN, literal_column("FALSE"), _REASON).select_from(decisions).where(is_live, decisions.c.generation > 0)
 )
@@ -239,19 +239,19 @@ def find_decision(connection: Connection, decision_id: str) -> Decision:
     """Return one decision."""
     row = connection.execute(select(decisions).where(decisions.c.id == decision_id)).one_or_none()
     if row is None:
-        raise DecisionUnknown(f"there is no decision {decision_id}")
+        raise DecisionUnknown(f"decision {decision_id} does not exist")
     return to_decision(row)
 
 
 def check_live(decision: Decision) -> None:
-    """Refuse to end what has ended."""
+    """Raise ``DecisionConflict`` if a decision has already ended."""
     if decision.ended_at is not None:
         message = f"decision {decision.id} was ended by {decision.ended_by} at {_shown(decision.ended_at)}"
         raise DecisionConflict(message)
 
 
 def outcome_of(decision: Decision) -> tuple[RequestState, AuditAction]:
-    """Return the state of the requests that a decision answered, and how the audit calls it."""
+    """Return the state of the requests that a decision answered, and its audit action."""
     return _OUTCOMES[decision.effect, decision.scope]
 
 
@@ -260,28 +260,28 @@ def _checked_outcome(decision: NewDecision) -> tuple[RequestState, AuditAction]:
     if outcome is None:
         raise InvalidInputError.of("a denial is always permanent", pointer="/scope")
     if (decision.scope is Scope.SESSION) != bool(decision.session_key):
-        message = "a decision has a session key exactly when it is for a session"
+        message = "a session decision needs a session key, and a permanent decision must not have one"
         raise InvalidInputError.of(message, pointer="/session_key")
     check_identity("session_key", decision.session_key)
     return outcome
 
 
 def _pending(connection: Connection, decision: NewDecision) -> Request:
-    """Return the request that is decided, which nobody decided meanwhile."""
+    """Return the decided request, or raise ``DecisionConflict`` if it is not pending anymore."""
     found = find_request(connection, decision.request_id)
     if found.state is RequestState.AGED_OUT:
-        raise DecisionConflict(f"request {found.id} was given up: nobody decided in time")
+        raise DecisionConflict(f"request {found.id} was dropped because it was not decided in time")
     if found.state is not RequestState.PENDING:
         when = "" if found.changed_at is None else f" at {_shown(found.changed_at)}"
         what = found.state.value.replace("_", " ")
         raise DecisionConflict(f"request {found.id} was {what} by {found.changed_by}{when}")
     if decision.scope is Scope.SESSION and found.origin.session_key != decision.session_key:
-        raise InvalidInputError.of("it is not the session of the request", pointer="/session_key")
+        raise InvalidInputError.of("the session key is not that of the request", pointer="/session_key")
     return found
 
 
 def _replaced_by(decision: NewDecision) -> ColumnElement[bool]:
-    """What a decision contradicts or repeats."""
+    """Return the condition for decisions that this one contradicts or repeats."""
     same_tuple = decisions.c.digest == decision.access.digest
     if decision.effect is Effect.DENIAL:
         return same_tuple
@@ -292,7 +292,7 @@ def _replaced_by(decision: NewDecision) -> ColumnElement[bool]:
 def end_decisions(
     connection: Connection, which: ColumnElement[bool], *, by: str, now: datetime, generation: int
 ) -> list[Decision]:
-    """End the decisions in force that a condition names; return them."""
+    """End the decisions in force that match a condition; return them."""
     ended = (
         update(decisions)
         .where(is_live, which)
@@ -324,7 +324,7 @@ def _add(connection: Connection, decision: NewDecision, generation: int, now: da
 def _answer(
     connection: Connection, decision: NewDecision, asked: Request | None, made: Decision, state: RequestState
 ) -> list[Request]:
-    """Give their answer to all pending requests that the decision is about."""
+    """Answer all pending requests that the decision covers."""
     digests = {decision.access.digest} | ({asked.access.digest} if asked else set())
     which = or_(
         requests.c.digest.in_(sorted(digests)),
@@ -348,7 +348,7 @@ def _answer(
 
 
 def _succeed(connection: Connection, ended: Sequence[Decision], made: Decision, *, now: datetime) -> None:
-    """Have requests follow the decision that took the place of theirs: one that says the same, or the contrary."""
+    """Update the requests of replaced decisions: repeated decisions pass them on, contrary ones mark them replaced."""
     repeated = [one for one in ended if one.effect is made.effect and one.scope is made.scope]
     for batch in _batches(repeated):
         follow = update(requests).where(requests.c.decision_id.in_(batch)).values(decision_id=made.id)
@@ -358,21 +358,21 @@ def _succeed(connection: Connection, ended: Sequence[Decision], made: Decision, 
 
 
 def show_end(connection: Connection, ended: Sequence[Decision], state: RequestState, *, by: str, now: datetime) -> None:
-    """Show at the requests that these decisions answered that their answer is in force no more."""
+    """Set the state of the requests that these ended decisions had answered."""
     shown = {"state": state.value, "ended_at": now, "ended_by": by}
     for batch in _batches(ended):
         connection.execute(update(requests).where(requests.c.decision_id.in_(batch)).values(shown))
 
 
 def _batches(ended: Sequence[Decision]) -> Iterator[list[str]]:
-    """Yield their ids, as many at a time as a statement takes."""
+    """Yield the ids in batches that fit a statement."""
     ids = [one.id for one in ended]
     for begin in range(0, len(ids), _AT_ONCE):
         yield ids[begin : begin + _AT_ONCE]
 
 
 def summary(decision: Decision) -> dict[str, Any]:
-    """Return what the audit keeps of a decision."""
+    """Return the audit form of a decision."""
     return {
         "id": decision.id,
         "effect": decision.effect.value,

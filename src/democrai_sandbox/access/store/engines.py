@@ -1,4 +1,4 @@
-"""Connections to both databases: how they are opened, how long they wait, how a transaction begins."""
+"""Database engines for SQLite and PostgreSQL: connections, timeouts, start of a transaction."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from sqlalchemy.pool import ConnectionPoolEntry
 
 PATIENCE = 5
-"""Seconds that anything waits: for a connection, a free one of the pool, a lock, a statement."""
+"""Timeout in seconds for a connection, a free one of the pool, a lock and a statement."""
 
 CONNECTIONS = 16
-"""Of one process, unless told otherwise. Writes queue up behind one row anyway: more of them would only wait inside the
-server instead of here."""
+"""Default number of connections per process. Writes queue behind one row anyway, so more connections would only wait in
+the server instead of here."""
 
 _WRITE = "access_write"
 _FILE_MODE = 0o600
 
 
 def make_engine(url: URL, connections: int = CONNECTIONS) -> Engine:
-    """Return an engine; no connection is made yet."""
+    """Return an engine without opening a connection."""
     make = _sqlite_engine if url.get_backend_name() == SQLITE else _postgresql_engine
     engine = make(url, connections)
     event.listen(engine, "checkout", _unregister)
@@ -44,9 +44,9 @@ def make_engine(url: URL, connections: int = CONNECTIONS) -> Engine:
 
 
 def _unregister(_connection: Any, _record: ConnectionPoolEntry, proxy: Any) -> None:
-    """Take a connection in use off the list of what is to be done when it is lost, where everybody finds the pool.
+    """Remove a connection in use from the global finalizers, through which guarded code could find the pool.
 
-    None is lost: ``Database`` gives each one back.
+    The finalizer is not needed, because ``Database`` returns each connection.
     """
     finalizer = getattr(proxy, "_finalizer", None)
     if finalizer is not None:
@@ -54,9 +54,9 @@ def _unregister(_connection: Any, _record: ConnectionPoolEntry, proxy: Any) -> N
 
 
 def _unlist(engine: Engine) -> None:
-    """Take the engine's listeners out of SQLAlchemy's own list of all listeners, which only removing one needs.
+    """Remove the engine's listeners from SQLAlchemy's global registry, which is needed only for removing a listener.
 
-    Some of them hold the engine: through a module that everybody can import, guarded code would get at connections.
+    Some listeners reference the engine, and guarded code could import the registry and reach connections.
     """
     its_own = {id(engine), id(engine.pool), id(engine.dialect)}
     for key in [key for key in list(registry._key_to_collection) if key[0] in its_own]:  # noqa: SLF001 - no other way
@@ -65,7 +65,7 @@ def _unlist(engine: Engine) -> None:
 
 
 def close_engine(engine: Engine) -> None:
-    """Close all connections. SQLAlchemy replaces the pool and lists both pools' listeners: take them off that list."""
+    """Close all connections and remove the listeners of the old and new pool from SQLAlchemy's global registry."""
     replaced = engine.pool
     engine.dispose()
     dispatches: list[Any] = [replaced.dispatch, engine.pool.dispatch]
@@ -76,13 +76,13 @@ def close_engine(engine: Engine) -> None:
 
 
 def writing(connection: Connection) -> Connection:
-    """Mark a connection, before its transaction begins, as one that will write."""
+    """Mark a connection as writing, before its transaction starts."""
     return connection.execution_options(**{_WRITE: True})
 
 
 @contextmanager
 def unhurried(connection: Connection) -> Iterator[None]:
-    """Let what is done in this transaction take as long as it takes."""
+    """Disable the timeouts for this transaction."""
     if connection.dialect.name != POSTGRESQL:
         yield
         return
@@ -113,10 +113,10 @@ def _sqlite_engine(url: URL, connections: int) -> Engine:
 
 
 def _keep_private(path: str) -> None:
-    """Make the file, or take it from all but its owner; SQLite gives its side files the same mode.
+    """Create the file, or make it readable by its owner only; SQLite gives its side files the same mode.
 
-    It is not opened for that: closing it again would take away the locks that other connections of this process have
-    on it, and another process, alone as it seems, would remove the log from under them.
+    The file is not opened for this: closing it would release the locks of other connections in this process, and
+    another process could then remove the log while they use it.
     """
     with suppress(FileExistsError):
         os.mknod(path, stat.S_IFREG | _FILE_MODE)
@@ -128,20 +128,20 @@ def _keep_private(path: str) -> None:
 
 
 def _check_database(path: str) -> None:
-    """Refuse somebody else's file: a typing error in the configuration of root would take it from everybody.
+    """Refuse a file that is not a database, so that a typo in root's configuration does not make it inaccessible.
 
-    Nobody in this process has it open: it would have been made private before.
+    No connection of this process has it open, because the file would be private already.
     """
     with Path(path).open("rb") as file:
         found = is_database(file)
     if not found:
-        raise OSError(errno.EINVAL, "it is no SQLite database", path)
+        raise OSError(errno.EINVAL, "not a SQLite database", path)
 
 
 def _prepare_sqlite(connection: Any, _record: ConnectionPoolEntry) -> None:
     cursor = connection.cursor()
     try:
-        # FULL: a commit that was acknowledged is on the disk, also with a write-ahead log.
+        # FULL: an acknowledged commit is on the disk, also with a write-ahead log.
         for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", "trusted_schema = OFF"):
             cursor.execute(f"PRAGMA {pragma}")
     finally:
@@ -149,7 +149,7 @@ def _prepare_sqlite(connection: Any, _record: ConnectionPoolEntry) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    # The lock for writing is taken at once: a transaction that reads first and then wants it could not wait for it.
+    # Take the write lock at the start: a transaction that reads first and then writes could not wait for it.
     write = connection.get_execution_options().get(_WRITE, False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
@@ -172,12 +172,12 @@ def _postgresql_engine(url: URL, connections: int) -> Engine:
             max_overflow=0,
             pool_timeout=PATIENCE,
             pool_pre_ping=True,
-            # In this encoding whatever the database has: without one the driver gives bytes instead of texts.
+            # Set the encoding explicitly, because for some databases the driver would return bytes instead of text.
             connect_args={name: value for name, value in settings.items() if name not in url.query}
             | {"client_encoding": "utf8"},
         )
     except ImportError as error:
-        message = "PostgreSQL needs the package psycopg: install democrai-sandbox[postgres]"
+        message = "PostgreSQL needs the package psycopg; install democrai-sandbox[postgres]"
         raise InvalidInputError.of(message, pointer="/url") from error
     event.listen(
         engine, "do_connect", lambda _dialect, _record, words, names: PatientConnection.connect(*words, **names)

@@ -1,4 +1,4 @@
-"""The file of a SQLite database: a connection goes on with it wherever it was moved, and this is what notices."""
+"""Identity of a SQLite database file: detects that the file was moved or replaced while connections use it."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ _FRONT = b"SQLite format 3\0"
 
 
 def is_database(file: IO[bytes]) -> bool:
-    """Whether an open file begins like a SQLite database. One in which nothing is yet is one too."""
+    """Return whether an open file starts like a SQLite database. An empty file counts as one."""
     return file.read(len(_FRONT)) in (b"", _FRONT)
 
 
 class DatabaseFile:
-    """One file, known by more than its name.
+    """Database file, identified by device and inode.
 
-    What is written to a file that was removed or replaced is gone with the process: no decision may be made in it. Nor
-    is another one opened in its place, whose log might still be the old one's: that is for the next start.
+    Data written to a removed or replaced file is lost when the process ends, so no decision may be stored in it. The
+    new file is not opened either, because the old log might still be next to it; that needs a restart.
     """
 
     def __init__(self, path: str) -> None:
-        """Remember the file that is there now."""
+        """Store the identity of the current file."""
         self._path = Path(path)
         self._known = self._identity()
 
     def check(self) -> None:
-        """Raise ``OSError`` unless the same file is there. It may come back."""
+        """Raise ``OSError`` unless the path still refers to the same file, which may come back."""
         if self._identity() != self._known:
-            raise OSError(errno.ESTALE, "the database was replaced: put it back, or start again", str(self._path))
+            raise OSError(errno.ESTALE, "the database file was replaced; restore it or restart", str(self._path))
 
     def _identity(self) -> tuple[int, int]:
         found = self._path.stat()

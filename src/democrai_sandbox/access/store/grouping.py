@@ -1,7 +1,7 @@
-"""The queue: pending requests in groups of the same tuple, by risk and then the newest first; and how many there are.
+"""Queue of pending requests: groups for the same access, by risk and then the newest first, with counts.
 
-A page costs the same however many requests wait. An index is walked from the highest risk, newest request first; a
-request counts for its group only if it is the newest of it; and only the groups of the page are added up.
+The cost of a page does not depend on the number of pending requests: an index is read from the highest risk and the
+newest request, only the newest request of a group counts, and only the groups of the page are summed up.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.access.values import Page
 
 MOST_COUNTED = 10_000
-"""What is more than that is not counted further: of the history only its latest part is looked at."""
+"""Maximum count; only the latest part of the history is counted."""
 
 _PLACE = "queue"
 _MARK = (requests.c.risk, requests.c.id)
@@ -57,10 +57,10 @@ _REMEMBERED = 64
 
 
 def list_queue(connection: Connection, wanted: RequestFilter, page: Page) -> Listing:
-    """List groups of pending requests. A filter narrows the requests; groups are made of those that are left."""
+    """List groups of pending requests. Groups consist of the requests that match the filter."""
     check_limit(page)
     if any(state != RequestState.PENDING for state in wanted.states):
-        raise InvalidInputError.of("the queue holds what is pending, and nothing else", pointer="/states")
+        raise InvalidInputError.of("the queue contains only pending requests", pointer="/states")
     narrowed = replace(wanted, states=())
     rank, last = read_mark(page.after, _PLACE, _MARK) if page.after else (None, "")
     query = _heads(narrowed, is_first=rank is None)
@@ -71,7 +71,7 @@ def list_queue(connection: Connection, wanted: RequestFilter, page: Page) -> Lis
 
 
 def count_states(connection: Connection, wanted: RequestFilter) -> dict[RequestState, int]:
-    """Count the requests of each state that the filter names, or of all; of the latest ``MOST_COUNTED`` of each."""
+    """Count the requests of each state in the filter, or of all; at most the latest ``MOST_COUNTED`` of each."""
     states = _states(wanted) or tuple(RequestState)
     row = connection.execute(_counts(replace(wanted, states=states)), {"most": MOST_COUNTED}).one()
     return {state: int(getattr(row, state.value)) for state in states}
@@ -90,10 +90,10 @@ def _counts(wanted: RequestFilter) -> Select[Any]:
     return select(*(_count(state, narrowed).scalar_subquery().label(state.value) for state in wanted.states))
 
 
-# To put these statements together takes longer than to run them, and people mostly look at the same page.
+# Cached, because building these statements takes longer than running them, and users mostly view the same page.
 @lru_cache(maxsize=_REMEMBERED)
 def _heads(wanted: RequestFilter, *, is_first: bool) -> Select[Any]:
-    """Select the newest request of each group, as many as a page could show; the first page is after none."""
+    """Select the newest request of each group, up to the page size."""
     table = requests.c
     query = (
         select(*(table[name] for name in _SHOWN))
@@ -155,7 +155,7 @@ def _totals(wanted: RequestFilter) -> Select[Any]:
 
 @lru_cache(maxsize=_REMEMBERED)
 def _users(wanted: RequestFilter) -> Select[Any]:
-    """Select the users of each group who came last."""
+    """Select the latest users of each group."""
     table = requests.c
     latest = (
         select(table.digest, table.user_id, func.max(table.id).label("latest"))
@@ -192,7 +192,7 @@ def _count(state: RequestState, wanted: RequestFilter) -> Select[Any]:
     table = requests.c
     query = select(*(table[name] for name in _FILTERED)).where(table.state == literal_column(f"'{state.value}'"))
     if wanted == _EVERYTHING or state is RequestState.PENDING:
-        # What waits is no history, and has indexes of its own.
+        # Pending requests are not part of the history and have separate indexes.
         found = query.where(*of_requests(requests, wanted)).with_only_columns(table.id)
         return select(func.count()).select_from(found.limit(_MOST).subquery())
     newest = query.order_by(table.last_seen.desc(), table.id.desc()).limit(_MOST).subquery()

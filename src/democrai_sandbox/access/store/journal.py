@@ -1,4 +1,4 @@
-"""The audit table: records are appended in the transaction of what they tell, under the lock of the one meta row."""
+"""Audit table: records are appended in the transaction of the change, under the lock of the meta row."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .transactions import Database
 
 SYSTEM = "system"
-"""The actor of what happens by itself."""
+"""Actor of automatic events."""
 
 _AT_ONCE = 1000
 _NO_ACCESS = MappingProxyType(dict.fromkeys(("subject_kind", "subject_name", "resource_type", "operation", "target")))
@@ -34,7 +34,7 @@ _NO_ACCESS = MappingProxyType(dict.fromkeys(("subject_kind", "subject_name", "re
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What an audit record is to say."""
+    """Content of an audit record."""
 
     action: AuditAction
     actor: str
@@ -44,7 +44,7 @@ class Entry:
     after: Mapping[str, Any] | None = None
 
 
-# Made once: to build such a statement takes longer than to run it, and others wait for the lock.
+# Built once, because building such a statement takes longer than running it, while other transactions wait.
 _LOCK = select(meta).with_for_update()
 _APPEND = insert(audit)
 _MOVE = update(meta).values(
@@ -54,10 +54,10 @@ _HEAD = select(meta.c.audit_sequence, meta.c.audit_hash)
 
 
 class Ledger:
-    """The meta row, locked until the transaction ends: generations and the chain follow the order of commits."""
+    """Locked meta row until the transaction ends: generations and the hash chain follow the order of commits."""
 
     def __init__(self, connection: Connection) -> None:
-        """Take the lock. Whoever holds it may go on to lock other rows, never the other way round."""
+        """Take the lock. Take locks on other rows only after it, to prevent deadlocks."""
         row = connection.execute(_LOCK).one()
         self._connection = connection
         self._sequence: int = row.audit_sequence
@@ -66,14 +66,14 @@ class Ledger:
         self._moved = False
 
     def next_generation(self) -> int:
-        """Return the generation of the decisions that this transaction changes."""
+        """Return the generation of this transaction's changes to decisions."""
         if not self._moved:
             self._moved = True
             self._generation += 1
         return self._generation
 
     def close(self, entries: Iterable[Entry], *, now: datetime) -> list[AuditRecord]:
-        """Append the records, and write the meta row. The last thing in a transaction."""
+        """Append the records and write the meta row. Must be the last step of a transaction."""
         records = [self._record(entry, now) for entry in entries]
         if records:
             self._connection.execute(_APPEND, [_columns(record) for record in records])
@@ -100,7 +100,7 @@ class Ledger:
 
 
 def audit_rows(database: Database, after: int) -> Iterator[AuditRecord]:
-    """Yield all records after a sequence number, some at a time."""
+    """Yield all records after a sequence number, in batches."""
     while True:
         query = select(audit).where(audit.c.sequence > after).order_by(audit.c.sequence).limit(_AT_ONCE)
         rows = database.ask(lambda connection, query=query: connection.execute(query).all())  # type: ignore[misc]
@@ -133,6 +133,6 @@ def _columns(record: AuditRecord) -> dict[str, Any]:
 
 
 def _plain(value: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the value as it will be read back, so that its hash is the same then."""
+    """Return the value as it will be read back, so that its hash stays the same."""
     plain: dict[str, Any] = json.loads(canonical(dict(value or {})))
     return plain

@@ -1,4 +1,4 @@
-"""What consoles and monitors look at: whether anything changed, how long requests wait, what was decided before."""
+"""Statistics and lookups for consoles and monitors: changes, waiting times, earlier decisions."""
 
 from __future__ import annotations
 
@@ -30,58 +30,58 @@ _OLDEST = select(requests.c.first_seen).where(is_pending).order_by(requests.c.fi
 
 
 def pulse(connection: Connection) -> tuple[int, int]:
-    """Return two numbers of which one grows with whatever is decided, asked for the first time, or noted."""
+    """Return two numbers, one of which grows with every decision, new request or note."""
     row = connection.execute(_PULSE).one()
     return row.generation, row.audit_sequence
 
 
 def oldest_pending(connection: Connection) -> datetime | None:
-    """Return since when the request waits that waits longest."""
+    """Return the time of the oldest pending request."""
     found: datetime | None = connection.execute(_OLDEST).scalar_one_or_none()
     return found
 
 
 def decision_seconds(connection: Connection, *, since: datetime, until: datetime | None) -> tuple[float, ...]:
-    """Return how long each request waited that was decided from one time on and before another."""
+    """Return the waiting time of each request that was decided from ``since`` on and before ``until``."""
     table = requests.c
     query = select(table.first_seen, table.decided_at).where(table.decided_at.is_not(None), table.decided_at >= since)
     if until is not None:
         query = query.where(table.decided_at < until)
     rows = connection.execute(query.order_by(table.decided_at).limit(_MEASURED))
-    # The clocks of nodes differ a little, and nobody decides before somebody asks.
+    # Never negative, although the clocks of nodes differ a little.
     return tuple(max(0.0, (decided - asked).total_seconds()) for asked, decided in rows)
 
 
 def find_record(connection: Connection, sequence: int) -> AuditRecord:
-    """Return one record of the audit."""
+    """Return one audit record."""
     row = None
     if 0 < sequence < _HIGHEST:
         row = connection.execute(select(audit).where(audit.c.sequence == sequence)).one_or_none()
     if row is None:
-        raise AuditRecordUnknown(f"there is no audit record {sequence}")
+        raise AuditRecordUnknown(f"audit record {sequence} does not exist")
     return to_audit_record(row)
 
 
 def find_resume(connection: Connection, request_id: str) -> Resume | None:
-    """Return what became of the action that a request was to go on with; None when it never came to that."""
+    """Return the resumption of a request, or None if it was not started."""
     row = connection.execute(resume_query().where(resumes.c.request_id == request_id)).one_or_none()
     return None if row is None else to_resume(row)
 
 
 def waiting_for(connection: Connection, access: AccessTuple) -> tuple[Request, ...]:
-    """Return the pending requests for a tuple, the newest first."""
+    """Return the pending requests for an access, the newest first."""
     query = select(*REQUEST_COLUMNS).where(is_pending, requests.c.digest == access.digest)
     rows = connection.execute(query.order_by(requests.c.id.desc()).limit(_ALIKE))
     return tuple(map(to_request, rows))
 
 
 def of_same_subject(connection: Connection, access: AccessTuple) -> tuple[Decision, ...]:
-    """Return the latest decisions about a subject and the same kind of resource, ended ones too."""
+    """Return the latest decisions about a subject and resource type, including ended ones."""
     return _latest(connection, _all().where(*_subject(access), _kind(access)).limit(_OF_SUBJECT))
 
 
 def of_same_target(connection: Connection, access: AccessTuple) -> tuple[Decision, ...]:
-    """Return what was decided about a target for other subjects, among the latest decisions of all."""
+    """Return decisions about a target for other subjects, among the latest decisions."""
     newest = _all().limit(_OF_OTHERS).subquery()
     which = and_(newest.c.target == access.target, newest.c.resource_type == access.resource_type.value)
     same = and_(

@@ -1,4 +1,4 @@
-"""Running the migrations with Alembic, inside a transaction that is open already."""
+"""Alembic migrations inside an open transaction."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 NOTHING = "base"
-"""The version before the first: migrating to it removes everything."""
+"""Version before the first migration; migrating to it removes everything."""
 
 
 def known_versions() -> list[str]:
-    """Return all versions there are, the newest first."""
+    """Return all known versions, the newest first."""
     return [script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()]
 
 
 def nodes_of(scripts: ScriptDirectory, version: str) -> list[str]:
-    """Return the versions whose nodes may use a database of this one: back to the last that did more than add."""
+    """Return the versions whose nodes may use a database of this version: back to the last non-additive migration."""
     script = scripts.get_revision(version)
     before = script.down_revision
     if not isinstance(before, str) or not getattr(script.module, "additive", False):
@@ -30,12 +30,12 @@ def nodes_of(scripts: ScriptDirectory, version: str) -> list[str]:
 
 
 def upgrade(connection: Connection, version: str) -> None:
-    """Bring a database up to a version."""
+    """Migrate a database up to a version."""
     command.upgrade(_config(connection), version)
 
 
 def downgrade(connection: Connection, version: str) -> None:
-    """Bring a database down to a version; what that version does not know is lost."""
+    """Migrate a database down to a version; data that this version does not know is lost."""
     command.downgrade(_config(connection), version)
 
 

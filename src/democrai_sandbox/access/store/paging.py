@@ -1,4 +1,4 @@
-"""Lists in pages that follow the last item seen, so that rows that come in meanwhile move nothing."""
+"""Lists in pages that continue after the last item, so that new rows do not shift them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 LARGEST_PAGE = 1000
 LONGEST_TEXT = 1000
-"""Characters of a text that is looked for: SQLite takes no pattern of any length."""
+"""Maximum length of a search text, because SQLite limits the length of a pattern."""
 
 
 def list_requests(connection: Connection, wanted: RequestFilter, page: Page) -> Listing:
-    """List requests, those seen last first."""
+    """List requests, the most recently seen first."""
     table = requests.c
     query = select(*REQUEST_COLUMNS).where(*of_requests(requests, wanted))
     if wanted.states:
@@ -38,7 +38,7 @@ def list_requests(connection: Connection, wanted: RequestFilter, page: Page) -> 
 
 
 def of_requests(table: Any, wanted: RequestFilter) -> Iterator[ColumnElement[bool]]:
-    """Yield what a filter asks of the requests in a table, or in a selection of it; their state apart."""
+    """Yield the conditions of a filter, except the state, for a table or subquery of requests."""
     yield from _common(table, wanted)
     if wanted.subject_kind:
         yield table.c.subject_kind == str(wanted.subject_kind)
@@ -88,7 +88,7 @@ def list_resumes(connection: Connection, page: Page, *, unfinished: bool) -> Lis
 
 
 def resume_query() -> Select[Any]:
-    """Select resumptions together with what their requests say about who asked."""
+    """Select resumptions with the identity of their requests."""
     asked = ("resume_action", "user_id", "organization_id", "session_key", "task_id", "subject_kind", "subject_name")
     return select(resumes, *(requests.c[name] for name in asked)).join(requests, requests.c.id == resumes.c.request_id)
 
@@ -99,7 +99,7 @@ def _common(table: Any, wanted: RequestFilter | DecisionFilter) -> Iterator[Colu
         if value := getattr(wanted, name):
             yield table.c[name] == str(value)
     if len(wanted.text) > LONGEST_TEXT:
-        raise InvalidInputError.of(f"it is longer than {LONGEST_TEXT} characters", pointer="/text")
+        raise InvalidInputError.of(f"expected at most {LONGEST_TEXT} characters", pointer="/text")
     if wanted.text:
         yield table.c.target_folded.contains(wanted.text.casefold(), autoescape=True)
 
@@ -117,7 +117,7 @@ def _page(
     page: Page,
     to_value: Callable[[Row[Any]], Any],
 ) -> Listing:
-    """Return one page; a row more than wanted is read, to know whether there is a next one."""
+    """Return one page. One more row is read to detect a next page."""
     check_limit(page)
     place = str(order[-1])
     if page.after:
@@ -130,27 +130,27 @@ def _page(
 
 
 def check_limit(page: Page) -> None:
-    """Refuse a page that is empty, or everything."""
+    """Reject a page size outside the limits."""
     if type(page.limit) is not int or not 1 <= page.limit <= LARGEST_PAGE:
-        message = f"a page has 1 to {LARGEST_PAGE} items, got {page.limit!r}"
+        message = f"expected an integer from 1 to {LARGEST_PAGE}, got {page.limit!r}"
         raise InvalidInputError.of(message, pointer="/limit")
 
 
 def write_mark(place: str, values: Sequence[Any]) -> str:
-    """Return where a page ended; ``place`` names the list."""
+    """Return the cursor after a page; ``place`` names the list."""
     plain = [value if isinstance(value, int | str) else to_micros(value) for value in values]
     return base64.urlsafe_b64encode(json.dumps([place, *plain]).encode()).decode().rstrip("=")
 
 
 def read_mark(text: str, place: str, order: Sequence[Column[Any]]) -> list[Any]:
-    """Return the values of the last item seen, or refuse what no page of this list gave out."""
+    """Return the values of the last item, or reject a cursor that does not belong to this list."""
     try:
         named, *plain = json.loads(base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True))
         values = [_typed(value, column) for value, column in zip(plain, order, strict=True)]
     except (ValueError, TypeError, OverflowError, RecursionError):
         named, values = None, []
     if named != place:
-        raise InvalidInputError.of("this is not the end of a page of this list", pointer="/after")
+        raise InvalidInputError.of("this cursor does not belong to this list", pointer="/after")
     return values
 
 

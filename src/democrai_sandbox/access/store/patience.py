@@ -1,7 +1,7 @@
-"""A connection to PostgreSQL that does not wait forever for a server that stopped in the middle of something.
+"""PostgreSQL connection with a timeout for a server that hangs.
 
-The server ends statements that take too long, and the kernel notices a machine that is gone. Neither notices a server
-that hangs with its connections open; then a guarded program would hang in the middle of a file operation.
+The server ends statements that take too long, and the kernel detects a lost machine. Neither detects a server that
+hangs with open connections; a guarded program would then hang in the middle of a file operation.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class PatientConnection(psycopg.Connection[Any]):
-    """Gives up, and closes itself, when an answer does not come in time."""
+    """Connection that raises and closes itself if no answer arrives in time."""
 
     patience: float | None = 6
-    """Seconds; more than the server takes to end a statement by itself. None to wait for as long as it takes."""
+    """Timeout in seconds, longer than the server's statement timeout. None disables it."""
 
     def wait(self, gen: Generator[Any, Any, Any], *args: Any, **kwargs: Any) -> Any:
-        """Go through what is to be waited for, as psycopg does, until time is up."""
+        """Wait like psycopg, with a deadline."""
         if self.patience is not None:
             gen = self._bounded(gen, time.monotonic() + self.patience)
         return super().wait(gen, *args, **kwargs)
@@ -34,7 +34,7 @@ class PatientConnection(psycopg.Connection[Any]):
                 ready = yield wanted
                 if not ready and time.monotonic() > deadline:
                     self.pgconn.finish()
-                    raise psycopg.OperationalError("the server does not answer")
+                    raise psycopg.OperationalError("the server does not respond")
                 wanted = gen.send(ready)
         except StopIteration as done:
             return done.value

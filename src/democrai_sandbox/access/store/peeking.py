@@ -1,4 +1,4 @@
-"""Looking at a database from outside: which schema it has, without making, changing or locking anything."""
+"""Read-only inspection of a database's schema, without creating, changing or locking anything."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PATIENCE = 3.0
 
 
 def peek_schema(url: str) -> Schema:
-    """Return the schema of a database; raises ``StoreUnavailable``, also for a file that is not there."""
+    """Return the schema of a database; raises ``StoreUnavailable``, also for a missing file."""
     parsed = parse_url(url, needs_folder=False)
     if parsed.get_backend_name() == SQLITE:
         return find_schema(cast("Database", _ReadOnly(str(parsed.database))))
@@ -42,7 +42,7 @@ def peek_schema(url: str) -> Schema:
 
 
 class _ReadOnly:
-    """Asks a file, as ``Database`` does, and cannot write. Without its log it is read as one that nobody changes."""
+    """Read-only replacement of ``Database`` for a file. Without a log, the file is opened as immutable."""
 
     def __init__(self, file: str) -> None:
         self._file = file
@@ -53,9 +53,9 @@ class _ReadOnly:
         )
 
     def ask(self, work: Callable[[Connection], T]) -> T:
-        """Do what reads."""
+        """Run a read-only function."""
         with unavailable():
-            if not S_ISREG(Path(self._file).stat().st_mode):  # a pipe would be waited for
-                raise OSError(errno.EINVAL, "it is no plain file", self._file)
+            if not S_ISREG(Path(self._file).stat().st_mode):  # opening a pipe would block
+                raise OSError(errno.EINVAL, "not a regular file", self._file)
             with self._engine.connect() as connection:
                 return work(connection)

@@ -1,4 +1,4 @@
-"""Resumptions: made with an approval, taken under a lease while it stands, and finished by the node that holds it."""
+"""Resumptions: created with an approval, claimed under a lease, finished by the node that holds the lease."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _APPROVAL_ENDED = "the approval has ended"
 def add_resumes(
     connection: Connection, answered: Sequence[Request], approval: Decision, *, now: datetime
 ) -> list[dict[str, str]]:
-    """Have what was approved go on; return what the audit keeps of that."""
+    """Create the resumptions of approved requests; return their audit form."""
     going_on = [request for request in answered if request.resume_action]
     rows = [
         {
@@ -52,14 +52,14 @@ def add_resumes(
 
 
 def is_any_due(connection: Connection, *, now: datetime) -> bool:
-    """Tell whether there is something to claim: nodes ask often, and mostly there is nothing."""
+    """Return whether a resumption is due. A cheap check, because nodes ask often and mostly nothing is due."""
     return connection.execute(_due(now)).first() is not None
 
 
 def claim_resume(connection: Connection, *, node: str, lease_until: datetime, now: datetime) -> Resume | None:
-    """Take the resumption that is due first; None when none is, or its approval has ended and it has failed by that.
+    """Claim the first due resumption; return None if none is due, or if it failed because its approval has ended.
 
-    Decisions change under the ledger too: what is taken is approved at that time.
+    Decisions change under the ledger too, so a claimed resumption is approved at that moment.
     """
     ledger = Ledger(connection)
     resume_id = connection.execute(_due(now)).scalar_one_or_none()
@@ -92,9 +92,9 @@ def claim_resume(connection: Connection, *, node: str, lease_until: datetime, no
 def finish_resume(
     connection: Connection, *, resume: Resume, node: str, error: str, retry_at: datetime | None, now: datetime
 ) -> bool:
-    """Record how an attempt ended, unless another node has it by now.
+    """Store the result of an attempt, unless another node holds the lease.
 
-    The number of the attempt is compared too: a node may have lost its lease and taken it again.
+    The attempt number is compared too, because a node may have lost its lease and claimed it again.
     """
     ledger = Ledger(connection)
     state = _state(error, retry_at)
@@ -108,7 +108,7 @@ def finish_resume(
     if done.rowcount != 1:
         return False
     if state is ResumeState.SUCCEEDED:
-        # Nothing reads the context any more, and what is not there does not leak.
+        # The context is not needed anymore, and removed data cannot leak.
         connection.execute(update(requests).where(requests.c.id == resume.request_id).values(resume_context=None))
     access = find_request(connection, resume.request_id).access
     ledger.close([_told(resume, access, node, state, error)], now=now)
@@ -116,7 +116,7 @@ def finish_resume(
 
 
 def _is_approved(connection: Connection, resume: Row[Any], access: AccessTuple, now: datetime) -> bool:
-    """Tell whether a resumption is approved still: by the decision that began it, or by one like it since."""
+    """Return whether a resumption is still approved, by its original decision or by a later one."""
     in_force = and_(is_live, or_(decisions.c.expires_at.is_(None), decisions.c.expires_at > now))
     began = select(decisions.c.digest).where(decisions.c.id == resume.decision_id).scalar_subquery()
     approved = (
@@ -133,12 +133,12 @@ def _is_approved(connection: Connection, resume: Row[Any], access: AccessTuple, 
 
 
 def _of_same_place(access: AccessTuple) -> list[ColumnElement[bool]]:
-    """Return what is common to all decisions that could be about this, whatever their targets."""
+    """Return the conditions for decisions with the same subject, resource type and operation."""
     return [decisions.c[name] == value for name, value in access_columns(access).items() if name != "target"]
 
 
 def _left(state: ResumeState, error: str) -> dict[str, Any]:
-    """Return the columns of a resumption that no node works on."""
+    """Return the columns of a resumption without a lease."""
     return {"state": state.value, "leased_by": "", "lease_until": None, "last_error": error}
 
 

@@ -1,4 +1,4 @@
-"""From rows to values and back."""
+"""Conversion between rows and values."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ REQUEST_COLUMNS = (
     *(column for column in tables.requests.c if column.name != "resume_context"),
     tables.requests.c.resume_context.is_not(None).label("has_context"),
 )
-"""All of a request but the encrypted context, which is fetched where it is decrypted."""
+"""All columns of a request except the encrypted context, which is fetched only for decryption."""
 
 
 def access_columns(access: AccessTuple) -> dict[str, str]:
-    """Return the columns that say what an audit row is about."""
+    """Return the access columns of an audit row."""
     return {
         "subject_kind": access.subject.kind.value,
         "subject_name": access.subject.name,
@@ -44,18 +44,18 @@ def access_columns(access: AccessTuple) -> dict[str, str]:
 
 
 def tuple_columns(access: AccessTuple) -> dict[str, str]:
-    """Return the columns of a tuple that is looked for: by its digest, or by a part of its target."""
+    """Return the access columns with digest and folded target, for lookups."""
     return {**access_columns(access), "digest": access.digest, "target_folded": access.target.casefold()}
 
 
 def to_access(row: Row[Any]) -> AccessTuple:
-    """Return what a row is about."""
+    """Return the access of a row."""
     subject = Subject(SubjectKind(row.subject_kind), row.subject_name)
     return AccessTuple(subject, ResourceType(row.resource_type), Operation(row.operation), row.target)
 
 
 def to_origin(row: Row[Any]) -> Origin:
-    """Return on whose behalf a request was made."""
+    """Return the origin of a request."""
     return Origin(row.user_id, row.organization_id, row.session_key, row.task_id)
 
 
@@ -104,7 +104,7 @@ def to_decision(row: Row[Any]) -> Decision:
 
 
 def to_resume(row: Row[Any]) -> Resume:
-    """Return a resumption from its own columns and those of its request."""
+    """Return a resumption from its columns and those of its request."""
     return Resume(
         id=row.id,
         request_id=row.request_id,
@@ -122,7 +122,7 @@ def to_resume(row: Row[Any]) -> Resume:
 
 
 def to_audit_record(row: Row[Any]) -> AuditRecord:
-    """Return an audit record; one that somebody made unreadable comes out as a record whose hash is wrong."""
+    """Return an audit record; a tampered row that cannot be decoded becomes a record with a wrong hash."""
     try:
         action = AuditAction(row.action)
         access = None if row.subject_kind is None else to_access(row)

@@ -1,7 +1,7 @@
-"""Which schema a database has, whether this version of the code can work with it, and how it gets the present one.
+"""Schema version of a database: compatibility check and upgrade.
 
-A database names the versions whose nodes may use it. A migration that only adds leaves those of the version before on
-that list: they go on while nodes are exchanged one by one. After any other migration only the new version is on it.
+A database lists the versions whose nodes may use it. An additive migration keeps the previous version on the list, so
+that nodes can be upgraded one by one. After any other migration the list contains only the new version.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 HEAD = "0009"
-"""The migration that this version of the code needs. Said here, so that opening a store does not load Alembic."""
+"""Migration that this version needs. Stored here, so that opening a store does not import Alembic."""
 
 VERSION_TABLE = "access_schema"
 NODES_TABLE = "access_schema_nodes"
-"""The versions whose nodes may use the database, in the column ``version_num``; made with the table above."""
+"""Versions whose nodes may use the database, in the column ``version_num``; created with the table above."""
 _BOOKKEEPING = frozenset({VERSION_TABLE, NODES_TABLE})
 _ENCODING = "UTF8"
 _NOTHING = ""
@@ -33,12 +33,12 @@ _UNKNOWN = "unknown"
 
 
 class Schema(NamedTuple):
-    """What a database says about itself."""
+    """Schema version of a database, with the compatible versions."""
 
     version: str
-    """Empty for a database in which there is nothing of ours."""
+    """Empty for a database without our tables."""
     nodes: frozenset[str]
-    """The versions whose nodes may use it: its own, and those before it that it only added to."""
+    """Versions whose nodes may use it: its own, and earlier ones that were only added to."""
 
 
 def find_schema(database: Database) -> Schema:
@@ -47,28 +47,28 @@ def find_schema(database: Database) -> Schema:
 
 
 def prepare_schema(database: Database) -> None:
-    """Bring an empty database to the present schema; refuse one that this version cannot work with."""
+    """Create the schema in an empty database; refuse a database that this version does not support."""
     if find_schema(database).version == _NOTHING:
         database.act(_fill)
     check_schema(database)
 
 
 def check_schema(database: Database) -> Schema:
-    """Return the schema when this version can work with it; say what to do otherwise."""
+    """Return the schema if this version supports it; raise ``SchemaOutdated`` otherwise."""
     found = find_schema(database)
     if HEAD in found.nodes:
         return found
     shown = shown_url(database.url)
-    message = f"the database {shown} has the schema {found.version or 'of nothing'}, and {HEAD} is needed: "
+    message = f"the database {shown} has the schema {found.version or '(none)'}, but {HEAD} is required; "
     if found.version in _older():
         message += f"upgrade it with: democrai-sandbox db upgrade --database {shlex.quote(shown)}"
     else:
-        message += "this version of democrai-sandbox does not know it, install a newer one"
+        message += "this version of democrai-sandbox does not support it, install a newer one"
     raise SchemaOutdated(message)
 
 
 def upgrade_schema(url: str) -> str:
-    """Bring a database to the present schema, in one transaction; return the one that it had."""
+    """Upgrade a database to the current schema in one transaction; return its previous version."""
     database = Database(parse_url(url))
     try:
         before = database.act(_upgraded)
@@ -79,7 +79,7 @@ def upgrade_schema(url: str) -> str:
 
 
 def _fill(connection: Connection) -> None:
-    """Make the schema, unless somebody else did it while this one waited for the lock."""
+    """Create the schema, unless another process did so while this one waited for the lock."""
     with unhurried(connection):
         _lock(connection)
         if _version(connection) == _NOTHING:
@@ -96,7 +96,7 @@ def _upgraded(connection: Connection) -> str:
 
 
 def _lock(connection: Connection) -> None:
-    """Let one migrate at a time. SQLite's transaction has the lock already."""
+    """Allow one migration at a time. SQLite's transaction holds the lock already."""
     if connection.dialect.name == POSTGRESQL:
         connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('democrai-sandbox access schema'))"))
 
@@ -108,22 +108,22 @@ def _found(connection: Connection) -> Schema:
     if not versions:
         return Schema(_UNKNOWN if names - _BOOKKEEPING else _NOTHING, frozenset())
     nodes = _listed(connection, NODES_TABLE) if NODES_TABLE in names else ()
-    # Two versions at once are nobody's; and a list that does not begin with the version itself is not its list.
+    # Several versions are invalid, and so is a list without the version itself.
     if len(versions) > 1 or (nodes and versions[0] not in nodes):
         return Schema(", ".join(versions), frozenset())
     return Schema(versions[0], frozenset(nodes or versions))
 
 
 def _check_encoding(connection: Connection) -> None:
-    """Refuse a database that cannot hold every text: what a subject asks for may be written in any script."""
+    """Refuse a database that cannot store every text, because targets can use any script."""
     if connection.dialect.name != POSTGRESQL:
         return
     driver: Any = connection.connection.driver_connection
     encoding = driver.info.parameter_status("server_encoding")
     if encoding != _ENCODING:
         raise StateUnusable(
-            f"the database {driver.info.dbname} has the encoding {encoding}, and {_ENCODING} is needed",
-            fix=f"make another one: CREATE DATABASE ... ENCODING '{_ENCODING}' TEMPLATE template0",
+            f"the database {driver.info.dbname} has the encoding {encoding}, but {_ENCODING} is required",
+            fix=f"create another one with: CREATE DATABASE ... ENCODING '{_ENCODING}' TEMPLATE template0",
         )
 
 

@@ -1,4 +1,4 @@
-"""The store over SQLAlchemy Core: every method is one piece of work in one transaction."""
+"""Store on SQLAlchemy Core: each method is one transaction."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ if TYPE_CHECKING:
 
 
 def open_store(url: str, *, create: bool = True, connections: int = CONNECTIONS) -> SqlStore:
-    """Return the store in ``sqlite:////path/to/file`` or ``postgresql://...``; an empty database is prepared.
+    """Open the store in ``sqlite:////path/to/file`` or ``postgresql://...``; an empty database is initialized.
 
-    Raises ``SchemaOutdated`` when the database was made by another version, and ``StoreUnavailable`` when it cannot be
-    reached. Without ``create`` an empty database is refused like an outdated one.
+    Raises ``SchemaOutdated`` if another version created the database, and ``StoreUnavailable`` if it cannot be reached.
+    Without ``create``, an empty database is refused like an outdated one.
     """
     return SqlStore(open_database(url, create=create, connections=connections))
 
 
 def open_database(url: str, *, create: bool = True, connections: int = CONNECTIONS) -> Database:
-    """Return the connections to a database with the present schema, for whoever keeps records in it."""
+    """Open a database with the current schema, also for records of other packages."""
     database = Database(parse_url(url, must_exist=not create), connections)
     try:
         if create:
@@ -66,26 +66,26 @@ def open_database(url: str, *, create: bool = True, connections: int = CONNECTIO
 
 
 class SqlStore:
-    """Implements ``Store``; see there for what each method promises."""
+    """Implementation of ``Store``; see there for the contract of each method."""
 
     def __init__(self, database: Database) -> None:
-        """Take a database whose schema is the present one."""
+        """Use a database with the current schema."""
         self._database = database
 
     @property
     def database(self) -> Database:
-        """The connections, for those who keep other records in the same database."""
+        """Database, for other records in it."""
         return self._database
 
     def check_schema(self) -> str:
-        """Return the version of the schema when this code can work with it."""
+        """Return the schema version if this code supports it."""
         return check_schema(self._database).version
 
     def close(self) -> None:
-        """Let all connections go."""
+        """Close all connections."""
         self._database.close()
 
-    # ---- what nodes read
+    # ---- reads of nodes
 
     def generation(self) -> int:
         """Return the number of the last change to the decisions."""
@@ -98,7 +98,7 @@ class SqlStore:
     # ---- acts
 
     def register(self, request: NewRequest, *, now: datetime, most_pending: int = 0) -> Registered:
-        """Add a pending request, or count it where the same is pending already; an empty id where it is decided."""
+        """Store a pending request or count it; return an empty id if the access is decided."""
         try:
             return self._database.act(partial(asking.register, request=request, now=now, most_pending=most_pending))
         except asking.AlreadyDecided:
@@ -111,11 +111,11 @@ class SqlStore:
         return self._database.act(partial(asking.count_again, request_id=request_id, times=times, now=now))
 
     def attach_resume(self, request: NewRequest, *, now: datetime) -> bool:
-        """Give a pending request of this origin that has no resume action one."""
+        """Attach a resume action to a pending request of this origin that has none."""
         return self._database.act(partial(asking.attach_resume, request=request, now=now))
 
     def decide(self, decision: NewDecision, *, now: datetime) -> Decision:
-        """Record an approval or a denial."""
+        """Store an approval or denial."""
         return self._database.act(partial(deciding.decide, decision=decision, now=now))
 
     def revoke(self, decision_id: str, *, actor: str, reason: str, now: datetime) -> Decision:
@@ -133,19 +133,19 @@ class SqlStore:
         return self._database.act(partial(deciding.end_session, session_key=session_key, actor=actor, now=now))
 
     def end_expired(self, *, now: datetime) -> int:
-        """End the decisions whose time is over."""
+        """End expired decisions."""
         return self._database.act(partial(deciding.end_expired, now=now))
 
     def age_out(self, *, before: datetime, now: datetime) -> int:
-        """Give up pending requests that were last seen before a time."""
+        """Drop pending requests that were last seen before a time."""
         return self._database.act(partial(asking.age_out, before=before, now=now))
 
     def rank_waiting(self) -> int:
-        """Assess pending requests that were stored without their risk."""
+        """Assess pending requests that were stored without a risk."""
         return self._database.act(assessing.rank_waiting)
 
     def note_use(self, uses: Mapping[str, datetime]) -> None:
-        """Remember when decisions were last used."""
+        """Store when decisions were last used."""
         if uses:
             self._database.act(partial(deciding.note_use, uses=uses))
 
@@ -156,7 +156,7 @@ class SqlStore:
         return self._database.ask(partial(asking.find_request, request_id=request_id))
 
     def requests(self, wanted: RequestFilter, page: Page) -> Listing:
-        """List requests, those seen last first."""
+        """List requests, the most recently seen first."""
         return self._database.ask(partial(paging.list_requests, wanted=wanted, page=page))
 
     def decision(self, decision_id: str) -> Decision:
@@ -164,7 +164,7 @@ class SqlStore:
         return self._database.ask(partial(deciding.find_decision, decision_id=decision_id))
 
     def aftermath(self, decision_id: str) -> Aftermath:
-        """Return what a decision did when it was made."""
+        """Return the effects of a decision at the time it was made."""
         return self._database.ask(partial(undoing.find_aftermath, decision_id=decision_id))
 
     def decisions(self, wanted: DecisionFilter, page: Page) -> Listing:
@@ -190,31 +190,31 @@ class SqlStore:
         return self._database.ask(looking.pulse)
 
     def oldest_pending(self) -> datetime | None:
-        """Return since when the request waits that waits longest."""
+        """Return the time of the oldest pending request."""
         return self._database.ask(looking.oldest_pending)
 
     def decision_seconds(self, since: datetime, until: datetime | None = None) -> tuple[float, ...]:
-        """Return how long each request waited that was decided in a time."""
+        """Return the waiting time of each request that was decided in a period."""
         return self._database.ask(partial(looking.decision_seconds, since=since, until=until))
 
     def audit_record(self, sequence: int) -> AuditRecord:
-        """Return one record of the audit."""
+        """Return one audit record."""
         return self._database.ask(partial(looking.find_record, sequence=sequence))
 
     def resume_of(self, request_id: str) -> Resume | None:
-        """Return the resumption of a request, if there is one."""
+        """Return the resumption of a request, or None."""
         return self._database.ask(partial(looking.find_resume, request_id=request_id))
 
     def waiting_for(self, access: AccessTuple) -> tuple[Request, ...]:
-        """Return the pending requests for a tuple."""
+        """Return the pending requests for an access."""
         return self._database.ask(partial(looking.waiting_for, access=access))
 
     def versions(self, accesses: Collection[AccessTuple]) -> dict[str, int]:
-        """Return the generation of the last change to the decisions about each tuple, by digest."""
+        """Return the generation of the last change to the decisions about each access, by digest."""
         return self._database.ask(partial(deciding.versions, accesses=accesses))
 
     def related(self, access: AccessTuple) -> tuple[Decision, ...]:
-        """Return the latest decisions about the same subject and kind of resource, then others' about this target."""
+        """Return the latest decisions about the subject and resource type, then of other subjects about the target."""
         own = self._database.ask(partial(looking.of_same_subject, access=access))
         return (*own, *self._database.ask(partial(looking.of_same_target, access=access)))
 
@@ -231,7 +231,7 @@ class SqlStore:
         before: Mapping[str, Any] | None = None,
         after: Mapping[str, Any] | None = None,
     ) -> AuditRecord:
-        """Append a record by itself."""
+        """Append an audit record."""
         entry = Entry(action, actor, access, request_id, before, after)
         return self._database.act(lambda connection: Ledger(connection).close([entry], now=now)[0])
 
@@ -240,11 +240,11 @@ class SqlStore:
         return self._database.ask(partial(paging.list_audit, wanted=wanted, page=page))
 
     def audit_rows(self, after: int = 0) -> Iterator[AuditRecord]:
-        """Yield all records after a sequence number in their order."""
+        """Yield all records after a sequence number in order."""
         return journal.audit_rows(self._database, after)
 
     def audit_head(self) -> tuple[int, str]:
-        """Return sequence and hash that the last record must have."""
+        """Return the sequence and hash that the last record must have."""
         return self._database.ask(journal.audit_head)
 
     # ---- resumptions
@@ -254,15 +254,15 @@ class SqlStore:
         return self._database.ask(partial(asking.resume_context, request_id=request_id))
 
     def replace_contexts(self, reseal: Callable[[Request, bytes], bytes | None]) -> int:
-        """Exchange the encrypted contexts for which ``reseal`` gives another."""
+        """Replace the encrypted contexts for which ``reseal`` returns a new value."""
         return asking.replace_contexts(self._database, reseal)
 
     def settle(self) -> None:
-        """Return when every context that was sealed with a key of before is stored."""
+        """Wait until contexts sealed with earlier keys are stored."""
         self._database.act(asking.settle)
 
     def claim_resume(self, *, node: str, lease_until: datetime, now: datetime) -> Resume | None:
-        """Take the next resumption that is due and approved still."""
+        """Claim the next resumption that is due and still approved."""
         claim: Callable[[Connection], Resume | None] = partial(
             resuming.claim_resume, node=node, lease_until=lease_until, now=now
         )
@@ -272,7 +272,7 @@ class SqlStore:
         return None
 
     def finish_resume(self, resume: Resume, *, node: str, error: str, retry_at: datetime | None, now: datetime) -> bool:
-        """Say how an attempt ended."""
+        """Store the result of an attempt."""
         work: Callable[[Connection], bool] = partial(
             resuming.finish_resume, resume=resume, node=node, error=error, retry_at=retry_at, now=now
         )

@@ -1,4 +1,4 @@
-"""The tables as this version of the code uses them. The migrations make them; a test compares the two."""
+"""Tables as this version uses them. Migrations create them; a test compares both."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _one_of(column: str, values: type[StrEnum]) -> CheckConstraint:
 
 
 def _about(*, required: bool = True) -> Iterator[Any]:
-    """What a row is about, in full; ``digest`` has a fixed length, because targets are too long for an index."""
+    """Yield the access columns of a row."""
     for name in ("subject_kind", "subject_name", "resource_type", "operation"):
         yield Column(name, Text, nullable=not required)
     yield Column("target", AnyText, nullable=not required)
@@ -264,7 +264,7 @@ ended_sessions = Table(
     sqlite_strict=True,
 )
 
-# Written out, not bound: only then does PostgreSQL see that an index over these rows alone serves the query.
+# Literal instead of a bound value, so that PostgreSQL uses the partial indexes.
 is_pending = requests.c.state == literal_column(f"'{RequestState.PENDING.value}'")
 is_live = decisions.c.ended_at.is_(None)
 is_denial = decisions.c.effect == literal_column(f"'{Effect.DENIAL.value}'")

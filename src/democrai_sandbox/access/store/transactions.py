@@ -1,4 +1,4 @@
-"""One act, one transaction: locks, retries, and what a failing database looks like from outside."""
+"""Transactions: locks, retries, and errors of an unavailable database."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ T = TypeVar("T")
 
 _ATTEMPTS = 4
 _LOST_RACES = frozenset({"40001", "40P01", "23505"})
-"""PostgreSQL's names for: serialisation failure, deadlock, unique violation."""
+"""PostgreSQL error codes: serialization failure, deadlock, unique violation."""
 
 
 class Database:
-    """Runs pieces of work, each in a transaction of its own. Safe to use from many threads."""
+    """Run functions, each in a separate transaction. Thread-safe."""
 
     def __init__(self, url: URL, connections: int = CONNECTIONS) -> None:
-        """Prepare connections to a database, so many at most; none is made yet."""
+        """Prepare up to ``connections`` connections; none is opened yet."""
         self.url = url
         self.is_postgresql = url.get_backend_name() == POSTGRESQL
         with unavailable():
@@ -41,13 +41,13 @@ class Database:
             self._file = None if self.is_postgresql else DatabaseFile(str(url.database))
         self._most = connections
         self._connections = Turnstile(connections)
-        # SQLite has one writer, and its own way of waiting is to sleep and try again.
+        # SQLite allows one writer, and would wait by sleeping and retrying.
         self._writers = Turnstile(connections if self.is_postgresql else 1)
 
     def act(self, work: Callable[[Connection], T]) -> T:
-        """Do what changes something: all of it is on the disk afterwards, or nothing is.
+        """Run a function that changes data: all changes are on the disk afterwards, or none.
 
-        Work that lost a race against another transaction is done again from its beginning.
+        A function that lost a race against another transaction runs again.
         """
         with unavailable(), self._entered(self._writers):
             for _ in range(_ATTEMPTS - 1):
@@ -59,17 +59,17 @@ class Database:
             return self._act_once(work)
 
     def read(self, work: Callable[[Connection], T]) -> T:
-        """Do what only reads, with all of its statements seeing the same state."""
+        """Run a function that only reads, with all statements seeing the same state."""
         with unavailable(), self._connection("REPEATABLE READ") as connection:
             return work(connection)
 
     def ask(self, work: Callable[[Connection], T]) -> T:
-        """Do what reads with a single statement: no transaction has to be opened for it at the server."""
+        """Run a function that reads with a single statement, without a transaction."""
         with unavailable(), self._connection("AUTOCOMMIT") as connection:
             return work(connection)
 
     def close(self) -> None:
-        """Let all connections go."""
+        """Close all connections."""
         close_engine(self._engine)
 
     def _act_once(self, work: Callable[[Connection], T]) -> T:
@@ -78,7 +78,7 @@ class Database:
 
     @contextmanager
     def _entered(self, turnstile: Turnstile) -> Iterator[None]:
-        """Hold one of the connections of this process, or the one place of a writer to SQLite."""
+        """Hold one of the process's connections, or SQLite's write slot."""
         with ExitStack() as held:
             try:
                 held.enter_context(turnstile.entered(PATIENCE))
@@ -86,7 +86,7 @@ class Database:
                 if turnstile is self._writers and not self.is_postgresql:
                     raise StoreUnavailable from TimeoutError(f"another write took longer than {PATIENCE} s")
                 raise StoreBusy(self._most) from TimeoutError(
-                    f"all {self._most} connections of this process were in use for {PATIENCE} s: "
+                    f"all {self._most} connections of this process were in use for {PATIENCE} s; "
                     "raise database.connections"
                 )
             yield
@@ -96,7 +96,7 @@ class Database:
         if self._file is not None:
             self._file.check()
         with self._entered(self._connections), self._engine.connect() as connection:
-            # Only PostgreSQL is told: every transaction of SQLite sees one state from its first statement on.
+            # Only for PostgreSQL: a SQLite transaction sees one state from its first statement on.
             if isolation and self.is_postgresql:
                 connection.execution_options(isolation_level=isolation)
             yield connection
@@ -104,17 +104,17 @@ class Database:
 
 @contextmanager
 def unavailable() -> Iterator[None]:
-    """Turn every failure of the database into the one error that says that nothing was decided.
+    """Convert every database failure to ``StoreUnavailable``.
 
-    A value that never got there, because it is of the wrong type for its column, is the caller's mistake.
+    A value of the wrong type for its column never reached the database and is reported as ``InvalidInputError``.
     """
     try:
         yield
     except (DBAPIError, SQLAlchemyTimeout, OSError) as error:
         raise StoreUnavailable from error
     except StatementError as error:
-        # Its text has the statement in it, which is nobody's business.
-        raise InvalidInputError.of(f"a value is of the wrong type: {error.orig}") from None
+        # Omit the error's full text, which contains the statement.
+        raise InvalidInputError.of(f"a value has the wrong type: {error.orig}") from None
 
 
 def _lost_race(error: DBAPIError) -> bool:

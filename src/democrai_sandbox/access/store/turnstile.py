@@ -1,4 +1,4 @@
-"""Fair waiting: who came first goes first, so that nobody among many threads waits until time is up."""
+"""Fair semaphore: waiting threads are served in order, so that none starves until its timeout."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
 
 class Turnstile:
-    """Lets a number of threads in at a time. Who leaves hands the place over, instead of leaving it to the quickest."""
+    """Semaphore that passes a released place directly to the first waiting thread."""
 
     def __init__(self, places: int) -> None:
-        """Begin with all places free."""
+        """Start with all places free."""
         self._lock = threading.Lock()
         self._free = places
         self._waiting: deque[threading.Event] = deque()
 
     @contextmanager
     def entered(self, patience: float) -> Iterator[None]:
-        """Hold a place; raises ``TimeoutError`` when there was none in time."""
+        """Hold a place; raises ``TimeoutError`` if none is free in time."""
         self._enter(patience)
         try:
             yield
@@ -43,14 +43,14 @@ class Turnstile:
             self._give_up(turn)
             raise
         self._give_up(turn)
-        raise TimeoutError(f"no turn within {patience} seconds")
+        raise TimeoutError(f"no free place within {patience} seconds")
 
     def _give_up(self, turn: threading.Event) -> None:
         with self._lock:
             if not turn.is_set():
                 self._waiting.remove(turn)
                 return
-        self._leave()  # the place came at the last moment
+        self._leave()  # the place was assigned at the last moment
 
     def _leave(self) -> None:
         with self._lock:

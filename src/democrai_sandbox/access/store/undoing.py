@@ -1,4 +1,4 @@
-"""Undo of a decision: it ends, the requests that it answered wait again, and what it replaced is in force again."""
+"""Undo of a decision: end it, reopen the requests it answered, and restore the decisions it replaced."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _WAITING: Mapping[str, Any] = MappingProxyType(
         **dict.fromkeys(("decided_by", "ended_by", "reason"), ""),
     }
 )
-"""The columns of a request that has no answer."""
+"""Columns of an unanswered request."""
 
 
 def find_aftermath(connection: Connection, decision_id: str) -> Aftermath:
-    """Return what a decision did when it was made, as the audit has it."""
+    """Return the effects of a decision at the time it was made, from the audit log."""
     decision = find_decision(connection, decision_id)
     record = _record_of(connection, decision)
     if record is None:
@@ -47,7 +47,7 @@ def find_aftermath(connection: Connection, decision_id: str) -> Aftermath:
 
 
 def undo(connection: Connection, decision_id: str, *, actor: str, reason: str, now: datetime) -> Undone:
-    """Reverse a decision that is in force. Requests whose action has resumed already stay answered."""
+    """Reverse a decision in force. Requests whose action has already resumed stay answered."""
     ledger = Ledger(connection)
     done = find_aftermath(connection, decision_id)
     check_live(done.decision)
@@ -72,7 +72,7 @@ def undo(connection: Connection, decision_id: str, *, actor: str, reason: str, n
 
 
 def _record_of(connection: Connection, decision: Decision) -> AuditRecord | None:
-    """Return the record that was written with a decision; None where the audit has none."""
+    """Return the audit record of a decision, or None."""
     written = (
         select(audit)
         .where(audit.c.request_id == decision.request_id, audit.c.at == decision.created_at)
@@ -86,12 +86,12 @@ def _record_of(connection: Connection, decision: Decision) -> AuditRecord | None
 
 
 def newer_words(found: Decision) -> str:
-    """Return why a decision is not undone over a newer one."""
-    return f"the {found.effect} {found.id} by {found.created_by} is newer: revoke that first"
+    """Return the reason for not undoing a decision that a newer one follows."""
+    return f"the {found.effect} {found.id} by {found.created_by} is newer; revoke it first"
 
 
 def _newer(connection: Connection, decision: Decision) -> Decision | None:
-    """Return a decision in force about the same that was made since: what was replaced is not put back over it."""
+    """Return a newer decision in force about the same access; a replaced decision is not restored over it."""
     newer = (
         select(decisions)
         .where(is_live, decisions.c.digest == decision.access.digest, decisions.c.id != decision.id)
@@ -103,7 +103,7 @@ def _newer(connection: Connection, decision: Decision) -> Decision | None:
 
 
 def _restore(connection: Connection, done: Aftermath, generation: int, now: datetime) -> list[Decision]:
-    """Put back in force what the decision ended itself, unless its time or its session is over."""
+    """Restore the decisions that this decision ended, unless they have expired or their session has ended."""
     if not done.replaced:
         return []
     over = select(ended_sessions.c.session_key)
@@ -120,7 +120,7 @@ def _restore(connection: Connection, done: Aftermath, generation: int, now: date
 
 
 def _reopen(connection: Connection, done: Aftermath) -> tuple[str, ...]:
-    """Have the requests wait again that the decision answered, and drop their actions, none of which has begun."""
+    """Reopen the requests that the decision answered, and delete their resumptions, none of which has started."""
     ids = sorted(set(done.answered) - set(done.started))
     if not ids:
         return ()
@@ -150,7 +150,7 @@ def _reopen(connection: Connection, done: Aftermath) -> tuple[str, ...]:
 
 
 def _give_back(connection: Connection, done: Aftermath, restored: Sequence[Decision]) -> None:
-    """Have requests show the decision again that is theirs, and that is in force again."""
+    """Set the requests of restored decisions back to their answered state."""
     for one in restored:
         state = outcome_of(one)[0].value
         shown = {"state": state, "decision_id": one.id, "ended_at": None, "ended_by": ""}
@@ -162,7 +162,7 @@ def _give_back(connection: Connection, done: Aftermath, restored: Sequence[Decis
 
 
 def _started(connection: Connection, request_ids: Collection[str]) -> Sequence[str]:
-    """Return the requests whose action has begun, or is over."""
+    """Return the requests whose action has started or finished."""
     untouched: ColumnElement[bool] = and_(resumes.c.state == ResumeState.WAITING.value, resumes.c.attempts == 0)
     query: Any = select(resumes.c.request_id).where(resumes.c.request_id.in_(sorted(request_ids)), ~untouched)
     return [row.request_id for row in connection.execute(query)]

@@ -1,1 +1,1 @@
-"""The history of the schema. A migration that was released is never changed."""
+"""Migrations of the schema. The effect of a released migration never changes."""

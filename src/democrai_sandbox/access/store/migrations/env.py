@@ -1,4 +1,4 @@
-"""What Alembic runs: the migrations, on the connection and in the transaction that the caller opened."""
+"""Alembic environment: runs the migrations on the connection and in the transaction of the caller."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from democrai_sandbox.access.store.schema import NODES_TABLE, VERSION_TABLE
 
 
 def _list_nodes() -> None:
-    """Write down whose nodes may use the database as it is now: those of older versions cannot know it themselves."""
+    """Store which versions may use the database now, because older versions cannot know this."""
     connection, scripts = context.get_context().connection, context.script
     if connection is None:
         return
@@ -24,7 +24,7 @@ def _list_nodes() -> None:
 context.configure(
     connection=context.config.attributes["connection"],
     version_table=VERSION_TABLE,
-    # SQLite can: with its default Alembic would leave half a migration behind when one fails.
+    # SQLite supports this. With its default, Alembic would leave half of a failed migration behind.
     transactional_ddl=True,
 )
 with context.begin_transaction():

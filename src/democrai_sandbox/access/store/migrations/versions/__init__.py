@@ -1,6 +1,6 @@
-"""One module for each step.
+"""One module per migration.
 
-Each says whether it is ``additive``: nodes of the version before, which know nothing of it, neither miss anything
-afterwards nor meet a value that they cannot read. They may go on with the database then. New tables, indexes, and
-columns that have a default are; a column that is dropped, renamed or gets other values is not.
+A migration is ``additive`` if nodes of the previous version, which do not know it, miss nothing and read no unknown
+value afterwards. They may then keep using the database. New tables, indexes and columns with a default are additive;
+dropping or renaming a column, or new values in it, are not.
 """

@@ -1,4 +1,4 @@
-"""Requests that show when their decision has ended, and shadow runs as acts of their own in the audit."""
+"""Requests with the end of their decision, and shadow runs as separate audit actions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ revision = "0007"
 down_revision = "0006"
 branch_labels = None
 depends_on = None
-additive = False  # Requests and the audit get words that nodes of the version before do not know.
+additive = False  # Requests and the audit log get values that nodes of the previous version do not know.
 
 _STATES_BEFORE = ("pending", "approved_for_session", "approved", "denied", "aged_out")
 _STATES = (*_STATES_BEFORE, "revoked", "expired", "replaced")
@@ -29,7 +29,7 @@ _NO_DELETE = (
 
 
 def upgrade() -> None:
-    """Add the columns, fill them from the decisions that there are, and allow the new words."""
+    """Add the columns, fill them from the existing decisions, and allow the new values."""
     op.add_column("access_requests", sa.Column("decision_id", sa.Text))
     op.add_column("access_requests", sa.Column("ended_at", sa.BigInteger().with_variant(sa.Integer(), "sqlite")))
     op.add_column("access_requests", sa.Column("ended_by", sa.Text, nullable=False, server_default=""))
@@ -42,7 +42,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Give requests the answer that they had; remove audit records of shadow runs, by which the chain breaks."""
+    """Restore the previous states of requests; remove audit records of shadow runs, which breaks the hash chain."""
     op.execute(
         "UPDATE access_requests SET state = (SELECT CASE WHEN effect = 'denial' THEN 'denied' "
         "WHEN scope = 'session' THEN 'approved_for_session' ELSE 'approved' END FROM access_decisions "
@@ -57,7 +57,7 @@ def downgrade() -> None:
 
 
 def _find_decisions() -> None:
-    """Note which decision answered each request: its own, or the one of that moment about the same kind of access."""
+    """Store the decision of each request: its own, or the one of the same time about the same kind of access."""
     op.execute(
         "UPDATE access_requests SET decision_id = (SELECT min(d.id) FROM access_decisions d "
         "WHERE d.request_id = access_requests.id) WHERE decided_at IS NOT NULL"
@@ -72,7 +72,7 @@ def _find_decisions() -> None:
 
 
 def _mark_ended() -> None:
-    """Give requests whose decision has ended the state that says how: replaced by another at that moment, or not."""
+    """Set the state of requests whose decision has ended: replaced, expired or revoked."""
     ended = "FROM access_decisions d WHERE d.id = access_requests.decision_id"
     replaced = "EXISTS (SELECT 1 FROM access_decisions n WHERE n.digest = d.digest AND n.created_at = d.ended_at)"
     op.execute(
@@ -84,14 +84,14 @@ def _mark_ended() -> None:
 
 
 def _exchange(table: str, column: str, before: tuple[str, ...], after: tuple[str, ...]) -> None:
-    """Exchange which words a column may hold."""
+    """Change the allowed values of a column."""
     old, new = (f"{column} IN ({', '.join(map(_quoted, words))})" for words in (before, after))
     if op.get_context().dialect.name == "postgresql":
         op.drop_constraint(f"ck_{column}", table)
         op.create_check_constraint(f"ck_{column}", table, new)
         return
-    # SQLite changes no constraint, and a table that others refer to cannot be made anew within a transaction. Its text
-    # in the schema is changed instead, as https://sqlite.org/lang_altertable.html says (section 7).
+    # SQLite cannot change a constraint, and a referenced table cannot be rebuilt within a transaction. The schema text
+    # is changed instead, as described in https://sqlite.org/lang_altertable.html (section 7).
     bind = op.get_bind()
     version = bind.execute(sa.text("PRAGMA schema_version")).scalar_one()
     changed = sa.text("UPDATE sqlite_master SET sql = replace(sql, :old, :new) WHERE type = 'table' AND name = :name")

@@ -1,4 +1,4 @@
-"""Meta, requests, decisions, audit, resumptions and the sessions that have ended."""
+"""Meta, requests, decisions, audit log, resumptions and ended sessions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ACTIONS = ("requested", *_DECIDED, *_RESUMED, "check_failed")
 
 
 def upgrade() -> None:
-    """Make everything."""
+    """Create all tables."""
     _make_meta()
     _make_requests()
     _make_decisions()
@@ -34,7 +34,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Remove everything."""
+    """Remove all tables."""
     for name in ("ended_sessions", "resumes", "audit", "decisions", "requests", "meta"):
         op.drop_table(f"access_{name}")
     if _is_postgresql():
@@ -145,7 +145,10 @@ def _make_ended_sessions() -> None:
 
 
 def _protect_audit() -> None:
-    """Let rows be added only. SQLite's ``INSERT OR REPLACE`` deletes without the trigger for it being asked."""
+    """Make the table append-only.
+
+    SQLite's ``INSERT OR REPLACE`` bypasses the delete trigger, so it has its own trigger.
+    """
     if _is_postgresql():
         op.execute(
             "CREATE FUNCTION access_audit_stays() RETURNS trigger LANGUAGE plpgsql AS "

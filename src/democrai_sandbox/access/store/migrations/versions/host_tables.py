@@ -1,4 +1,4 @@
-"""What the host keeps: people, their sessions and tokens, failed sign-ins; and what the audit tells about them."""
+"""Tables of the host: users, sessions, tokens and failed sign-ins, with their audit actions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ revision = "0003"
 down_revision = "0002"
 branch_labels = None
 depends_on = None
-additive = False  # The audit gets acts that nodes of the version before do not know.
+additive = False  # The audit log gets actions that nodes of the previous version do not know.
 
 _KINDS = ("module", "task", "engine", "extractor", "mcp", "tool", "agent", "pipeline", "skill", "core")
 _RESOURCES = ("network", "filesystem", "system_dependency")
@@ -28,7 +28,7 @@ _AUDIT = ", ".join(("sequence", "at", "action", "actor", *_ABOUT, *_REST))
 
 
 def upgrade() -> None:
-    """Make the tables, and let the audit tell of people."""
+    """Create the tables and allow audit records about accounts."""
     _make_people()
     _make_sessions()
     _make_tokens()
@@ -37,7 +37,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Remove them with all that was kept, and audit records that the version before does not know: the chain breaks."""
+    """Remove the tables, and audit records that the previous version does not know, which breaks the hash chain."""
     for name in ("throttle", "tokens", "sessions", "people"):
         op.drop_table(f"host_{name}")
     _let_audit_tell(_BEFORE)
@@ -89,7 +89,7 @@ def _make_throttle() -> None:
 
 
 def _let_audit_tell(actions: tuple[str, ...]) -> None:
-    """Exchange what the column ``action`` may hold. Rows with anything else go: only on the way down are there any."""
+    """Change the allowed values of ``action`` and remove rows with others, which exist only in a downgrade."""
     listed = ", ".join(f"'{action}'" for action in actions)
     if op.get_context().dialect.name != "postgresql":
         _rebuild_audit(actions, listed)
@@ -102,7 +102,7 @@ def _let_audit_tell(actions: tuple[str, ...]) -> None:
 
 
 def _rebuild_audit(actions: tuple[str, ...], listed: str) -> None:
-    """SQLite changes no constraint: the rows move to a new table, which gets the index and the triggers of the old."""
+    """Move the rows to a new table with the same index and triggers, because SQLite cannot change a constraint."""
     _table(
         "access_audit_new",
         sa.Column("sequence", _big(), primary_key=True, autoincrement=False),

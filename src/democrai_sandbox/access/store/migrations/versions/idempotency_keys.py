@@ -1,4 +1,4 @@
-"""Idempotency keys: which requests to the API were answered, and how, so that one that is sent again is done once."""
+"""Idempotency keys: answered API requests and their results, so that a repeated one takes effect once."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ revision = "0008"
 down_revision = "0007"
 branch_labels = None
 depends_on = None
-additive = True  # A new table only, which nodes of the version before do not use.
+additive = True  # A new table only, which nodes of the previous version do not use.
 
 
 def upgrade() -> None:
-    """Make the table."""
+    """Create the table."""
     op.create_table(
         "host_idempotency",
         sa.Column("id", sa.Text, primary_key=True),
@@ -28,5 +28,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Remove it with all keys."""
+    """Remove the table."""
     op.drop_table("host_idempotency")

@@ -1,4 +1,4 @@
-"""Indexes for the queue of pending requests, and for what is shown beside a request."""
+"""Indexes for the queue of pending requests, and for related data of a request."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ depends_on = None
 additive = True  # New indexes only.
 
 _PENDING = "state = 'pending'"
-# The state is one and the same in an index over pending requests. It is there for SQLite, which knows nothing of how
-# rows are spread, and takes the index for the better one that has more of the columns that are asked for.
+# The state is constant in an index over pending requests. It is included for SQLite, which has no statistics and
+# prefers the index with more of the queried columns.
 _INDEXES = (
     ("ix_access_requests_queue", "access_requests", ["operation", "id"], _PENDING),
     ("ix_access_requests_group", "access_requests", ["state", "digest", "id"], _PENDING),
@@ -24,13 +24,13 @@ _INDEXES = (
 
 
 def upgrade() -> None:
-    """Make them."""
+    """Create the indexes."""
     for name, table, columns, where in _INDEXES:
         condition = None if where is None else sa.text(where)
         op.create_index(name, table, columns, sqlite_where=condition, postgresql_where=condition)
 
 
 def downgrade() -> None:
-    """Remove them."""
+    """Remove the indexes."""
     for name, table, _, _ in _INDEXES:
         op.drop_index(name, table)

@@ -1,4 +1,4 @@
-"""The risk of each request, by which the queue is sorted, and an index for earlier decisions about the same access."""
+"""Risk of each request, for sorting the queue, and an index for earlier decisions about the same access."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ revision = "0006"
 down_revision = "0005"
 branch_labels = None
 depends_on = None
-additive = True  # Requests that nodes of the version before store get the default, and are assessed later.
+additive = True  # Requests from nodes of the previous version get the default and are assessed later.
 
 _PENDING = sa.text("state = 'pending'")
 _NOT_ASSESSED = "3"
 
 
 def upgrade() -> None:
-    """Add the column and the indexes, and remove the index of the order before."""
+    """Add the column and the indexes, and remove the previous sort index."""
     op.add_column(
         "access_requests", sa.Column("risk", sa.Integer, nullable=False, server_default=sa.text(_NOT_ASSESSED))
     )
@@ -26,7 +26,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Remove the column and the indexes, and create the index of the order before."""
+    """Remove the column and the indexes, and restore the previous sort index."""
     op.drop_index("ix_access_decisions_digest", "access_decisions")
     op.drop_index("ix_access_requests_risk", "access_requests")
     _create_pending("ix_access_requests_queue", ["operation", "id"])

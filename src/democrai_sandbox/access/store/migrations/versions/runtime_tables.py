@@ -1,4 +1,4 @@
-"""What runtimes keep: tasks and their schedules, MCP servers, settings of engines and extractors."""
+"""Tables of runtimes: tasks, schedules, MCP servers, and settings of engines and extractors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNFINISHED = "finished_at IS NULL"
 
 
 def upgrade() -> None:
-    """Make the tables. Their names say whose they are: the database may be shared with others."""
+    """Create the tables. Their prefix distinguishes them in a shared database."""
     _make_tasks()
     _make_schedules()
     _make_mcp_servers()
@@ -28,7 +28,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Remove them with all that was kept."""
+    """Remove the tables."""
     for name in ("engine_settings", "mcp_servers", "schedules", "tasks"):
         op.drop_table(f"runtime_{name}")
 

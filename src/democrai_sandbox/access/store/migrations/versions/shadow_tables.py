@@ -1,4 +1,4 @@
-"""Shadow runs: candidates that subjects run beside, and what these would newly deny or allow."""
+"""Shadow runs: candidate manifests, and the accesses they would newly deny or allow."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ revision = "0005"
 down_revision = "0004"
 branch_labels = None
 depends_on = None
-additive = True  # New tables only; the audit tells of them as notes, which nodes of the version before know.
+additive = True  # New tables only; the audit log records them as notes, which nodes of the previous version know.
 
 _RUNNING = "ended_at IS NULL"
 
 
 def upgrade() -> None:
-    """Make the tables."""
+    """Create the tables."""
     op.create_table(
         "runtime_shadow_runs",
         sa.Column("id", sa.Text, primary_key=True),
@@ -48,7 +48,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Remove them with all that was found."""
+    """Remove the tables."""
     op.drop_table("runtime_shadow_findings")
     op.drop_table("runtime_shadow_runs")
 

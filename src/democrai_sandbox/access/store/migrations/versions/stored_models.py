@@ -1,4 +1,4 @@
-"""Models that administrators add while the host runs, with their keys encrypted."""
+"""Models that administrators add at run time, with encrypted keys."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ revision = "0009"
 down_revision = "0008"
 branch_labels = None
 depends_on = None
-additive = True  # A new table only, which nodes of the version before do not use.
+additive = True  # A new table only, which nodes of the previous version do not use.
 
 
 def upgrade() -> None:
-    """Make the table."""
+    """Create the table."""
     moment = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
     op.create_table(
         "runtime_models",
@@ -27,5 +27,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Remove it with all models."""
+    """Remove the table."""
     op.drop_table("runtime_models")
