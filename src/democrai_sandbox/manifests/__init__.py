@@ -1,4 +1,4 @@
-"""Manifests: what extensions declare, read strictly, with JSON Schemas, advice and a comparison of versions."""
+"""Manifests: strict parsing, JSON Schemas, lint findings and comparison of versions."""
 
 from __future__ import annotations
 

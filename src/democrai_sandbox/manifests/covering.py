@@ -1,4 +1,4 @@
-"""Which rules allow all that another rule allows, by the matching of every check."""
+"""Coverage of rules by other rules, matched as in every check."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _Key: TypeAlias = "tuple[ResourceType, Operation, str]"
 
 
 class Coverage:
-    """Some rules, indexed by what they cover. Asking costs the same however many there are."""
+    """Index of rules. The cost of a lookup does not depend on their number."""
 
     def __init__(self, rules: Iterable[AccessRule]) -> None:
-        """Index the rules; of several that allow the same, the first is kept."""
+        """Index the rules; of several equal rules, keep the first."""
         self._positions: dict[_Key, int] = {}
         self._depth = 0
         self._prefixes: set[tuple[int, int]] = set()
@@ -39,18 +39,18 @@ class Coverage:
             self._positions.setdefault((rule.resource_type, rule.operation, key), position)
 
     def covering(self, rule: AccessRule) -> Iterator[int]:
-        """Yield the positions of the rules that allow all that ``rule`` allows; itself too, if it is there."""
+        """Yield the positions of the rules that allow everything ``rule`` allows, including itself."""
         for key in self._keys(rule):
             position = self._positions.get((rule.resource_type, rule.operation, key))
             if position is not None:
                 yield position
 
     def covers(self, rule: AccessRule) -> bool:
-        """Tell whether one of the rules allows all that ``rule`` allows."""
+        """Return whether one of the rules allows everything ``rule`` allows."""
         return any(True for _ in self.covering(rule))
 
     def _measure(self, target: NetworkTarget) -> None:
-        """Note how deep paths and which lengths of networks there are: no others need to be looked up."""
+        """Record path depths and network prefix lengths, so that only existing ones are looked up."""
         self._depth = max(self._depth, len(target.path))
         if target.kind is TargetKind.NETWORK:
             network = ipaddress.ip_network(target.host)
@@ -65,7 +65,7 @@ class Coverage:
             yield rule.normalized_target
 
     def _network_keys(self, target: NetworkTarget) -> Iterator[str]:
-        """Yield the keys of what covers a target. One that names a single place is looked up as a request for it."""
+        """Yield the keys of rules that cover a target. A target with a single address is looked up as a host."""
         if target.kind is TargetKind.WILDCARD:
             yield from _wildcard_keys(target)
             return
@@ -81,13 +81,13 @@ class Coverage:
 
 
 def covers(broad: AccessRule, narrow: AccessRule) -> bool:
-    """Tell whether everything that ``narrow`` allows is allowed by ``broad`` alone."""
+    """Return whether ``broad`` alone allows everything ``narrow`` allows."""
     return Coverage([broad]).covers(narrow)
 
 
 def _wildcard_keys(target: NetworkTarget) -> Iterator[str]:
     labels = target.host.split(".")
-    # A pattern over a single label is refused wherever rules are read.
+    # A wildcard over a single label is rejected by every parser of rules.
     for begin in range(len(labels) - 1):
         name = ".".join(labels[begin:])
         yield f"W{name}|*"

@@ -1,4 +1,4 @@
-"""What power a new version of a manifest adds or drops, by what the rules cover and not by how they are written."""
+"""Rights that a new version of a manifest adds or drops, compared by coverage and not by spelling."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from .models import Manifest, Section
 
 _LISTS = ("allowed_imports", "allowed_config_urls", "requirements")
-"""Lists of names, each of which gives something by itself."""
+"""Lists of names, each of which grants something."""
 
-_INHERITS = "whatever the enclosing subject may do"
+_INHERITS = "the rights of its caller"
 
 
 class ChangeEffect(StrEnum):
-    """What a change does to what the subject may do."""
+    """Effect of a change on the subject's rights."""
 
     ADDED = "added"
     WIDENED = "widened"
@@ -33,19 +33,19 @@ class ChangeEffect(StrEnum):
 
     @property
     def adds_power(self) -> bool:
-        """Whether the subject may do something that it could not do before."""
+        """Whether the change adds rights."""
         return self in (ChangeEffect.ADDED, ChangeEffect.WIDENED)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One difference between two versions."""
+    """Difference between two versions."""
 
     effect: ChangeEffect
     pointer: str
-    """JSON pointer of the list in which the difference is."""
+    """JSON pointer of the changed list."""
     before: tuple[str, ...] = ()
-    """What the old version had: for a widened or narrowed rule, its counterparts."""
+    """Entries of the old version; for a widened or narrowed rule, its counterparts."""
     after: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -56,13 +56,13 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """All changes from one version to another, those that add power first."""
+    """All changes between two versions, those that add rights first."""
 
     changes: tuple[Change, ...] = ()
 
     @property
     def adds_power(self) -> bool:
-        """Whether the new version may do something that the old one could not."""
+        """Whether the new version has rights that the old one did not have."""
         return any(change.effect.adds_power for change in self.changes)
 
     def __str__(self) -> str:
@@ -71,12 +71,12 @@ class Difference:
 
 
 def diff(old: Manifest, new: Manifest) -> Difference:
-    """Return what the new version of a manifest may do that the old one may not, and the other way round.
+    """Return the rights that the new version of a manifest adds and drops.
 
-    Relative filesystem targets are compared as they are written, since two versions lie in two folders.
+    Relative filesystem targets are compared as written, because two versions are in different folders.
     """
     if old.kind is not new.kind:
-        raise InvalidInputError.of(f"a manifest of kind {old.kind} is not comparable with one of kind {new.kind}")
+        raise InvalidInputError.of(f"cannot compare a manifest of kind {old.kind} with one of kind {new.kind}")
     changes: list[Change] = []
     for pointer in dict.fromkeys((*old.sections, *new.sections)):
         before, after = old.sections.get(pointer), new.sections.get(pointer)
@@ -88,7 +88,7 @@ def diff(old: Manifest, new: Manifest) -> Difference:
 
 
 def rule_text(rule: AccessRule) -> str:
-    """Return a rule in a few words, with its target as it was written."""
+    """Return a short text of a rule, with its target as written."""
     return f"{rule.resource_type} {rule.operation} {rule.target}"
 
 
@@ -108,7 +108,7 @@ def _access_changes(old: Section | None, new: Section | None, pointer: str) -> I
 def _uncovered(
     rules: tuple[AccessRule, ...], others: tuple[AccessRule, ...]
 ) -> Iterator[tuple[AccessRule, tuple[str, ...]]]:
-    """Yield the rules that none of the others covers, each with those of the others that it covers itself."""
+    """Yield the rules that ``others`` does not cover, each with the texts of the others that it covers."""
     coverage, reach = Coverage(others), Coverage(rules)
     parts: dict[int, list[AccessRule]] = {}
     for other in others:
@@ -125,7 +125,7 @@ def _list_changes(old: tuple[str, ...], new: tuple[str, ...], pointer: str) -> I
 
 
 def _limit_changes(old: Limits, new: Limits, pointer: str) -> Iterator[Change]:
-    """Yield the limits that differ; one that is raised or left out is power, as a rule would be."""
+    """Yield the limits that differ; a raised or removed limit adds rights."""
     for name in LARGEST:
         before, after = getattr(old, name), getattr(new, name)
         if before != after:
@@ -143,7 +143,7 @@ def _limit(number: int | None) -> str:
 
 
 def _rebased(section: Section | None, manifest: Manifest, other: Manifest) -> Section | None:
-    """Return a section with its relative targets taken from the folder of the other version."""
+    """Return a section with its relative targets resolved against the folder of the other version."""
     folder = other.source.folder
     if section is None or folder is None or manifest.source.folder is None:
         return section

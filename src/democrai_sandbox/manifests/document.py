@@ -1,7 +1,7 @@
-"""JSON read strictly, with the position of every value.
+"""Strict JSON parser with the position of every value.
 
-The reader of the standard library forgets where a value stood, keeps the last of two equal keys and takes ``NaN`` for
-a number. A manifest decides what code may do, so whatever two readers could understand differently is refused here.
+The standard library's parser loses positions, keeps the last of two equal keys and accepts ``NaN``. A manifest decides
+what code may do, so input that two parsers could read differently is rejected here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from democrai_sandbox.policy.text import shown
 from .problems import ManifestError, Place, PlacedProblem
 
 LARGEST_MANIFEST = 1024 * 1024
-"""The most bytes that a manifest may have."""
+"""Maximum size of a manifest in bytes."""
 
 DEEPEST_NESTING = 64
 MOST_VALUES = 20_000
@@ -30,30 +30,30 @@ _BOM = "\ufeff"
 _BLANKS = re.compile(r"[ \t\n\r]*")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _WORD = re.compile(r"[-+]?[A-Za-z_][A-Za-z0-9_]*")
-# Possessive, so that a text that is not closed is found out in one pass.
+# Possessive, so that an unclosed text is detected in one pass.
 _TEXT = re.compile(r'"[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+')
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 _LITERALS = {"true": True, "false": False, "null": None}
 _NOT_NUMBERS = frozenset({"NaN", "-NaN", "Infinity", "-Infinity"})
-# What other languages call the literals. Only ever a hint in an error, never accepted.
+# Names of the literals in other languages. They are only hints in errors, never accepted.
 _OTHER_WORDS = {"True": "true", "False": "false", "None": "null", "nil": "null", "undefined": "null"}
 
 Node: TypeAlias = "tuple[int, dict[str, Node] | list[Node]]"
-"""The offset of a value and the nodes of what it holds; a scalar holds nothing."""
+"""Offset of a value and the nodes of its members; a scalar has none."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Document:
-    """A JSON value and where each part of it stood."""
+    """JSON value with the position of each part."""
 
     value: Any
     problems: tuple[PlacedProblem, ...]
-    """What was wrong but did not keep the rest from being read. A document that has any must not be used."""
+    """Problems that did not stop the parser. A document with problems must not be used."""
     _root: Node
     _line_ends: list[int]
 
     def place(self, pointer: str) -> Place:
-        """Return the position of the value at a JSON pointer, or of the nearest one around it that exists."""
+        """Return the position of the value at a JSON pointer, or of its nearest existing ancestor."""
         offset, inner = self._root
         for token in pointer.split("/")[1:]:
             found = _child(inner, token.replace("~1", "/").replace("~0", "~"))
@@ -64,17 +64,17 @@ class Document:
 
 
 def read_document(data: bytes | str) -> Document:
-    """Return the document that a text denotes, or refuse it with everything that is wrong with it."""
+    """Parse a text, or raise with all its problems."""
     text, problems = _decoded(data)
     return _Reader(text, problems).read()
 
 
 class _NotReadableError(Exception):
-    """The text cannot be read further."""
+    """Error that ends parsing."""
 
 
 class _Reader:
-    """One pass over a text."""
+    """Single-pass parser."""
 
     def __init__(self, text: str, problems: list[PlacedProblem]) -> None:
         self.text = text
@@ -90,7 +90,7 @@ class _Reader:
             value, root = self._value()
             self._skip_blanks()
             if self.offset < len(self.text):
-                self._stop("nothing may follow after the value", self.offset)
+                self._stop("unexpected text after the value", self.offset)
         except _NotReadableError:
             raise ManifestError(self.problems) from None
         return Document(value, tuple(self.problems), root, self.line_ends)
@@ -99,11 +99,11 @@ class _Reader:
         begin = self.offset
         self.values += 1
         if self.values > MOST_VALUES:
-            self._stop(f"there are more than {MOST_VALUES:,} values", begin)
+            self._stop(f"the manifest has more than {MOST_VALUES:,} values", begin)
         character = self.text[begin : begin + 1]
         if character in ("{", "["):
             if len(self.path) >= DEEPEST_NESTING:
-                self._stop(f"objects and lists are nested more than {DEEPEST_NESTING} deep", begin)
+                self._stop(f"objects and lists are nested more than {DEEPEST_NESTING} levels deep", begin)
             return self._object() if character == "{" else self._list()
         if character == '"':
             return self._string(), (begin, [])
@@ -123,7 +123,7 @@ class _Reader:
                 self._stop(f"a key is longer than {LONGEST_KEY} characters", where)
             self.path.append(key)
             if key in members:
-                self._note(f"the key {shown(key)} is given twice", where)
+                self._note(f"duplicate key {shown(key)}", where)
             self._skip_blanks()
             if self.text[self.offset : self.offset + 1] != ":":
                 self._stop(f"expected ':' after the key{self._instead()}", self.offset)
@@ -149,7 +149,7 @@ class _Reader:
         return items, (begin, nodes)
 
     def _opened(self, closing: str) -> bool:
-        """Step over an opening bracket; tell whether something follows before the closing one."""
+        """Skip an opening bracket; return whether a member follows."""
         self.offset += 1
         self._skip_blanks()
         if self.text[self.offset : self.offset + 1] == closing:
@@ -158,7 +158,7 @@ class _Reader:
         return True
 
     def _continued(self, closing: str) -> bool:
-        """Step over a comma or the closing bracket; tell whether another member follows."""
+        """Skip a comma or the closing bracket; return whether another member follows."""
         self._skip_blanks()
         where = self.offset
         character = self.text[where : where + 1]
@@ -169,7 +169,7 @@ class _Reader:
             return False
         self._skip_blanks()
         if self.text[self.offset : self.offset + 1] == closing:
-            self._stop(f"nothing follows the ',' before '{closing}'", where)
+            self._stop(f"unexpected ',' before '{closing}'", where)
         return True
 
     def _string(self) -> str:
@@ -178,11 +178,11 @@ class _Reader:
         end = match.end() if match else begin
         character = self.text[end : end + 1]
         if not character:
-            self._stop("the text that begins here is not closed", begin)
+            self._stop("the text that starts here is not closed", begin)
         if character == "\\":
-            self._stop(f"{shown(self.text[end : end + 2])} is no escape of JSON", end)
+            self._stop(f"{shown(self.text[end : end + 2])} is not a JSON escape", end)
         if character != '"':
-            self._stop(f"a text holds the control character U+{ord(character):04X}; write it as an escape", end)
+            self._stop(f"a text contains the control character U+{ord(character):04X}; write it as an escape", end)
         self.offset = end + 1
         return str(json.loads(self.text[begin : self.offset]))
 
@@ -194,7 +194,7 @@ class _Reader:
             return _LITERALS[word.group()]
         if word and word.group() in _NOT_NUMBERS:
             self.offset = word.end()
-            self._note(f"{word.group()} is not JSON: expected a number", begin)
+            self._note(f"{word.group()} is not JSON; expected a number", begin)
             return 0
         if word:
             self._stop(
@@ -208,7 +208,7 @@ class _Reader:
 
     def _number(self, digits: str, begin: int) -> int | float:
         if self.text[self.offset : self.offset + 1].isalnum():
-            self._stop("a number is written in decimal digits, without zeros in front", begin)
+            self._stop("expected a decimal number without leading zeros", begin)
         if len(digits) <= _LONGEST_NUMBER:
             number = float(digits) if set(digits) & set(".eE") else int(digits)
             if math.isfinite(number):
@@ -221,14 +221,14 @@ class _Reader:
         self.offset = match.end() if match else self.offset
 
     def _instead(self) -> str:
-        """Say what stands at the present offset where something else was expected."""
+        """Return the end of a message about the character at the current offset."""
         found = self.text[self.offset : self.offset + 1]
         if not found:
             return ", but the text ends here"
         if self.text[self.offset : self.offset + 2] in ("//", "/*") or found == "#":
-            return ": JSON has no comments"
+            return "; JSON has no comments"
         if found == "'":
-            return ": texts are written in double quotes"
+            return "; JSON uses double quotes"
         word = _WORD.match(self.text, self.offset)
         return f", got {shown(word.group() if word else found)}"
 
@@ -242,14 +242,14 @@ class _Reader:
 
 
 def _decoded(data: bytes | str) -> tuple[str, list[PlacedProblem]]:
-    """Return the text without a byte-order mark, and a problem for the mark."""
+    """Return the text without a byte-order mark, and a problem if it has one."""
     size = len(data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data)
     if size > LARGEST_MANIFEST:
         raise ManifestError([Problem("", f"the manifest is larger than {LARGEST_MANIFEST:,} bytes")])
     text = data if isinstance(data, str) else _utf8(bytes(data))
     if not text.startswith(_BOM):
         return text, []
-    message = "the text begins with a byte-order mark (U+FEFF): save it as UTF-8 without one"
+    message = "the text starts with a byte-order mark (U+FEFF); save it as UTF-8 without one"
     return text[1:], [PlacedProblem("", message, line=1, column=1)]
 
 

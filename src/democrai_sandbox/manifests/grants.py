@@ -1,4 +1,4 @@
-"""The shapes of what the policy package reads: access entries, import roots and endpoints."""
+"""Shapes of values that the policy package parses: access entries, import roots and endpoints."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from .shapes import described
 if TYPE_CHECKING:
     from .shapes import Reading
 
-# Only lends its name to the check of import roots, which is the policy's own.
+# Placeholder subject for the policy's check of import roots.
 _NOBODY = Subject(SubjectKind.CORE, "manifest")
 
 
 @dataclass(frozen=True, slots=True)
 class Imports:
-    """The roots of sensitive imports."""
+    """Roots of sensitive imports."""
 
     def read(self, value: Any, pointer: str, reading: Reading) -> tuple[str, ...]:
-        """Return the roots in their order."""
+        """Return the roots in order."""
         if type(value) is not list:
             reading.refuse(pointer, f"expected a list of import roots, got {described(value)}")
             return ()
@@ -49,18 +49,18 @@ class Imports:
         return list(value)
 
     def schema(self) -> dict[str, Any]:
-        """Return what can be said in a pattern: no dots, blanks or signs. Which names exist is not said."""
+        """Return a pattern without dots, blanks and punctuation. It does not list existing names."""
         return {"type": "array", "items": {"type": "string", "pattern": r"^[^\u0000-\u002f\u003a-\u0040\s.]+$"}}
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A URL that is spoken to by HTTP. It may have a query, which plays no part in what is checked."""
+    """HTTP URL. It may have a query, which is not checked."""
 
     longest: int = 2000
 
     def read(self, value: Any, pointer: str, reading: Reading) -> str:
-        """Return the URL as it was written."""
+        """Return the URL as written."""
         if type(value) is not str or not value:
             got = "an empty text" if value == "" else described(value)
             reading.refuse(pointer, f"expected an http or https URL, got {got}")
@@ -84,7 +84,7 @@ class Endpoint:
         return value
 
     def schema(self) -> dict[str, Any]:
-        """Return what can be said in a pattern."""
+        """Return a pattern of the URL."""
         return {
             "type": "string",
             "maxLength": self.longest,
@@ -94,7 +94,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A list of access entries."""
+    """List of access entries."""
 
     def read(self, value: Any, pointer: str, reading: Reading) -> tuple[AccessRule, ...]:
         """Return the rules of the list."""
@@ -112,7 +112,7 @@ class Access:
         return [rule.to_dict() for rule in value or ()]
 
     def schema(self) -> dict[str, Any]:
-        """Refer to the one definition of an entry."""
+        """Return a reference to the shared definition of an entry."""
         return {"type": "array", "items": {"$ref": "#/$defs/access_entry"}}
 
 
@@ -123,7 +123,7 @@ _TARGETS = {
     ),
     ResourceType.FILESYSTEM: (
         r"^[^~\u0000-\u001f\u007f][^\u0000-\u001f\u007f]*$",
-        "A file or folder and all below it; relative to the manifest's folder unless it begins with '/'. No wildcards.",
+        "A file, or a folder with its content; relative to the manifest's folder unless absolute. No wildcards.",
     ),
     ResourceType.SYSTEM_DEPENDENCY: (
         r"^[^\u0000-\u0020\u007f](?:[^\u0000-\u001f\u007f]*[^\u0000-\u0020\u007f])?$",

@@ -1,4 +1,4 @@
-"""How much of the machine one process of a subject may use. A manifest and the host both say; the stricter counts."""
+"""Resource limits of a subject's processes. Manifest and host both set limits; the stricter one applies."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ LARGEST: Mapping[str, int] = MappingProxyType(
         "wall_seconds": 31_536_000,
     }
 )
-"""The limits by name, with the largest number that each may be; the smallest is 1."""
+"""Limits by name with their maximum; the minimum is 1."""
 
-# What people write who know other systems. Only ever a hint in an error, never accepted.
+# Names that other systems use. They are only hints in errors, never accepted.
 OTHER_NAMES: Mapping[str, str] = MappingProxyType(
     {
         **dict.fromkeys(("memory", "memory_mb", "max_memory", "ram", "mem", "as", "rss_mb"), "address_space_mb"),
@@ -37,25 +37,25 @@ OTHER_NAMES: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of each process; None where there is none."""
+    """Limits of each process; None means no limit."""
 
     address_space_mb: int | None = None
-    """Megabytes (2**20 bytes) of addresses, used or not."""
+    """Megabytes (2**20 bytes) of address space, used or not."""
     cpu_seconds: int | None = None
-    """Seconds of computing, over the whole life of the process."""
+    """Seconds of processor time, over the whole life of the process."""
     open_files: int | None = None
-    """Descriptors at a time."""
+    """Maximum number of open descriptors."""
     processes: int | None = None
-    """Processes and threads of the same user at a time. The kernel does not hold root to it."""
+    """Maximum number of processes and threads of the operating-system user. The kernel does not enforce it for root."""
     wall_seconds: int | None = None
-    """Seconds by the clock: of a child or an installation as a whole, of each call to a worker."""
+    """Seconds of real time: of a child or installation as a whole, of each call to a worker."""
 
     def stricter(self, other: Limits) -> Limits:
-        """Return the smaller of each two."""
+        """Return the smaller of each pair of limits."""
         return Limits(**{name: _smaller(getattr(self, name), getattr(other, name)) for name in LARGEST})
 
     def given(self) -> Iterator[tuple[str, int]]:
-        """Yield the limits that there are, by name."""
+        """Yield the limits that are set, by name."""
         for item in fields(self):
             value = getattr(self, item.name)
             if value is not None:
@@ -66,7 +66,7 @@ NO_LIMITS = Limits()
 
 
 def limits_from(value: object, pointer: str = "/limits") -> Limits:
-    """Return the limits that a configuration holds, or refuse it with everything that is wrong with it."""
+    """Parse the limits of a configuration, or raise with all problems."""
     if type(value) is not dict:
         raise InvalidInputError.of(f"expected an object, got {shown(value)}", pointer=pointer)
     problems = [problem for name, number in value.items() for problem in _problems(name, number, pointer)]
@@ -76,9 +76,9 @@ def limits_from(value: object, pointer: str = "/limits") -> Limits:
 
 
 def limit_problems(limits: object, pointer: str = "/limits") -> list[Problem]:
-    """Return what is wrong with limits that were made by hand."""
+    """Return the problems of limits that were constructed in code."""
     if not isinstance(limits, Limits):
-        return [Problem(pointer, f"expected Limits, which limits_from() reads, got {shown(limits)}")]
+        return [Problem(pointer, f"expected Limits, as limits_from() returns them, got {shown(limits)}")]
     return [problem for name, number in limits.given() for problem in _problems(name, number, pointer)]
 
 

@@ -1,4 +1,4 @@
-"""What in a manifest gives more than is likely to be needed. A finding is advice: the manifest works as it is."""
+"""Lint: advice about entries that grant more than is probably needed. The manifest works as it is."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 SENSITIVE_IMPORTS = frozenset({"ctypes", "_ctypes", "cffi", "_cffi_backend"})
-"""The import roots that a guard refuses by default; all others need no declaration."""
+"""Import roots that a guard refuses by default; other imports need no declaration."""
 
 _UNENCRYPTED = {"http": "https", "ws": "wss"}
 _MOST_FILES = 2000
@@ -42,16 +42,16 @@ _LARGEST_FILE = 1024 * 1024
 
 
 class Severity(StrEnum):
-    """How much a finding matters."""
+    """Severity of a finding."""
 
     WARNING = "warning"
-    """Gives away more than a reviewer would expect."""
+    """Grants more than a reviewer would expect."""
     NOTICE = "notice"
-    """Means nothing, or deserves a second look."""
+    """Has no effect, or deserves a second look."""
 
 
 class FindingCode(StrEnum):
-    """What was found. Codes are stable."""
+    """Type of a finding. Codes are stable."""
 
     BROAD_ROOT = "broad_root"
     CHECKOUT_ROOT = "checkout_root"
@@ -70,16 +70,16 @@ class FindingCode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One piece of advice about one place in a manifest."""
+    """Advice about one place in a manifest."""
 
     code: FindingCode
     severity: Severity
     pointer: str
-    """JSON pointer of the entry or value that it is about."""
+    """JSON pointer of the entry or value."""
     message: str
     advice: str
     line: int = 0
-    """Zero where there is no text to point into."""
+    """Line in the text, or zero without a text."""
 
     def __str__(self) -> str:
         """Return the finding on one line."""
@@ -88,13 +88,13 @@ class Finding:
 
 
 class _Declared(NamedTuple):
-    """A rule and where it is written."""
+    """Rule with the location of its entry."""
 
     rule: AccessRule
     entry: str
-    """JSON pointer of the entry that the rule comes from."""
+    """JSON pointer of the entry."""
     item: int | None
-    """The place in the entry's list of operations, if it has several."""
+    """Index in the entry's list of operations, if it has several."""
 
 
 def lint(
@@ -102,8 +102,8 @@ def lint(
 ) -> tuple[Finding, ...]:
     """Return the findings about a manifest, in the order of its text.
 
-    ``in_process`` says whether a module runs in the process of the host, which it does if no configuration says else.
-    Looks at the disk, next to the manifest and at the roots it declares, but changes nothing and imports nothing.
+    ``in_process`` says whether a module runs in the host's process, which is the default. Reads the disk next to the
+    manifest and at the declared roots, but changes and imports nothing.
     """
     found: dict[Finding, None] = {}
     for pointer in manifest.sections:
@@ -119,12 +119,12 @@ def lint(
 
 
 def broadness(rule: AccessRule) -> tuple[Finding, ...]:
-    """Return what a single rule gives beyond what is likely to be needed, wherever it is to stand."""
+    """Return the findings about a single rule, without its manifest."""
     return tuple(_target_findings(_Declared(rule, "", None), None))
 
 
 def _declared(manifest: Manifest, pointer: str) -> Iterator[_Declared]:
-    """Yield the rules of a section with the entries they come from, repeated ones too."""
+    """Yield the rules of a section with their entries, including repeated ones."""
     if isinstance(manifest, McpServer):
         yield from (_Declared(rule, "/endpoint_url", None) for rule in manifest.access)
         return
@@ -136,7 +136,7 @@ def _declared(manifest: Manifest, pointer: str) -> Iterator[_Declared]:
 
 
 def _written(manifest: Manifest, pointer: str) -> dict[str, Any]:
-    """Return a section as it was written, or as it would be."""
+    """Return a section as written, or as it would be written."""
     whole = manifest_to_dict(manifest) if manifest.source.value is None else manifest.source.value
     section = whole.get(pointer[1:], {}) if pointer else whole
     return dict(section)
@@ -157,7 +157,7 @@ def _root_findings(declared: _Declared, folder: str | None) -> Iterator[Finding]
             FindingCode.PATTERN_NAME,
             Severity.WARNING,
             declared.entry,
-            f"{written} is one file of exactly that name, which is not there: file targets have no wildcards",
+            f"file targets have no wildcards, and a file with the exact name {written} does not exist",
             f"Name the folder {folder_before_pattern(written) or '/'}, which covers everything below it, or each file.",
         )
     root = os.path.realpath(written)
@@ -167,8 +167,8 @@ def _root_findings(declared: _Declared, folder: str | None) -> Iterator[Finding]
             FindingCode.BROAD_ROOT,
             Severity.WARNING,
             declared.entry,
-            f"{broad} holds far more than one extension needs",
-            "Name the folder that is used, or ask for approval of paths that are chosen at run time.",
+            f"{broad} contains far more than one extension needs",
+            "Name the folder that is used, or request approval for paths that are chosen at run time.",
         )
         return
     if folder is not None and is_at_or_below(root, os.path.realpath(folder)):
@@ -179,13 +179,13 @@ def _root_findings(declared: _Declared, folder: str | None) -> Iterator[Finding]
             FindingCode.CHECKOUT_ROOT,
             Severity.WARNING,
             declared.entry,
-            f"{root} lies in the checkout {checkout}: sources, history and what is not committed",
-            "Name a folder for data outside of the checkout.",
+            f"{root} is in the checkout {checkout}, with its sources, history and uncommitted files",
+            "Name a data folder outside the checkout.",
         )
 
 
 def _is_broad(root: str) -> bool:
-    """Tell whether a root is the whole disk, a folder at its top or somebody's home."""
+    """Return whether a root is the whole disk, a top-level folder or a home folder."""
     parts = root.strip("/").split("/")
     return len(parts) == 1 or (len(parts) == len(("home", "user")) and parts[0] == "home")
 
@@ -196,16 +196,16 @@ def _network_findings(declared: _Declared) -> Iterator[Finding]:
     warning = Severity.WARNING
     if target.kind is TargetKind.HOST and target.port is None:
         advice = f"Write https://{target.host}/path for requests, or {target.host}:port for sockets."
-        yield Finding(FindingCode.BARE_HOST, warning, place, f"{name} stands for every port and protocol", advice)
+        yield Finding(FindingCode.BARE_HOST, warning, place, f"{name} covers every port and protocol", advice)
     elif target.kind is TargetKind.WILDCARD:
         advice = "Name the hosts that are used."
-        yield Finding(FindingCode.WILDCARD_HOST, warning, place, f"{name} stands for hosts nobody has listed", advice)
+        yield Finding(FindingCode.WILDCARD_HOST, warning, place, f"{name} covers unlisted hosts", advice)
     elif target.kind is TargetKind.NETWORK:
         advice = "Name the addresses and ports that are used."
-        yield Finding(FindingCode.ADDRESS_RANGE, warning, place, f"{name} stands for every port of a range", advice)
+        yield Finding(FindingCode.ADDRESS_RANGE, warning, place, f"{name} covers every port of a range", advice)
     elif target.scheme in _UNENCRYPTED and not _is_loopback(target.host):
         secure = f"{_UNENCRYPTED[target.scheme]}://"
-        message = f"{name} is not encrypted: others on the way can read and change what passes"
+        message = f"{name} is not encrypted: the data can be read and changed in transit"
         yield Finding(FindingCode.PLAIN_HTTP, warning, place, message, f"Use {secure} if the server offers it.")
 
 
@@ -214,7 +214,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _covered_entries(declared: list[_Declared]) -> Iterator[Finding]:
-    """Find what another entry allows already: whole entries, or some operations of an entry."""
+    """Find entries, or operations of an entry, that another entry already covers."""
     coverage = Coverage(one.rule for one in declared)
     covered: dict[str, list[tuple[_Declared, _Declared]]] = {}
     for position, one in enumerate(declared):
@@ -226,13 +226,13 @@ def _covered_entries(declared: list[_Declared]) -> Iterator[Finding]:
         whole = len(pairs) == sizes[entry]
         for one, other in pairs[:1] if whole else pairs:
             place = entry if whole or one.item is None else pointer_to(entry, "operation", one.item)
-            what = "the entry allows nothing" if whole else f"'{one.rule.operation}' allows nothing"
+            what = "the entry" if whole else f"'{one.rule.operation}'"
             yield Finding(
                 FindingCode.COVERED_ENTRY,
                 Severity.NOTICE,
                 place,
-                f"{what} that {other.entry} ({other.rule.normalized_target}) does not allow as well",
-                "Leave out one of the two: the broad one if the narrow one is enough.",
+                f"{what} is already covered by {other.entry} ({other.rule.normalized_target})",
+                "Remove one of the two: the broad one if the narrow one is enough.",
             )
 
 
@@ -240,57 +240,57 @@ def _import_findings(manifest: Manifest, pointer: str, sensitive: frozenset[str]
     for position, root in enumerate(_written(manifest, pointer).get("allowed_imports") or ()):
         place = pointer_to(pointer, "allowed_imports", position)
         if root not in sensitive:
-            advice = "Leave it out: only sensitive roots are listed here, all others are imported freely."
+            advice = "Remove it: only sensitive imports are listed here, other imports need no permission."
             yield Finding(FindingCode.NEEDLESS_IMPORT, Severity.NOTICE, place, f"{root} needs no permission", advice)
         elif _is_unused(root, manifest.source.folder):
             message = f"no Python file beside the manifest mentions {root}"
-            advice = "Leave it out: a library that imports it by itself needs no permission."
+            advice = "Remove it: a library that imports it needs no permission."
             yield Finding(FindingCode.UNUSED_IMPORT, Severity.WARNING, place, message, advice)
         else:
-            message = f"{root} can do whatever the process can"
-            advice = "Prefer a dependency that does without."
+            message = f"{root} can do everything that the process can do"
+            advice = "Prefer a dependency that does not need it."
             yield Finding(FindingCode.SENSITIVE_IMPORT, Severity.NOTICE, place, message, advice)
 
 
 def _native_findings(manifest: ModuleManifest) -> Iterator[Finding]:
-    """Find packages that reach files and hosts past a guard in the same process."""
+    """Find packages whose native code accesses files and hosts without a check by the guard."""
     folder = manifest.source.folder
     for root in native_imports(filter(None, map(_text_of, _sources(folder)))) if folder is not None else ():
         yield Finding(
             FindingCode.NATIVE_ACCESS,
             Severity.WARNING,
             "/name",
-            f"it imports {root}, whose native code opens {NATIVE_ACCESS[root]} itself: the guard in the process of the "
-            "host cannot see that",
+            f"it imports {root}, whose native code opens {NATIVE_ACCESS[root]} directly; the guard in the process of "
+            "the host cannot see that",
             f'Run it in a worker that the kernel confines: "{manifest.subject}": process in sandbox.isolation, with '
             "sandbox.os.enabled.",
         )
 
 
 def _limit_findings(manifest: Manifest, pointer: str) -> Iterator[Finding]:
-    """Find limits that limit nothing: a reviewer would take them for protection."""
+    """Find limits without effect, which a reviewer could mistake for protection."""
     written = _written(manifest, pointer).get("limits")
     if written is None:
         return
     place = pointer_to(pointer, "limits")
-    notice, advice = Severity.NOTICE, "Leave it out, or give a number that could be reached."
+    notice, advice = Severity.NOTICE, "Remove it, or set a number that can be reached."
     if not written:
-        yield Finding(FindingCode.NEEDLESS_LIMIT, notice, place, "it holds no limit", advice)
+        yield Finding(FindingCode.NEEDLESS_LIMIT, notice, place, "it contains no limit", advice)
     for name, number in written.items():
         if number >= LARGEST[name]:
-            message = f"{number:,} is more than any machine has to give"
+            message = f"{number:,} is more than any machine has"
             yield Finding(FindingCode.NEEDLESS_LIMIT, notice, pointer_to(place, name), message, advice)
 
 
 def _is_unused(root: str, folder: str | None) -> bool:
-    """Tell whether the sources beside the manifest could all be read, and none of them has the word."""
+    """Return whether all sources next to the manifest could be read and none contains the word."""
     sources = [] if folder is None else _sources(folder)
     word = re.compile(rb"\b" + re.escape(root.encode()) + rb"\b")
     return bool(sources) and not any(_may_hold(word, source) for source in sources)
 
 
 def _sources(folder: str) -> list[str]:
-    """Return the Python files in and below a folder; none if there are more than can be looked at."""
+    """Return the Python files in and below a folder, or an empty list if there are too many."""
     found: list[str] = []
     for visited, (place, _, names) in enumerate(os.walk(folder)):
         found += (f"{place}/{name}" for name in names if name.endswith(".py"))
@@ -305,10 +305,10 @@ def _may_hold(word: re.Pattern[bytes], source: str) -> bool:
 
 
 def _text_of(source: str) -> bytes | None:
-    """Return what is in a file, or as much as can be looked at; None if it cannot be read."""
+    """Return the content of a file up to a limit, or None if it cannot be read."""
     try:
         with open(source, "rb", opener=open_at_once) as stream:
-            return stream.read(_LARGEST_FILE + 1) or b""  # None from a pipe in which nothing is waiting
+            return stream.read(_LARGEST_FILE + 1) or b""  # None from an empty pipe
     except OSError:
         return None
 

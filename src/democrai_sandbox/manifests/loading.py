@@ -1,4 +1,4 @@
-"""From a file, a text or plain data to a manifest. Either everything is right, or nothing is taken over."""
+"""Loading of manifests from a file, a text or plain data. Any problem rejects the whole manifest."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AnyManifest = TypeVar("AnyManifest", bound=Manifest)
 Folder: TypeAlias = "str | os.PathLike[str] | None"
 
 FILE_NAME = "manifest.json"
-"""The name of the manifest of a module, an engine or an extractor."""
+"""File name of the manifest of a module, engine or extractor."""
 
 
 @overload
@@ -32,11 +32,11 @@ def load_manifest(path: str | os.PathLike[str], kind: ManifestKind | str, *, nam
 def load_manifest(
     path: str | os.PathLike[str], kind: ManifestKind | str | type[Manifest], *, name: str = ""
 ) -> Manifest:
-    """Return the manifest in a file; relative filesystem targets are relative to the file's folder.
+    """Load a manifest file; relative filesystem targets are relative to the file's folder.
 
-    A module, an engine or an extractor whose manifest has no ``name`` has this one, or that of the folder.
-    ``kind`` is the name of a kind, or the model that belongs to it (``ModuleManifest``). Raises ``ManifestError`` for
-    whatever is wrong with the file or with what it says.
+    ``name`` applies to a module, engine or extractor whose manifest has none; it defaults to the name of the folder.
+    ``kind`` is the name of a kind, or its model (``ModuleManifest``). Raises ``ManifestError`` for any problem of the
+    file or its content.
     """
     wanted = _checked_kind(kind)
     file = Path(os.path.abspath(path))  # noqa: PTH100 - resolving links would lead to another folder
@@ -60,9 +60,9 @@ def parse_manifest(
 def parse_manifest(
     data: str | bytes, kind: ManifestKind | str | type[Manifest], *, folder: Folder = None, name: str = ""
 ) -> Manifest:
-    """Return the manifest that a JSON text denotes; without a ``folder``, filesystem targets must be absolute.
+    """Parse a manifest from a JSON text; without a ``folder``, filesystem targets must be absolute.
 
-    ``name`` is for an extension whose manifest has none; without it, that is the name of the folder.
+    ``name`` applies to an extension whose manifest has none; it defaults to the name of the folder.
     """
     wanted = _checked_kind(kind)
     base = _checked_folder(folder)
@@ -77,10 +77,10 @@ def make_manifest(value: object, kind: type[AnyManifest], *, folder: Folder = No
 @overload
 def make_manifest(value: object, kind: ManifestKind | str, *, folder: Folder = None) -> Manifest: ...
 def make_manifest(value: object, kind: ManifestKind | str | type[Manifest], *, folder: Folder = None) -> Manifest:
-    """Return the manifest that plain data denotes: what a decorator was given, or a row of a registry.
+    """Build a manifest from plain data, such as arguments of a decorator or a row of a registry.
 
-    ``access`` may hold ``AccessRule`` objects besides entries, and tuples stand for lists. The data is copied before it
-    is looked at, so an object that answers differently the second time gains nothing.
+    ``access`` may contain ``AccessRule`` objects, and tuples count as lists. The data is copied first, so that an
+    object that returns different values each time gains nothing.
     """
     wanted = _checked_kind(kind)
     base = _checked_folder(folder)
@@ -93,7 +93,7 @@ def make_manifest(value: object, kind: ManifestKind | str | type[Manifest], *, f
 
 
 def manifest_to_dict(manifest: Manifest) -> dict[str, Any]:
-    """Return a manifest as JSON data that is read back as an equal one: paths are absolute, defaults left out."""
+    """Return a manifest as JSON data that parses to an equal one: paths are absolute, defaults omitted."""
     return TABLES[manifest.kind].plain(manifest)
 
 
@@ -105,21 +105,21 @@ def _from_document(document: Document, kind: ManifestKind, source: Source, name:
     problems = [PlacedProblem.at(problem, document.place(problem.pointer)) for problem in further]
     problems += document.problems
     if problems:
-        # In the order of the text, as it is read when it is mended.
+        # In the order of the text, which is the order in which problems are fixed.
         problems.sort(key=lambda problem: (problem.line, problem.column))
         raise ManifestError(problems)
     return replace(manifest, source=source)
 
 
 def _contents(file: Path) -> bytes:
-    """Return the bytes of a regular file, one more than allowed at most."""
+    """Return the bytes of a regular file, at most one more than the limit."""
     problem = Problem("", "expected a regular file, got a device, pipe or socket")
     try:
         with open(file, "rb", opener=open_at_once) as stream:
             if stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
                 return stream.read(LARGEST_MANIFEST + 1)
     except FileNotFoundError:
-        problem = Problem("", f"there is no file {file.name}")
+        problem = Problem("", f"the file {file.name} does not exist")
     except IsADirectoryError:
         problem = Problem("", "expected a file, got a folder", str(file / FILE_NAME))
     except OSError as error:
@@ -130,7 +130,7 @@ def _contents(file: Path) -> bytes:
 
 
 def open_at_once(path: str, flags: int) -> int:
-    """Open a file without waiting: a named pipe would keep the reader until somebody writes."""
+    """Open a file without blocking on a named pipe."""
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
@@ -138,7 +138,7 @@ def _checked_kind(kind: object) -> ManifestKind:
     text = exact_str(getattr(kind, "kind", None) if isinstance(kind, type) else kind) or ""
     if text in tuple(ManifestKind):
         return ManifestKind(text)
-    message = f"expected a kind of manifest ({', '.join(ManifestKind)}), got {shown(kind)}"
+    message = f"expected a manifest kind ({', '.join(ManifestKind)}), got {shown(kind)}"
     raise InvalidInputError.of(message, pointer="/kind", suggestion=nearest(text, ManifestKind))
 
 
@@ -157,7 +157,7 @@ def _last(folder: str | None) -> str:
 
 
 class _Copier:
-    """Copies data into exact dictionaries, lists and texts; what is none of these stays, to be refused by name."""
+    """Copy of data as exact dictionaries, lists and texts. Other values are kept, so that the parser can name them."""
 
     def __init__(self) -> None:
         self.values = 0
@@ -165,11 +165,11 @@ class _Copier:
     def copy(self, value: Any, depth: int = 0) -> Any:
         self.values += 1
         if self.values > MOST_VALUES or depth > DEEPEST_NESTING:
-            message = f"there are more than {MOST_VALUES:,} values, or they are nested more than {DEEPEST_NESTING} deep"
+            message = f"more than {MOST_VALUES:,} values, or nested more than {DEEPEST_NESTING} levels deep"
             raise ManifestError([Problem("", message)])
         kind = type(value)
         if kind is AccessRule:
-            # Frozen or not, whoever made the rule can still change it.
+            # Copied, because code with a reference to the rule can change even a frozen dataclass.
             value = {
                 "resource_type": value.resource_type,
                 "operation": value.operation,
@@ -179,7 +179,7 @@ class _Copier:
         if issubclass(kind, dict):
             return self._members(value, depth)
         if issubclass(kind, list | tuple):
-            # The type's own methods: a subclass may have others.
+            # Methods of the type itself, because a subclass may override them.
             items = list.__iter__(value) if issubclass(kind, list) else tuple.__iter__(value)
             return [self.copy(item, depth + 1) for item in items]
         text = exact_str(value)
@@ -190,7 +190,7 @@ class _Copier:
         for name, item in list(dict.items(value)):
             key = exact_str(name)
             if key is None or len(key) > LONGEST_KEY or key in members:
-                message = f"expected different keys of at most {LONGEST_KEY} characters, got {shown(name)}"
+                message = f"expected unique keys of at most {LONGEST_KEY} characters, got {shown(name)}"
                 raise ManifestError([Problem("", message)])
             members[key] = self.copy(item, depth + 1)
         return members

@@ -1,4 +1,4 @@
-"""Which files are meant by a file or a folder, and what kind of manifest each one is."""
+"""Discovery of manifest files and their kinds."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _DEEPEST = 2
-"""How far below a folder manifests are looked for: ``modules/reports`` below the folder of all extensions."""
+"""Search depth below a folder: ``modules/reports`` below the folder of all extensions."""
 _FOLDERS = tuple((f"{kind}s", kind) for kind in (ManifestKind.MODULE, ManifestKind.ENGINE, ManifestKind.EXTRACTOR))
 
 
 class Located(NamedTuple):
-    """A file, and what it is."""
+    """Manifest file with its kind."""
 
     file: str
     kind: ManifestKind
 
 
 def locate(places: Iterable[str], kind: ManifestKind | None = None) -> tuple[Located, ...]:
-    """Return the manifests that are meant: a file by itself, of a folder all that lie in it or just below.
+    """Return the manifests at the given places: a file, or all manifests in a folder and up to two levels below.
 
-    Without ``kind`` it is what ``$schema`` names, else what the folder around it is called (``modules``, ``engines``,
-    ``extractors``). Raises ``InvalidInputError`` for a folder without any, and a file whose kind cannot be told.
+    Without ``kind``, ``$schema`` determines it, else the name of the parent folder (``modules``, ``engines``,
+    ``extractors``). Raises ``InvalidInputError`` for a folder without manifests and for a file of unknown kind.
     """
     files = [file for place in places for file in _files(place)]
     return tuple(Located(file, kind or _kind_of(file)) for file in dict.fromkeys(files))
@@ -45,12 +45,12 @@ def _files(place: str) -> list[str]:
         return [place]
     found = list(_below(place, _DEEPEST))
     if not found:
-        raise InvalidInputError.of(f"there is no {FILE_NAME} in {shown(place)}, nor in the folders below it")
+        raise InvalidInputError.of(f"{shown(place)} contains no {FILE_NAME}, and neither do the folders below it")
     return found
 
 
 def _below(folder: str, depth: int) -> Iterator[str]:
-    """Yield the manifest of a folder, or those of the folders in it; nothing is told of folders that are shut."""
+    """Yield the manifest of a folder, or those of its subfolders."""
     file = str(Path(folder, FILE_NAME))
     if os.path.lexists(file):
         yield file
@@ -66,7 +66,7 @@ def _below(folder: str, depth: int) -> Iterator[str]:
 
 def _kind_of(file: str) -> ManifestKind:
     if not os.path.lexists(file):
-        raise InvalidInputError.of(f"there is no file or folder {shown(file)}")
+        raise InvalidInputError.of(f"the file or folder {shown(file)} does not exist")
     names = _schema_of(file)
     for kind in ManifestKind:
         if names.endswith((f"/{kind}.schema.json", f":manifest:{kind}:1")) or names == f"{kind}.schema.json":
@@ -75,11 +75,11 @@ def _kind_of(file: str) -> ManifestKind:
     for name, kind in _FOLDERS:
         if around == name:
             return kind
-    raise InvalidInputError.of(f"{shown(file)}: its kind cannot be told from its folder, nor from its {SCHEMA_KEY}")
+    raise InvalidInputError.of(f"{shown(file)}: neither its folder nor its {SCHEMA_KEY} tells its kind")
 
 
 def _schema_of(file: str) -> str:
-    """Return what the file says it is; nothing where it cannot be read: whoever loads it says why."""
+    """Return the ``$schema`` of a file, or an empty text if it cannot be read; loading it reports the problem."""
     try:
         with open(file, "rb", opener=open_at_once) as stream:
             value = json.loads(stream.read(LARGEST_MANIFEST))

@@ -1,4 +1,4 @@
-"""What manifests say, as immutable values. ``loading`` makes them; nothing here reads a file."""
+"""Manifests as immutable values. ``loading`` creates them; this module reads no files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LONGEST_REMARK = 1000
 
 
 class ManifestKind(StrEnum):
-    """The kinds of subject that declare what they need. Each is also a ``SubjectKind`` of the same name."""
+    """Kind of a manifest. Each is also a ``SubjectKind`` of the same name."""
 
     MODULE = "module"
     ENGINE = "engine"
@@ -41,7 +41,7 @@ class ManifestKind(StrEnum):
 
 
 class McpTransport(StrEnum):
-    """How an MCP server is spoken to."""
+    """Transport of an MCP server."""
 
     STREAMABLE_HTTP = "streamable_http"
     SSE = "sse"
@@ -49,36 +49,36 @@ class McpTransport(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a manifest came from, for those who have to say where something stands in it."""
+    """Origin of a manifest, for messages with positions."""
 
     path: str = ""
-    """The file, if it was read from one."""
+    """File, if it was read from one."""
     folder: str | None = None
-    """What relative filesystem targets are relative to."""
+    """Base folder of relative filesystem targets."""
     value: Any = None
-    """The data as it was written, after it was found to be right; None for a model that was made by hand."""
+    """Validated data as written; None for a model that was created in code."""
     document: Document | None = None
 
     def place(self, pointer: str) -> Place | None:
-        """Return the position of the value at a JSON pointer, if there is a text."""
+        """Return the position of the value at a JSON pointer, if the manifest has a text."""
         return None if self.document is None else self.document.place(pointer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """What a subject may do in one phase. By default that is nothing."""
+    """Rights of a subject in one phase. By default it has none."""
 
     access: tuple[AccessRule, ...] = ()
     allowed_imports: tuple[str, ...] = ()
     limits: Limits = NO_LIMITS
-    """Of each process in that phase."""
+    """Limits of each process in that phase."""
     review: tuple[str, ...] = ()
-    """Remarks of ``record`` about the declarations, for a reader; nothing depends on them."""
+    """Remarks of ``record`` about the entries, for reviewers; no decision depends on them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRuntime(Section):
-    """What an engine may do while it serves."""
+    """Rights of an engine in the runtime phase."""
 
     allowed_config_urls: tuple[str, ...] = ()
     """Keys of the engine's stored configuration whose values are URLs that it may use."""
@@ -86,14 +86,14 @@ class EngineRuntime(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Install(Section):
-    """What an engine or extractor may do while it is installed, and what is installed for it."""
+    """Rights of an engine or extractor in the install phase, and the requirements to install."""
 
     requirements: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What all manifests have."""
+    """Common part of all manifests."""
 
     kind: ClassVar[ManifestKind]
 
@@ -102,38 +102,38 @@ class Manifest:
 
     @property
     def subject(self) -> Subject:
-        """The subject that runs under these declarations."""
+        """Subject that runs with these rights."""
         return Subject(SubjectKind(self.kind.value), self.name)
 
     @property
     def sections(self) -> Mapping[str, Section | None]:
-        """The declarations by the JSON pointer of the object that holds them.
+        """Sections by the JSON pointer of their object.
 
-        None in place of a section means that nothing is declared there: the subject runs under what encloses it.
+        None instead of a section means that nothing is declared there: the subject has the rights of its caller.
         """
         return MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleManifest(Manifest):
-    """A module: its actions, commands, renders and tasks."""
+    """Manifest of a module: its actions, commands, renders and tasks."""
 
     kind: ClassVar[ManifestKind] = ManifestKind.MODULE
 
     version: str = ""
     description: str = ""
     entry: str = "module.py"
-    """The file that is imported, relative to the manifest's folder."""
+    """File to import, relative to the manifest's folder."""
     access: tuple[AccessRule, ...] = ()
     allowed_imports: tuple[str, ...] = ()
     limits: Limits = NO_LIMITS
-    """Of each process of the module: the programs that it starts, and its worker if it has one."""
+    """Limits of each process of the module: the programs that it starts, and its worker if it has one."""
     review: tuple[str, ...] = ()
-    """Remarks of ``record`` about the declarations, for a reader; nothing depends on them."""
+    """Remarks of ``record`` about the entries, for reviewers; no decision depends on them."""
 
     @property
     def sections(self) -> Mapping[str, Section | None]:
-        """The declarations of the module, which stand at the top level."""
+        """Section of the module, at the top level."""
         section = Section(
             access=self.access, allowed_imports=self.allowed_imports, limits=self.limits, review=self.review
         )
@@ -142,82 +142,82 @@ class ModuleManifest(Manifest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineManifest(Manifest):
-    """An engine, which is installed once and then serves."""
+    """Manifest of an engine, which is installed once and then serves calls."""
 
     kind: ClassVar[ManifestKind] = ManifestKind.ENGINE
 
     version: str = ""
     description: str = ""
     entry: str = "engine.py"
-    """The file that is imported, relative to the manifest's folder."""
+    """File to import, relative to the manifest's folder."""
     runtime: EngineRuntime = EngineRuntime()
     install: Install = Install()
 
     @property
     def sections(self) -> Mapping[str, Section | None]:
-        """The declarations of both phases; neither holds in the other."""
+        """Sections of both phases; neither applies in the other."""
         return MappingProxyType({"/runtime": self.runtime, "/install": self.install})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtractorManifest(Manifest):
-    """An extractor, which is installed once and then reads documents."""
+    """Manifest of an extractor, which is installed once and then reads documents."""
 
     kind: ClassVar[ManifestKind] = ManifestKind.EXTRACTOR
 
     version: str = ""
     description: str = ""
     entry: str = "extractor.py"
-    """The file that is imported, relative to the manifest's folder."""
+    """File to import, relative to the manifest's folder."""
     runtime: Section = Section()
     install: Install = Install()
 
     @property
     def sections(self) -> Mapping[str, Section | None]:
-        """The declarations of both phases; neither holds in the other."""
+        """Sections of both phases; neither applies in the other."""
         return MappingProxyType({"/runtime": self.runtime, "/install": self.install})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpServer(Manifest):
-    """An entry of the registry of MCP servers. It may use its endpoint and nothing else."""
+    """Registry entry of an MCP server. It may use only its endpoint."""
 
     kind: ClassVar[ManifestKind] = ManifestKind.MCP
 
     transport: McpTransport
     endpoint_url: str
-    """As it was written, with its query."""
+    """As written, with its query."""
     enabled: bool = True
     timeout_ms: int = DEFAULT_TIMEOUT_MS
 
     @property
     def target(self) -> str:
-        """The endpoint in canonical form, without the query: what is checked and approved."""
+        """Endpoint in canonical form without the query, as it is checked and approved."""
         return parse_request_url(self.endpoint_url).normalized
 
     @property
     def access(self) -> tuple[AccessRule, ...]:
-        """The rules for the endpoint; a server that is not enabled has none."""
+        """Rules for the endpoint; a disabled server has none."""
         return rules_for_targets([self.target]) if self.enabled else ()
 
     @property
     def sections(self) -> Mapping[str, Section | None]:
-        """What follows from the endpoint; the registry has no declarations of its own."""
+        """Section that follows from the endpoint; the registry has no other declarations."""
         return MappingProxyType({"": Section(access=self.access)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration(Manifest):
-    """What tools, agents and pipelines declare where they are defined."""
+    """Declaration of a tool, agent or pipeline in code."""
 
     description: str = ""
     access: tuple[AccessRule, ...] | None = None
-    """None: it runs under what encloses it. Otherwise it runs under exactly these rules, which may be none."""
+    """None: it has the rights of its caller. Otherwise it has exactly these rules, possibly none."""
     allowed_imports: tuple[str, ...] = ()
 
     @property
     def sections(self) -> Mapping[str, Section | None]:
-        """The declarations, or None when there are none."""
+        """Section of the declaration, or None without an ``access`` list."""
         if self.access is None:
             return MappingProxyType({"": None})
         return MappingProxyType({"": Section(access=self.access, allowed_imports=self.allowed_imports)})
@@ -225,20 +225,20 @@ class Declaration(Manifest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolDeclaration(Declaration):
-    """A tool that agents may call."""
+    """Tool that agents may call."""
 
     kind: ClassVar[ManifestKind] = ManifestKind.TOOL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentDeclaration(Declaration):
-    """An agent."""
+    """Agent."""
 
     kind: ClassVar[ManifestKind] = ManifestKind.AGENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineDeclaration(Declaration):
-    """A pipeline of steps."""
+    """Pipeline of steps."""
 
     kind: ClassVar[ManifestKind] = ManifestKind.PIPELINE

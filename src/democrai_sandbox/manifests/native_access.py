@@ -1,8 +1,8 @@
-"""Installed packages whose native code opens files or connections by itself, which a guard in the process cannot see.
+"""Packages whose native code opens files or connections directly, which a guard in the process cannot see.
 
-The one list of them, for ``manifest lint``, ``doctor`` and the console. An entry belongs here when a function that
-ordinary code calls with a path, a URL or an address reaches it without any call that CPython knows of. Packages that
-open files in Python and parse them in native code (numpy, pandas, pillow's images) do not.
+The only list of them, for ``manifest lint``, ``doctor`` and the console. A package belongs here if ordinary code calls
+it with a path, URL or address, and it accesses that without any call that CPython knows of. Packages that open files in
+Python and parse them in native code (numpy, pandas, pillow's images) do not belong here.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NATIVE_ACCESS: Mapping[str, str] = MappingProxyType(
         ),
     }
 )
-"""Import root -> what it opens by itself."""
+"""Resources that each import root opens directly."""
 
 _ROOTS = "|".join(map(re.escape, NATIVE_ACCESS))
 _IMPORT = re.compile(

@@ -1,4 +1,4 @@
-"""What is wrong with a manifest, and on which line."""
+"""Problems of a manifest, with positions."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MOST_PROBLEMS = 100
-"""How many problems of one manifest are told; nobody reads more, and a hostile file could hold thousands."""
+"""Maximum number of reported problems per manifest; a hostile file could have thousands."""
 
 
 class Place(NamedTuple):
-    """A position in a text, counted from one."""
+    """Position in a text, counted from one."""
 
     line: int
     column: int
@@ -23,7 +23,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PlacedProblem(Problem):
-    """A problem and the position of what it is about; zero where there is no text to point into."""
+    """Problem with its position; zero without a text."""
 
     line: int = 0
     column: int = 0
@@ -39,18 +39,18 @@ class PlacedProblem(Problem):
         return place + Problem.__str__(self)
 
     def moved(self, pointer: str) -> PlacedProblem:
-        """Return the same problem, its pointer taken to be relative to ``pointer``."""
+        """Return the same problem with its pointer below ``pointer``."""
         return PlacedProblem(pointer + self.pointer, self.message, self.suggestion, self.line, self.column)
 
 
 class ManifestError(InvalidInputError):
-    """A manifest was refused: what it describes does not run. Carries every problem, and the file if there is one."""
+    """Rejected manifest, whose extension does not run. Contains every problem, and the file if it has one."""
 
     def __init__(self, problems: Iterable[Problem], path: str = "") -> None:
-        """Keep the first problems, with a last one that says how many there are beyond them."""
+        """Store the first problems, and a last one with the number of the others."""
         found = tuple(problems)
         if len(found) > MOST_PROBLEMS + 1:
-            more = Problem("", f"and {len(found) - MOST_PROBLEMS} further problems")
+            more = Problem("", f"and {len(found) - MOST_PROBLEMS} more problems")
             found = (*found[:MOST_PROBLEMS], more)
         super().__init__(found)
         self.path = path

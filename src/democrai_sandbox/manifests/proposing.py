@@ -1,9 +1,8 @@
-"""From what a subject was seen to do to the smallest declarations under which it does the same. Pure: nothing is read.
+"""Proposal of the smallest declarations under which a subject can repeat the observed accesses. Pure: reads no files.
 
-Every entry of a proposal allows something that was seen and that no other entry allows. Whether the subject would fail
-without it is known only when that was tried: ``Proposal.proofs`` has what came of it, and ``Proposal.review`` names
-every entry without a proof. What a proposal allows beyond what was seen is said in the notes of the entry, because only
-a rule for a whole folder or site could stand there.
+Every entry of a proposal allows an observed access that no other entry allows. ``Proposal.proofs`` states whether the
+subject fails without it, as far as a repeated run verified that, and ``Proposal.review`` names every unverified entry.
+If an entry allows more than was observed, because only a rule for a whole folder or site is possible, its notes say so.
 """
 
 from __future__ import annotations
@@ -39,16 +38,16 @@ if TYPE_CHECKING:
 __all__ = ["Entry", "Observed", "Proof", "Proposal", "allowing", "propose"]
 
 _ORDER = tuple((kind, operation) for kind, operations in VALID_OPERATIONS.items() for operation in operations)
-_LOOKED = "it is only looked at, not opened; an entry lets it be read with everything below it"
-_FOLDER = "a folder: an entry for it allows the same for everything below it"
-_BELOW_URL = "an entry for a URL allows the same for every path below it, with any query"
-_LOOKED_UP = "only its name was looked up; an entry for it allows every port"
+_LOOKED = "only its existence was checked; the entry also allows reading it and everything below it"
+_FOLDER = "a folder; the entry allows the same for everything below it"
+_BELOW_URL = "the entry allows the same for every path below the URL, with any query"
+_LOOKED_UP = "only its name was resolved; the entry allows every port"
 _STANDS_FOR: Mapping[str, str] = MappingProxyType({"_ctypes": "ctypes", "_cffi_backend": "cffi"})
-"""Roots that another one allows as well."""
+"""Import roots that another root includes."""
 
 
 class Observed(NamedTuple):
-    """Something that a subject did, or would have done: as the guard asks about it."""
+    """Access that a subject made or attempted, as the guard asks about it."""
 
     resource_type: str
     operation: str
@@ -86,14 +85,14 @@ _NOT_PROVEN: Mapping[Proof, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of the proposed ``access`` list."""
+    """Entry of the proposed ``access`` list."""
 
     resource_type: ResourceType
     operations: tuple[Operation, ...]
     target: str
-    """Normalised."""
+    """Normalized target."""
     notes: tuple[str, ...] = ()
-    """Why it allows more than what was seen; empty where it does not."""
+    """Reasons why it allows more than was observed; empty if it does not."""
 
     @property
     def uses(self) -> tuple[Observed, ...]:
@@ -102,11 +101,11 @@ class Entry:
 
     @property
     def rules(self) -> tuple[AccessRule, ...]:
-        """What the entry says, as rules."""
+        """Rules of the entry."""
         return tuple(AccessRule(self.resource_type, act, self.target, self.target) for act in self.operations)
 
     def to_dict(self, folder: str | None = None) -> dict[str, object]:
-        """Return the entry as it is written into a manifest, whose own folder makes paths relative."""
+        """Return the manifest form of the entry, with paths relative to the manifest's folder."""
         acts = [str(act) for act in self.operations]
         target = self.target
         if folder and self.resource_type is ResourceType.FILESYSTEM and f"{target}/".startswith(f"{folder}/"):
@@ -120,14 +119,14 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What is to be declared for one phase of a subject."""
+    """Proposed declarations for one phase of a subject."""
 
     entries: tuple[Entry, ...]
     allowed_imports: tuple[str, ...]
     unread: tuple[Observed, ...] = ()
-    """What was seen and no rule can be written for."""
+    """Observed accesses for which no rule can be written."""
     proofs: Mapping[Observed, Proof] = field(default_factory=dict)
-    """What happened without each operation of an entry and each import, as far as that was tried."""
+    """Result of a run without each operation of an entry and each import, as far as verified."""
 
     @property
     def uses(self) -> tuple[Observed, ...]:
@@ -136,17 +135,17 @@ class Proposal:
         return (*entries, *map(Observed.of_import, self.allowed_imports))
 
     def proof(self, use: Observed) -> Proof:
-        """Return what happened without one of ``uses``."""
+        """Return the result of a run without one of ``uses``."""
         return self.proofs.get(use, Proof.NOT_VERIFIED)
 
     @property
     def unverified(self) -> tuple[Observed, ...]:
-        """Those of ``uses`` that the subject was not run without."""
+        """Those of ``uses`` whose necessity was not verified."""
         return tuple(use for use in self.uses if self.proof(use) is Proof.NOT_VERIFIED)
 
     @property
     def review(self) -> tuple[str, ...]:
-        """A line for each use that is not known to be necessary, and for each entry that allows more than was used."""
+        """One line for each unverified use and for each entry that allows more than was used."""
         uses = ((use, _NOT_PROVEN.get(self.proof(use), "")) for use in self.uses)
         lines = [_remark(str(use), why) for use, why in uses if why]
         lines += [
@@ -156,23 +155,26 @@ class Proposal:
 
     @property
     def rules(self) -> tuple[AccessRule, ...]:
-        """What all entries say, as rules."""
+        """Rules of all entries."""
         return tuple(rule for entry in self.entries for rule in entry.rules)
 
     def allows(self, observed: Observed) -> bool:
-        """Tell whether something that was seen would be allowed."""
+        """Return whether an observed access would be allowed."""
         return bool(allowing(self.rules)(observed))
 
 
 def _remark(about: str, what: str) -> str:
-    """Return a line for readers, short enough for a manifest and with nothing in it that cannot be seen."""
+    """Return a line for reviewers: short enough for a manifest, with invisible characters escaped."""
     text = "".join(ascii(one)[1:-1] if invisible_character(one) else one for one in about)
     room = LONGEST_REMARK - len(what) - len(": ")
     return f"{text if len(text) <= room else text[: room - 3] + '...'}: {what}"
 
 
 def allowing(rules: tuple[AccessRule, ...]) -> Callable[[Observed], frozenset[int]]:
-    """Return what tells the positions of the rules that allow something that was seen. Made once for many questions."""
+    """Return a function that finds the positions of the rules that allow an observed access.
+
+    Built once for many calls.
+    """
     covering = _covering(rules)
 
     def find(observed: Observed) -> frozenset[int]:
@@ -190,12 +192,12 @@ def propose(
     looked: Container[Observed] = (),
     folders: Container[str] = (),
 ) -> Proposal:
-    """Return the smallest declarations that allow everything that was seen.
+    """Return the smallest declarations that allow all observed accesses.
 
-    With ``most``, more than so many files of one folder, or paths of one site, are put together into what they have in
-    common; a note says so. Without it that is done for names that will be others in the next run, and nothing else.
-    What was only ``looked`` at, as by ``stat``, gets a note: an entry allows no less than reading it. So do
-    ``folders``, those above other targets, and other uses that no entry is as narrow as.
+    With ``most``, more than this number of files in one folder, or paths of one site, are merged into their parent; a
+    note says so. Without it, only names that differ in every run are merged. Paths in ``looked``, whose existence alone
+    was checked, get a note, because an entry allows at least reading. So do ``folders`` above other targets, and other
+    uses for which no entry is narrow enough.
     """
     seen = {one: _wanted(one) for one in dict.fromkeys(observed)}
     wanted = [one for one in seen.values() if one is not None]
@@ -215,13 +217,13 @@ def propose(
 
 
 class _Wanted(NamedTuple):
-    """What was seen, as the rule that allows just that."""
+    """Observed access as the rule that allows exactly this access."""
 
     rule: AccessRule
     ambiguous: bool = False
-    """Servers read its path in different ways: only a rule for the whole site covers it."""
+    """Whether servers read its path differently, so that only a rule for the whole site covers it."""
     lookup: str = ""
-    """The host, where nothing but its name was looked up: a rule of any sort for that host allows it."""
+    """Host, if only its name was looked up; any rule for that host allows it."""
 
 
 def _wanted(one: Observed) -> _Wanted | None:
@@ -243,26 +245,27 @@ def _rule(kind: ResourceType, act: Operation, target: str) -> AccessRule:
     return AccessRule(kind, act, target, target)
 
 
-# ---- allowing more than was seen, with a note ------------------------------------------------------------------------
+# ---- wider rules, with a note
+# -----------------------------------------------------------------------------------------
 
 
 def _widened(wanted: _Wanted, notes: dict[AccessRule, str]) -> AccessRule:
-    """Return the narrowest rule that allows it in the next run, too."""
+    """Return the narrowest rule that also allows the access in the next run."""
     rule = wanted.rule
     if wanted.ambiguous:
-        notes[rule] = "the whole site: a path that servers read in different ways is covered by nothing less"
+        notes[rule] = "the whole site, because servers read this path differently"
     if rule.resource_type is not ResourceType.FILESYSTEM:
         return rule
     folder = folder_of_temporary(rule.normalized_target)
     if not folder:
         return rule
     wider = _rule(rule.resource_type, rule.operation, folder)
-    notes[wider] = "the whole folder: names in it are others in each run"
+    notes[wider] = "the whole folder, because its file names change in each run"
     return wider
 
 
 def _wider_by_nature(rule: AccessRule, is_folder: bool) -> str:  # noqa: FBT001 - the other half of the question
-    """Return why no rule for a target can be as narrow as its use; empty where one can."""
+    """Return why no rule can be as narrow as the use of a target; empty if one can."""
     if rule.resource_type is ResourceType.FILESYSTEM:
         return _FOLDER if is_folder else ""
     return _BELOW_URL if rule.resource_type is ResourceType.NETWORK and "://" in rule.normalized_target else ""
@@ -275,7 +278,7 @@ def _above(rule: AccessRule) -> Iterator[str]:
 
 
 def _together(rules: dict[AccessRule, None], most: int, notes: dict[AccessRule, str]) -> dict[AccessRule, None]:
-    """Put the rules of a folder, or a site, together where there are many."""
+    """Merge the rules of a folder or site that has many."""
     siblings: dict[tuple[ResourceType, Operation, str], list[AccessRule]] = {}
     for rule in rules:
         parent = _parent(rule)
@@ -287,12 +290,12 @@ def _together(rules: dict[AccessRule, None], most: int, notes: dict[AccessRule, 
         if len(many) > most:
             replaced.update(many)
             wider.append(_rule(kind, act, parent))
-            notes[wider[-1]] = f"stands for {len(many)} that were seen below it"
+            notes[wider[-1]] = f"replaces {len(many)} observed paths below it"
     return dict.fromkeys(rule for rule in (*rules, *wider) if rule not in replaced)
 
 
 def _parent(rule: AccessRule) -> str:
-    """Return what a rule has in common with its siblings; empty where that would be far too much."""
+    """Return the parent of a rule's target; empty if that would be far too broad."""
     parent = rule.normalized_target.rpartition("/")[0]
     if rule.resource_type is ResourceType.FILESYSTEM:
         return parent if parent.count("/") >= SHALLOWEST_FOLDER else ""
@@ -300,11 +303,11 @@ def _parent(rule: AccessRule) -> str:
     return parent if is_path else ""
 
 
-# ---- nothing that is not needed --------------------------------------------------------------------------------------
+# ---- removal of unneeded rules ---------------------------------------------------------------------------------------
 
 
 def _needed(rules: tuple[AccessRule, ...], wanted: list[_Wanted]) -> list[AccessRule]:
-    """Leave out rules as long as all that was seen stays allowed, the broadest first."""
+    """Remove rules while all observed accesses stay allowed, the broadest first."""
     covering = _covering(rules)
     allowing = [covering(one) for one in wanted]
     users: dict[int, list[int]] = {}
@@ -323,14 +326,14 @@ def _needed(rules: tuple[AccessRule, ...], wanted: list[_Wanted]) -> list[Access
 
 
 def _narrowness(rule: AccessRule) -> int:
-    """Return how little a rule allows, as far as that shows in its text: a name alone opens every port."""
+    """Return how narrow a rule is, estimated from its text: a host without a port allows every port."""
     target = rule.normalized_target
     is_host = rule.resource_type is ResourceType.NETWORK and "/" not in target
     return -1 if target == "/" else target.count("/") * 2 + (is_host and ":" in target)
 
 
 def _covering(rules: tuple[AccessRule, ...]) -> Callable[[_Wanted], frozenset[int]]:
-    """Return what tells which of the rules allow something that was seen."""
+    """Return a function that finds the rules that allow an observed access."""
     coverage = Coverage(rules)
     named: dict[str, set[int]] = {}
     for position, rule in enumerate(rules):
@@ -345,11 +348,12 @@ def _covering(rules: tuple[AccessRule, ...]) -> Callable[[_Wanted], frozenset[in
     return find
 
 
-# ---- as it is written ------------------------------------------------------------------------------------------------
+# ---- manifest form
+# -----------------------------------------------------------------------------------------------------
 
 
 def _entries(rules: list[AccessRule], notes: dict[AccessRule, str]) -> tuple[Entry, ...]:
-    """Put the operations on one target together, in the order in which manifests are easiest to read."""
+    """Merge the operations on one target, and sort the entries for easy reading."""
     merged: dict[tuple[ResourceType, str], list[AccessRule]] = {}
     for rule in sorted(
         rules, key=lambda one: (_ORDER.index((one.resource_type, one.operation)), one.normalized_target)

@@ -1,7 +1,7 @@
-"""The JSON Schemas of the manifests. They are made from the same tables as the parser, and published as files.
+"""JSON Schemas of the manifests, generated from the tables of the parser and published as files.
 
-A schema accepts every manifest that the parser accepts, so that an editor never complains about a good one. It cannot
-say everything: whether a host is canonical, a pattern too wide or a key given twice is for the parser to find out.
+A schema accepts every manifest that the parser accepts, so that an editor never complains about a valid one. It cannot
+express everything: only the parser detects a non-canonical host, a wildcard that is too broad or a duplicate key.
 
 ``democrai-sandbox manifest schema --output FOLDER`` writes the files.
 """
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from .models import ManifestKind
 
 FOLDER = Path(__file__).parent / "schemas"
-"""Where the published files are."""
+"""Folder of the published files."""
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def manifest_schema(kind: ManifestKind) -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of a kind of manifest."""
+    """Return the JSON Schema (draft 2020-12) of a manifest kind."""
     schema = {
         "$schema": DIALECT,
         "$id": f"urn:democrai-sandbox:manifest:{kind}:1",
@@ -43,5 +43,5 @@ def schema_text(kind: ManifestKind) -> str:
 
 
 def schema_path(kind: ManifestKind, folder: Path = FOLDER) -> Path:
-    """Return where the schema of a kind of manifest is published."""
+    """Return the path of the published schema of a manifest kind."""
     return folder / f"{kind}.schema.json"

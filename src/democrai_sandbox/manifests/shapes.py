@@ -1,4 +1,4 @@
-"""The shapes of values in a manifest: each reads a value, writes it back, and states itself as JSON Schema."""
+"""Shapes of values in a manifest: each parses a value, serializes it, and describes itself as JSON Schema."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Reading:
-    """One manifest on its way to a model: the problems found so far, and what relative paths start from."""
+    """State of parsing one manifest: the problems so far, and the base folder of relative paths."""
 
     folder: str | None = None
     name: str = ""
-    """The name that an extension has unless its manifest gives one; empty where none is known."""
+    """Default name of an extension whose manifest has none; empty if unknown."""
     problems: list[Problem] = field(default_factory=list)
 
     def refuse(self, pointer: str, message: str, suggestion: str | None = None) -> None:
-        """Note that a value is wrong. What the shape returns for it is never used."""
+        """Record that a value is invalid. The shape's return value is then never used."""
         self.problems.append(Problem(pointer, message, suggestion))
 
     def take(self, problems: Iterable[Problem], pointer: str = "") -> None:
-        """Note problems that another parser found, their place relative to ``pointer``."""
+        """Record problems that another parser found, with pointers relative to ``pointer``."""
         self.problems += [problem.moved(pointer) for problem in problems]
 
 
 class Shape(Protocol):
-    """What a value of a manifest must look like."""
+    """Shape of a value in a manifest."""
 
     def read(self, value: Any, pointer: str, reading: Reading) -> Any:
-        """Return the value as the model holds it; what is wrong with it is noted in ``reading``."""
+        """Return the value for the model; problems are recorded in ``reading``."""
 
     def plain(self, value: Any) -> Any:
-        """Return the value of a model as JSON data, which ``read`` turns into an equal one."""
+        """Return the value of a model as JSON data, which ``read`` parses to an equal one."""
 
     def schema(self) -> dict[str, Any]:
-        """Return a JSON Schema that no right value fails."""
+        """Return a JSON Schema that accepts every valid value."""
 
 
 def described(value: object) -> str:
-    """Return a value in the words of JSON, for a message about what stands where something else was expected."""
+    """Return a value in JSON terms, for an error message."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
     if isinstance(value, int | float):
@@ -57,14 +57,14 @@ def described(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text on one line, all of which can be seen."""
+    """Visible text on one line."""
 
     what: str
     longest: int
     pattern: str = r"[^\u0000-\u001f\u007f]+"
-    """In the syntax that Python and JSON Schema share; the whole text has to match."""
+    """Pattern of the whole text, in the syntax that Python and JSON Schema share."""
     mend: Callable[[str], str] | None = None
-    """Turns a text that does not match into one that was probably meant."""
+    """Function that turns an invalid text into the probably intended one."""
 
     def read(self, value: Any, pointer: str, reading: Reading) -> str:
         """Return the text."""
@@ -75,7 +75,7 @@ class Text:
         elif len(value) > self.longest:
             reading.refuse(pointer, f"expected {self.what} of at most {self.longest} characters, got {len(value)}")
         elif character := invisible_character(value):
-            reading.refuse(pointer, f"expected {self.what}; it holds the character {character}, which cannot be seen")
+            reading.refuse(pointer, f"expected {self.what}; it contains the invisible character {character}")
         elif not re.fullmatch(self.pattern, value):
             reading.refuse(pointer, f"expected {self.what}, got {shown(value)}", self._mended(value))
         else:
@@ -100,9 +100,9 @@ class Choice:
     """One of a few names."""
 
     names: type[Any]
-    """An enumeration of texts."""
+    """Enumeration of texts."""
     other_names: Mapping[str, str] = field(default_factory=dict)
-    """What people write who know other systems. Only ever a hint in an error, never accepted."""
+    """Names that other systems use. They are only hints in errors, never accepted."""
 
     def read(self, value: Any, pointer: str, reading: Reading) -> Any:
         """Return the member of the enumeration."""
@@ -125,10 +125,10 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """True or false."""
+    """Boolean."""
 
     def read(self, value: Any, pointer: str, reading: Reading) -> bool:
-        """Return the flag; a text such as "false" would count as true and is refused."""
+        """Return the flag; a text such as "false" would count as true and is rejected."""
         if type(value) is bool:
             return value
         word = value.strip().lower() if type(value) is str else ""
@@ -147,13 +147,13 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A whole number within limits."""
+    """Integer within limits."""
 
     least: int
     most: int
 
     def read(self, value: Any, pointer: str, reading: Reading) -> int:
-        """Return the number. ``30.0`` is one, as it is to JSON Schema."""
+        """Return the number. ``30.0`` is valid, as in JSON Schema."""
         whole = int(value) if type(value) is float and value.is_integer() else value
         if type(whole) is int and self.least <= whole <= self.most:
             return whole
@@ -172,12 +172,12 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """A list of texts of one shape; the same text twice counts once."""
+    """List of texts of one shape; duplicates are dropped."""
 
     item: Text
 
     def read(self, value: Any, pointer: str, reading: Reading) -> tuple[str, ...]:
-        """Return the texts in their order."""
+        """Return the texts in order."""
         if type(value) is not list:
             reading.refuse(pointer, f"expected a list, each item {self.item.what}; got {described(value)}")
             return ()

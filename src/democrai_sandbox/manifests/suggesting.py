@@ -1,4 +1,4 @@
-"""A proposal in the place where it belongs: the manifest as it was written, with the declarations of one phase new."""
+"""Suggested manifest: the original with proposed declarations for one phase."""
 
 from __future__ import annotations
 
@@ -24,39 +24,39 @@ __all__ = ["Suggestion", "section_of", "suggest"]
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """What is to be declared, beside what is."""
+    """Suggested manifest with its proposal and the current declarations."""
 
     proposal: Proposal
     declared: tuple[AccessRule, ...]
-    """What the manifest says now."""
+    """Current rules of the manifest."""
     declared_imports: tuple[str, ...]
     unused: tuple[AccessRule, ...]
-    """What of that allowed nothing that was seen."""
+    """Current rules that allowed no observed access."""
     value: dict[str, Any]
-    """The manifest that is proposed, as JSON data; all but the declarations of the phase is as it was."""
+    """Suggested manifest as JSON data; only the declarations of the phase differ from the original."""
     manifest: Manifest
-    """The same, read back."""
+    """Parsed form of the suggested manifest."""
     findings: tuple[Finding, ...]
-    """Advice about it; lines are those of ``text``."""
+    """Lint findings; lines are those of ``text``."""
     allowed_by: Callable[[Observed], frozenset[int]] = field(repr=False, compare=False)
-    """Tells which of ``declared`` allow something."""
+    """Function that finds the rules of ``declared`` that allow an access."""
     present: Manifest
-    """What it is a suggestion for."""
+    """Original manifest."""
     pointer: str = ""
-    """The section that it is about."""
+    """JSON pointer of the section."""
 
     @property
     def text(self) -> str:
-        """The manifest that is proposed, as it is written to a file."""
+        """Suggested manifest as the text of a file."""
         return _text(self.value)
 
     def with_proposal(self, proposal: Proposal) -> Suggestion:
-        """Return the same with another proposal."""
+        """Return the suggestion with another proposal."""
         value, made = _made(self.present, self.pointer, proposal)
         return replace(self, proposal=proposal, value=value, manifest=made, findings=lint(made))
 
     def is_declared(self, observed: Observed) -> bool:
-        """Tell whether the manifest allows something now."""
+        """Return whether the current manifest allows an access."""
         return bool(self.allowed_by(observed))
 
 
@@ -71,9 +71,9 @@ def suggest(
     looked: Container[Observed] = (),
     folders: Container[str] = (),
 ) -> Suggestion:
-    """Return a manifest whose section at ``pointer`` allows what was seen and no more; see ``propose``.
+    """Suggest a manifest whose section at ``pointer`` allows exactly the observed accesses; see ``propose``.
 
-    ``granted`` is what the subject has from elsewhere: it needs no entries.
+    ``granted`` are rights that the subject has from elsewhere; they need no entries.
     """
     elsewhere = allowing(granted)
     seen = tuple(one for one in dict.fromkeys(observed) if not elsewhere(one))
@@ -89,12 +89,12 @@ def suggest(
 
 
 def section_of(manifest: Manifest, pointer: str) -> Section:
-    """Return what a manifest says about one phase."""
+    """Return the section of a manifest for one phase."""
     return manifest.sections.get(pointer) or Section()
 
 
 def _made(manifest: Manifest, pointer: str, proposal: Proposal) -> tuple[dict[str, Any], Manifest]:
-    """Return a manifest with a proposal in it, as it is written and as it is read."""
+    """Return a manifest with a proposal, as JSON data and as a model."""
     value = _with(manifest, pointer, proposal)
     return value, parse_manifest(_text(value), manifest.kind, folder=manifest.source.folder, name=manifest.name)
 

@@ -1,4 +1,4 @@
-"""Which keys each kind of manifest has. The parser, the writer and the JSON Schemas all read these tables."""
+"""Keys of each manifest kind. The parser, the serializer and the JSON Schemas all use these tables."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from .shapes import Reading
 
 SCHEMA_KEY = "$schema"
-"""Editors find the schema of a file by this key; it may stand at the top of any manifest and means nothing else."""
+"""Key by which editors find the schema of a file; allowed at the top of any manifest, and ignored otherwise."""
 
-# Powers and limits that only the host gives. Named here so that a refusal can say where they belong.
+# Settings that only the host makes. Listed here so that an error can say where they belong.
 _HOST_KEYS = frozenset(
     {
         *("isolation", "limits", "timeout"),
@@ -47,7 +47,7 @@ _HOST_KEYS = frozenset(
         *("subject", "subject_kind", "user", "organization", "session", "role", "runtime_code", "protected_paths"),
     }
 )
-# What people write who know other systems. Only ever a hint in an error, never accepted.
+# Names that other systems use. They are only hints in errors, never accepted.
 _OTHER_NAMES: Mapping[str, str] = MappingProxyType(
     {
         **dict.fromkeys(("allowed_paths", "allowed_targets", "permissions", "allow", "rules", "policy"), "access"),
@@ -69,37 +69,37 @@ _OTHER_TRANSPORTS = MappingProxyType(dict.fromkeys(("http", "https", "streamable
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key of an object: the shape of its value, and what it is for."""
+    """Key of an object: the shape of its value, and its description."""
 
     name: str
     shape: Shape
     about: str
     needs: str | None = None
-    """Another key without which this one means nothing."""
+    """Other key that this one requires."""
     from_folder: bool = False
-    """Whether the name of the folder around the manifest is used where the key is missing."""
+    """Whether the name of the manifest's folder is the default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """An object with fixed keys, which becomes a model with fields of the same names."""
+    """Object with fixed keys, which becomes a model with fields of the same names."""
 
     model: type[Any]
     about: str
     keys: tuple[Key, ...]
     whole: bool = False
-    """Whether this is a manifest and not a part of one."""
+    """Whether this is a whole manifest and not a part of one."""
     other_names: Mapping[str, str] | None = None
-    """What its keys are called elsewhere, if they have names of their own."""
+    """Names of its keys in other systems, if they differ from the common ones."""
 
     @property
     def required(self) -> tuple[str, ...]:
-        """The keys that must be given: those whose field has no default."""
+        """Required keys: those whose field has no default."""
         needed = {item.name for item in fields(self.model) if item.default is MISSING}
         return tuple(key.name for key in self.keys if key.name in needed and not key.from_folder)
 
     def read(self, value: Any, pointer: str, reading: Reading) -> Any:
-        """Return the model, or None when something in the object is wrong."""
+        """Return the model, or None if the object has a problem."""
         if type(value) is not dict:
             reading.refuse(pointer, f"expected an object ({self.about}), got {described(value)}")
             return None
@@ -124,34 +124,34 @@ class Table:
         }
         for key in self.keys:
             if key.name in value and key.needs in absent:
-                reading.refuse(pointer_to(pointer, key.name), f"'{key.name}' means nothing without '{key.needs}'")
+                reading.refuse(pointer_to(pointer, key.name), f"'{key.name}' requires '{key.needs}'")
         return self.model(**found) if len(reading.problems) == before else None
 
     def _unknown(self, name: str, absent: list[str]) -> tuple[str, str | None]:
-        """Word the refusal of a key, with the name that was probably meant."""
+        """Return the problem of an unknown key, with the probably intended name."""
         others = _OTHER_NAMES if self.other_names is None else self.other_names
         other = others.get(name.lower())
         meant = other if other in absent else nearest(name, absent)
         sections = {key.name: key.shape for key in self.keys if isinstance(key.shape, Table)}
         below = {inner for section in sections.values() for inner in section.names}
         if meant is None and name.lower() in _HOST_KEYS and name not in below:
-            return f"{shown(name)} is for the host's configuration to say, not for a manifest", None
+            return f"{shown(name)} is a setting of the host, not of a manifest", None
         known = {word: inner for section in sections.values() for word, inner in (section.other_names or {}).items()}
         words = (name, other, known.get(name.lower()), nearest(name, below))
         inner = next((word for word in words if word in below), None)
         if meant is None and inner is not None:
             inside = " or ".join(repr(word) for word, section in sections.items() if inner in section.names)
             what = f"the key {inner!r} belongs" if inner == name else f"unknown key {shown(name)}; {inner!r} belongs"
-            return f"{what} into {inside}", None
+            return f"{what} in {inside}", None
         return f"unknown key {shown(name)}", meant
 
     @property
     def names(self) -> frozenset[str]:
-        """The names of the keys."""
+        """Names of the keys."""
         return frozenset(key.name for key in self.keys)
 
     def plain(self, value: Any) -> dict[str, Any]:
-        """Return the model as JSON data; keys that have their default value are left out."""
+        """Return the model as JSON data, without keys that have their default value."""
         defaults = {item.name: item.default for item in fields(self.model)}
         return {
             key.name: key.shape.plain(given)
@@ -176,14 +176,14 @@ class Table:
 
 
 def _folder_name(key: Key, pointer: str, reading: Reading) -> Any:
-    """Return the value of a key that is missing: the name of the manifest's folder."""
+    """Return the default of a missing key: the name of the manifest's folder."""
     if not reading.name:
         reading.refuse(pointer, f"the key '{key.name}' is missing")
         return None
     tried = type(reading)()
     found = key.shape.read(reading.name, pointer_to(pointer, key.name), tried)
     for problem in tried.problems:
-        message = f"the key '{key.name}' is missing, and the name of the folder cannot be used: {problem.message}"
+        message = f"the key '{key.name}' is missing, and the folder name is not valid: {problem.message}"
         reading.refuse(problem.pointer, message, problem.suggestion)
     return found
 
@@ -193,7 +193,7 @@ def _as_name(text: str) -> str:
 
 
 _NAME = Text(
-    "a name of letters, digits, '.', '_' and '-' that begins with a letter or digit",
+    "a name of letters, digits, '.', '_' and '-' that starts with a letter or digit",
     128,
     r"[A-Za-z0-9][A-Za-z0-9._-]*",
     _as_name,
@@ -206,36 +206,36 @@ _ENTRY = Text(
     r"(?:[A-Za-z_][A-Za-z0-9_]*/)*[A-Za-z_][A-Za-z0-9_]*\.py",
     lambda text: text.removeprefix("./"),
 )
-# Whatever begins with a dash would be an option to pip, such as another index.
+# A text that starts with a dash would be an option of pip, such as another index.
 _REQUIREMENT = Text(
-    "a requirement such as numpy>=2, or ./folder of a package beside the manifest",
+    "a requirement such as numpy>=2, or ./folder of a package next to the manifest",
     500,
     r"(?:\./)?[A-Za-z0-9][ -~]*",
 )
 _CONFIG_KEY = Text("the name of a configuration key", 128, r"[A-Za-z_][A-Za-z0-9_.-]*")
 
-_NAMED = Key("name", _NAME, "The name of the subject, in checks, requests and the audit log.")
-_ABOUT = Key("description", _DESCRIPTION, "What it does, in one line.")
-_ACCESS = Key("access", Access(), "What it may use. An empty or missing list means nothing.")
-_IMPORTS = Key("allowed_imports", Imports(), "Sensitive import roots (ctypes, cffi) that it may use. Needed rarely.")
+_NAMED = Key("name", _NAME, "Name of the subject in checks, requests and the audit log.")
+_ABOUT = Key("description", _DESCRIPTION, "Purpose, in one line.")
+_ACCESS = Key("access", Access(), "Declared access. With an empty or missing list, nothing is declared.")
+_IMPORTS = Key("allowed_imports", Imports(), "Sensitive import roots (ctypes, cffi) that it may use. Rarely needed.")
 _ABOUT_LIMITS = MappingProxyType(
     {
-        "address_space_mb": "Megabytes of addresses, used or not.",
-        "cpu_seconds": "Seconds of computing, over the whole life of the process.",
-        "open_files": "Open files and sockets at a time.",
-        "processes": "Processes and threads of the same user at a time.",
-        "wall_seconds": "Seconds by the clock: of a program or an installation, of each call to a worker.",
+        "address_space_mb": "Megabytes of address space, used or not.",
+        "cpu_seconds": "Seconds of processor time, over the whole life of the process.",
+        "open_files": "Maximum number of open files and sockets.",
+        "processes": "Maximum number of processes and threads of the operating-system user.",
+        "wall_seconds": "Seconds of real time: of a program or an installation, of each call to a worker.",
     }
 )
 _LIMITS = Key(
     "limits",
     Table(
         Limits,
-        "how much each process may use",
+        "the limits of each process",
         tuple(Key(name, Number(1, largest), _ABOUT_LIMITS[name]) for name, largest in LARGEST.items()),
         other_names=OTHER_LIMITS,
     ),
-    "How much each of its processes may use of the machine, at most; the host may allow less.",
+    "Resource limits of each of its processes; the host may set lower limits.",
 )
 _REVIEW = Key(
     "review",
@@ -245,14 +245,14 @@ _REVIEW = Key(
 _REQUIRED = Key("requirements", Texts(_REQUIREMENT), "What pip installs into its own environment.")
 _EXTENSION = (
     Key("name", _NAME, f"{_NAMED.about} Without it, the name of the manifest's folder is used.", from_folder=True),
-    Key("version", _VERSION, "The version of the extension."),
+    Key("version", _VERSION, "Version of the extension."),
     _ABOUT,
-    Key("entry", _ENTRY, "The file that is imported, relative to the manifest's folder."),
+    Key("entry", _ENTRY, "File to import, relative to the manifest's folder."),
 )
 
 _ENGINE_RUNTIME = Table(
     EngineRuntime,
-    "what holds while it serves",
+    "the runtime phase",
     (
         _ACCESS,
         _IMPORTS,
@@ -273,7 +273,7 @@ def _declaration(model: type[Manifest], word: str) -> Table:
     access = Key(
         "access",
         Access(),
-        "What it may use, and nothing else; without this key it runs under what encloses it.",
+        "Declared access, and nothing else. Without this key it has the rights of its caller.",
     )
     imports = Key("allowed_imports", Imports(), _IMPORTS.about, needs="access")
     return Table(model, f"the declaration of {word}", (_NAMED, _ABOUT, access, imports), whole=True)
@@ -289,8 +289,8 @@ TABLES: Mapping[ManifestKind, Table] = MappingProxyType(
             "the manifest of an engine",
             (
                 *_EXTENSION,
-                Key("runtime", _ENGINE_RUNTIME, "What holds while it serves."),
-                Key("install", _INSTALL, "What holds while it is installed."),
+                Key("runtime", _ENGINE_RUNTIME, "Declarations for the runtime phase."),
+                Key("install", _INSTALL, "Declarations for the install phase."),
             ),
             whole=True,
         ),
@@ -299,8 +299,8 @@ TABLES: Mapping[ManifestKind, Table] = MappingProxyType(
             "the manifest of an extractor",
             (
                 *_EXTENSION,
-                Key("runtime", _RUNTIME, "What holds while it runs."),
-                Key("install", _INSTALL, "What holds while it is installed."),
+                Key("runtime", _RUNTIME, "Declarations for the runtime phase."),
+                Key("install", _INSTALL, "Declarations for the install phase."),
             ),
             whole=True,
         ),
@@ -309,10 +309,10 @@ TABLES: Mapping[ManifestKind, Table] = MappingProxyType(
             "the registry entry of an MCP server",
             (
                 _NAMED,
-                Key("transport", Choice(McpTransport, _OTHER_TRANSPORTS), "How the server is spoken to."),
-                Key("endpoint_url", Endpoint(), "The one URL that may be used."),
-                Key("enabled", Flag(), "Whether the server may be used at all."),
-                Key("timeout_ms", Number(1, 3_600_000), "How long one call may take, in milliseconds."),
+                Key("transport", Choice(McpTransport, _OTHER_TRANSPORTS), "Transport of the server."),
+                Key("endpoint_url", Endpoint(), "The only URL that may be used."),
+                Key("enabled", Flag(), "Whether the server may be used."),
+                Key("timeout_ms", Number(1, 3_600_000), "Timeout of one call, in milliseconds."),
             ),
             whole=True,
         ),
@@ -321,4 +321,4 @@ TABLES: Mapping[ManifestKind, Table] = MappingProxyType(
         ManifestKind.PIPELINE: _declaration(PipelineDeclaration, "a pipeline"),
     }
 )
-"""What each kind of manifest looks like."""
+"""Keys of each manifest kind."""

@@ -1,4 +1,4 @@
-"""Pure values and functions of the access policy: who, what, where, and whether. No I/O."""
+"""Pure values and functions of the access policy: subjects, operations, targets, rules and matching. No I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A subject's declarations, compiled once into the form that checks read."""
+"""Compiled policy: the declarations of a subject in the form that checks read."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CompiledPolicy:
-    """What one subject may do. Make it with ``compile_policy``."""
+    """Rights of one subject. Create it with ``compile_policy``."""
 
     subject: Subject
     rules: tuple[AccessRule, ...]
     allowed_imports: frozenset[str]
     allow_subprocess: bool
-    # Both follow from the rules, so they say nothing about equality.
+    # Derived from the rules, so excluded from comparison.
     paths: PathIndex = field(compare=False, repr=False)
     network: NetworkIndex = field(compare=False, repr=False)
 
     @property
     def file_entries(self) -> tuple[tuple[str, int], ...]:
-        """The filesystem roots with their ``FileAccess`` masks as plain numbers, as the native core takes them."""
+        """Filesystem roots with their ``FileAccess`` masks as plain numbers, for the native core."""
         return tuple((path, int(mask)) for path, mask in self.paths.entries)
 
     @property
     def network_entries(self) -> tuple[tuple[bytes, int], ...]:
-        """The network rules as keys with their ``NetworkAccess`` masks, as the native core takes them."""
+        """Network rules as keys with their ``NetworkAccess`` masks, for the native core."""
         return network_entries(self.rules)
 
 
@@ -49,7 +49,7 @@ def compile_policy(
     allowed_imports: Iterable[str] = (),
     allow_subprocess: bool = False,
 ) -> CompiledPolicy:
-    """Return the policy that the declarations of a subject amount to. No rules means that nothing is allowed."""
+    """Compile the declarations of a subject. Without rules, nothing is allowed."""
     kept = tuple(rules)
     problems = _type_problems("/subject", subject, Subject)
     for index, rule in enumerate(kept):
@@ -70,7 +70,7 @@ def compile_policy(
 
 
 def _type_problems(pointer: str, value: object, expected: type) -> list[Problem]:
-    """Insist on the very type: a subclass may lie, and a text such as "false" would count as true."""
+    """Require the exact type: a subclass may lie, and a text such as "false" would count as true."""
     if type(value) is expected:
         return []
     return [Problem(pointer, f"expected {expected.__name__}, got {shown(value)}")]
@@ -89,7 +89,7 @@ def _parse_imports(names: object, problems: list[Problem]) -> frozenset[str]:
         if text is None or not root.isidentifier() or iskeyword(root):
             problems.append(Problem(place, f"expected the root name of an import, got {shown(name)}"))
         elif root != text:
-            problems.append(Problem(place, f"imports are allowed by their root, not by {shown(text)}", root))
+            problems.append(Problem(place, f"expected the root name of an import, got {shown(text)}", root))
         else:
             roots.add(root)
     return frozenset(roots)

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 def rules_to_json(rules: Iterable[AccessRule]) -> str:
-    """Return the rules as a JSON list in manifest form. The text is ASCII, also for paths that are no UTF-8."""
+    """Return the rules as a JSON list in manifest form. The text is ASCII, also for paths that are not UTF-8."""
     return json.dumps([rule.to_dict() for rule in rules], ensure_ascii=True, separators=(",", ":"))
 
 
 def rules_from_json(text: str, *, pointer: str = "") -> tuple[AccessRule, ...]:
-    """Return the rules that ``rules_to_json`` wrote.
+    """Parse the output of ``rules_to_json``.
 
-    Anything else is refused, never taken for an empty list: what cannot be read must not run.
+    Anything else is rejected and never treated as an empty list, because unreadable rules must not run.
     """
     exact = exact_str(text)
     if exact is None:
@@ -39,17 +39,17 @@ def _decode(text: str, pointer: str) -> object:
     except RecursionError:
         message = "the JSON is nested too deeply"
     except ValueError:
-        message = "the JSON holds a number that is too long"
+        message = "the JSON contains a number that is too long"
     raise InvalidInputError.of(message, pointer=pointer)
 
 
 def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse an object that gives a key twice: readers differ in which value they keep."""
+    """Reject an object with a duplicate key, because readers differ in the value they keep."""
     members = dict(pairs)
     if len(members) != len(pairs):
         keys = [key for key, _ in pairs]
         repeated = next(key for key in keys if keys.count(key) > 1)
-        raise InvalidInputError.of(f"the key {shown(repeated)} is given twice")
+        raise InvalidInputError.of(f"duplicate key {shown(repeated)}")
     return members
 
 

@@ -1,4 +1,4 @@
-"""Hosts in one canonical spelling, or a refusal. Where parsers disagree about a host, nothing is guessed."""
+"""Canonical spelling of hosts. Hosts that parsers read differently are rejected."""
 
 from __future__ import annotations
 
@@ -11,34 +11,33 @@ from .text import shown
 LONGEST_HOST = 253
 
 LOOPBACK = "localhost"
-"""The name that stands for all spellings of the loopback host in an index."""
+"""Index key for all spellings of the loopback host."""
 
 LOOPBACK_ADDRESSES = (ipaddress.IPv4Address("127.0.0.1"), ipaddress.IPv6Address("::1"))
 
 _MAPPED_PREFIX_LENGTH = 96
 _LOOPBACK_SPELLINGS = frozenset({LOOPBACK, *map(str, LOOPBACK_ADDRESSES)})
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
-# What the C library and browsers read as the last part of an IPv4 address, in any of its old spellings.
+# Last part of an IPv4 address as the C library and browsers read it, in any old spelling.
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
-# Mapped to "." by IDNA: one of them would silently turn one label into two.
+# IDNA maps these characters to ".", which would silently split a label.
 _LOOKALIKE_DOTS = re.compile("[\u3002\uff0e\uff61\u2024\ufe52]")
-# The only letter whose lower case depends on its neighbours, and so on whether a client lowers labels or whole names.
+# The only letter whose lower case depends on its neighbors, so clients that lower labels or whole names differ.
 _CAPITAL_SIGMA = "\u03a3"
 
 
 def normalise_host(text: str) -> str:
     """Return a name or IPv4 address in canonical form.
 
-    Case is folded, a non-ASCII name becomes its IDNA 2008 form, one trailing dot goes away. A host whose last
-    label is a number is an IPv4 address and must be written as one: four decimal parts, no leading zeros, no dot
-    after it.
+    Case is folded, a non-ASCII name becomes its IDNA 2008 form, one trailing dot is removed. A host whose last label is
+    a number must be a canonical IPv4 address: four decimal parts without leading zeros, and no trailing dot.
     """
     if not text:
         raise NetworkTargetMissingError([Problem("", "the host is missing")])
     if len(text) > LONGEST_HOST + 1:
         raise InvalidInputError.of(f"the host is longer than {LONGEST_HOST} characters")
     if "%" in text:
-        raise InvalidInputError.of(f"the host holds a '%': {shown(text)}")
+        raise InvalidInputError.of(f"the host contains a '%': {shown(text)}")
     name = (text if text.isascii() else _to_ascii(text)).lower()
     if _NUMBER.fullmatch(name.removesuffix(".").rpartition(".")[2]):
         return _normalise_ipv4(name)
@@ -46,9 +45,9 @@ def normalise_host(text: str) -> str:
 
 
 def normalise_ipv6(text: str) -> str:
-    """Return an IPv6 address in compressed form, or the IPv4 address it maps. Scope ids are refused."""
+    """Return an IPv6 address in compressed form, or the IPv4 address it maps. Scope ids are rejected."""
     if "%" in text:
-        raise InvalidInputError.of(f"the host holds a '%': {shown(text)} (scope ids are not supported)")
+        raise InvalidInputError.of(f"the host contains a '%': {shown(text)} (scope ids are not supported)")
     try:
         address = ipaddress.IPv6Address(text)
     except ValueError:
@@ -70,17 +69,17 @@ def normalise_network(text: str) -> str:
         message = f"the address range {shown(text)} has bits set beyond its length"
         raise InvalidInputError.of(message, suggestion=str(network))
     mapped = getattr(first, "ipv4_mapped", None)
-    # A mapped address has its 96th bit set, so a range that begins with one is never shorter than that.
+    # A mapped address has its 96th bit set, so a range that starts with one is never shorter than that.
     return str(network) if mapped is None else f"{mapped}/{network.prefixlen - _MAPPED_PREFIX_LENGTH}"
 
 
 def is_address(host: str) -> bool:
-    """Tell whether a canonical host is an address, not a name."""
+    """Return whether a canonical host is an address, not a name."""
     return ":" in host or host[host.rfind(".") + 1 :].isdecimal()
 
 
 def host_key(host: str) -> str:
-    """Return the key under which a canonical host is indexed: the loopback spellings share one."""
+    """Return the index key of a canonical host; the loopback spellings share one."""
     return LOOPBACK if host in _LOOPBACK_SPELLINGS else host
 
 
@@ -108,7 +107,7 @@ def _checked_name(name: str, given: str) -> str:
 
 def _to_ascii(text: str) -> str:
     if _LOOKALIKE_DOTS.search(text):
-        raise InvalidInputError.of(f"the host holds a character that looks like a dot: {shown(text)}")
+        raise InvalidInputError.of(f"the host contains a character that looks like a dot: {shown(text)}")
     labels = [label if label.isascii() else _to_ascii_label(label, text) for label in text.split(".")]
     return ".".join(labels)
 
@@ -117,28 +116,28 @@ def _to_ascii_label(label: str, host: str) -> str:
     lowered = label.lower()
     # Lower case must not turn a foreign letter into an ASCII one (KELVIN SIGN becomes "k").
     if _CAPITAL_SIGMA in label or sum(map(str.isascii, lowered)) != sum(map(str.isascii, label)):
-        raise InvalidInputError.of(f"the host holds a letter that turns into another one: {shown(host)}")
+        raise InvalidInputError.of(f"the host contains a letter that lower case changes: {shown(host)}")
     try:
         import idna  # noqa: PLC0415  # only hosts that are not ASCII need it
     except ImportError:
-        message = f"the host {shown(host)} is not ASCII and the idna package is missing: write its xn-- form"
+        message = f"the host {shown(host)} is not ASCII and the idna package is missing; write its xn-- form"
         raise InvalidInputError.of(message) from None
     try:
         encoded = idna.alabel(lowered).decode("ascii")
     except UnicodeError as error:
-        raise InvalidInputError.of(f"not an internationalised host name: {shown(host)} ({error})") from None
-    # As it is written too: tables of the older standard that some versions of Python have know small letters alone.
+        raise InvalidInputError.of(f"not an internationalized host name: {shown(host)} ({error})") from None
+    # Check the original spelling too, because IDNA 2003 tables in some Python versions know only lower-case letters.
     for written in (label, lowered):
         _refuse_other_reading(written, encoded, host)
     return encoded
 
 
 def _refuse_other_reading(label: str, encoded: str, host: str) -> None:
-    """Refuse a label that clients of the older IDNA 2003, such as the ``socket`` module, send elsewhere (sharp s)."""
+    """Reject a label that clients of the older IDNA 2003, such as ``socket``, send to another host (sharp s)."""
     try:
         older = label.encode("idna").decode("ascii")
     except UnicodeError:
-        return  # the older standard does not know the characters: such a client fails, it does not go elsewhere
+        return  # such a client fails instead of connecting to another host
     if older != encoded:
-        message = f"the host {shown(host)} means different hosts to different clients: write its xn-- form ({encoded})"
+        message = f"the host {shown(host)} means different hosts to different clients; write its xn-- form ({encoded})"
         raise InvalidInputError.of(message)

@@ -1,4 +1,4 @@
-"""Host names in other letters than ASCII: how people read them, and which scripts they mix."""
+"""Non-ASCII host names: their readable form and the scripts they mix."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ _TOGETHER = (
     frozenset({"CJK", "HANGUL", "LATIN"}),
     frozenset({"CJK", "BOPOMOFO", "LATIN"}),
 )
-"""Scripts that one language writes side by side."""
+"""Scripts that one language combines."""
 
 
 def unicode_host(host: str) -> str:
-    """Return a host with its ``xn--`` labels as people read them; one that says nothing readable stays as it is."""
+    """Return a host with its ``xn--`` labels decoded; labels that do not decode stay unchanged."""
     return ".".join(_decoded(label) for label in host.split("."))
 
 
 def scripts_of(text: str) -> frozenset[str]:
-    """Return the scripts of the letters of a text, by the first word of their names."""
+    """Return the scripts of a text's letters, by the first word of their Unicode names."""
     return frozenset(
         unicodedata.name(letter, "UNKNOWN").split(" ")[0].split("-")[0] for letter in text if letter.isalpha()
     )
 
 
 def mixed_scripts(host: str) -> tuple[str, ...]:
-    """Return the scripts of a label that mixes some which no language writes together."""
+    """Return the scripts of a label that mixes scripts which no language combines."""
     for label in host.split("."):
         scripts = scripts_of(label)
         if len(scripts) > 1 and not any(scripts <= together for together in _TOGETHER):

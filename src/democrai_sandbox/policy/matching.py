@@ -1,4 +1,4 @@
-"""The index that finds the rule which allows a network request, at a cost that does not grow with the rules."""
+"""Index of network rules. The cost of a lookup does not depend on the number of rules."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _ByOperation: TypeAlias = "dict[Operation, AccessRule]"
 
 
 def implied_connection(target: NetworkTarget) -> NetworkTarget:
-    """Return the one connection that a permitted request to this URL needs, in host form with its port."""
+    """Return the connection that an allowed HTTP request to this URL needs, in host form with its port."""
     if target.kind is not TargetKind.URL:
-        message = f"only a request to a URL implies a connection, not {target}"
+        message = f"expected a URL target, got {target}"
         raise ValueError(message)
     return NetworkTarget(TargetKind.HOST, host=target.host, port=target.port)
 
 
 @dataclass(slots=True)
 class _Origin:
-    """The rules for one scheme, host and port, by path."""
+    """Rules for one scheme, host and port, by path."""
 
     paths: dict[tuple[str, ...], _ByOperation] = field(default_factory=dict)
     depth: int = 0
@@ -37,17 +37,17 @@ class _Origin:
 @final
 @dataclass(frozen=True, slots=True, init=False, eq=False, repr=False)
 class NetworkIndex:
-    """Which rule allows a request. Immutable.
+    """Network rules by target. Immutable.
 
     * A URL rule covers URLs with its scheme, host and port, and its path or one below it by whole segments. It never
       covers a socket.
     * A host, wildcard or network rule covers sockets and URLs of its hosts, on its port or on any.
-    * A unix rule covers that socket.
+    * A Unix rule covers that socket.
     * An operation is covered only by a rule that names it. ``receive`` and ``send`` do not imply ``connect`` here;
-      the caller that permits a request opens what ``implied_connection`` says.
+      the caller that permits an HTTP request opens the connection that ``implied_connection`` returns.
 
-    Of several rules that cover a request the most specific one is returned: URL before host form, longer path, exact
-    port, longer wildcard, longer network prefix; among equals the one declared first.
+    If several rules cover a target, the most specific one is returned: URL before host form, longer path, exact port,
+    longer wildcard, longer network prefix; among equals the first declared one.
     """
 
     _origins: dict[tuple[str | None, str, int | None], _Origin]
@@ -59,7 +59,7 @@ class NetworkIndex:
     _names: dict[str, AccessRule]
 
     def __init__(self, rules: Iterable[AccessRule] = ()) -> None:
-        """Index the network rules among ``rules``; the others are left out."""
+        """Index the network rules among ``rules``; ignore the others."""
         for name in ("_origins", "_hosts", "_wildcards", "_sockets", "_names"):
             object.__setattr__(self, name, {})
         object.__setattr__(self, "_networks", {4: {}, 6: {}})
@@ -70,7 +70,7 @@ class NetworkIndex:
             self._networks[version] = dict(sorted(lengths.items(), reverse=True))
 
     def find(self, operation: Operation, target: NetworkTarget) -> AccessRule | None:
-        """Return the rule that allows ``operation`` on the requested URL, host or unix socket, or None."""
+        """Return the rule that allows ``operation`` on the URL, host or Unix socket, or None."""
         for rules in self._candidates(target):
             rule = rules.get(operation)
             if rule is not None:
@@ -78,11 +78,11 @@ class NetworkIndex:
         return None
 
     def allows(self, operation: Operation, target: NetworkTarget) -> bool:
-        """Tell whether some rule allows ``operation`` on the requested URL, host or unix socket."""
+        """Return whether a rule allows ``operation`` on the URL, host or Unix socket."""
         return self.find(operation, target) is not None
 
     def find_name(self, host: str) -> AccessRule | None:
-        """Return a rule, of any operation and form, for whose sake this canonical host name may be looked up."""
+        """Return a rule, of any operation and form, that permits the lookup of this canonical host name."""
         rule = self._names.get(host_key(host))
         if rule is not None or is_address(host):
             return rule
@@ -127,8 +127,8 @@ class NetworkIndex:
         origin = self._origins.get((target.scheme, host_key(target.host), target.port))
         if origin is None:
             return
-        # Nobody knows which path an ambiguous one ends up at, so only a rule for all paths covers it. The declared
-        # depth bounds the walk: a request with thousands of segments must not cost more than any other.
+        # Servers disagree about the target of an ambiguous path, so only a rule for all paths covers it. The declared
+        # depth limits the loop, so that a request with thousands of segments costs no more than any other.
         depth = 0 if target.ambiguous else min(origin.depth, len(target.path))
         for length in range(depth, -1, -1):
             rules = origin.paths.get(target.path[:length])
@@ -153,7 +153,7 @@ class NetworkIndex:
 
 
 def _parents(name: str) -> Iterator[str]:
-    """Yield what is left of a host name as labels are taken from its front, the longest first."""
+    """Yield the parent domains of a host name, the longest first."""
     dot = name.find(".")
     while dot != -1:
         yield name[dot + 1 :]

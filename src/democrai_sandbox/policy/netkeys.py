@@ -1,12 +1,12 @@
-"""Network rules as flat keys, the form in which the native core and the store of approvals look them up.
+"""Network rules as flat keys, the form in which the native core and the decision store look them up.
 
-One dictionary from key to mask answers every question of a check: the first letter of a key says which question.
+One dictionary from key to mask answers every question of a check. The first letter of a key is its type:
 
 * ``U<scheme>|<host>|<port>|<path>`` a URL, with the path ``""`` or ``/seg/seg``; ``O<scheme>|<host>|<port>`` its origin
-* ``H<host>|<port>`` a host, with the port ``*`` for any; ``P<host>`` the same host on whatever port
-* ``W<suffix>|<port>`` the names below a suffix; ``P*.<suffix>`` the same names on whatever port
+* ``H<host>|<port>`` a host, with the port ``*`` for any; ``P<host>`` the same host on any port
+* ``W<suffix>|<port>`` the names below a suffix; ``P*.<suffix>`` the same names on any port
 * ``N<4 or 6>|<prefix length>|<hex>`` a network, its address in lower-case hex digits without separators
-* ``S<socket>`` a unix socket
+* ``S<socket>`` a Unix socket
 * ``R<host>`` and ``R*.<suffix>`` a name that may be looked up
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def network_entries(rules: Iterable[AccessRule]) -> tuple[tuple[bytes, int], ...]:
-    """Return the keys of the network rules among ``rules`` with their masks; a key comes once, in sorted order."""
+    """Return the keys of the network rules among ``rules`` with their masks, unique and sorted."""
     masks: dict[str, NetworkAccess] = {}
     for rule in rules:
         if rule.resource_type is ResourceType.NETWORK:
@@ -37,9 +37,9 @@ def network_entries(rules: Iterable[AccessRule]) -> tuple[tuple[bytes, int], ...
 
 
 def rule_key(normalized: str) -> str:
-    """Return the key under which a rule with this canonical target is found.
+    """Return the key of a rule with this canonical target.
 
-    URLs, which are most of what is ever approved, are taken apart without being parsed again: they are canonical.
+    URLs, the most frequent targets, are split without parsing, because they are already canonical.
     """
     scheme, separator, rest = normalized.partition("://")
     if not separator or rest.startswith("["):
@@ -50,10 +50,10 @@ def rule_key(normalized: str) -> str:
 
 
 def covering_keys(target: NetworkTarget, depth: int, prefixes: Collection[tuple[int, int]] = ()) -> Iterator[str]:
-    """Yield the keys of every rule that would cover a requested URL, host or unix socket, the most specific first.
+    """Yield the keys of every rule that would cover a URL, host or Unix socket, the most specific first.
 
-    ``depth`` is the longest path, in segments, and ``prefixes`` are the (version, prefix length) of the networks that
-    any rule has: what no rule has need not be looked up.
+    ``depth`` is the longest path of any rule, in segments, and ``prefixes`` are the (version, prefix length) pairs of
+    all network rules, so that keys without rules are not looked up.
     """
     if target.kind is TargetKind.UNIX:
         yield f"S{target.socket}"
@@ -75,7 +75,7 @@ def covering_keys(target: NetworkTarget, depth: int, prefixes: Collection[tuple[
 
 
 def _covering_urls(target: NetworkTarget, origin: str, depth: int) -> Iterator[str]:
-    # Nobody knows which path an ambiguous one ends up at, so only a rule for all paths covers it.
+    # Servers disagree about the target of an ambiguous path, so only a rule for all paths covers it.
     for length in range(0 if target.ambiguous else min(depth, len(target.path)), -1, -1):
         path = "".join(f"/{segment}" for segment in target.path[:length])
         yield f"U{origin}|{path}"

@@ -1,4 +1,4 @@
-"""What can be done to what: resource types, operations and the masks of accesses."""
+"""Resource types, operations and access masks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IMPORT = "import"
 
 
 class ResourceType(StrEnum):
-    """The kinds of resource a rule can be about. A URL is a *target* of the network, not a type."""
+    """Resource type of a rule. A URL is a *target* of the network, not a type."""
 
     NETWORK = "network"
     FILESYSTEM = "filesystem"
@@ -26,7 +26,7 @@ class ResourceType(StrEnum):
 
 
 class Operation(StrEnum):
-    """What is done to a resource. No operation implies another."""
+    """Operation on a resource. Operations do not include each other."""
 
     CONNECT = "connect"
     RECEIVE = "receive"
@@ -39,10 +39,10 @@ class Operation(StrEnum):
 
 
 NETWORK_OPERATIONS = (Operation.CONNECT, Operation.RECEIVE, Operation.SEND)
-"""Every network operation; what the ``allowed_targets`` shorthand stands for."""
+"""Every network operation; the meaning of the ``allowed_targets`` shorthand."""
 
 WRITING_OPERATIONS = (Operation.READ, Operation.CREATE, Operation.MODIFY, Operation.DELETE)
-"""What the ``allowed_paths`` shorthand stands for: everything on files but running them."""
+"""Meaning of the ``allowed_paths`` shorthand: all file operations except execution."""
 
 VALID_OPERATIONS: Mapping[ResourceType, tuple[Operation, ...]] = MappingProxyType(
     {
@@ -51,7 +51,7 @@ VALID_OPERATIONS: Mapping[ResourceType, tuple[Operation, ...]] = MappingProxyTyp
         ResourceType.SYSTEM_DEPENDENCY: (Operation.EXECUTE,),
     }
 )
-"""Which operations a rule for a resource type may name."""
+"""Valid operations of each resource type."""
 
 
 class FileAccess(IntFlag):
@@ -98,12 +98,12 @@ _RECEIVING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 def is_valid_operation(resource_type: ResourceType, operation: Operation) -> bool:
-    """Tell whether the operation exists for that resource type."""
+    """Return whether the operation exists for that resource type."""
     return operation in VALID_OPERATIONS[resource_type]
 
 
 def file_access(operations: Operation | Iterable[Operation]) -> FileAccess:
-    """Return the mask of one or several filesystem operations; ``ValueError`` for one that is not about files."""
+    """Return the mask of filesystem operations; raises ``ValueError`` for other operations."""
     mask = NO_ACCESS
     for operation in (operations,) if isinstance(operations, Operation) else operations:
         bit = _ACCESS_OF_OPERATION.get(operation)
@@ -115,7 +115,7 @@ def file_access(operations: Operation | Iterable[Operation]) -> FileAccess:
 
 
 def network_access(operation: Operation) -> NetworkAccess:
-    """Return the bit of one network operation; ``ValueError`` for one that is not about the network."""
+    """Return the bit of a network operation; raises ``ValueError`` for other operations."""
     bit = _NETWORK_ACCESS_OF_OPERATION.get(operation)
     if bit is None:
         message = f"{operation!s} is not a network operation"
@@ -124,9 +124,9 @@ def network_access(operation: Operation) -> NetworkAccess:
 
 
 def http_operation(method: str) -> Operation:
-    """Return the operation an HTTP request needs: GET, HEAD and OPTIONS receive, every other verb sends.
+    """Return the operation of an HTTP method: GET, HEAD and OPTIONS receive, every other method sends.
 
-    Case is folded for ASCII only: ``str.upper`` would turn U+017F into an ``S`` and an unknown verb into OPTIONS.
+    Case is folded for ASCII only: ``str.upper`` would turn U+017F into an ``S`` and an unknown method into OPTIONS.
     """
     text = exact_str(method)
     if text is not None and text.isascii() and text.upper() in _RECEIVING_METHODS:
@@ -140,7 +140,7 @@ _PAIRS = MappingProxyType(
 
 
 def read_operation(resource_type: object, operation: object) -> tuple[ResourceType, Operation]:
-    """Return both as what they are, or refuse with the nearest right name."""
+    """Parse a resource type and operation, or raise with the nearest valid name."""
     if isinstance(resource_type, str) and isinstance(operation, str):
         found = _PAIRS.get((resource_type, operation))
         if found is not None:

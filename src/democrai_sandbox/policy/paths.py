@@ -1,6 +1,6 @@
-"""Absolute POSIX paths compared by whole components, and the index that answers what may be done to one.
+"""Absolute POSIX paths compared by whole components, and the index of path rights.
 
-Everything here is lexical. Resolving symlinks is the caller's work: a path is compared as it is given.
+Everything here is lexical. The caller resolves symbolic links.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 SHALLOWEST_FOLDER = 2
-"""Components of the broadest folder that is ever proposed in the place of what lies below it."""
+"""Components of the broadest folder that is ever proposed instead of its files."""
 _TEMPORARY = re.compile(
-    r"(?<![a-z0-9])tmp[a-z0-9_]{8}(?![a-z0-9])"  # as the tempfile module makes them
+    r"(?<![a-z0-9])tmp[a-z0-9_]{8}(?![a-z0-9])"  # as the tempfile module generates them
     r"|(?<=\.tmp\.)[a-z0-9_]{6,}"
     r"|(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])"
     r"|(?<![0-9a-f])[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?![0-9a-f])"
 )
-"""Names that are different in the next run."""
+"""Names that differ in the next run."""
 _NOT_ABOVE_PROTECTED = FileAccess.DELETE | FileAccess.CREATE
 
 
 def normalise_path(path: str) -> str:
     """Return an absolute path without ``//``, ``.``, ``..`` and a trailing slash.
 
-    Refuses what is not text, the empty string, NUL and relative paths. ``..`` at the root stays there.
-    Bytes that are no UTF-8 are welcome in their ``surrogateescape`` form.
+    Rejects values that are not text, the empty string, NUL and relative paths. ``..`` at the root stays there. Bytes
+    that are not UTF-8 are accepted in their ``surrogateescape`` form.
     """
     text = exact_str(path)
     if text is None:
@@ -40,7 +40,7 @@ def normalise_path(path: str) -> str:
     if not text:
         raise InvalidInputError.of("the path is empty")
     if "\0" in text:
-        raise InvalidInputError.of(f"the path holds a NUL: {shown(text)}")
+        raise InvalidInputError.of(f"the path contains a NUL: {shown(text)}")
     if text[0] != "/":
         raise InvalidInputError.of(f"the path is not absolute: {shown(text)}")
     components: list[str] = []
@@ -53,7 +53,7 @@ def normalise_path(path: str) -> str:
 
 
 def is_at_or_below(path: str, root: str) -> bool:
-    """Tell whether ``path`` is ``root`` or lies below it; ``/srv/ab`` is not below ``/srv/a``."""
+    """Return whether ``path`` is ``root`` or below it; ``/srv/ab`` is not below ``/srv/a``."""
     inner, outer = normalise_path(path), normalise_path(root)
     return outer in ("/", inner) or inner.startswith(outer + "/")
 
@@ -61,25 +61,25 @@ def is_at_or_below(path: str, root: str) -> bool:
 @final
 @dataclass(frozen=True, slots=True, init=False, eq=False, repr=False)
 class PathIndex:
-    """What may be done to a path, from many roots at once. Immutable.
+    """Rights of a path, from many roots. Immutable.
 
-    This is the reference for the matcher of the native core; the two must agree on every input.
+    This is the reference for the matcher of the native core; both must agree on every input.
 
-    ``mask(path)`` is defined by a walk over the normalised path's prefixes by whole components, from ``/`` down to
-    the path itself, with an accumulator that begins empty and a flag *shut* that begins false. For each prefix:
+    ``mask(path)`` is defined by a walk over the normalized path's prefixes by whole components, from ``/`` down to
+    the path itself, with an accumulator that starts empty and a flag *shut* that starts false. For each prefix:
 
     1. if it is a protected path: empty the accumulator and set *shut*;
     2. else if it is the path of an entry flagged as owned: clear *shut*;
     3. if *shut* is false and the prefix has an entry: add the entry's mask to the accumulator.
 
-    At the end, if the path is a proper ancestor of a protected path, ``DELETE`` and ``CREATE`` are taken away.
+    At the end, if the path is a proper ancestor of a protected path, ``DELETE`` and ``CREATE`` are removed.
 
-    So: a path has the union of the masks of the roots at or above it. What a root above a protected path grants does
-    not reach the protected path nor anything below it. An owned entry strictly below the protected path opens its own
-    subtree again, with its own mask and those of deeper entries only, up to the next protected path further down. A
-    path that is both protected and owned is protected. An owned path that has no entry opens nothing. An ancestor of a
-    protected path cannot be removed or moved away, since that would move the protected path with it, nor made where
-    it is still missing, since a link in its place would decide where the host puts the protected file.
+    So a path has the union of the masks of the roots at or above it. A root above a protected path does not apply to
+    the protected path or anything below it. An owned entry strictly below the protected path opens its subtree again,
+    with its mask and those of deeper entries only, down to the next protected path. A path that is both protected and
+    owned is protected. An owned path without an entry opens nothing. An ancestor of a protected path cannot be deleted
+    or moved, because the protected path would move with it. It cannot be created either, because a link in its place
+    would determine where the host stores the protected file.
     """
 
     _masks: dict[str, FileAccess]
@@ -95,7 +95,7 @@ class PathIndex:
         protected: Iterable[str] = (),
         owned: Iterable[str] = (),
     ) -> None:
-        """Build the index; masks given for the same path are united, in whatever order they come."""
+        """Build the index; masks for the same path are combined."""
         masks: dict[str, FileAccess] = {}
         for path, mask in entries:
             root = normalise_path(path)
@@ -112,30 +112,30 @@ class PathIndex:
             object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
-        """Name the roots and masks."""
+        """Return the roots and masks."""
         return f"PathIndex({list(self.entries)!r}, protected={self.protected!r}, owned={self.owned!r})"
 
     @property
     def entries(self) -> tuple[tuple[str, FileAccess], ...]:
-        """The roots with their masks, sorted by path."""
+        """Roots with their masks, sorted by path."""
         return tuple(sorted(self._masks.items()))
 
     @property
     def protected(self) -> tuple[str, ...]:
-        """The protected paths, sorted."""
+        """Protected paths, sorted."""
         return tuple(sorted(self._protected))
 
     @property
     def owned(self) -> tuple[str, ...]:
-        """The paths of the entries flagged as owned, sorted."""
+        """Paths of the entries flagged as owned, sorted."""
         return tuple(sorted(self._owned))
 
     def mask(self, path: str) -> FileAccess:
-        """Return everything that may be done to ``path``."""
+        """Return all rights on ``path``."""
         normal = normalise_path(path)
         found = NO_ACCESS
         shut = False
-        # No key is deeper than _depth: the rest of a long path cannot change the answer.
+        # No key is deeper than _depth, so the rest of a long path cannot change the result.
         for prefix in prefixes_of(normal, self._depth):
             if prefix in self._protected:
                 found, shut = NO_ACCESS, True
@@ -146,12 +146,12 @@ class PathIndex:
         return found & ~_NOT_ABOVE_PROTECTED if normal in self._ancestors else found
 
     def allows(self, path: str, access: FileAccess) -> bool:
-        """Tell whether all of ``access`` may be done to ``path``; asking for nothing is never a yes."""
+        """Return whether ``path`` has all rights in ``access``; an empty ``access`` is never allowed."""
         return bool(access) and access & ~self.mask(path) == NO_ACCESS
 
 
 def prefixes_of(path: str, depth: int | None = None) -> Iterator[str]:
-    """Yield ``/`` and every component prefix of a normalised path, at most ``depth`` components long."""
+    """Yield ``/`` and every component prefix of a normalized path, at most ``depth`` components long."""
     yield "/"
     if path == "/":
         return
@@ -164,9 +164,9 @@ def prefixes_of(path: str, depth: int | None = None) -> Iterator[str]:
 
 
 def folder_of_temporary(path: str) -> str:
-    """Return the folder around the first name of a normalised path that is different in every run.
+    """Return the parent folder of the first name in a normalized path that differs in every run.
 
-    Empty for other names, and for a very broad folder.
+    Empty if the path has no such name, or the folder is very broad.
     """
     for place in prefixes_of(path):
         folder, _, name = place.rpartition("/")

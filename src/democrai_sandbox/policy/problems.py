@@ -1,4 +1,4 @@
-"""What can be wrong with an input, and the root of the error tree."""
+"""Problems of an input, and the root of the error classes."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ _LONGEST_SUGGESTION = 200
 
 
 class SandboxError(Exception):
-    """Root of every error this distribution raises on purpose.
+    """Root of all errors that this distribution raises deliberately.
 
-    ``code`` is stable and meant for machines; the text may change.
+    ``code`` is stable and meant for programs; the text may change.
     """
 
     code: str = "sandbox_error"
 
     def diagnostics(self) -> str:
-        """Return a longer explanation for a person, without a trailing newline."""
+        """Return a longer explanation for users, without a trailing newline."""
         text = str(self)
         return text if not text or text == self.code else f"{self.code}: {text}"
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong with an input, and where."""
+    """One problem of an input, with its location."""
 
     pointer: str
-    """JSON pointer (RFC 6901) of the offending value; empty for the input as a whole."""
+    """JSON pointer (RFC 6901) of the invalid value; empty for the input as a whole."""
     message: str
     suggestion: str | None = None
-    """What was probably meant, ready to be pasted in."""
+    """Probably intended value, ready to paste."""
 
     def __str__(self) -> str:
         """Return the problem on one line."""
@@ -44,27 +44,27 @@ class Problem:
         return f"{place}{self.message}{hint}"
 
     def moved(self, pointer: str) -> Problem:
-        """Return the same problem, its place taken to be relative to ``pointer``."""
+        """Return the same problem with its pointer below ``pointer``."""
         return Problem(pointer + self.pointer, self.message, self.suggestion)
 
 
 class InvalidInputError(SandboxError, ValueError):
-    """An input was refused; carries every problem found in it, not only the first."""
+    """Rejected input, with all problems found in it."""
 
     code: str = "invalid_input"
 
     def __init__(self, problems: Iterable[Problem]) -> None:
-        """Keep ``problems``, of which there must be at least one."""
+        """Store ``problems``, at least one."""
         self.problems: tuple[Problem, ...] = tuple(problems)
         if not self.problems:
             message = "an InvalidInputError needs at least one problem"
             raise TypeError(message)
-        # The only argument, so that pickling rebuilds the same error.
+        # The only argument, so that unpickling rebuilds the same error.
         super().__init__(self.problems)
 
     @classmethod
     def of(cls, message: str, *, pointer: str = "", suggestion: str | None = None) -> InvalidInputError:
-        """Return an error with a single problem; a suggestion too long to be read is left out."""
+        """Return an error with a single problem; a suggestion that is too long is left out."""
         if suggestion is not None and len(suggestion) > _LONGEST_SUGGESTION:
             suggestion = None
         return cls((Problem(pointer, message, suggestion),))
@@ -81,12 +81,12 @@ class InvalidInputError(SandboxError, ValueError):
 
 
 class NetworkTargetMissingError(InvalidInputError):
-    """A network target was empty: there is nothing to match and nothing to approve."""
+    """Empty network target, which can be neither matched nor approved."""
 
     code: str = "network_target_missing"
 
     def __init__(self, problems: Iterable[Problem] = (Problem("", "network_target_missing"),)) -> None:
-        """Accept problems so that the place of the empty target can be told."""
+        """Accept problems, so that the location of the empty target can be given."""
         super().__init__(problems)
 
     def __str__(self) -> str:
@@ -94,16 +94,16 @@ class NetworkTargetMissingError(InvalidInputError):
         return self.code
 
     def diagnostics(self) -> str:
-        """Say where, if that is known, and what to look at."""
+        """Return the location, if it is known, and the next step."""
         if any(problem.message != self.code for problem in self.problems):
             return super().diagnostics()
         places = ", ".join(problem.pointer for problem in self.problems if problem.pointer)
         where = f"{places}: " if places else ""
-        return f"{self.code}: {where}the target is empty; look at the value that it comes from, no approval helps"
+        return f"{self.code}: {where}the target is empty; check where its value comes from, an approval does not help"
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:
-    """Return the candidate that ``name`` is most likely a misspelling of, if any is close."""
+    """Return the candidate that ``name`` is most likely a misspelling of, or None."""
     if len(name) > _LONGEST_NAME_COMPARED:
         return None
     matches = get_close_matches(name.lower(), tuple(candidates), n=1, cutoff=0.6)

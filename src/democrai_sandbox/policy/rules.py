@@ -1,4 +1,4 @@
-"""Access rules: what a manifest, a guard or an approval lets a subject do."""
+"""Access rules: the accesses that a manifest, guard or approval allows a subject."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 KEYS = ("resource_type", "operation", "target")
-"""The members of one entry of an ``access`` list; all are required, others are refused."""
+"""Keys of one entry of an ``access`` list; all are required, others are rejected."""
 
-# What people write who know other systems. Only ever a hint in an error, never accepted.
+# Names that other systems use. They are only hints in errors, never accepted.
 _OTHER_NAMES: Mapping[str, str] = MappingProxyType(
     {
         **dict.fromkeys(("type", "resource", "kind"), "resource_type"),
@@ -40,16 +40,16 @@ _OTHER_NAMES: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class AccessRule:
-    """One thing a subject may do. Two rules are equal when they allow the same, however the target was written."""
+    """One allowed access. Two rules are equal if they allow the same, however the target is spelled."""
 
     resource_type: ResourceType
     operation: Operation
     target: str = field(compare=False)
-    """The target as it was written."""
+    """Target as declared."""
     normalized_target: str
 
     def to_dict(self) -> dict[str, str]:
-        """Return the manifest form, with the normalised target: it needs no base folder to be read back."""
+        """Return the manifest form with the normalized target, which needs no base folder."""
         return {
             "resource_type": self.resource_type.value,
             "operation": self.operation.value,
@@ -58,10 +58,10 @@ class AccessRule:
 
 
 def parse_access(entries: object, *, base: str | None, pointer: str = "/access") -> tuple[AccessRule, ...]:
-    """Return the rules of an ``access`` list, or refuse it with every problem that it has.
+    """Parse an ``access`` list, or raise with all its problems.
 
-    ``entries`` is a list of ``AccessRule`` objects and manifest entries. A relative filesystem target is taken from
-    ``base``, the folder of the manifest. No entries means no rules; a missing list is for the caller to decide about.
+    ``entries`` is a list of ``AccessRule`` objects and manifest entries. A relative filesystem target is resolved
+    against ``base``, the folder of the manifest. An empty list gives no rules; the caller handles a missing list.
     """
     if not isinstance(entries, list | tuple):
         raise InvalidInputError.of(f"expected a list of access entries, got {shown(entries)}", pointer=pointer)
@@ -79,7 +79,7 @@ def parse_access(entries: object, *, base: str | None, pointer: str = "/access")
 
 
 def written_target(resource_type: ResourceType | str, normalized_target: str) -> str:
-    """Return a normalised target as an entry has to write it; different for files whose name looks like a pattern."""
+    """Return a normalized target in declared form, which differs for files whose name looks like a pattern."""
     names_file = resource_type == ResourceType.FILESYSTEM or (
         resource_type == ResourceType.NETWORK and normalized_target.startswith(UNIX_SCHEME)
     )
@@ -87,7 +87,7 @@ def written_target(resource_type: ResourceType | str, normalized_target: str) ->
 
 
 def normalise_target(resource_type: ResourceType, target: str, *, base: str | None = None) -> str:
-    """Return the canonical text of a target; the one normaliser for manifests, approvals and requests."""
+    """Return the canonical text of a target; the only normalizer for manifests, approvals and requests."""
     if resource_type is ResourceType.NETWORK:
         return parse_declaration(target).normalized
     text = exact_str(target)
@@ -98,8 +98,8 @@ def normalise_target(resource_type: ResourceType, target: str, *, base: str | No
     if resource_type is ResourceType.FILESYSTEM:
         return _normalise_file_target(text, base)
     if (invisible := invisible_character(text)) or text != text.strip():
-        what = f"the character {invisible}" if invisible else "white space at its begin or end"
-        raise InvalidInputError.of(f"the name of a system dependency holds {what}: {shown(text)}")
+        what = f"the character {invisible}" if invisible else "white space at its start or end"
+        raise InvalidInputError.of(f"the name of a system dependency contains {what}: {shown(text)}")
     return text
 
 
@@ -114,7 +114,7 @@ class _Found(NamedTuple):
 def _parse_entry(entry: object, folder: str | None, pointer: str) -> _Found:
     if not issubclass(type(entry), dict):
         return _Found([], [Problem(pointer, f"expected an object with {', '.join(KEYS)}, got {shown(entry)}")])
-    items = dict.items(cast("dict[object, Any]", entry))  # the type's own method: a subclass may have another
+    items = dict.items(cast("dict[object, Any]", entry))  # the method of dict, because a subclass may override it
     members: _Members = {key: value for name, value in items if (key := exact_str(name)) in KEYS}
     missing = [key for key in KEYS if key not in members]
     problems = [_unknown_key(name, missing, pointer) for name, _ in items if exact_str(name) not in KEYS]
@@ -175,7 +175,7 @@ def _parse_operation(
         problems.append(Problem(place, f"expected an operation or a list of operations, got {shown(value)}"))
     elif text not in choices:
         known = text in tuple(Operation)
-        what = f"{text!r} is no operation for {resource_type}" if known else f"unknown operation {shown(text)}"
+        what = f"{text!r} is not an operation for {resource_type}" if known else f"unknown operation {shown(text)}"
         problems.append(Problem(place, f"{what}; one of: {', '.join(choices)}", _suggest(text, choices)))
     else:
         return [Operation(text)]
@@ -210,7 +210,7 @@ def _pattern_problem(resource_type: ResourceType, text: str, place: str) -> Prob
 
 
 def _check_rule(rule: AccessRule, pointer: str) -> _Found:
-    """Take a rule that was made elsewhere only if it says what parsing would have said."""
+    """Accept a finished rule only if parsing would have produced it."""
     sound = (
         type(rule.resource_type) is ResourceType
         and type(rule.operation) is Operation
@@ -218,26 +218,26 @@ def _check_rule(rule: AccessRule, pointer: str) -> _Found:
         and type(rule.normalized_target) is str
     )
     if not sound:
-        return _Found([], [Problem(pointer, "the rule holds values that no rule can have")])
+        return _Found([], [Problem(pointer, "the rule contains invalid values")])
     try:
         normal = normalise_target(rule.resource_type, rule.normalized_target)
     except InvalidInputError as error:
         return _Found([], [problem.moved(pointer_to(pointer, "normalized_target")) for problem in error.problems])
     if normal != rule.normalized_target:
         place = pointer_to(pointer, "normalized_target")
-        return _Found([], [Problem(place, f"{shown(rule.normalized_target)} is not normalised", normal)])
+        return _Found([], [Problem(place, f"{shown(rule.normalized_target)} is not normalized", normal)])
     return _Found([rule], [])
 
 
 def _normalise_file_target(text: str, base: str | None) -> str:
     if control := control_character(text):
-        raise InvalidInputError.of(f"the path holds the control character {control}: {shown(text)}")
+        raise InvalidInputError.of(f"the path contains the control character {control}: {shown(text)}")
     try:
         text.encode("utf-8", "surrogateescape")  # as file names are
     except UnicodeEncodeError:
-        raise InvalidInputError.of(f"the path holds half a character, as no file name does: {shown(text)}") from None
+        raise InvalidInputError.of(f"the path contains a lone surrogate: {shown(text)}") from None
     if text.startswith("~"):
-        raise InvalidInputError.of(f"'~' is not expanded: write the absolute path instead of {shown(text)}")
+        raise InvalidInputError.of(f"'~' is not expanded; write the absolute path instead of {shown(text)}")
     if text.startswith("/"):
         return normalise_path(text)
     if base is None:

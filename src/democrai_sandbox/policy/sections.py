@@ -1,4 +1,4 @@
-"""Objects of a configuration: read key by key, with everything that is wrong noted at its place."""
+"""Reader of configuration objects that collects all problems with their locations."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _QUERY = re.compile(r"(?<=[?#]).+", re.DOTALL)
 
 
 class Section:
-    """One object, of which each key is taken once. No object at all is one without keys."""
+    """Configuration object. Each key is taken once. A missing object counts as empty."""
 
     def __init__(self, value: object, pointer: str, problems: list[Problem]) -> None:
-        """Note what is wrong in ``problems``, at places below ``pointer``."""
+        """Read an object; problems are appended to ``problems`` with pointers below ``pointer``."""
         self.pointer = pointer
         self.problems = problems
         self._known: list[str] = []
@@ -34,11 +34,11 @@ class Section:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The keys that it holds, for objects whose keys are names that users choose."""
+        """Keys of the object, for objects whose keys are user-defined names."""
         return tuple(self._values)
 
     def take(self, name: str, read: Callable[[object], _Value], *, default: _Default) -> _Value | _Default:
-        """Return what ``read`` makes of a key, or the default where it is missing or was refused."""
+        """Return the value of a key as parsed by ``read``, or the default if it is missing or invalid."""
         self._known.append(name)
         if name not in self._values:
             return default
@@ -52,22 +52,22 @@ class Section:
         return default
 
     def inner(self, name: str) -> Section:
-        """Return the object that a key holds."""
+        """Return the object under a key."""
         return Section(self.raw(name), pointer_to(self.pointer, name), self.problems)
 
     def raw(self, name: str) -> Any:
-        """Return what a key holds, for somebody else to read; None where it is missing."""
+        """Return the raw value of a key, for another reader; None if it is missing."""
         self._known.append(name)
         return self._values.get(name)
 
     def rest(self) -> dict[str, Any]:
-        """Return all keys that nobody took, for somebody else to read."""
+        """Return all keys that have not been taken, for another reader."""
         found = {name: value for name, value in self._values.items() if name not in self._known}
         self._known += found
         return found
 
     def refuse_others(self) -> None:
-        """Note the keys that nobody took."""
+        """Add a problem for each key that has not been taken."""
         for name in self._values:
             if name not in self._known:
                 place = pointer_to(self.pointer, str(name))
@@ -75,9 +75,9 @@ class Section:
 
 
 def described(value: object) -> str:
-    """Return a refused value as the one who wrote it would recognise it, without running any of its own code.
+    """Return a rejected value in recognizable form, without running its code.
 
-    What may be secret in a URL is left out: it may stand in the wrong place.
+    Parts of a URL that may be secret are hidden.
     """
     text = exact_str(value)
     if text is not None:
@@ -92,7 +92,7 @@ def described(value: object) -> str:
 
 
 def _without_secrets(text: str) -> str:
-    """Return a text without what may be a user with a password, or the query of a URL with a token."""
+    """Return a text without credentials or the query of a URL, which may contain a token."""
     scheme, separator, rest = text.partition("://") if "://" in text else ("", "", text)
     user, at, place = rest.rpartition("@")
     hidden = f"***@{place}" if user and at else rest
@@ -100,14 +100,14 @@ def _without_secrets(text: str) -> str:
 
 
 def switch(value: object) -> bool:
-    """Read true or false."""
+    """Parse a boolean."""
     if type(value) is not bool:
         raise ValueError(f"expected true or false, got {described(value)}")
     return value
 
 
 def whole(lowest: int, highest: int, what: str = "a whole number") -> Callable[[object], int]:
-    """Return what reads a whole number within limits."""
+    """Return a parser of integers within limits."""
 
     def read(value: object) -> int:
         if type(value) is not int or not lowest <= value <= highest:
@@ -118,7 +118,7 @@ def whole(lowest: int, highest: int, what: str = "a whole number") -> Callable[[
 
 
 def number(lowest: float, highest: float, what: str = "a number") -> Callable[[object], float]:
-    """Return what reads a number within limits."""
+    """Return a parser of numbers within limits."""
 
     def read(value: object) -> float:
         is_number = type(value) in (int, float)
@@ -130,17 +130,17 @@ def number(lowest: float, highest: float, what: str = "a number") -> Callable[[o
 
 
 def absolute_path(value: object) -> str:
-    """Read an absolute path, which is kept as it is written."""
+    """Parse an absolute path, which is returned unchanged."""
     text = exact_str(value)
     if text is not None and text[:1] in ("~", "$"):
-        raise ValueError(f"nothing is put in the place of {text[0]!r}: write the whole path, got {shown(text)}")
+        raise ValueError(f"{text[0]!r} is not expanded; write the absolute path instead of {shown(text)}")
     if text is None or "\0" in text or text[:1] != "/":
         raise ValueError(f"expected an absolute path, got {described(value)}")
     return text
 
 
 def each(read: Callable[[object], _Value], what: str) -> Callable[[object], tuple[_Value, ...]]:
-    """Return what reads a list of values, each by ``read``."""
+    """Return a parser of lists whose values are parsed by ``read``."""
 
     def read_all(value: object) -> tuple[_Value, ...]:
         if not isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Paths of URLs, compared segment by segment."""
+"""Path segments of URLs."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from urllib.parse import quote
 
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
 _BROKEN_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
-# An encoded dot, slash or backslash, however many times the percent sign itself was encoded, or a control character.
+# An encoded dot, slash or backslash, with the percent sign encoded any number of times, or a control character.
 _ENCODED_SYNTAX = re.compile(r"%(?:25)*(?:2[eEfF]|5[cC])|%[01][0-9a-fA-F]|%7[fF]")
-# Servers that know path parameters drop ";..." before they look for dots, and some clients decode an escaped ";".
+# Servers that support path parameters drop ";..." before they look for dots, and some clients decode an escaped ";".
 _DOT_SEGMENT = re.compile(r"(?:^|/)\.\.?(?:(?:;|%(?:25)*3[bB])[^/]*)?(?=/|$)")
 _SYNTAX = re.compile(r"%(?:2[eEfF]|5[cC])")
-# A path in which this many decodings still find something to decode is refused.
+# A path that is still encoded after this many decodings is rejected.
 _MOST_DECODINGS = 8
 _UNRESERVED = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_~"
-# Reserved characters that may stand in a segment as they are. Clients that rewrite paths send their escapes plain, all
-# but that of "+", which means a space to some.
+# Reserved characters that are valid in a segment. Clients that rewrite paths send them unescaped, except "+", which
+# some read as a space.
 _RESERVED = "!$&'()*,:;=@"
 _DECODED = frozenset(_UNRESERVED + _RESERVED)
-# Beside those: the plus sign, the dot, and the escapes that are already there.
+# Additionally the plus sign, the dot, and existing escapes.
 _KEPT = _RESERVED + "+.%"
 
 
 def is_ambiguous(path: str) -> bool:
-    """Tell whether servers and clients may take this path for another one.
+    """Return whether servers and clients may interpret this path differently.
 
-    That is the case with dot segments and with encoded dots, slashes, backslashes and control characters: some
-    decode and collapse them, others do not. Likewise with a percent sign that begins no escape, and with slashes at
-    the front, of which some clients send only one.
+    This applies to dot segments and to encoded dots, slashes, backslashes and control characters, which some decode and
+    collapse and others do not. It also applies to a percent sign without an escape, and to several leading slashes, of
+    which some clients send only one.
     """
     if path.startswith("//") and path.strip("/"):
         return True
@@ -37,9 +37,9 @@ def is_ambiguous(path: str) -> bool:
 
 
 def _hides_syntax(path: str) -> bool:
-    """Tell whether decoding the path again and again finds an encoded dot, slash or backslash, or a dot segment.
+    """Return whether repeated decoding reveals an encoded dot, slash or backslash, or a dot segment.
 
-    Each sign of an escape may be encoded itself: "%25%32%65" is "%2e" after one decoding.
+    Each character of an escape may be encoded: "%25%32%65" is "%2e" after one decoding.
     """
     for _ in range(_MOST_DECODINGS):
         if _DOT_SEGMENT.search(path) or _SYNTAX.search(path):
@@ -51,10 +51,10 @@ def _hides_syntax(path: str) -> bool:
 
 
 def normalise_segments(path: str) -> tuple[str, ...]:
-    """Return the segments of a URL's path with one spelling for each; empty ones at the end go away.
+    """Return the canonical segments of a URL's path, without empty ones at the end.
 
-    Escapes of letters, digits and what else may stand in a segment are decoded, other escapes get upper-case digits,
-    and what has to be escaped is. An ambiguous path keeps its escapes as they are.
+    Escapes of characters that are valid in a segment are decoded, other escapes get upper-case digits, and invalid
+    characters are escaped. An ambiguous path keeps its escapes.
     """
     plain = path if is_ambiguous(path) else _ESCAPE.sub(_canonical_escape, path)
     segments = quote(plain, safe="/" + _KEPT).rstrip("/").split("/")

@@ -1,4 +1,4 @@
-"""The shorthands of a guard: a path or a target that stands for several rules."""
+"""Shorthands of a guard: a path or target that stands for several rules."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from .text import exact_str, shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-# Iterable, but given by mistake: each would be read as a list of single characters, numbers or keys.
+# Iterable, but passed by mistake: each would be read as a list of characters, numbers or keys.
 _NOT_A_LIST = (str, bytes, bytearray, memoryview, dict, os.PathLike)
 
 
 def rules_for_paths(
     paths: Iterable[str | os.PathLike[str]], *, pointer: str = "/allowed_paths"
 ) -> tuple[AccessRule, ...]:
-    """Return rules that let each absolute path be read, created, modified and deleted. ``~`` is not expanded."""
+    """Return rules to read, create, modify and delete each absolute path. ``~`` is not expanded."""
     return _rules(paths, ResourceType.FILESYSTEM, WRITING_OPERATIONS, _path_text, pointer)
 
 
 def rules_for_targets(targets: Iterable[str], *, pointer: str = "/allowed_targets") -> tuple[AccessRule, ...]:
-    """Return rules that let each target be connected to, received from and sent to."""
+    """Return rules to connect to, receive from and send to each target."""
     return _rules(targets, ResourceType.NETWORK, NETWORK_OPERATIONS, exact_str, pointer)
 
 
@@ -62,7 +62,7 @@ def _items(values: object, pointer: str) -> Iterable[object]:
 
 
 def _path_text(value: object) -> str | None:
-    """Return a path as exact text; ``__fspath__`` is asked once, as its answer may change."""
+    """Return a path as exact text; ``__fspath__`` is called once, because its result may change."""
     text = exact_str(value)
     if text is None and isinstance(value, os.PathLike):
         text = exact_str(os.fspath(value))

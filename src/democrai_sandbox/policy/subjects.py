@@ -1,4 +1,4 @@
-"""Who acts: subjects and the chain of subjects that led to an action."""
+"""Subjects and call chains."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LONGEST_SUBJECT_NAME = 255
 
 
 class SubjectKind(StrEnum):
-    """The category of a runtime actor."""
+    """Kind of a subject."""
 
     MODULE = "module"
     TASK = "task"
@@ -24,23 +24,23 @@ class SubjectKind(StrEnum):
     AGENT = "agent"
     PIPELINE = "pipeline"
     SKILL = "skill"
-    """For hosts that run skills of their own with ``process_guard_context``; the runtime here runs none."""
+    """For hosts that run their own skills with ``process_guard_context``; the runtime runs none."""
     CORE = "core"
-    """The host itself, where it asks for access or its own code runs under a guard."""
+    """The host, when it requests access or runs its code under a guard."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One runtime actor.
+    """Identity of an extension while it runs.
 
-    The text form is ``kind:name``. A name may hold colons itself: no kind does, so the first colon always separates.
+    The text form is ``kind:name``. A name may contain colons; the first colon separates, because no kind contains one.
     """
 
     kind: SubjectKind
     name: str
 
     def __post_init__(self) -> None:
-        """Turn the fields into exact values or refuse them, all problems at once."""
+        """Convert the fields to exact values, or raise with all problems."""
         kind, kind_problem = _parse_kind(self.kind)
         name = exact_str(self.name)
         problems = [kind_problem, _name_problem(name, self.name)]
@@ -52,7 +52,7 @@ class Subject:
 
     @classmethod
     def parse(cls, text: str) -> Subject:
-        """Return the subject that ``kind:name`` denotes."""
+        """Parse ``kind:name``."""
         exact = exact_str(text)
         if exact is None:
             raise InvalidInputError.of(f"expected a subject as 'kind:name', got {shown(text)}")
@@ -62,16 +62,16 @@ class Subject:
         return cls(kind, name)  # type: ignore[arg-type]  # the constructor turns the text into a SubjectKind
 
     def __str__(self) -> str:
-        """Return the text form, which ``parse`` reads back."""
+        """Return the text form, which ``parse`` reads."""
         return f"{self.kind.value}:{self.name}"
 
 
 SubjectChain: TypeAlias = tuple[Subject, ...]
-"""The nested execution path, outermost subject first."""
+"""Call chain, outermost subject first."""
 
 
 def append_subject(chain: SubjectChain, subject: Subject) -> SubjectChain:
-    """Return the chain with ``subject`` at its end; a subject that enters itself again is not repeated."""
+    """Return the chain with ``subject`` at its end; a subject that calls itself is not repeated."""
     return chain if chain and chain[-1] == subject else (*chain, subject)
 
 
@@ -81,7 +81,7 @@ def chain_to_list(chain: SubjectChain) -> list[str]:
 
 
 def chain_from_list(value: object, *, pointer: str = "/subject_chain") -> SubjectChain:
-    """Return the chain that ``chain_to_list`` wrote, or refuse with every problem in it."""
+    """Parse the output of ``chain_to_list``, or raise with all problems."""
     if not isinstance(value, list | tuple):
         raise InvalidInputError.of(f"expected a list of 'kind:name', got {shown(value)}", pointer=pointer)
     chain: list[Subject] = []
@@ -117,7 +117,7 @@ def _name_problem(name: str | None, given: object) -> Problem | None:
     elif len(name) > LONGEST_SUBJECT_NAME:
         message = f"the name of a subject is longer than {LONGEST_SUBJECT_NAME} characters"
     elif invisible := invisible_character(name):
-        message = f"the name of a subject holds the character {invisible}, which cannot be seen"
+        message = f"the name of a subject contains the invisible character {invisible}"
     elif name != name.strip():
-        message = f"the name of a subject begins or ends with white space: {shown(name)}"
+        message = f"the name of a subject starts or ends with white space: {shown(name)}"
     return None if message is None else Problem("/name", message)

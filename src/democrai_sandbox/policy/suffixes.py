@@ -1,11 +1,11 @@
-"""Names under which strangers can register names: a wildcard over one of them would allow everybody.
+"""Public suffixes: names below which unrelated parties can register names. A wildcard over one would allow them all.
 
-This is a guard against an accident in a manifest, not the Public Suffix List: that list changes weekly, and a policy
-must not mean something else after an update. Three tests, none of which needs data from elsewhere:
+This prevents an accident in a manifest and is not the Public Suffix List: that list changes weekly, and a policy must
+not change its meaning with an update. Three tests need no external data:
 
 * a single label (``com``, ``uk``, ``localhost``, ``internal``);
 * a registry label below a two-letter country domain (``co.uk``, ``com.au``, ``or.jp``);
-* a short table of second-level registries that the pattern misses, and of hosting services where anybody gets a name.
+* a short table of second-level registries that the pattern misses, and of hosting services with public names.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _HOSTING = frozenset(
 
 
 def is_public_suffix(name: str) -> bool:
-    """Tell whether unrelated parties get names directly below this normalised name."""
+    """Return whether unrelated parties get names directly below this normalized name."""
     if "." not in name or name in _REGISTRIES or name in _HOSTING:
         return True
     below_country = _COUNTRY.fullmatch(name)

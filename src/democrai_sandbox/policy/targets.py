@@ -1,7 +1,7 @@
-"""Network targets: what a rule declares and what a request asks for, in one canonical form.
+"""Network targets: declared and requested targets in one canonical form.
 
-Two parsers of URLs that disagree about the host are a hole in a policy, so this one refuses what others read
-differently instead of picking a reading.
+Two URL parsers that disagree about the host are a hole in a policy, so this one rejects URLs that others read
+differently.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ DEFAULT_PORTS: Mapping[str, int] = MappingProxyType(
         "imaps": 993,
     }
 )
-"""The port of a URL that names none; a URL of any other scheme has to name one."""
+"""Default port of each scheme; URLs of other schemes must name a port."""
 
 _URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://([^/?#]*)([^?#]*)(\?[^#]*)?(#.*)?")
 _PORT = re.compile(r"[1-9][0-9]{0,4}")
@@ -65,7 +65,7 @@ _LONGEST_ESCAPE = 12
 
 
 class TargetKind(StrEnum):
-    """The form in which a target is written. All but ``URL`` are host forms, which cover sockets too."""
+    """Form of a target. All except ``URL`` are host forms, which also cover sockets."""
 
     URL = "url"
     HOST = "host"
@@ -76,25 +76,25 @@ class TargetKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NetworkTarget:
-    """One normalised target. Make it with a ``parse_...`` function of this module."""
+    """Normalized target. Create it with a ``parse_...`` function of this module."""
 
     kind: TargetKind
     scheme: str | None = None
     """Lower-case scheme of a URL."""
     host: str = ""
-    """Canonical host; the name after ``*.`` of a wildcard; the CIDR form of a network; empty for a unix socket."""
+    """Canonical host; the name after ``*.`` of a wildcard; the CIDR form of a network; empty for a Unix socket."""
     port: int | None = None
     """Always set for a URL; None in a host form means any port."""
     path: tuple[str, ...] = ()
-    """Path segments of a URL, without the empty ones at its end."""
+    """Path segments of a URL, without empty ones at the end."""
     ambiguous: bool = False
-    """Set on a request whose path servers read in different ways (``..``, ``%2f``): only path-less rules cover it."""
+    """Whether servers read the requested path differently (``..``, ``%2f``); only rules without a path cover it."""
     socket: str | None = None
-    """Address of a unix socket: an absolute path, or ``@name`` in the abstract namespace."""
+    """Address of a Unix socket: an absolute path, or ``@name`` in the abstract namespace."""
 
     @property
     def normalized(self) -> str:
-        """The canonical text, which is part of the identity of a decision."""
+        """Canonical text, which is part of the identity of a decision."""
         if self.kind is TargetKind.URL:
             port = "" if self.port == DEFAULT_PORTS.get(self.scheme or "") else f":{self.port}"
             path = "".join(f"/{segment}" for segment in self.path)
@@ -110,7 +110,7 @@ class NetworkTarget:
 
 
 def parse_declaration(text: str) -> NetworkTarget:
-    """Return the target that a rule declares, in any of the forms a rule may use."""
+    """Parse the target of a rule, in any form that rules allow."""
     target = _plain_text(text)
     if target[:5].lower() == "unix:":
         return _parse_unix(target[5:])
@@ -123,12 +123,12 @@ def parse_declaration(text: str) -> NetworkTarget:
 
 
 def parse_request_url(text: str) -> NetworkTarget:
-    """Return the target of a request; query and fragment play no part in matching and are left out."""
+    """Parse the URL of an HTTP request; query and fragment are dropped, because they are not matched."""
     return _parse_url(_plain_text(text), declared=False)
 
 
 def parse_request(text: str) -> NetworkTarget:
-    """Return what a request names, a URL or one single host or socket; patterns and ranges are no request."""
+    """Parse a requested target: a URL, or a single host or socket; patterns and ranges are rejected."""
     target = _plain_text(text)
     parsed = _parse_url(target, declared=False) if "://" in target else parse_declaration(target)
     if parsed.kind in (TargetKind.WILDCARD, TargetKind.NETWORK):
@@ -137,7 +137,7 @@ def parse_request(text: str) -> NetworkTarget:
 
 
 def parse_socket(host: str, port: int | None) -> NetworkTarget:
-    """Return the target of a socket call or, without a port, of a name lookup. IPv6 comes without brackets."""
+    """Return the target of a socket call or, without a port, of a name lookup. IPv6 addresses have no brackets."""
     name = _plain_text(host)
     if port is not None and (type(port) is not int or not 1 <= port <= _HIGHEST_PORT):
         raise InvalidInputError.of(f"the port must be a number from 1 to {_HIGHEST_PORT}")
@@ -159,9 +159,9 @@ def _plain_text(value: object) -> str:
     if len(text) > LONGEST_TARGET:
         raise InvalidInputError.of(f"the target is longer than {LONGEST_TARGET} characters")
     if character := invisible_or_space(text):
-        raise InvalidInputError.of(f"the target holds white space or a control character ({character}): {shown(text)}")
+        raise InvalidInputError.of(f"the target contains white space or a control ({character}): {shown(text)}")
     if "\\" in text:
-        raise InvalidInputError.of(f"the target holds a backslash: {shown(text)}")
+        raise InvalidInputError.of(f"the target contains a backslash: {shown(text)}")
     return text
 
 
@@ -172,49 +172,49 @@ def _parse_url(text: str, *, declared: bool) -> NetworkTarget:
     scheme, authority, path, query, fragment = match.groups()
     scheme = scheme.lower()
     if declared and (query is not None or fragment is not None):
-        raise InvalidInputError.of("a rule binds scheme, host, port and path: leave out the query and the fragment")
+        raise InvalidInputError.of("a rule has scheme, host, port and path; remove the query and the fragment")
     if fragment is not None and "#" in fragment[1:]:
-        # Clients differ in which one ends the path (urllib.request takes the last).
+        # Clients differ in which "#" ends the path (urllib.request takes the last).
         raise InvalidInputError.of(f"the URL has more than one '#': {shown(text)}")
     if not authority:
         raise InvalidInputError.of(f"the URL has no host: {shown(text)}")
     host, port = _split_port(authority)
     port = port or DEFAULT_PORTS.get(scheme)
     if port is None:
-        raise InvalidInputError.of(f"the scheme {shown(scheme)} has no known port: write scheme://host:port")
+        raise InvalidInputError.of(f"the scheme {shown(scheme)} has no known port; write scheme://host:port")
     ambiguous = is_ambiguous(path)
     if declared and ambiguous:
-        raise InvalidInputError.of(f"the path holds '.', '..' or an encoded '/', '.', '\\' or control: {shown(path)}")
+        raise InvalidInputError.of(f"the path has '.', '..' or an encoded '/', '.', '\\' or control: {shown(path)}")
     if declared and "//" in path:
         raise InvalidInputError.of(f"the path has an empty segment: {shown(path)}")
     target = NetworkTarget(TargetKind.URL, scheme, host, port, normalise_segments(path), ambiguous)
-    # The canonical text is what decisions are kept under, and has to be readable again.
+    # The canonical text identifies decisions and must be parseable again.
     if len(text) > LONGEST_TARGET // _LONGEST_ESCAPE and len(target.normalized) > LONGEST_TARGET:
         raise InvalidInputError.of(f"the target is longer than {LONGEST_TARGET} characters in its canonical form")
     return target
 
 
 def _refuse_broken_url(text: str) -> None:
-    """Refuse what some parsers complete to a URL: ``//host`` and ``http:host``."""
+    """Reject texts that some parsers complete to a URL: ``//host`` and ``http:host``."""
     if text.startswith("//"):
         raise InvalidInputError.of(f"the URL has no scheme: {shown(text)}", suggestion=f"https:{text}")
     scheme, colon, rest = text.partition(":")
     if colon and scheme.lower() in DEFAULT_PORTS and not rest[:1].isdecimal():
         suggestion = f"{scheme.lower()}://{rest.lstrip('/')}"
-        raise InvalidInputError.of(f"a URL is written scheme://host, got {shown(text)}", suggestion=suggestion)
+        raise InvalidInputError.of(f"expected a URL as scheme://host, got {shown(text)}", suggestion=suggestion)
 
 
 def _parse_unix(address: str) -> NetworkTarget:
     if address.startswith("//"):
         suggestion = f"unix:/{address.lstrip('/')}"
-        raise InvalidInputError.of("a unix socket is written unix:/path, without '//'", suggestion=suggestion)
+        raise InvalidInputError.of("expected a Unix socket as unix:/path, without '//'", suggestion=suggestion)
     if address.startswith("@") and len(address) > 1:
         return NetworkTarget(TargetKind.UNIX, socket=address)
     if not address.startswith("/"):
-        raise InvalidInputError.of(f"a unix socket needs an absolute path or @name, got {shown(address)}")
+        raise InvalidInputError.of(f"a Unix socket needs an absolute path or @name, got {shown(address)}")
     path = normalise_path(address)
     if path == "/":
-        raise InvalidInputError.of("a unix socket needs a path below '/'")
+        raise InvalidInputError.of("a Unix socket needs a path below '/'")
     return NetworkTarget(TargetKind.UNIX, socket=path)
 
 
@@ -236,19 +236,19 @@ def _parse_host_form(text: str) -> NetworkTarget:
 
 def _parse_wildcard(text: str) -> NetworkTarget:
     if not text.startswith("*.") or "*" in text[1:]:
-        raise InvalidInputError.of(f"'*' stands only for the labels at the front, as in '*.example.com': {shown(text)}")
+        raise InvalidInputError.of(f"'*' can only replace the first labels, as in '*.example.com': {shown(text)}")
     host, port = _split_port(text[2:])
     if ":" in host or host.rpartition(".")[2].isdecimal():
-        raise InvalidInputError.of(f"an address has no labels for '*' to stand for: {shown(text)}")
+        raise InvalidInputError.of(f"an address has no labels that '*' could replace: {shown(text)}")
     if is_public_suffix(host):
-        raise InvalidInputError.of(f"anybody can get a name below {shown(host)}: name the host, or a narrower pattern")
+        raise InvalidInputError.of(f"anyone can get a name below {shown(host)}; name the host or a narrower pattern")
     return NetworkTarget(TargetKind.WILDCARD, host=host, port=port)
 
 
 def _split_port(text: str) -> tuple[str, int | None]:
     """Return canonical host and port of ``host``, ``host:port``, ``[v6]`` or ``[v6]:port``."""
     if "@" in text:
-        raise InvalidInputError.of("the target holds user information ('@' before the host)")
+        raise InvalidInputError.of("the target contains user information ('@' before the host)")
     if text.startswith("["):
         inside, bracket, rest = text[1:].partition("]")
         if not bracket or (rest and not rest.startswith(":")):

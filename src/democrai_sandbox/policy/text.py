@@ -1,4 +1,4 @@
-"""Text that comes from outside: exact strings, forbidden characters, safe display."""
+"""Text from outside: exact strings, forbidden characters, safe display."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _LONGEST_SHOWN = 80
 
 
 def exact_str(value: object) -> str | None:
-    """Return ``value`` as an object of type ``str`` itself, or None if it is not text.
+    """Return ``value`` as an exact ``str``, or None if it is not text.
 
-    A subclass may override any method that a check relies on, so its text is copied with ``str``'s own method.
-    The type is asked, not ``isinstance``, because an object can lie about its ``__class__``.
+    A subclass may override any method that a check relies on, so its text is copied with ``str``'s method. The type is
+    compared instead of using ``isinstance``, because an object can lie about its ``__class__``.
     """
     if type(value) is str:
         return value
@@ -28,22 +28,22 @@ def exact_str(value: object) -> str | None:
 
 
 def control_character(text: str) -> str | None:
-    """Return the first control character as ``U+XXXX``; the rule for file names, which may hold anything else."""
+    """Return the first control character as ``U+XXXX``; file names may contain any other character."""
     return _first(text, _ASCII_CONTROL, _CONTROL)
 
 
 def invisible_character(text: str) -> str | None:
-    """Return the first character that a reader cannot see: control, format (bidi), surrogate, line separator."""
+    """Return the first invisible character: control, format (bidi), surrogate or line separator."""
     return _first(text, _ASCII_CONTROL, _INVISIBLE)
 
 
 def invisible_or_space(text: str) -> str | None:
-    """Return the first invisible character or white space of any kind."""
+    """Return the first invisible character or white space."""
     return _first(text, _ASCII_CONTROL_OR_SPACE, _INVISIBLE_OR_SPACE)
 
 
 def shown(value: object) -> str:
-    """Return a short, printable form of a refused value that runs none of the value's own code."""
+    """Return a short, printable form of a rejected value, without running its code."""
     text = exact_str(value)
     if text is None:
         return f"a value of type {type(value).__name__}"

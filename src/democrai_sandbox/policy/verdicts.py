@@ -1,4 +1,4 @@
-"""The outcome of an external-access check."""
+"""Result of an external-access check."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from enum import StrEnum
 from typing import NamedTuple, Self
 
 EXTERNAL_URL_LOCKED = "External URL is locked."
-"""The message for a network target that nothing enables."""
+"""Message for a network target that is not enabled."""
 
 
 class DecisionCode(StrEnum):
-    """Why a check ended as it did."""
+    """Reason for the result of a check."""
 
     SANDBOX_ALLOWLIST = "sandbox_allowlist"
     SESSION_APPROVAL = "session_approval"
@@ -21,7 +21,7 @@ class DecisionCode(StrEnum):
 
     @property
     def allows(self) -> bool:
-        """Whether a decision with this code lets the operation happen."""
+        """Whether a decision with this code allows the operation."""
         return self in _ALLOWING
 
 
@@ -37,10 +37,10 @@ class _Fields(NamedTuple):
 
 
 class AccessDecision(_Fields):
-    """The answer of ``check_external_access``. One that contradicts itself cannot be made, and none can be changed.
+    """Result of ``check_external_access``, consistent and immutable.
 
-    ``request_id`` is the pending request, when there is one. It is a tuple because a frozen dataclass can be written to
-    with ``object.__setattr__``: an answer that is kept for the next question would be rewritten by who got it first.
+    ``request_id`` is the pending request, if one exists. The class is a tuple because ``object.__setattr__`` can change
+    a frozen dataclass, and a cached result could then be changed by its first receiver.
     """
 
     __slots__ = ()
@@ -53,11 +53,11 @@ class AccessDecision(_Fields):
         message: str,
         request_id: str | None = None,
     ) -> Self:
-        """Refuse a decision whose fields disagree: it would be read either way."""
+        """Reject a decision whose fields contradict each other."""
         if (type(allowed), type(code), type(requires_approval)) != (bool, DecisionCode, bool):
             raise TypeError("a decision needs two bools and a DecisionCode")
         if allowed is not code.allows:
             raise ValueError(f"a decision with the code {code} cannot have allowed={allowed}")
         if allowed and (requires_approval or request_id is not None):
-            raise ValueError("an allowed operation neither needs approval nor has a pending request")
+            raise ValueError("an allowed operation cannot require approval or have a pending request")
         return super().__new__(cls, allowed, code, requires_approval, message, request_id)

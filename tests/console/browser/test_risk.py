@@ -13,7 +13,7 @@ def test_risky_targets_come_first_with_their_reasons(standing, desk):
         ("https://xn--pypal-4ve.com/", "receive", "high risk", "mixes letters of several scripts"),
         ("http://plain.example/", "send", "high risk", "is not encrypted"),
         ("/", "read", "high risk", "covers every file of the machine"),
-        ("/etc/shadow", "read", "high risk", "holds keys, passwords or other credentials"),
+        ("/etc/shadow", "read", "high risk", "contains keys, passwords or other credentials"),
     ]
     ids = [desk.ask(target, subject=subject, operation=operation) for target, operation, _, _ in wanted]
     harmless = desk.ask(subject=subject)
