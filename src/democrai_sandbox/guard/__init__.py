@@ -1,4 +1,4 @@
-"""The guard: the native core and its Python face. Importing it installs the patches, once, for good."""
+"""Guard: the native core and its Python interface. Importing it installs the patches permanently."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ __all__ = [
     "served",
 ]
 
-# The first finaliser of a process registers an exit function that serves all of them: it must not be a subject's.
+# The first finalizer of a process registers an exit function for all finalizers. Do this before a subject can.
 weakref.finalize(import_module, int).detach()
-# Loading ctypes calls into itself; done here once, so that inside a guard every call to it can be refused.
+# Loading ctypes calls ctypes. Load it here once, so that every later call inside a guard can be refused.
 with suppress(ImportError):
     import_module("ctypes")
 install()

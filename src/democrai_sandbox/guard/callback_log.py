@@ -1,4 +1,4 @@
-"""Log the failures of the host's own callbacks (decider, recorder, observer, watcher), at a limited rate."""
+"""Log of failures of the host's callbacks (decider, recorder, observer, watcher), with a rate limit."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 _LONGEST_CHAIN = 64
 _MOST_LINES = 10
 _WINDOW = 10.0
-"""Seconds in which that many failures of one callback are logged: a subject decides how often it is called."""
+"""Seconds in which at most that many failures of a callback are logged, because a subject controls the call rate."""
 _write = logging.getLogger("democrai_sandbox.guard").exception
-# Native, and taken before a subject's code is there: it could put others into these modules.
+# Native functions, stored before subject code runs, which could replace them in their modules.
 _handled, _now = sys.exception, monotonic
 
 
 def logged(name: str, callback: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the callback; an exception of it is logged and raised again.
+    """Wrap a callback so that its exceptions are logged and raised again.
 
-    It runs outside the guard, as the callback does. A failure that the callback logged itself is not logged twice.
+    The wrapper runs unguarded, like the callback. A failure that the callback has logged is not logged twice.
     """
     budget = _Budget()
 
@@ -43,9 +43,9 @@ def logged(name: str, callback: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _cut(error: BaseException, handled: BaseException | None) -> None:
-    """Take the exception that the subject was handling out of the contexts of an error.
+    """Remove the exception that the subject was handling from the contexts of an error.
 
-    A log writes every context, and would call the subject's own ``__str__`` outside the guard.
+    Logging formats every context, and would call the subject's ``__str__`` unguarded.
     """
     seen: set[int] = set()
     queue: list[BaseException | None] = [error]
@@ -62,14 +62,14 @@ def _cut(error: BaseException, handled: BaseException | None) -> None:
 
 
 class _Budget:
-    """The lines that one callback may still log in the present window."""
+    """Number of lines that a callback may still log in the current window."""
 
     def __init__(self) -> None:
         self._since = 0.0
         self._lines = 0
 
     def has_room(self) -> bool:
-        """Count a line, and tell whether it fits."""
+        """Count a line and return whether it is within the limit."""
         now = _now()
         if now - self._since > _WINDOW:
             self._since, self._lines = now, 0

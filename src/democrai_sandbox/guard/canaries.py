@@ -1,7 +1,7 @@
-"""Tries the patches before anybody relies on them: on a changed interpreter the import fails, loudly.
+"""Canaries: tests of the patches at import. On an unsupported interpreter the import fails.
 
-Each canary is a call that would be harmless if it were let through: the path does not exist, the signal number is 0.
-References to the builtins are taken as a subject would have taken them, before the guard.
+Each canary is a call that would be harmless if it succeeded: the path does not exist, the signal number is 0.
+References to builtins are taken before the guard, as a subject could have taken them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Canary = tuple[str, Callable[[], object]]
 
 
 def check() -> None:
-    """Run every canary under a guard that allows nothing; refuse the interpreter if one comes back."""
+    """Run every canary under a guard that allows nothing; raise ``ImportError`` if one succeeds."""
     policy = bare_policy("canary", ())
     passed = [name for name, call in _canaries() if not _core.try_guard(policy, call)]
     if passed:
         raise ImportError(
-            f"the guard does not hold on this interpreter: {', '.join(passed)} went through. "
-            "This build of democrai-sandbox does not fit it; nothing was armed."
+            f"the guard does not work on this interpreter: {', '.join(passed)} succeeded. "
+            "Install a build of democrai-sandbox for this interpreter; the guard is not active."
         )
 
 

@@ -1,4 +1,4 @@
-"""``process_guard_context`` and its kin: declarations in, a native guard out."""
+"""``process_guard_context`` and related functions: compile declarations into native guards."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def process_guard_context(
 ) -> Guard:
     """Return a guard for one activation of a subject: ``with``, ``async with``, or ``.run(callable)``.
 
-    ``allowed_paths`` stand for read, create, modify and delete; ``allowed_targets`` for connect, receive and send.
-    ``access`` takes rules or the dictionaries of a manifest. Inside a guard, contexts of the runtime merge with what
-    encloses them; a context that guarded code opens by itself can only narrow, and keeps its identity.
+    ``allowed_paths`` mean read, create, modify and delete; ``allowed_targets`` mean connect, receive and send.
+    ``access`` takes rules or manifest entries. Inside a guard, contexts of the runtime merge with the enclosing guard.
+    A context that guarded code opens can only narrow, and keeps the identity.
     """
     return make_guard(
         subject=subject,
@@ -85,7 +85,7 @@ def exact_guard_context(
     organization_id: Any = None,
     session_key: Any = None,
 ) -> Guard:
-    """Return a guard that takes nothing from what encloses it: a tool's own declaration, an MCP server."""
+    """Return a guard that does not merge with its caller's: for a tool with an ``access`` list, or an MCP server."""
     return make_guard(
         subject=subject,
         subject_kind=subject_kind,
@@ -109,9 +109,9 @@ def network_policy_context(
     organization_id: Any = None,
     session_key: Any = None,
 ) -> Guard:
-    """Return a guard for the network alone: files, imports and processes stay as they are around it.
+    """Return a guard for the network alone: files, imports and processes stay unchanged.
 
-    ``process_guard_context`` restricts the network as well; this is for code that needs no more than that.
+    ``process_guard_context`` also restricts the network; use this one if nothing else must be restricted.
     """
     return make_guard(
         subject=subject,
@@ -127,7 +127,7 @@ def network_policy_context(
 
 
 def process_guard_bypass_context() -> Guard:
-    """Return a context in which no guard is in force, for runtime internals.
+    """Return a context without a guard, for runtime internals.
 
     Entering it inside a guard is refused unless the calling code was registered with ``configure_guard``.
     """
@@ -142,16 +142,16 @@ def make_guard(
     exact: bool = False,
     **declarations: Any,
 ) -> Guard:
-    """Return a guard from declarations; the compiled policy is kept for the next activation."""
+    """Return a guard from declarations; the compiled policy is cached."""
     return _core.guard(policy_of(**declarations), user_id, organization_id, session_key, exact)
 
 
 def policy_of(**declarations: Any) -> Policy:
-    """Return the compiled policy of declarations; the same ones are compiled once.
+    """Return the compiled policy of declarations, cached.
 
-    Besides those of ``process_guard_context``: ``opened_by``, the public function that the hints of denials name;
-    ``ancestors``, the chain this subject continues, and ``own_read`` and
-    ``own_write``, the places that the runtime gives to this subject below what it protects from all others.
+    Arguments besides those of ``process_guard_context``: ``opened_by``, the public function that hints of denials name;
+    ``ancestors``, the call chain that this subject continues; ``own_read`` and ``own_write``, paths that the runtime
+    gives to this subject below protected paths.
     """
     key = _key(declarations)
     policy = None if key is None else _core.recall(key)
@@ -163,7 +163,7 @@ def policy_of(**declarations: Any) -> Policy:
 
 
 def _key(declarations: dict[str, Any]) -> tuple[object, ...] | None:
-    """Return a key of plain values; None when something is not plain, which is then compiled each time."""
+    """Return a cache key of plain values, or None if a value is not plain; such declarations are compiled each time."""
     parts: list[object] = []
     for name, value in declarations.items():
         if type(value) in (list, tuple):
@@ -189,7 +189,7 @@ def _plain(item: object) -> object:
 
 
 def _plain_value(value: object) -> object:
-    """Return a value of a manifest entry as it can stand in a key: text, or a list of texts such as operations."""
+    """Return a value of a manifest entry for a cache key: a text, or a list of texts such as operations."""
     if type(value) is list and all(type(part) is str for part in value):
         return tuple(value)
     return value if type(value) is str else None
@@ -250,7 +250,7 @@ def _owned(paths: Iterable[str | os.PathLike[str]], mask: FileAccess) -> Iterato
 
 
 def _flag_problems(flag: object) -> list[Problem]:
-    """Insist on a bool: a text such as "false" would count as true."""
+    """Require a bool: a text such as "false" would count as true."""
     if type(flag) is bool:
         return []
     return [Problem("/include_runtime_paths", f"expected bool, got {type(flag).__name__}")]
@@ -269,7 +269,7 @@ def _parse(name: str, value: object) -> tuple[AccessRule, ...]:
 
 
 def _without_patterns(rules: tuple[AccessRule, ...]) -> tuple[AccessRule, ...]:
-    """Refuse paths that look like patterns, unless there is such a file. Guarded code can only narrow what it has."""
+    """Refuse paths that look like patterns, unless such a file exists. Guarded code can only narrow its rights."""
     problems = {rule.target: pattern_problem(rule.target, "/allowed_paths") for rule in rules}
     if any(problems.values()) and not is_guarded():
         found = [one for path, one in problems.items() if one is not None and not os.path.lexists(path)]
@@ -279,7 +279,7 @@ def _without_patterns(rules: tuple[AccessRule, ...]) -> tuple[AccessRule, ...]:
 
 
 def _sequence(value: object, pointer: str) -> list[Any]:
-    """Refuse a lone string, whose characters would each count as a path."""
+    """Reject a single string, whose characters would each count as a path."""
     if isinstance(value, list | tuple | set | frozenset):
         return list(value)
     raise InvalidInputError.of(f"expected a list, got {type(value).__name__}", pointer=pointer)
@@ -294,13 +294,13 @@ def _native(
     opened_by: str,
     ancestors: SubjectChain,
 ) -> Policy:
-    """Hand the policy to the core, which resolves the roots: one that is a link works."""
+    """Pass the policy to the core, which resolves links in the roots."""
     roots = [(path.encode("utf-8", "surrogateescape"), mask) for path, mask in compiled.file_entries]
     named = (rule.normalized_target for rule in compiled.rules if rule.resource_type is _PROGRAM)
     programs = [(path.encode("utf-8", "surrogateescape"), _EXECUTE) for name in named for path in program_places(name)]
     for path, _ in roots:
         if len(path) >= _PATH_MAX:
-            message = f"the path is longer than the system allows: {path[:40]!r}..."
+            message = f"the path exceeds the limit of the system: {path[:40]!r}..."
             raise InvalidInputError.of(message, pointer="/allowed_paths")
     return _core.policy(
         subject=compiled.subject.name,

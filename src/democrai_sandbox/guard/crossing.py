@@ -1,4 +1,4 @@
-"""Crossing a guard: plain data, doors that lead out to the host, and entrances that lead into another subject."""
+"""Crossing a guard: copies of plain data, doors to functions of the host, entrances to another subject."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ __all__ = ["Door", "Entrance", "door", "entrance", "own_code", "own_process", "p
 def plain(value: Any, *, lists: bool = False) -> Any:
     """Return a copy of plain data: None, bool, int, float, str, bytes, and lists, tuples and dicts of these.
 
-    Only exact types count, so nothing of whoever made the value runs where the copy is used. What is something else
-    raises ``InvalidInputError`` with its JSON pointer. With ``lists``, tuples become lists, as in JSON.
+    Only exact types are accepted, so no code of the value's creator runs where the copy is used. Other values raise
+    ``InvalidInputError`` with their JSON pointer. With ``lists``, tuples become lists, as in JSON.
     """
     return _core.plain(value, lists)
 
 
 def door(function: Callable[..., Any]) -> Door:
-    """Return a callable by which guarded code reaches a function of the host's; refused inside a guard.
+    """Return a callable through which guarded code calls a function of the host; refused inside a guard.
 
-    The function runs outside the guard, as ``function(view, *arguments)``: the view says who called (None for code
-    that nothing guards), and the arguments are plain copies; Python functions pass as they are, to be kept, not to be
-    called there. What it returns goes back as it is: plain data, or a future of that.
+    The function runs unguarded, as ``function(view, *arguments)``: the view describes the caller (None for unguarded
+    code), and the arguments are plain copies. Python functions are passed unchanged; store them, but do not call them
+    there. The return value is passed back unchanged: plain data, or a future of plain data.
     """
     return _core.door(function)
 
@@ -43,27 +43,26 @@ def entrance(
 ) -> Entrance:
     """Return a callable that runs a function as the subject of these declarations; refused inside a guard.
 
-    Whoever calls it, guarded or not, runs that function and no other under them. Identity and, unless ``exact``, the
-    rights of the caller go along. The declarations are those of ``process_guard_context``. ``whose`` is the function of
-    an extension that it leads to in the end: its code runs under the rights that are in force there, also in the guard
-    of another extension.
+    Any caller runs this function and no other under them. The identity and, unless ``exact``, the rights of the caller
+    are added. The declarations are those of ``process_guard_context``. ``whose`` is the function of an extension that
+    is finally called: its code runs under the rights in force there, also in the guard of another extension.
     """
     return _core.entrance(policy_of(**declarations), function, exact, whose)
 
 
 def own_code(code: CodeType) -> None:
-    """Mark the code of a module, and all in it, as the subject's that is guarded here; without a guard, as nobody's.
+    """Mark the code of a module as owned by the guarded subject; without a guard, as owned by no subject.
 
-    Wherever it is called later without a guard, or where the host works outside one, it runs with that subject's
-    declarations and on behalf of nobody. So does what the subject compiles from then on.
+    If it is called later without a guard, or where the host works unguarded, it runs with that subject's declarations
+    and without a user. The same applies to code that the subject compiles from then on.
     """
     _core.own_code(code)
 
 
 def own_process(*, confined: bool = False) -> None:
-    """Give the standard streams of this process to its subjects: a process that runs one of them alone calls it.
+    """Give the standard streams of this process to its subjects; called by a process that runs a single subject.
 
-    ``confined`` says that the kernel holds the process to the subject's files and addresses. All installed packages may
-    use ctypes and cffi there.
+    ``confined`` says that the kernel restricts the process to the subject's files and addresses. All installed packages
+    may use ctypes and cffi there.
     """
     _core.own_process(confined)

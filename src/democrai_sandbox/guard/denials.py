@@ -1,4 +1,4 @@
-"""Wording what the core refused. Nothing here decides: a failure in wording still refuses."""
+"""Exceptions for denials of the core. This module decides nothing: if it fails, the access is still refused."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _CLASSES: dict[str, type[SandboxDenied]] = {
     "network": NetworkDenied,
 }
 _HARMLESS = frozenset({"read", "execute", "use"})
-"""Operations that change no code of the host."""
+"""Operations that do not change code of the host."""
 
 
 def make_denial(
     kind: str, view: tuple[Any, ...], operation: str, target: str, *, decision: AccessDecision | None = None
 ) -> SandboxDenied:
-    """Return the exception for a refusal of the core, with what the decider said if it was asked."""
+    """Return the exception for a denial of the core, with the decider's decision if it was asked."""
     subject_kind, subject, _, _ = view[0][-1]
     denial = _CLASSES[kind](
         target,
@@ -59,7 +59,7 @@ def make_denial(
 
 @dataclass(frozen=True, slots=True)
 class DenialRecord:
-    """A denial as the host finds it afterwards; ``silent`` when library code was told that nothing is there."""
+    """Recorded denial; ``silent`` if library code got "does not exist" instead of an exception."""
 
     time: float
     denial: SandboxDenied
@@ -71,7 +71,7 @@ class DenialRecord:
 
 
 def recent_denials() -> list[DenialRecord]:
-    """Return the latest denials of this process, oldest first. For the host: refused inside a guard."""
+    """Return the latest denials of this process, oldest first. Only for the host: refused inside a guard."""
     if _core.current_view() is not None:
-        raise GuardUsageError("denials are for the host to read, not for guarded code")
+        raise GuardUsageError("guarded code cannot read denials; call this from the host")
     return [DenialRecord(time, make_denial(*facts), silent) for time, silent, facts in _core.recent()]

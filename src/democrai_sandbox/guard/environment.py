@@ -1,4 +1,4 @@
-"""The environment of children: made from guard state, read back in a Python child."""
+"""Environment variables of children: built from guard state, parsed in a Python child."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ IDENTITY = {
 
 
 def environment_of(view: tuple[Any, ...], approved: Iterable[AccessRule] = ()) -> dict[str, str]:
-    """Return ``DEMOCRAI_*`` for a child of the state that this view shows, with rules for what is approved for it."""
+    """Return the ``DEMOCRAI_*`` variables for a child of this guard state, with rules for its approvals."""
     raw = RawView(*view)
     kind, name = raw.actor
     declared = (rule for link in raw.allow_chain for rule in link.rules)
@@ -60,7 +60,7 @@ def environment_of(view: tuple[Any, ...], approved: Iterable[AccessRule] = ()) -
 
 
 def child_environment() -> dict[str, str]:
-    """Return the ``DEMOCRAI_*`` variables for a child process of the active guard; empty where there is none."""
+    """Return the ``DEMOCRAI_*`` variables for a child process of the active guard; empty without a guard."""
     view = _core.current_view()
     return {} if view is None else environment_of(view)
 
@@ -84,7 +84,7 @@ def process_guard_context_from_env(environ: Mapping[str, str] | None = None) -> 
 
 
 def _check_subject(given: Mapping[str, str]) -> None:
-    """Name the variable, not the argument, in what is wrong with the subject."""
+    """Name the variable instead of the argument in problems of the subject."""
     places = {"/kind": f"/{SUBJECT_KIND}", "/name": f"/{SUBJECT}"}
     try:
         Subject(given[SUBJECT_KIND], given[SUBJECT])  # type: ignore[arg-type] # text is taken and checked

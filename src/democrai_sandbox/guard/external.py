@@ -1,4 +1,4 @@
-"""Asking for something before doing it: the allowlist of the chain first, then the decider, as for every check."""
+"""Access questions before an access: first the policies of the call chain, then the decider, as in every check."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def ask_external_access(
     resume_action: str = "",
     resume_context: str | None = None,
 ) -> AccessDecision:
-    """Return whether the subject that is guarded here may do this; its decider may put a request down for it.
+    """Return whether the guarded subject may do this; the decider may file a request.
 
-    Who asks, and for whom, comes from the guard's own state. ``resume_context`` is JSON text.
+    The identity comes from the guard's state. ``resume_context`` is JSON text.
     """
     resource, act = read_operation(resource_type, operation)
     _check_context(resume_context)
@@ -57,7 +57,7 @@ def ask_external_access(
     kind, exact, port = (_place if short else _place.__wrapped__)(str(resource), target)
     answer = _core.ask(kind, act.value, exact, port, register_request, resume_action, resume_context)
     if answer is None:
-        raise InvalidInputError.of("nothing is guarded here: ask the service itself")
+        raise InvalidInputError.of("no guard is active; call the access service directly")
     if isinstance(answer, AccessDecision):
         return answer
     if answer is True:
@@ -67,12 +67,12 @@ def ask_external_access(
 
 
 def location_of(path: str) -> str:
-    """Return where an absolute path leads, in the host's own code; refused inside a guard."""
+    """Return an absolute path with all links resolved, for host code; refused inside a guard."""
     return _core.location(path)
 
 
 def _check_context(text: object) -> None:
-    """Refuse what is no JSON before the guard is left: the decider would only be able to say that the check failed."""
+    """Reject invalid JSON while still guarded, because the decider could only report a failed check."""
     if text is None:
         return
     if type(text) is not str or len(text) > _LONGEST_CONTEXT:
@@ -91,13 +91,13 @@ def _exact(target: object) -> str:
 
 @lru_cache(maxsize=1024)
 def _place(resource_type: str, target: str) -> tuple[str, str, int]:
-    """Return the form of a target in which the core reads it: plain values, which nobody can change for others."""
+    """Return the core's form of a target: plain values, which callers cannot change in the cache."""
     if resource_type != ResourceType.NETWORK:
         kind = "path" if resource_type == ResourceType.FILESYSTEM else "dependency"
         return kind, normalise_target(ResourceType(resource_type), target), 0
     parsed = parse_request(target)
     if parsed.kind is TargetKind.URL:
-        # As it was written: an ambiguous path has to be seen as one again.
+        # As written, so that an ambiguous path is recognized as one again.
         return "url", target, 0
     if parsed.kind is TargetKind.UNIX:
         return "unix", parsed.socket or "", 0
@@ -105,7 +105,7 @@ def _place(resource_type: str, target: str) -> tuple[str, str, int]:
 
 
 def _is_declared(operation: Operation, target: str) -> bool:
-    """Tell whether the chain declares a program; the core keeps no rules about those, because it starts none."""
+    """Return whether the call chain declares a program; the core has no rules for programs, because it starts none."""
     view = current_guard()
     wanted = (ResourceType.SYSTEM_DEPENDENCY, operation, target)
     rules = () if view is None else (rule for link in view.subject_allow_chain for rule in link.rules)

@@ -1,9 +1,9 @@
-"""The code for asyncio's ``Handle.__init__``, with one call to the core in it, for each handle that is given a context.
+"""Code of asyncio's ``Handle.__init__`` with a call to the core for each handle that gets a context.
 
-A loop runs a callback in the context of its handle. Guarded code could hand over a context of the host's, which carries
-no guard; the core then binds the callback to the guard it came from. The function that is called is a constant of the
-code, not a name that guarded code could replace. Nothing here imports asyncio: the core moves the code in when the
-application does.
+A loop runs a callback in the context of its handle. Guarded code could pass a context of the host, which has no guard,
+so the core binds the callback to the guard it came from. The called function is a constant of the code, not a name that
+guarded code could replace. This module does not import asyncio: the core installs the code when the application imports
+it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _PLACE = "the core's bind_foreign"
 
-# Compiled as text so that the names are asyncio.events' own, where the code will live.
+# Compiled from text, so that the names are resolved in asyncio.events, where the code will run.
 _SOURCE = """
 def __init__(self, callback, args, loop, context=None):
     if context is None:
@@ -36,10 +36,10 @@ def __init__(self, callback, args, loop, context=None):
 
 
 def handle_code() -> CodeType:
-    """Return the code to put in the place of ``Handle.__init__``'s."""
+    """Return the replacement for the code of ``Handle.__init__``."""
     scope: dict[str, Any] = {}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SyntaxWarning)  # a text is not callable; it is about to become a function
+        warnings.simplefilter("ignore", SyntaxWarning)  # a text is not callable; it is replaced by a function below
         compiled = compile(_SOURCE.replace("BIND", repr(_PLACE)), "<asyncio.events>", "exec")
     exec(compiled, scope)  # noqa: S102 - our own text, above
     code: CodeType = scope["__init__"].__code__

@@ -1,4 +1,4 @@
-"""What the guard asks of others: the protocols a host implements, and the values that cross them."""
+"""Protocols that a host implements for the guard, and their values."""
 
 from __future__ import annotations
 
@@ -25,56 +25,56 @@ __all__ = [
 
 @runtime_checkable
 class Decider(Protocol):
-    """Answers what the policy does not allow.
+    """Decider for accesses that the policy does not allow.
 
-    Asked synchronously, outside the guard, at most once per activation and (operation, target) until
-    ``access_changed()`` is called. Only ``True``, or a decision that allows, allows; without a decider the answer is
-    no. An exception is not a denial: it is logged, and becomes ``ExternalAccessCheckFailed``.
+    Called synchronously, unguarded, at most once per activation and (operation, target) until ``access_changed()`` is
+    called. Only ``True``, or a decision that allows, allows the access; without a decider the answer is no. An
+    exception is not a denial: it is logged, and becomes ``ExternalAccessCheckFailed``.
     """
 
     def decide(self, question: AccessQuestion) -> bool | AccessDecision:
-        """Return whether an approval covers the question; a decision says in the denial what is pending."""
+        """Return whether an approval covers the question; the denial contains a returned decision."""
         ...
 
 
 @runtime_checkable
 class EndpointObserver(Protocol):
-    """Is told of every permitted connection before it is made, outside the guard, for an allowlist below Python.
+    """Observer of every allowed connection before it is opened, called unguarded, for an allowlist below Python.
 
-    The same endpoint is told again after a minute. What it raises is logged and becomes
-    ``ExternalAccessCheckFailed``, and the connection is not made.
+    The same endpoint is reported again after a minute. An exception is logged and becomes
+    ``ExternalAccessCheckFailed``, and the connection is not opened.
     """
 
     def observe(self, endpoint: ObservedEndpoint) -> None:
-        """Take note of where a subject is about to connect."""
+        """Record the endpoint that a subject is about to connect to."""
         ...
 
 
 @runtime_checkable
 class CandidateWatcher(Protocol):
-    """Is told of every check of a subject with a candidate where the candidate's rules say something else.
+    """Watcher of the checks in which a candidate manifest differs from the current one.
 
-    Called outside the guard, after nothing and before everything: the check goes on as if there were no candidate, and
-    what is raised here is logged. The resource type ``import`` with the operation ``use`` is a sensitive import.
+    Called unguarded and without influence on the check; exceptions are logged. The resource type ``import`` with the
+    operation ``use`` is a sensitive import.
     """
 
     def saw(self, question: AccessQuestion, allowed: bool) -> None:  # noqa: FBT001 - as the core calls it
-        """Take note of what the rules in force say (``allowed``), and the candidate's do not."""
+        """Record a difference: ``allowed`` is the result of the current rules, and the candidate's is the opposite."""
         ...
 
 
 @runtime_checkable
 class DenialRecorder(Protocol):
-    """Is told of every denial, outside the guard; what it raises is logged, the denial stands."""
+    """Recorder of every denial, called unguarded; exceptions are logged, and the denial stays in force."""
 
     def record(self, denial: SandboxDenied) -> None:
-        """Take note of a denial."""
+        """Record a denial."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class AllowLink:
-    """The allowlist entries that one subject of the chain contributes."""
+    """Rules that one subject of the call chain contributes."""
 
     subject: Subject
     rules: tuple[AccessRule, ...]
@@ -82,7 +82,7 @@ class AllowLink:
 
 @dataclass(frozen=True, slots=True)
 class GuardView:
-    """What is in force where it was asked for. A copy to read; changing it changes nothing."""
+    """Guard state of the caller, as a copy; changing it has no effect."""
 
     subject: str
     subject_kind: SubjectKind

@@ -1,11 +1,11 @@
-"""The interpreter's own native modules that guarded code loads; an unlisted one does not load there.
+"""Native modules of the interpreter that guarded code may load; others do not load there.
 
-Not listed, for a reason each:
+Not listed:
 
 - modules for tests and debugging (``_test*``, ``xx*``, ``_xxtestfuzz``, ``_ctypes_test``): they call parts of the
-  interpreter that the guard does not watch, such as the variables of other frames and allocation failures;
-- interpreters (``_interpreters``, ``_xxsubinterpreters`` and their channels): code in another one has no guard;
-- ``nis`` and ``ossaudiodev``: they reach the network and devices by themselves.
+  interpreter that the guard does not check, such as the variables of other frames and allocation failures;
+- interpreters (``_interpreters``, ``_xxsubinterpreters`` and their channels): code in another interpreter has no guard;
+- ``nis`` and ``ossaudiodev``: they access the network and devices directly.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def native_folder() -> str:
 
 
 def native_names() -> frozenset[str]:
-    """Return the names of all native modules that the interpreter has."""
+    """Return the names of all native modules of the interpreter."""
     try:
         files = os.listdir(native_folder())
     except FileNotFoundError:  # all are built in
@@ -131,5 +131,5 @@ def native_names() -> frozenset[str]:
 
 
 def allowed_modules() -> frozenset[str]:
-    """Return the names of those that guarded code loads, for this version."""
+    """Return the names of the native modules that guarded code may load in this version."""
     return ALLOWED[sys.version_info[:2]]

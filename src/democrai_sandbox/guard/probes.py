@@ -1,7 +1,7 @@
-"""``os.path`` questions that swallow every error: taught to let a denial through.
+"""``os.path`` functions that suppress every error: changed to raise denials.
 
-The functions keep their identity and globals, only their code is exchanged, so references taken earlier (pathlib's,
-shutil's) behave the same. Inside the new code nothing is slower: the check stands in the ``except`` branch.
+The functions keep their identity and globals, and only their code is replaced, so that references taken earlier (by
+pathlib, shutil) behave the same. The check is in the ``except`` branch and does not slow down the usual case.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import stat
 import sys
 
-# Filled in by the module the code is moved to.
+# The module that receives the code provides these names.
 from genericpath import exists as _exists
 from os.path import join, realpath
 from types import FunctionType
@@ -91,12 +91,12 @@ def ismount(path: Any) -> bool:
 
 
 def install() -> None:
-    """Exchange the code of the ``os.path`` functions; done once, before the first guard."""
+    """Replace the code of the ``os.path`` functions; called once, before the first guard."""
     assert isinstance(_exists, FunctionType)  # noqa: S101 - a C implementation would make this module pointless
     for ours in (exists, lexists, isfile, isdir, islink, ismount):
         theirs = getattr(os.path, ours.__name__)
         if not isinstance(theirs, FunctionType) or theirs.__code__.co_argcount != ours.__code__.co_argcount:
-            raise ImportError(f"os.path.{ours.__name__} is not what the guard knows: it does not fit this interpreter")
+            raise ImportError(f"os.path.{ours.__name__} has an unknown form; this interpreter is not supported")
         old = theirs.__code__
         theirs.__code__ = ours.__code__.replace(
             co_filename=old.co_filename, co_firstlineno=old.co_firstlineno, co_qualname=old.co_qualname
@@ -104,10 +104,10 @@ def install() -> None:
 
 
 def renew_capabilities() -> None:
-    """Have ``os.supports_...`` find their members again; done once, after the core has been loaded.
+    """Rebuild the ``os.supports_...`` sets; called once, after the core has been loaded.
 
-    A builtin function is hashed by the address that it calls, which the core has exchanged. ``os.stat`` would not be
-    found among those that can do without following links, and ``shutil.copy2`` of a link would fail for everybody.
+    A builtin function is hashed by its function pointer, which the core has replaced. Otherwise ``os.stat`` would be
+    missing in ``os.supports_follow_symlinks``, and ``shutil.copy2`` of a link would fail for all code.
     """
     for found in (os.supports_dir_fd, os.supports_effective_ids, os.supports_fd, os.supports_follow_symlinks):
         members = list(found)
@@ -116,7 +116,7 @@ def renew_capabilities() -> None:
 
 
 def facade_files() -> frozenset[str]:
-    """Return the files that ask on behalf of their caller; the frame behind them is the one that asks."""
+    """Return the files that act on behalf of their caller, so that the frame behind them counts as the caller."""
     import glob
     import importlib
     import pathlib  # noqa: F401 - its files are found below
@@ -127,7 +127,7 @@ def facade_files() -> frozenset[str]:
     names.add("<frozen importlib._bootstrap_external>")
     names |= {module.__file__ for module in (glob, importlib, shutil) if module.__file__}
     names.add(os.path.join(os.path.dirname(shutil.__file__), "signal.py"))
-    # A package of its own since 3.13.
+    # A package since 3.13.
     parts = (module for name, module in list(sys.modules.items()) if name.partition(".")[0] == "pathlib")
     names |= {module.__file__ for module in parts if module.__file__}
     return frozenset(names)

@@ -1,6 +1,6 @@
-"""What every subject can read and write without declaring it: the interpreter, libraries, system files, temp.
+"""Runtime paths: files that every subject may use without declaring them. Interpreter, libraries, system files, temp.
 
-Computed once, before the first guard. Entries are (path, mask) for the core; a path is given in its resolved form.
+Computed once, before the first guard. Entries are (path, mask) pairs for the core, with resolved paths.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 CODE = 32
-"""A read-only code root: native modules load only from these, and code in them counts as a library."""
+"""Read-only code root: native modules load only from these, and their code counts as library code."""
 IMPORT_ONLY = 64
-"""A folder on sys.path that only the import machinery may look into."""
+"""Folder on sys.path that only the import system may read."""
 IMPORTABLE = 8192
-"""A folder of the application's on sys.path: what the import system loads is readable, and nothing else."""
+"""Folder of the application on sys.path: only files that the import system loads are readable."""
 OWNED = 128
-"""Counts below a protected path too: the runtime gave it to this subject."""
+"""Applies below a protected path too, because the runtime gave it to this subject."""
 PROTECTED = 256
 READ_ONLY = 16384
-"""Code of the host: a grant of a folder around it does not make it writable, one of a folder below it does."""
+"""Code of the host: a rule for an ancestor folder does not make it writable, a rule for a folder below it does."""
 PINNED = 32768
-"""A link on the way to code of the host: it can be neither removed nor replaced."""
+"""Link on the path to code of the host: it can be neither removed nor replaced."""
 STREAM = 2048
-"""May be opened for writing, and nothing else be done to it."""
+"""May only be opened for writing."""
 
 _PROGRAM_FOLDERS = (
     *("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"),
@@ -42,10 +42,10 @@ _PROGRAM_FOLDERS = (
 _READ = int(FileAccess.READ)
 _SCRATCH = int(FileAccess.READ | FileAccess.CREATE | FileAccess.MODIFY | FileAccess.DELETE)
 
-# What Python and common libraries look at. Never /etc, /proc, /run or /sys as a whole: secrets live there.
+# Files that Python and common libraries read. Never all of /etc, /proc, /run or /sys, which contain secrets.
 _SYSTEM_FILES = (
     *("/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin"),
-    # Certificates and settings, never the folders around them: private keys lie beside.
+    # Certificates and settings, but not their folders, which also contain private keys.
     *("/etc/ssl/certs", "/etc/ssl/cert.pem", "/etc/ssl/ca-bundle.pem", "/etc/ssl/openssl.cnf"),
     *("/etc/pki/ca-trust", "/etc/pki/tls/certs", "/etc/pki/tls/cert.pem", "/etc/pki/tls/openssl.cnf"),
     *("/etc/ca-certificates", "/etc/ca-certificates.conf", "/etc/crypto-policies"),
@@ -65,18 +65,18 @@ _SYSTEM_FILES = (
 _CHANGING = ("create", "modify", "delete")
 _ENCODING = sys.getfilesystemencoding()
 _MOST_LINKS = 40
-"""As many as the kernel follows."""
+"""Limit of the kernel."""
 
 Entry = tuple[bytes, int]
 
 
 def entry(path: str, mask: int) -> Entry:
-    """Return an entry for the core, which resolves it as far as it exists."""
+    """Return an entry for the core, which resolves the existing part of the path."""
     return os.fsencode(normalise_path(path)), mask
 
 
 def code_entries() -> Iterator[Entry]:
-    """Yield the read-only code roots, and what the import machinery needs so that its caches stay true for the host."""
+    """Yield the read-only code roots, and the paths that keep the import system's caches correct for the host."""
     yield entry("/dev/null", _READ | STREAM)
     for path in _code_roots():
         yield entry(path, _READ | CODE)
@@ -87,20 +87,20 @@ def code_entries() -> Iterator[Entry]:
 
 
 def covers(root: str, mask: int, path: str) -> bool:
-    """Return whether an entry of the runtime is about a path; both are given in their resolved form."""
+    """Return whether a runtime entry applies to a path; both are resolved."""
     if mask & IMPORTABLE:
         return _core.is_importable(os.fsencode(root), os.fsencode(path))
     return is_at_or_below(path, root)
 
 
 def runtime_entries() -> Iterator[Entry]:
-    """Yield the code roots and everything else that comes with ``include_runtime_paths``."""
+    """Yield the code roots and everything else that ``include_runtime_paths`` adds."""
     yield from code_entries()
     yield from data_entries()
 
 
 def data_entries() -> Iterator[Entry]:
-    """Yield what ``include_runtime_paths`` adds to the code roots: the interpreter, system files, temp."""
+    """Yield the paths that ``include_runtime_paths`` adds to the code roots: interpreter, system files, temp."""
     for path in (*_prefixes(), os.path.realpath(sys.executable)):
         yield entry(path, _READ)
     for path in _SYSTEM_FILES:
@@ -109,9 +109,10 @@ def data_entries() -> Iterator[Entry]:
 
 
 def read_only_entries(further: Iterable[str] = ()) -> tuple[Entry, ...]:
-    """Return the entries that keep the host's code unchanged, for every policy; ``further`` are more places of it.
+    """Return the entries that keep the host's code unchanged, for every policy; ``further`` are additional paths.
 
-    The whole environment counts, not only its packages: another ``pyvenv.cfg`` or interpreter would be code as well.
+    The whole environment is included, not only its packages, because another ``pyvenv.cfg`` or interpreter is code as
+    well.
     """
     named = [path for path in (*_prefixes(), sys.executable, *_code_roots(), *further) if path]
     places = dict.fromkeys((*named, *map(os.path.realpath, named)))
@@ -121,31 +122,31 @@ def read_only_entries(further: Iterable[str] = ()) -> tuple[Entry, ...]:
 
 
 def read_only_paths() -> tuple[str, ...]:
-    """Return where the code lies that no subject of this process may change."""
+    """Return the paths of code that no subject of this process may change."""
     entries = _core.read_only_entries()
     return tuple(path.decode(_ENCODING, "surrogateescape") for path, mask in entries if mask & READ_ONLY)
 
 
 def is_host_code(path: str, operation: str) -> bool:
-    """Return whether no subject may do this to a path, because it is code of the host or a folder around it."""
+    """Return whether no subject may do this to a path, because it is code of the host or an ancestor folder of it."""
     for encoded, mask in _core.read_only_entries() if operation in _CHANGING else ():
         root = encoded.decode(_ENCODING, "surrogateescape")
         if mask & READ_ONLY and is_at_or_below(path, root):
             return True
-        if operation != "modify" and is_at_or_below(root, path):  # it would be moved with the folder
+        if operation != "modify" and is_at_or_below(root, path):  # the code would move with the folder
             return True
     return False
 
 
 def is_inside_host_code(path: str) -> bool:
-    """Return whether a rule for a path counts: it names a place below code of the host, not a folder around it."""
+    """Return whether a rule for a path is effective: it names a path below code of the host, not an ancestor folder."""
     roots = read_only_paths()
     around = [root for root in roots if is_at_or_below(root, path)]
     return not around and any(is_at_or_below(path, root) for root in roots)
 
 
 def _links_to(path: str) -> Iterator[str]:
-    """Yield the links on the way to a path, each by where it really lies."""
+    """Yield the links on the way to a path, with their resolved locations."""
     here, rest, seen = "/", path.split("/")[::-1], 0
     while rest and seen <= _MOST_LINKS:
         name = rest.pop()
@@ -157,7 +158,7 @@ def _links_to(path: str) -> Iterator[str]:
         place = os.path.join(here, name)
         try:
             target = os.readlink(place)
-        except OSError:  # not a link, or not there
+        except OSError:  # not a link, or missing
             here = place
             continue
         seen += 1
@@ -171,12 +172,12 @@ def _prefixes() -> tuple[str, ...]:
 
 
 def library_entries(paths: Iterable[str]) -> tuple[Entry, ...]:
-    """Return entries for further read-only code, which may lie below what is protected: an engine's environment."""
+    """Return entries for additional read-only code, also below protected paths, such as an engine's environment."""
     return tuple(entry(path, _READ | CODE | OWNED) for path in paths)
 
 
 def protected_entries(paths: Iterable[str]) -> tuple[Entry, ...]:
-    """Return the entries that shut out what the host names, whatever root it lies under."""
+    """Return the entries for protected paths, which override any root above them."""
     return tuple(entry(path, PROTECTED) for path in paths)
 
 
@@ -191,12 +192,12 @@ def _code_roots() -> set[str]:
 
 
 def _too_wide_to_read() -> set[str]:
-    """Folders that on sys.path would give away far more than modules: the root, a home."""
+    """Return folders on sys.path that contain far more than modules: the root, a home folder."""
     return {"/", "/home", os.path.realpath(os.path.expanduser("~"))}
 
 
 def program_places(target: str) -> tuple[str, ...]:
-    """Return where the program of a system dependency can be: at its path, or in the folders for programs."""
+    """Return the possible paths of a system dependency's program: its path, or the folders for programs."""
     if "/" in target:
         return (target,) if target.startswith("/") else ()
     return tuple(f"{folder}/{target}" for folder in _PROGRAM_FOLDERS)

@@ -1,4 +1,4 @@
-"""Whom the host serves, kept by the core: changes that guarded code makes do not outlive its guard."""
+"""Identity of the user that the host serves, stored in the core: changes by guarded code end with its guard."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def serve(value: object) -> Iterator[None]:
-    """Have a value in force in this task and all that it starts; refused inside a guard. It must be immutable."""
+    """Set the served value for this task and all tasks it starts; refused inside a guard. It must be immutable."""
     token = _core.serve(value)
     try:
         yield
@@ -22,5 +22,5 @@ def serve(value: object) -> Iterator[None]:
 
 
 def served() -> Any:
-    """Return the value in force; None when there is none."""
+    """Return the current value, or None."""
     return _core.served()

@@ -1,4 +1,4 @@
-"""What the host settles before the first guard is entered. Afterwards nothing can be changed any more."""
+"""Guard configuration by the host, before the first guard. Afterwards it cannot be changed."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def configure_guard(
     native_packages: Iterable[str] = (),
     runtime_code: Iterable[Callable[..., Any] | CodeType] = (),
 ) -> None:
-    """Settle the guard for this process; calls before the first guard add up.
+    """Configure the guard for this process; calls before the first guard add up.
 
-    ``protected_paths`` (configuration, approval database, helper socket, ...) are outside every subject's roots.
-    ``code_paths`` are further places of libraries, which every subject may read and load native modules from.
+    ``protected_paths`` (configuration, decision database, helper socket, ...) are excluded from every subject's roots.
+    ``code_paths`` are additional libraries, which every subject may read and load native modules from.
     ``read_only_paths`` is code that no subject may change, in addition to the environment of this process.
     ``sensitive_imports`` are added to the four default roots. ``native_packages`` are installed packages that may use
-    ctypes and cffi for themselves while they work for a subject, which may then run native code. ``runtime_code`` are
-    the functions of the host's runtime that may merge contexts or step out of the guard while guarded code is running.
+    ctypes and cffi internally while they work for a subject, which may then run native code. ``runtime_code`` are
+    functions of the host's runtime that may merge contexts or bypass the guard while guarded code is running.
     """
     if _core.is_sealed() or _core.current_view() is not None:
         raise GuardSealedError("the guard is sealed: configure it before the first guard is entered")
@@ -80,7 +80,7 @@ def _set_callbacks(
     observer: EndpointObserver | None,
     watcher: CandidateWatcher | None,
 ) -> None:
-    # Here, because it loads logging: code that only opens guards does without.
+    # Imported here, because it loads logging, which code that only opens guards does not need.
     from .callback_log import logged
 
     if decider is not None:
@@ -100,7 +100,7 @@ def _check_kind(given: object, kind: type, name: str) -> None:
 
 
 def install_defaults(child_environment: Callable[[tuple[Any, ...]], dict[str, str]], facade: frozenset[str]) -> None:
-    """Give the core what it needs before a host says anything."""
+    """Set the core's defaults, before the host configures it."""
     native_refused = native_names() - allowed_modules()
     _core.setup(
         denial_factory=make_denial,
@@ -128,7 +128,7 @@ def install_defaults(child_environment: Callable[[tuple[Any, ...]], dict[str, st
 
 
 def install_runtime_paths(read_only: Iterable[str] = ()) -> None:
-    """Compute the runtime paths; again when the protected paths change, never per activation."""
+    """Compute the runtime paths; repeated when the protected paths change, never per activation."""
     code = tuple(code_entries())
     libraries = (os.fsdecode(path) for path, _ in _core.library_entries())
     fixed = (*_core.read_only_entries(), *read_only_entries((*libraries, *read_only)))
@@ -141,7 +141,7 @@ def install_runtime_paths(read_only: Iterable[str] = ()) -> None:
 
 
 def bare_policy(subject: str, entries: tuple[Entry, ...]) -> _core.Policy:
-    """Return a native policy that is nothing but roots: no rules of a manifest, no imports, no children."""
+    """Return a native policy that only has roots: no manifest rules, imports or children."""
     return _core.policy(
         subject=subject,
         kind="core",
@@ -160,17 +160,17 @@ def bare_policy(subject: str, entries: tuple[Entry, ...]) -> _core.Policy:
 
 
 def _invalid_target(why: str, pointer: str = "") -> Exception:
-    """Return the refusal of what the core could not read; without a reason a target is missing altogether."""
+    """Return the error for an invalid target; an empty reason means that the target is missing."""
     return InvalidInputError.of(why, pointer=pointer) if why else NetworkTargetMissingError()
 
 
 def _ascii_url(text: str) -> str:
-    """Return the canonical form of a URL that is not ASCII. The core reads the answer again."""
+    """Return the canonical form of a non-ASCII URL. The core parses the result again."""
     return parse_request_url(text).normalized
 
 
 def _ascii_host(text: str) -> str:
-    """Return the canonical form of a host that is not ASCII. The core reads the answer again."""
+    """Return the canonical form of a non-ASCII host. The core parses the result again."""
     return parse_socket(text, None).host
 
 

@@ -1,4 +1,4 @@
-"""Reading the native state: the tuple the core hands out, made into values."""
+"""Guard state of the core, converted to Python values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _EXACT = 1
 
 
 class RawView(NamedTuple):
-    """The core's view: the actors from the outermost, then the request's identity."""
+    """View of the core: the subjects from the outermost, then the identity."""
 
     links: tuple[tuple[str, str, str, int], ...]
     labels: tuple[str, ...]
@@ -23,20 +23,20 @@ class RawView(NamedTuple):
     allow_subprocess: bool
     allowed_imports: frozenset[str]
     narrowed: bool = False
-    """Whether guarded code gave up some of its declarations in a context of its own; the links do not say which."""
+    """Whether guarded code gave up declarations in a narrower context; the links do not say which."""
     opened_by: str = ""
-    """The public function that the host called for this guard; empty for a guard of the runtime."""
+    """Public function that the host called for this guard; empty for a guard of the runtime."""
 
     @property
     def chain(self) -> SubjectChain:
-        """The nested subjects, outermost first."""
+        """Call chain, outermost subject first."""
         return tuple(map(Subject.parse, self.labels))
 
     @property
     def allow_chain(self) -> tuple[AllowLink, ...]:
-        """The entries in force by the subject that contributed them; an exact context hides what is around it.
+        """Rules in force, by contributing subject; an exact context hides the enclosing ones.
 
-        Made anew from text each time: whoever changes what they get here changes nothing else.
+        Built from text each time, so that changes to the result have no effect.
         """
         links: list[AllowLink] = []
         for kind, name, declared, mode in self.links:
@@ -53,12 +53,12 @@ class RawView(NamedTuple):
 
 
 def is_guarded() -> bool:
-    """Tell whether something guards the caller, without saying what."""
+    """Return whether a guard applies to the caller."""
     return current_view() is not None
 
 
 def current_guard() -> GuardView | None:
-    """Return who is guarded here and by what; None when nothing restricts the caller."""
+    """Return the guard state of the caller, or None."""
     raw = current_view()
     return None if raw is None else view_of(RawView(*raw))
 

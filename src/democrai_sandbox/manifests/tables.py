@@ -240,9 +240,9 @@ _LIMITS = Key(
 _REVIEW = Key(
     "review",
     Texts(Text("a remark on one line", LONGEST_REMARK)),
-    "What record could not verify about the entries; remove a line when you have checked it. Nothing depends on it.",
+    "Remarks of record about unverified entries. Remove a line after checking it. No decision depends on it.",
 )
-_REQUIRED = Key("requirements", Texts(_REQUIREMENT), "What pip installs into its own environment.")
+_REQUIRED = Key("requirements", Texts(_REQUIREMENT), "Packages that pip installs into its environment.")
 _EXTENSION = (
     Key("name", _NAME, f"{_NAMED.about} Without it, the name of the manifest's folder is used.", from_folder=True),
     Key("version", _VERSION, "Version of the extension."),
@@ -265,8 +265,8 @@ _ENGINE_RUNTIME = Table(
         ),
     ),
 )
-_RUNTIME = Table(Section, "what holds while it runs", (_ACCESS, _IMPORTS, _LIMITS, _REVIEW))
-_INSTALL = Table(Install, "what holds while it is installed", (_ACCESS, _IMPORTS, _LIMITS, _REVIEW, _REQUIRED))
+_RUNTIME = Table(Section, "the runtime phase", (_ACCESS, _IMPORTS, _LIMITS, _REVIEW))
+_INSTALL = Table(Install, "the install phase", (_ACCESS, _IMPORTS, _LIMITS, _REVIEW, _REQUIRED))
 
 
 def _declaration(model: type[Manifest], word: str) -> Table:

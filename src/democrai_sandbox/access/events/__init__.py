@@ -63,7 +63,7 @@ def check_bus(kind: object, settings: Mapping[str, Any]) -> None:
 def _module_of(kind: object, settings: Mapping[str, Any]) -> ModuleType:
     """Return the module of a kind after validating the kind and the names of its settings."""
     if type(kind) is not str or kind not in _KINDS:
-        message = f"unknown event stream type {described(kind)}; expected one of: {', '.join(_KINDS)}"
+        message = f"unknown event stream type {described(kind)}; one of: {', '.join(_KINDS)}"
         raise InvalidInputError.of(message, pointer="/type", suggestion=nearest(str(kind), _KINDS))
     module, _, needed, optional = _KINDS[kind]
     problems = [Problem(f"/{missing}", f"required for {kind} events") for missing in sorted(needed - settings.keys())]

@@ -1,7 +1,7 @@
-"""HTTP clients and event loops that the guard adapts once somebody imported them; it imports none of them itself.
+"""Adapters for HTTP clients and event loops, applied when a client is imported. The guard imports none of them.
 
-An adapter is a function that gets the loaded module and answers whether it is done: False while the module is still
-being imported. Doing it again changes nothing. It needs no rights, and runs as whoever imports the client.
+An adapter is a function that gets the loaded module and returns whether it is done: False while the module is still
+being imported. Repeated calls have no effect. It needs no rights and runs with those of the importing code.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``aiohttp``: each hop of a session asks the connector for a connection; websockets are used through one class."""
+"""``aiohttp``: each hop of a session requests a connection from the connector; websockets use one class."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _permitted(request: Any, url: str) -> AbstractContextManager[Any]:
 
 
 def _connect(original: Method) -> Method:
-    """Check each request; the ticket is needed only where a connection is opened, which is the exception."""
+    """Check each request. The permit is needed only if a connection is opened, which is rare."""
     own = original.__globals__.get("TCPConnector")
     url_type = getattr(sys.modules.get("yarl"), "URL", None)
 
@@ -69,7 +69,7 @@ def _create_connection(original: Method) -> Method:
 
 
 def _request(original: Method) -> Method:
-    """Let a denial out of the ``ClientOSError`` that the session makes of it."""
+    """Raise a denial instead of the ``ClientOSError`` that wraps it."""
 
     async def _request(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -85,7 +85,7 @@ def _request(original: Method) -> Method:
 
 
 class _Uncached:
-    """A connector that remembers no names: what was looked up for others is nothing that a subject may dial."""
+    """Connector without a DNS cache, because a subject may not use addresses that were looked up for others."""
 
     _use_dns_cache = False
 
@@ -139,7 +139,7 @@ def _receive(original: Method) -> Method:
 
 
 def _keep_apart(module: ModuleType) -> None:
-    """Make the subject a part of the key by which a connector finds idle connections."""
+    """Add the subject to the key by which a connector finds idle connections."""
     requests: Any = getattr(module, "client_reqrep", None)
     request_class: Any = getattr(requests, "ClientRequest", None)
     key = getattr(request_class, "connection_key", None)
@@ -151,11 +151,11 @@ def _keep_apart(module: ModuleType) -> None:
 
 
 def _connection_key(place: int, original: Method) -> Method:
-    """Give each subject its own keys, so that no subject reuses another one's connection."""
+    """Give each subject separate keys, so that it never reuses the connection of another subject."""
 
     def connection_key(self: Any) -> Any:
         key = original(self)
-        # This field is compared and never read: None, or a number that stands for the headers sent to a proxy.
+        # This field is only compared: None, or the hash of the headers sent to a proxy.
         values = list(key)
         values[place] = (_core.subject_key(), values[place])
         return tuple.__new__(type(key), values)
@@ -175,7 +175,7 @@ _install = adapter(
 
 
 def install(module: ModuleType) -> bool:
-    """Adapt the connectors, sessions and websockets."""
+    """Adapt connectors, sessions and websockets."""
     if is_loading(module) or not _install(module):
         return False
     _install_frames(module)

@@ -1,6 +1,6 @@
-"""asyncio's own connections and servers, which are checked at the socket: a denial is not lost in another error.
+"""Connections and servers of asyncio: raise a denial instead of the error that wraps it. Sockets do the checks.
 
-A connection that the packet filter is still being opened for is tried again, and the loop serves others meanwhile.
+Retry a connection while the packet filter is being opened for it, without blocking the loop.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .patching import Method
 
 _denials: ContextVar[list[SandboxError] | None] = ContextVar("_denials", default=None)
-"""What was denied while one connection is being made, in whichever tasks its attempts run."""
+"""Denials of one connection attempt, from all tasks it uses."""
 
 
 _PAUSE = 0.02
@@ -80,13 +80,13 @@ def _create_server(original: Method) -> Method:
         try:
             server = await original(self, *args, **kwargs)
         except OSError as error:
-            # asyncio makes its own error of a denial at bind().
+            # asyncio replaces a denial at bind() by another error.
             if isinstance(error, SandboxError) or not isinstance(error.__context__, SandboxError):
                 raise
             denial = error.__context__
         else:
             if not server.sockets:
-                # asyncio goes on to the next address where a socket cannot be created. The denial is raised here.
+                # asyncio continues with the next address if a socket cannot be created. Raise the denial here.
                 socket.socket().close()
             return server
         raise denial

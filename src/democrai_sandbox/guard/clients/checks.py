@@ -1,7 +1,7 @@
-"""The one way in which the clients ask: a URL from its parts, a ticket held open, a denial that comes out as itself.
+"""Common functions of the adapters: build a URL from its parts, hold a permit, raise a wrapped denial.
 
-The core is the authority: it checks each ticket, and each request again on the wire. What is here only makes the
-refusal come early, with the method and URL the caller meant, and before a client makes an error of its own of it.
+The core is the authority: it checks each permit, and each HTTP request again on the wire. Adapters only raise the
+denial earlier, with the caller's method and URL, and before the client wraps it in another error.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ UNGUARDED: AbstractContextManager[Any] = nullcontext()
 
 
 class Permitted:
-    """A request under way: holds its ticket open, and lets a denial out as itself, not as the client's own error."""
+    """HTTP request in progress: holds its permit, and raises a denial instead of the client's error."""
 
     __slots__ = ("_ticket",)
 
@@ -48,26 +48,26 @@ class Permitted:
 
 
 def checked(method: str, url: str) -> AbstractContextManager[Any]:
-    """Return a context in which this request may open its connection; raise when it is not permitted."""
+    """Return a context in which this request may open its connection; raise if it is not allowed."""
     ticket = _core.request(method, url)
     return UNGUARDED if ticket is None else Permitted(ticket)
 
 
 def checked_websocket(url: str) -> AbstractContextManager[Any]:
-    """Return the same for the request that becomes a websocket."""
+    """Return the same for an HTTP request that becomes a websocket."""
     ticket = _core.websocket(url)
     return UNGUARDED if ticket is None else Permitted(ticket)
 
 
 def is_web(url: object) -> bool:
-    """Tell whether a URL is one of HTTP or of a websocket; clients let others be added, which go their own ways."""
+    """Return whether a URL has an HTTP or websocket scheme; clients may support others, which are not checked here."""
     if not isinstance(url, str):
         return False
     return url.startswith(_USUAL) or url.partition(":")[0].lower() in _SCHEMES
 
 
 def asks_for_websocket(url: str, headers: Iterable[tuple[bytes, bytes]] = ()) -> bool:
-    """Tell whether a request is the opening of a websocket, by its URL or its ``Upgrade`` header."""
+    """Return whether an HTTP request opens a websocket, according to its URL or its ``Upgrade`` header."""
     if url[:2].lower() == "ws":
         return True
     for name, value in headers:
@@ -77,10 +77,10 @@ def asks_for_websocket(url: str, headers: Iterable[tuple[bytes, bytes]] = ()) ->
 
 
 def request_url(scheme: str, host: str, port: object, path: str) -> str:
-    """Return the URL that a request line stands for on a connection to this host.
+    """Return the URL of a request line on a connection to this host.
 
-    A proxy is asked for a whole URL, which then is what counts. The port is always written: what is neither a path nor
-    a URL cannot become part of the host behind it, and is refused by the core.
+    For a proxy, the request line contains a whole URL, which is returned. The port is always included, so that an
+    invalid path cannot become part of the host; the core rejects it.
     """
     if not path.startswith("/"):
         if path in ("", "*"):
@@ -95,22 +95,22 @@ def request_url(scheme: str, host: str, port: object, path: str) -> str:
 
 
 def raise_denial(error: BaseException) -> None:
-    """Raise the denial that a client put into an error of its own; return when there is none."""
+    """Raise the denial that a client wrapped in another error; return if there is none."""
     denial = unwrap(error)
     if denial is None or denial is error:
         return
     try:
         raise denial
     finally:
-        # The client's error refers to the denial: as its context it would close a cycle, and keep all frames alive.
+        # The client's error references the denial. As its context it would form a cycle and keep all frames alive.
         denial.__context__ = None
         del denial, error
 
 
 def unwrap(error: BaseException) -> SandboxError | None:
-    """Return the sandbox's own error that this one refers to; None when there is none.
+    """Return the sandbox error that this error wraps, or None.
 
-    Contexts do not count: an error in whose handling the request was made is not of its making.
+    Contexts are ignored: an error that was being handled when the request was made is unrelated.
     """
     seen: set[int] = set()
     queue: list[BaseException] = [error] if isinstance(error, Exception) else []
@@ -125,7 +125,7 @@ def unwrap(error: BaseException) -> SandboxError | None:
 
 
 def _inside(error: BaseException) -> Iterator[object]:
-    """Yield what an error was made of, the nearest first."""
+    """Yield the causes of an error, the nearest first."""
     yield error.__cause__
     yield from error.args
     yield getattr(error, "reason", None)

@@ -1,4 +1,4 @@
-"""``http.client``, which also carries ``urllib.request``, ``xmlrpc``, ``urllib3`` and all that is built on them."""
+"""``http.client``, which ``urllib.request``, ``xmlrpc``, ``urllib3`` and their users are based on."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from .patching import Method
 
 CHECKED = "_democrai_sandbox_subject"
-"""Set by a pool on the connections of a subject, whose requests it has checked already."""
+"""Set by a pool on connections whose HTTP requests it has already checked for a subject."""
 _PENDING = "_democrai_sandbox_ticket"
 _HTTPS_PORT = 443
 
 
 def origin_of(connection: Any) -> tuple[str, str, Any]:
-    """Return scheme, host and port that a connection speaks to in the end: behind a tunnel, not the proxy."""
+    """Return scheme, host and port of the final server: behind a tunnel, not the proxy."""
     scheme = "https" if connection.default_port == _HTTPS_PORT else "http"
     if connection._tunnel_host:  # noqa: SLF001 - there is no other way to know
         return scheme, connection._tunnel_host, connection._tunnel_port  # noqa: SLF001
@@ -30,8 +30,8 @@ def origin_of(connection: Any) -> tuple[str, str, Any]:
 
 
 def take_pending(connection: Any) -> AbstractContextManager[Any] | None:
-    """Return the ticket of the request that this connection is about to be opened for."""
-    # Not by its __dict__: an object whose dictionary was asked for once is slower ever after.
+    """Return the permit of the request for which this connection is about to be opened."""
+    # Not through __dict__, because materializing it makes the object permanently slower.
     try:
         subject, ticket = object.__getattribute__(connection, _PENDING)
     except AttributeError:
@@ -43,7 +43,7 @@ def take_pending(connection: Any) -> AbstractContextManager[Any] | None:
 @past(CHECKED)
 def _putrequest(original: Method) -> Method:
     def putrequest(self: Any, method: str, url: str, *args: Any, **kwargs: Any) -> Any:
-        # CONNECT names no URL but a host to be tunnelled to, which the core checks when it is sent.
+        # CONNECT has no URL but a host for a tunnel, which the core checks when it is sent.
         if method != "CONNECT":
             ticket = _core.request(method, request_url(*origin_of(self), url or "/"))
             if self.sock is None:
@@ -63,7 +63,7 @@ def _connect(original: Method) -> Method:
 
 
 def _origin_ticket(connection: Any) -> AbstractContextManager[Any]:
-    """Return a ticket for a connection that is opened before its first request is known."""
+    """Return a permit for a connection that is opened before its first request is known."""
     scheme, host, port = origin_of(connection)
     try:
         number = int(port)

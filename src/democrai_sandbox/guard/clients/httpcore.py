@@ -1,4 +1,4 @@
-"""``httpcore`` and ``httpcore2``, under the transports of ``httpx``: the request as it will be sent, and the pools."""
+"""``httpcore`` and ``httpcore2``, the transports of ``httpx``: checks the HTTP request as sent, and separates pools."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from .pools import Apart, apart, drained, without_pools
 if TYPE_CHECKING:
     from .patching import Method
 
-# The lists that make up the state of a pool; the first was once called otherwise.
+# Lists that hold the state of a pool; the first had another name in older versions.
 _CONNECTIONS = {"_connections", "_pool"}
 _REQUESTS = "_requests"
 _SCHEMES = frozenset({b"http", b"https", b"ws", b"wss"})
 _EMPTY = b"/"
-"""The path that ``httpx`` gives to a URL that is empty, or has no host."""
+"""Path that ``httpx`` sets for an empty URL, or one without a host."""
 
 
 def _text(value: bytes | str) -> str:
-    # What is not ASCII is no part of a URL; the core says so.
+    # Non-ASCII characters are not valid in a URL; the core rejects them.
     return value if isinstance(value, str) else value.decode("latin-1")
 
 
@@ -31,15 +31,15 @@ def _address(url: Any) -> str:
     scheme, host, port, target = url.scheme, url.host, url.port, url.target
     if port is None or type(target) is not bytes or target[:1] != b"/" or b":" in host:
         return request_url(_text(scheme), _text(host), port, _text(target))
-    return (b"%b://%b:%d%b" % (scheme, host, port, target)).decode("latin-1")  # the usual case, in one go
+    return (b"%b://%b:%d%b" % (scheme, host, port, target)).decode("latin-1")  # the usual case, in one step
 
 
 def _ticket(request: Any) -> Any:
     url = request.url
     if url.scheme not in _SCHEMES:
         if not url.scheme and not url.host and url.target == _EMPTY:
-            return _core.request("GET", "") or UNGUARDED  # raises in a guard: the target is missing
-        return UNGUARDED  # the pool refuses it with an error of its own, and a connection has no ticket
+            return _core.request("GET", "") or UNGUARDED  # raises in a guard, because the target is missing
+        return UNGUARDED  # the pool raises its error, and a connection has no permit
     address = _address(url)
     method = request.method
     if asks_for_websocket(address, request.headers):
@@ -53,7 +53,7 @@ class _Pools(Apart[Any]):
 
 
 def _own_pool(pool: Any) -> Any:
-    """Return a pool made like this one, without its connections."""
+    """Return a copy of this pool without its connections."""
     made = copy.copy(pool)
     without_pools(made)
     if pool.__dict__.keys().isdisjoint(_CONNECTIONS):

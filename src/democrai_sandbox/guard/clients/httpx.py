@@ -1,7 +1,7 @@
-"""``httpx`` and ``httpx2``: each hop of ``request``, ``stream`` and ``send`` ends in one method, before any transport.
+"""``httpx`` and ``httpx2``: each hop of ``request``, ``stream`` and ``send`` passes one method, before any transport.
 
-Here the URL is checked as the caller wrote it, unless a transport of another kind serves it. The transports of their
-own go on through ``httpcore``, which is adapted by itself: there it is checked as it will be sent.
+The URL is checked here as the caller wrote it, unless a custom transport serves it. The library's transports use
+``httpcore``, which has an adapter: there the request is checked as sent.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ def _permitted(request: Any, url: str) -> AbstractContextManager[Any]:
 
 
 def _checks_below(client: Any, own: Any, url: Any) -> bool:
-    """Tell whether all that the client sends goes through ``httpcore``, where it is checked as it will be sent.
+    """Return whether all requests of the client go through ``httpcore``, where they are checked as sent.
 
-    What does not get there, a user and a fragment, is checked as it is written.
+    URLs with a user or a fragment, which do not reach it, are checked as written.
     """
-    parts = getattr(url, "_uri_reference", url)  # there the two are plain texts, on the way of every request
+    parts = getattr(url, "_uri_reference", url)  # there both are plain texts, which is faster
     if parts.userinfo or parts.fragment or type(client._transport) is not own:  # noqa: SLF001 - no other way to know
         return False
     return not client._mounts or set(map(type, client._mounts.values())) <= {own, type(None)}  # noqa: SLF001
 
 
 def _dials_nothing(client: Any, own: Any, url: Any) -> bool:
-    """Tell whether the request goes to a transport that is not the library's own: to an application in memory, say.
+    """Return whether a custom transport serves the request, such as an application in memory.
 
     Its use of the network is checked at the socket.
     """
@@ -82,7 +82,7 @@ install = adapter(
 
 
 def _is_message(event: Any) -> bool:
-    """Tell data from what only keeps the connection alive or closes it."""
+    """Return whether an event contains data, unlike pings and closing frames."""
     return hasattr(event, "message_finished")
 
 

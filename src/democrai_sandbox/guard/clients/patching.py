@@ -1,4 +1,4 @@
-"""Putting a wrapper in the place of a client's method: once, whatever the version, and aloud when it is not there."""
+"""Replacement of a client's methods by wrappers: once, for any version, with a warning if a method is missing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _told: set[str] = set()
 
 
 class _Point(NamedTuple):
-    """A method that is to be replaced, where the module has it."""
+    """Method to be replaced."""
 
     owner: Any
     name: str
@@ -33,10 +33,10 @@ class _Point(NamedTuple):
 
 
 def adapter(*points: tuple[str, str, Callable[[Method], Method]]) -> Install:
-    """Return what installs an adapter: class (dotted, from the module), name of the method, maker of the wrapper.
+    """Return an installer for methods: class (dotted, from the module), name of the method, factory of the wrapper.
 
-    All methods are looked up first: a package that fails while it is looked at, because it is broken or installed by
-    half, is left as it is.
+    All methods are looked up first: a package that fails during the lookup, because it is broken or partly installed,
+    is left unchanged.
     """
 
     def install(module: ModuleType) -> bool:
@@ -45,7 +45,7 @@ def adapter(*points: tuple[str, str, Callable[[Method], Method]]) -> Install:
         try:
             found = [_point(module, *point) for point in points]
         except Exception as error:  # noqa: BLE001 - attributes of a module can be code, and do anything
-            unexpected(f"{_name_of(module)} ({type(error).__name__} while it was looked at)")
+            unexpected(f"{_name_of(module)} ({type(error).__name__} during the lookup)")
             return False
         for point in found:
             if point is not None:
@@ -56,14 +56,14 @@ def adapter(*points: tuple[str, str, Callable[[Method], Method]]) -> Install:
 
 
 def is_loading(module: ModuleType) -> bool:
-    """Tell whether the import of a module has not come to its end yet: its classes may still be missing."""
+    """Return whether a module is still being imported, so that its classes may be missing."""
     return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
 
 
 def replace(module: ModuleType, path: str, name: str, make: Callable[[Method], Method]) -> None:
-    """Exchange one method for ``make(method)``, which keeps its name, text and signature.
+    """Replace one method by ``make(method)``, which keeps its name, docstring and signature.
 
-    The wrapper is called only where something is guarded: a gate of the core leads all others to the method itself.
+    The wrapper is called only under a guard: a gate of the core passes other callers to the original method.
     """
     point = _point(module, path, name, make)
     if point is not None:
@@ -86,7 +86,7 @@ def _replace(point: _Point) -> None:
 
 
 def wrapped(original: Any, make: Callable[[Method], Method]) -> Any:
-    """Return ``make(original)``, behind a gate of the core unless it has something to do for everyone."""
+    """Return ``make(original)``, behind a gate of the core unless it also serves unguarded callers."""
     wrapper = _like(original, make(original))
     way = getattr(wrapper, _USUAL, None)
     if way is None and hasattr(make, _EVERYONE):
@@ -95,7 +95,7 @@ def wrapped(original: Any, make: Callable[[Method], Method]) -> Any:
 
 
 def is_wrapped(method: object) -> bool:
-    """Tell whether a method is one that ``wrapped`` returned."""
+    """Return whether ``wrapped`` returned a method."""
     return bool(getattr(method, _MARK, False))
 
 
@@ -104,13 +104,13 @@ def _name_of(module: ModuleType) -> str:
 
 
 def for_everyone(make: Callable[[Method], Method]) -> Callable[[Method], Method]:
-    """Mark a wrapper that has something to do for unguarded callers too: they give back what subjects used."""
+    """Mark a wrapper that also runs for unguarded callers, because they return connections that subjects used."""
     setattr(make, _EVERYONE, True)
     return make
 
 
 def past(attribute: str) -> Callable[[Callable[[Method], Method]], Callable[[Method], Method]]:
-    """Mark a wrapper that has nothing to do for objects that have this attribute."""
+    """Mark a wrapper that is skipped for objects with this attribute."""
 
     def mark(make: Callable[[Method], Method]) -> Callable[[Method], Method]:
         setattr(make, _PAST, attribute)
@@ -120,13 +120,13 @@ def past(attribute: str) -> Callable[[Callable[[Method], Method]], Callable[[Met
 
 
 def usual(way: str, wrapper: Method, *objects: object) -> Method:
-    """Have the core do by itself, in this way, what the wrapper does in the usual case; others stay the wrapper's."""
+    """Let the core handle the usual case of a wrapper natively, with the implementation ``way``."""
     setattr(wrapper, _USUAL, (way, *objects))
     return wrapper
 
 
 def _attributes(wrapper: Any) -> dict[str, Any]:
-    """Return the attributes by which ``inspect`` takes a gate for the function it stands for."""
+    """Return the attributes that make ``inspect`` treat a gate like the function it replaces."""
     return {name: getattr(wrapper, name) for name in (*_LOOKS, *_CALLING, _MARK)}
 
 
@@ -134,20 +134,20 @@ def _like(original: Any, wrapper: Any) -> Any:
     for attribute in _LOOKS:
         if hasattr(original, attribute):
             setattr(wrapper, attribute, getattr(original, attribute))
-    wrapper.__wrapped__ = original  # tells inspect the signature; whoever calls it is checked in the core all the same
+    wrapper.__wrapped__ = original  # for the signature in inspect; the core checks its callers too
     setattr(wrapper, _MARK, True)
     return wrapper
 
 
 def unexpected(what: str) -> None:
-    """Say, once, that a client does not look as expected. Nothing opens by that: its sockets are checked as ever."""
+    """Log once that a client has an unexpected structure. Its sockets are still checked."""
     if what in _told:
         return
     _told.add(what)
-    # Not imported: an import in here would call the adapters again. Whatever has requests to make has loaded it.
+    # Not imported, because an import here would call the adapters again. Code that makes requests has loaded it.
     logging = sys.modules.get("logging")
     if logging is None:
         return
     logging.getLogger("democrai_sandbox.guard").warning(
-        "%s is not there: this version of the client is unknown to the guard, which checks only its connections", what
+        "%s is missing: the guard does not know this version of the client and checks only its connections", what
     )

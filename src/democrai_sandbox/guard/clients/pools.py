@@ -1,4 +1,4 @@
-"""Keeping pooled connections apart: each subject has a pool of its own beside the one of the host."""
+"""Separate connection pools: each subject has a pool next to that of the host."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST_SUBJECTS = 32
 
 
 class Apart(Generic[_T]):
-    """What the subjects of one shared client use in place of its pool, by their keys; the least used is given up."""
+    """Pools of the subjects that share one client, by subject key; the least recently used one is closed."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -22,7 +22,7 @@ class Apart(Generic[_T]):
         self._latest = 0
 
     def get(self, key: int, make: Callable[[Any], _T], owner: Any) -> tuple[_T, list[_T]]:
-        """Return the pool of a subject, and those to be closed because too many others were used since."""
+        """Return the pool of a subject, and surplus pools to be closed."""
         if key == self._latest and (found := self._pools.get(key)) is not None:
             return found, []
         with self._lock:
@@ -35,7 +35,7 @@ class Apart(Generic[_T]):
             return pool, [self._pools.pop(old) for old in surplus]
 
     def is_busy(self, pool: _T) -> bool:  # noqa: ARG002 - for pools that know it
-        """Tell whether closing the pool would cut off what is under way."""
+        """Return whether closing the pool would interrupt running requests."""
         return False
 
     def find(self, key: int) -> _T | None:
@@ -43,7 +43,7 @@ class Apart(Generic[_T]):
         return self._pools.get(key)
 
     def drain(self) -> list[_T]:
-        """Return all pools, to be closed, and forget them."""
+        """Remove and return all pools, to be closed."""
         with self._lock:
             pools = list(self._pools.values())
             self._pools.clear()
@@ -51,17 +51,17 @@ class Apart(Generic[_T]):
 
 
 def apart(owner: Any, kind: type[Apart[_T]] = Apart) -> Apart[_T]:
-    """Return the pools that lie beside the one of this object."""
+    """Return the subjects' pools of this object."""
     found: Apart[_T] | None = owner.__dict__.get(_NAME)
     return owner.__dict__.setdefault(_NAME, kind()) if found is None else found
 
 
 def drained(owner: Any) -> list[Any]:
-    """Return the pools beside the one of this object, to be closed with it."""
+    """Remove and return the subjects' pools of this object, to be closed with it."""
     found = owner.__dict__.pop(_NAME, None)
     return [] if found is None else found.drain()
 
 
 def without_pools(owner: Any) -> None:
-    """Make a copy of an object one that has no pools beside it."""
+    """Remove the subjects' pools from a copy of an object."""
     owner.__dict__.pop(_NAME, None)

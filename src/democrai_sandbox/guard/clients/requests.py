@@ -1,4 +1,4 @@
-"""``requests``: each hop is sent by ``Session.send``, and checked there if an adapter of its own serves the URL."""
+"""``requests``: ``Session.send`` sends each hop, which is checked there unless ``urllib3`` checks it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def _checks_below(session: Any, own: Any, url: str) -> bool:
-    """Tell whether all that the session sends goes through ``urllib3``, where it is checked as it will be sent.
+    """Return whether all requests of the session go through ``urllib3``, where they are checked as sent.
 
-    What does not get there, a user and a fragment, is checked as it is written.
+    URLs with a user or a fragment, which do not reach it, are checked as written.
     """
     if "@" in url or "#" in url:
         return False
@@ -26,7 +26,7 @@ def _checks_below(session: Any, own: Any, url: str) -> bool:
 
 
 def _dials_nothing(session: Any, own: Any, url: str) -> bool:
-    """Tell whether an adapter serves the URL that is not the library's own: an application in memory, say.
+    """Return whether a custom adapter serves the URL, such as an application in memory.
 
     Its use of the network is checked at the socket.
     """

@@ -1,4 +1,4 @@
-"""``urllib3``: each hop and each retry of a pool is a request of its own, and each subject has its own connections."""
+"""``urllib3``: each hop and retry of a pool is a separate HTTP request, and each subject has separate connections."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from .patching import Method
 
 _ERROR = 3
-"""Place of the error among the arguments of ``Retry.increment``."""
+"""Position of the error among the arguments of ``Retry.increment``."""
 
 
 def _urlopen(original: Method) -> Method:
     def urlopen(self: Any, method: str, url: str, *args: Any, **kwargs: Any) -> Any:
         host, port = self.host, self.port
         if url[:1] == "/" and port is not None and ":" not in host:
-            address = f"{self.scheme}://{host}:{port}{url}"  # the usual case, in one go
+            address = f"{self.scheme}://{host}:{port}{url}"  # the usual case, in one step
         else:
             address = request_url(self.scheme, host, port, url)
         ticket = _core.request(method, address) or UNGUARDED
@@ -39,7 +39,7 @@ def _urlopen(original: Method) -> Method:
 
 
 def _connect(original: Method) -> Method:
-    """Open the connection of a request that was made on it directly, without a pool around it."""
+    """Open the connection of a request that was made on it directly, without a pool."""
 
     def connect(self: Any) -> Any:
         pending = take_pending(self)
@@ -52,7 +52,7 @@ def _connect(original: Method) -> Method:
 
 
 def _increment(original: Method) -> Method:
-    """Not trying again what was denied."""
+    """Prevent retries of a denied request."""
 
     def increment(self: Any, *args: Any, **kwargs: Any) -> Any:
         error = kwargs.get("error", args[_ERROR] if len(args) > _ERROR else None)
@@ -67,7 +67,7 @@ def _increment(original: Method) -> Method:
 
 
 class _Shares(Apart[Any]):
-    """What subjects see of a pool; closed with it, also when it is merely dropped."""
+    """Subjects' shares of a pool; closed with it, also when it is garbage-collected."""
 
     def __del__(self) -> None:
         for share in self.drain():
@@ -75,7 +75,7 @@ class _Shares(Apart[Any]):
 
 
 class _Share:
-    """A pool as one subject sees it: all is the pool's, but for the queue of idle connections."""
+    """Pool as one subject sees it: only the queue of idle connections is separate."""
 
     def __init__(self, pool: Any) -> None:
         self._shared = ref(pool)
@@ -109,7 +109,7 @@ def _get_conn(original: Method) -> Method:
 @for_everyone
 def _put_conn(original: Method) -> Method:
     def _put_conn(self: Any, conn: Any) -> Any:
-        # Whoever gives it back, a connection belongs to whom it was opened for.
+        # A connection belongs to the subject it was opened for, whichever subject returns it.
         subject = _core.subject_key() if conn is None else getattr(conn, CHECKED, 0)
         if not subject or self.pool is None:
             return original(self, conn)

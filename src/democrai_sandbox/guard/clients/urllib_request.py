@@ -1,4 +1,4 @@
-"""``urllib.request``: checked in ``http.client``; here a denial is taken out of the ``URLError`` it is put into."""
+"""``urllib.request``: checked in ``http.client``; here a denial is raised instead of the ``URLError`` around it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _install = adapter(("OpenerDirector", "open", _open))
 
 
 def install(module: ModuleType) -> bool:
-    """Adapt the openers; the oldest one is gone in new versions."""
+    """Adapt the openers; new versions do not have the oldest one."""
     if not _install(module):
         return False
     if hasattr(module, "URLopener"):

@@ -1,6 +1,6 @@
-"""``uvloop``, whose loops dial, resolve and fork in C: for guarded callers asyncio's own methods take their place.
+"""``uvloop``, whose loops connect, resolve and fork in C: guarded callers get asyncio's methods instead.
 
-The loop is a native type, so the core exchanges its methods, without running Python when the module is loaded.
+The loop is a native type, so the core replaces its methods, without running Python when the module is loaded.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _TRANSPORTS = {
     "UDPTransport": ("sendto",),
     "_SSLProtocolTransport": ("write", "writelines", "write_eof"),
 }
-"""Of the host, all of them: what guarded code opens has transports of asyncio."""
+"""Transports of the host: guarded code uses asyncio's transports."""
 _SCHEDULING = {"call_soon": 0, "call_soon_threadsafe": 0, "call_later": 1, "call_at": 1}
-"""Place of the callback among the arguments."""
+"""Position of the callback among the arguments."""
 _KEEPING = ("set_exception_handler", "set_task_factory")
 
 
 def _checked(name: str) -> Method:
     async def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # Not before there is a loop: it needs asyncio.
+        # Imported late, because it needs asyncio.
         from .uvloop_network import CheckedNetwork
 
         return await getattr(CheckedNetwork(self), name)(*args, **kwargs)
@@ -44,7 +44,7 @@ def _checked(name: str) -> Method:
 
 
 def _in_context(name: str, at: int) -> Method:
-    """Schedule a callback that is to run in another context: entered by Python, it is entered under the guard."""
+    """Schedule a callback for another context; Python enters that context under the guard."""
 
     def method(self: Any, *args: Any, context: Any = None) -> Any:
         if context is not None:
@@ -76,5 +76,5 @@ DIVERTED: tuple[Row, ...] = (
     _row("_monitor_fs", _refused),
     *(("uvloop.loop", owner, name, _foreign, None) for owner, names in _TRANSPORTS.items() for name in names),
 )
-"""Module, type, method; what guarded callers get in its place (None: the original, its functions bound to the caller);
-a keyword without which the original is as good."""
+"""Module, type, method; the replacement for guarded callers (None: the original, with its functions bound to the
+caller); a keyword without which the original can be used."""

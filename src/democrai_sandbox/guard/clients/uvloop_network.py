@@ -1,7 +1,7 @@
-"""asyncio's networking on a loop of uvloop's, for guarded callers.
+"""Networking of asyncio on a uvloop loop, for guarded callers.
 
-Their bytes then pass through Python's own sockets, pipes and processes, where the core checks them. Callbacks, timers
-and waiting for descriptors stay the loop's.
+Their bytes then pass through Python's sockets, pipes and processes, where the core checks them. Callbacks, timers and
+waiting for descriptors stay with the loop.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ _OUTER = (
     *("create_future", "create_task", "run_in_executor", "call_exception_handler", "default_exception_handler"),
     *("add_reader", "remove_reader", "add_writer", "remove_writer"),
 )
-"""What the loop does itself."""
+"""Methods that the loop provides."""
 _DESCRIPTORS = ("add_reader", "remove_reader", "add_writer", "remove_writer")
 
 
 class CheckedNetwork(asyncio.SelectorEventLoop):
-    """The networking half of asyncio's loop, served by another loop. It is never run, and has nothing to be closed."""
+    """Networking half of asyncio's loop on top of another loop. It is never run and needs no closing."""
 
     def __init__(self, loop: Any) -> None:
-        # Not the base's: it would open a selector and a pair of sockets.
+        # Without the base's constructor, which would open a selector and a pair of sockets.
         self._outer = loop
         self._transports: Any = weakref.WeakValueDictionary()
         self._unix_server_sockets: Any = {}
@@ -37,7 +37,7 @@ class CheckedNetwork(asyncio.SelectorEventLoop):
             setattr(self, f"_{name}", getattr(loop, name))
 
     def __del__(self) -> None:
-        """Leave out what the base does."""
+        """Skip the base's finalizer."""
 
     def __repr__(self) -> str:
         return f"<networking of asyncio on {self._outer!r}>"
@@ -50,7 +50,7 @@ class CheckedNetwork(asyncio.SelectorEventLoop):
         raise NotImplementedError("uvloop cannot watch files for guarded code")
 
     async def _make_subprocess_transport(self, protocol: Any, *args: Any, **kwargs: Any) -> Any:
-        """Start a child as asyncio does, without its watchers, which policies other than asyncio's do not have."""
+        """Start a child as asyncio does, without its child watchers, which other policies do not have."""
         waiter = self.create_future()
         transport: Any = unix_events._UnixSubprocessTransport(  # type: ignore[attr-defined] # noqa: SLF001
             self, protocol, *args, waiter=waiter, **kwargs
@@ -67,5 +67,5 @@ class CheckedNetwork(asyncio.SelectorEventLoop):
 
 def _wait_for_end(transport: Any, loop: Any) -> None:
     code = transport.get_extra_info("subprocess").wait()
-    with suppress(RuntimeError):  # nobody is waiting any more: the loop is closed
+    with suppress(RuntimeError):  # the loop is closed
         loop.call_soon_threadsafe(transport._process_exited, code)  # noqa: SLF001
