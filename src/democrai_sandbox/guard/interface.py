@@ -28,7 +28,7 @@ class Decider(Protocol):
     """Decider for accesses that the policy does not allow.
 
     Called synchronously, unguarded, at most once per activation and (operation, target) until ``access_changed()`` is
-    called. Only ``True``, or a decision that allows, allows the access; without a decider the answer is no. An
+    called. Only ``True``, or a decision that allows, allows the access; without a decider it is refused. An
     exception is not a denial: it is logged, and becomes ``ExternalAccessCheckFailed``.
     """
 

@@ -95,7 +95,7 @@ def request_url(scheme: str, host: str, port: object, path: str) -> str:
 
 
 def raise_denial(error: BaseException) -> None:
-    """Raise the denial that a client wrapped in another error; return if there is none."""
+    """Raise the denial that a client wrapped in another error, if it did."""
     denial = unwrap(error)
     if denial is None or denial is error:
         return
