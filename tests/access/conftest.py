@@ -1,4 +1,4 @@
-"""A service over a real SQLite store, and somebody who uses it."""
+"""Service over a real SQLite store, and its users."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ADMIN = Caller(user_id="ada", role=SUPER)
 
 
 class Around:
-    """Surroundings whose caller a test sets, with a guard only when it says so."""
+    """Surroundings whose caller a test sets, with a guard only if the test sets one."""
 
     def __init__(self):
         self.present = Caller(user_id="uma", session_key="s1")
@@ -55,7 +55,7 @@ class Around:
 
 
 class Desk:
-    """One node with its service, as a user and an administrator see it."""
+    """Node with its service, as a user and an administrator see it."""
 
     def __init__(self, database, **settings):
         self.around = Around()
@@ -66,37 +66,37 @@ class Desk:
         self.node.refresh()
 
     def check(self, target="https://api.test/v1", *, operation="receive", kind="network", user=None, **more):
-        """Ask as the present user, or as another one."""
+        """Check as the current user, or as another one."""
         with self.around.serving(user or self.around.present):
             return self.service.check_external_access(
                 resource_type=kind, operation=operation, target=target, **{"subject": DEMO, **more}
             )
 
     def decide(self, act, *args, **details):
-        """Have the administrator do something."""
+        """Run an administration method as the administrator."""
         with self.around.serving(ADMIN):
             return getattr(self.administration, act)(*args, **details)
 
     def pending(self):
-        """Return what waits."""
+        """Return the pending requests."""
         return self.decide("pending_requests").items
 
     def close(self):
-        """Let everything go."""
+        """Close all parts."""
         self.node.stop()
         self.store.close()
 
 
 @pytest.fixture
 def database(tmp_path, prepared_file):
-    """The URL of a database with its schema and no rows."""
+    """URL of a database with its schema and no rows."""
     shutil.copy(prepared_file, tmp_path / "access.db")
     return f"sqlite:///{tmp_path}/access.db"
 
 
 @pytest.fixture(scope="session")
 def pattern(postgres):
-    """The URL of a database on PostgreSQL that is only ever copied: nobody may be connected to it."""
+    """URL of a PostgreSQL database that is only copied and must have no connections."""
     url = postgres.new_database()
     open_store(url).close()
     return url
@@ -104,7 +104,7 @@ def pattern(postgres):
 
 @pytest.fixture
 def desk(database):
-    """A service that nobody has used yet."""
+    """Unused service."""
     found = Desk(database)
     yield found
     found.close()
@@ -112,7 +112,7 @@ def desk(database):
 
 @pytest.fixture
 def make_desk(database):
-    """Make services over one database, with settings of their own."""
+    """Return a factory of services over one database, with separate settings."""
     made = []
 
     def make(**settings):
@@ -125,5 +125,5 @@ def make_desk(database):
 
 
 def limits(**changes):
-    """Return the usual limits with some changed."""
+    """Return the default limits with changes."""
     return replace(Limits(), **changes)

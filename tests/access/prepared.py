@@ -1,6 +1,6 @@
-"""Programs of tests in forks of a process that has imported what nodes need, one such process for a worker.
+"""Test programs in forks of a process that has already imported the modules of a node; one per test worker.
 
-Importing is most of what a fresh node spends: a second of a processor.
+Importing takes most of the time of a new node: one second of processor time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 class Started(Forked):
-    """A program that runs in a fork: as much of a ``subprocess.Popen`` with three pipes for text as is of use."""
+    """Program in a fork, with the needed part of the interface of a ``subprocess.Popen`` with three text pipes."""
 
     def __init__(self, program, *arguments, environ=None, hears_errors=False):
         order = {
@@ -35,7 +35,7 @@ class Started(Forked):
         self.pid = int(self._report.readline() or self._lost())
 
     def finish(self, timeout):
-        """Wait for its end, close what is left of its streams, and return the exit status."""
+        """Wait for its end, close its streams, and return the exit status."""
         try:
             return self.wait(timeout)
         finally:
@@ -45,7 +45,7 @@ class Started(Forked):
 
 
 def _pipe(theirs, *, writes=False, is_text=True):
-    """Make a pipe; return the end for the other process, which is closed here with the stack, and ours, opened."""
+    """Create a pipe; return the other process's end, which the stack closes, and our end, opened."""
     reader, writer = os.pipe()
     mine, other = (writer, reader) if writes else (reader, writer)
     theirs.callback(os.close, other)
@@ -54,5 +54,5 @@ def _pipe(theirs, *, writes=False, is_text=True):
 
 @cache
 def _prepared():
-    """Return the process that has imported what nodes need."""
+    """Return the process that has imported the modules of a node."""
     return Prepared(("-m", "tests.access.preparing"), folder=REPOSITORY)

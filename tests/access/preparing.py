@@ -1,6 +1,6 @@
-"""Imports what nodes need once, and runs each program of a test in a fork of itself.
+"""Process that imports the modules of a node once, and runs each test program in a fork of itself.
 
-The program that tests.access.prepared starts. Orders come as those of tests.services.commanding.
+tests.access.prepared starts it. Its commands are those of tests.services.commanding.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ MODULES = (
 
 
 def main(number):
-    """Import, wait for orders, and be the program that one of them wants."""
+    """Import, wait for commands, and run the requested program."""
     for name in MODULES:
         importlib.import_module(name)
-    sys.path.remove(os.getcwd())  # guarded code may read what it could import
+    sys.path.remove(os.getcwd())  # guarded code may read the folders that it could import from
     gc.collect()
     gc.freeze()
     order, streams = orders(socket.socket(fileno=int(number)))

@@ -1,4 +1,4 @@
-"""Deciding: who may, what follows, and what is refused with nothing half-written."""
+"""Decisions: authorization, effects, and refusals without partial writes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ACTS = ("approve_for_session", "approve_permanently", "deny_external_access")
 
 
 class TestWhoMayDecide:
-    """A runtime user without an organization, with the super role or the super access level. Nobody else."""
+    """Only a runtime user without an organization, with the super role or access level, may decide."""
 
     @staticmethod
     @rows(
@@ -55,7 +55,7 @@ class TestWhoMayDecide:
         assert desk.store.generation() == 0
 
     def test_either_the_role_or_the_level_is_enough(self, desk):
-        """Each of the two lets a user decide."""
+        """Each of the two permits a user to decide."""
         for number, caller in enumerate((Caller(user_id="ada", role=SUPER), Caller(user_id="ada", access_level=SUPER))):
             asked = desk.check(f"{URL}/{number}").request_id
             with desk.around.serving(caller):
@@ -64,12 +64,12 @@ class TestWhoMayDecide:
     @staticmethod
     @rows("listing", ["pending_requests", "approvals", "denials", "history"])
     def test_lists_are_for_the_same_people(desk, listing):
-        """Other users may not read what subjects ask for."""
+        """Other users may not read the requests of subjects."""
         with desk.around.serving(Caller(user_id="uma")), pytest.raises(ExternalAccessAdminRequired):
             getattr(desk.administration, listing)()
 
     def test_guarded_code_does_not_decide_even_for_an_administrator(self, desk):
-        """The subject could otherwise ask and answer."""
+        """The subject could otherwise approve its own request."""
         asked = desk.check(URL).request_id
         desk.around.guarded = guard_of("other")
         for act in ACTS:
@@ -79,7 +79,7 @@ class TestWhoMayDecide:
             desk.administration.end_session("s1")
 
     def test_a_manager_decides_about_others_and_never_about_itself(self, desk):
-        """The host marks it; its chain counts as itself."""
+        """The host configures managers; a manager's call chain counts as itself."""
         desk.administration = Administration(desk.node, desk.around, managers=[Subject(SubjectKind.MODULE, "console")])
         asked, own = (
             desk.check(URL).request_id,
@@ -102,7 +102,7 @@ class TestSessions:
     """A session approval is for the session of the request."""
 
     def test_without_a_session_it_is_skipped_and_said(self, desk):
-        """Nothing is stored, the request stays pending."""
+        """Nothing is stored, and the request stays pending."""
         asked = desk.check(URL, user=Caller(user_id="uma")).request_id
         outcome = desk.decide("approve_for_session", asked)
         assert outcome.decision is None
@@ -110,14 +110,14 @@ class TestSessions:
         assert desk.store.request(asked).state is RequestState.PENDING
 
     def test_it_is_the_requesters_session_not_the_approvers(self, desk):
-        """The administrator's own session plays no part."""
+        """The administrator's session does not matter."""
         asked = desk.check(URL).request_id
         with desk.around.serving(Caller(user_id="ada", role=SUPER, session_key="admin-session")):
             decision = desk.administration.approve_for_session(asked).decision
         assert decision.session_key == "s1"
 
     def test_the_end_of_the_session_ends_its_approvals(self, desk):
-        """Those of others stay."""
+        """Approvals of other sessions stay."""
         zoe = Caller(user_id="zoe", session_key="s2")
         desk.decide("approve_for_session", desk.check(URL).request_id)
         desk.decide("approve_for_session", desk.check(URL, user=zoe).request_id)
@@ -136,13 +136,13 @@ class TestSessions:
 
 
 class TestDecisions:
-    """One winner, one clear conflict; approvals and denials of a tuple exclude each other."""
+    """One winner, one conflict; approvals and denials of an access exclude each other."""
 
     @staticmethod
     @rows("first", ACTS)
     @rows("second", ACTS)
     def test_deciding_twice_is_a_conflict_that_names_the_first(desk, first, second):
-        """The first decision stands."""
+        """The first decision stays in force."""
         asked, before = desk.check(f"{URL}/{first}/{second}").request_id, desk.store.generation()
         decision = desk.decide(first, asked).decision
         with pytest.raises(DecisionConflict, match=r"\bada\b"):
@@ -153,12 +153,12 @@ class TestDecisions:
     @staticmethod
     @rows("act", ACTS)
     def test_an_unknown_request_is_told(desk, act):
-        """An id that no request has is an error of its own."""
+        """An unknown id has a specific error."""
         with pytest.raises(RequestUnknown):
             desk.decide(act, "nothing")
 
     def test_approving_ends_the_denial_of_the_same_and_the_other_way_round(self, desk):
-        """They cannot contradict each other in the store."""
+        """The store never contains contradicting decisions."""
         desk.decide("deny_external_access", desk.check(URL).request_id)
         wanted = {"resource_type": "network", "operation": "receive", "target": URL}
         desk.decide("decide_unasked", DEMO, **wanted, effect=Effect.APPROVAL)
@@ -169,7 +169,7 @@ class TestDecisions:
         assert desk.decide("approvals").items == ()
 
     def test_an_approval_below_a_denial_is_refused_with_what_to_revoke(self, desk):
-        """It would have no effect."""
+        """The approval would have no effect."""
         denial = desk.decide("deny_external_access", desk.check("https://api.test").request_id).decision
         with pytest.raises(DecisionConflict, match=denial.id):
             desk.decide(
@@ -178,7 +178,7 @@ class TestDecisions:
         assert desk.store.generation() == 1
 
     def test_a_broader_target_answers_every_request_that_it_covers(self, desk):
-        """Those of other operations and subjects wait on."""
+        """Requests of other operations and subjects stay pending."""
         first, second = desk.check(f"{URL}/1").request_id, desk.check(f"{URL}/2").request_id
         other = desk.check(f"{URL}/1", operation="send").request_id
         desk.decide("approve_permanently", first, target="https://api.test")
@@ -186,7 +186,7 @@ class TestDecisions:
         assert states == [RequestState.APPROVED, RequestState.APPROVED, RequestState.PENDING]
 
     def test_a_target_that_does_not_cover_the_request_is_refused(self, desk):
-        """It would answer with something else."""
+        """It would not answer the request."""
         asked = desk.check(URL).request_id
         for target in ("https://other.test", f"{URL}/deeper", "not a target"):
             with pytest.raises(InvalidInputError):
@@ -194,7 +194,7 @@ class TestDecisions:
         assert desk.store.request(asked).state is RequestState.PENDING
 
     def test_a_permanent_approval_may_end_by_itself(self, desk):
-        """At once for checks, and soon in the store."""
+        """Checks see the expiry immediately, the store soon after."""
         asked = desk.check(URL).request_id
         desk.decide("approve_permanently", asked, lifetime=timedelta(microseconds=1))
         assert not desk.check(URL, register_request=False).allowed
@@ -203,12 +203,12 @@ class TestDecisions:
         assert desk.decide("history").items[0].action == "expired"
 
     def test_a_lifetime_lies_in_the_future(self, desk):
-        """Otherwise it was a mistake."""
+        """Other lifetimes are a mistake."""
         with pytest.raises(InvalidInputError):
             desk.decide("approve_permanently", desk.check(URL).request_id, lifetime=timedelta(0))
 
     def test_pending_requests_age_out_into_a_state_of_their_own(self, desk):
-        """That is no decision: asking again makes a new request."""
+        """This is not a decision: a repeated request creates a new one."""
         asked = desk.check(URL).request_id
         desk.administration.tidy(pending_lifetime=timedelta(microseconds=1))
         assert desk.store.request(asked).state is RequestState.AGED_OUT
@@ -218,7 +218,7 @@ class TestDecisions:
         assert (again.code, again.request_id != asked) == (DecisionCode.PENDING, True)
 
     def test_revoking_leaves_the_question_open_again(self, desk):
-        """Twice is a conflict, an unknown one an error."""
+        """Revoking twice is a conflict, an unknown decision is an error."""
         decision = desk.decide("approve_permanently", desk.check(URL).request_id).decision
         assert desk.decide("revoke", decision.id, reason="no longer needed").ended_by == "ada"
         assert desk.check(URL, register_request=False).code is DecisionCode.NOT_ENABLED
@@ -228,14 +228,14 @@ class TestDecisions:
             desk.decide("revoke", "nothing")
 
     def test_a_reason_is_kept_and_bounded(self, desk):
-        """It is for people to read."""
+        """Users read it."""
         asked = desk.check(URL).request_id
         with pytest.raises(InvalidInputError):
             desk.decide("approve_permanently", asked, reason="x" * 2001)
         assert desk.decide("approve_permanently", asked, reason="for the report").decision.reason == "for the report"
 
     def test_the_last_use_of_an_approval_is_known(self, desk):
-        """Written now and then, so that unused approvals can be found."""
+        """It is written periodically, so that unused approvals can be found."""
         decision = desk.decide("approve_permanently", desk.check(URL).request_id).decision
         assert desk.check(URL).allowed
         desk.service._notes.write_uses()
@@ -246,7 +246,7 @@ class TestLists:
     """Filters and pages."""
 
     def test_requests_are_filtered_and_paged(self, desk):
-        """Every request comes once, the latest first."""
+        """Every request is listed once, the latest first."""
         asked = [desk.check(f"{URL}/{number}").request_id for number in range(5)]
         desk.check("/srv/x", operation="read", kind="filesystem")
         wanted = RequestFilter(states=(RequestState.PENDING,), resource_type="network")
@@ -271,12 +271,12 @@ class TestLists:
 
 
 class TestPatterns:
-    """A path that looks like a pattern would be about a file of exactly that name."""
+    """A path that looks like a pattern would name only a file of exactly that name."""
 
     ABOUT = {"resource_type": "filesystem", "operation": "read", "effect": "approval"}
 
     def test_it_is_refused_without_a_request(self, desk):
-        """Unless it is written literally."""
+        """A literal spelling is accepted."""
         with pytest.raises(InvalidInputError) as caught:
             desk.decide("decide_unasked", DEMO, target="/srv/x/*.csv", **self.ABOUT)
         assert [(one.pointer, one.suggestion) for one in caught.value.problems] == [("/target", "/srv/x")]
@@ -285,7 +285,7 @@ class TestPatterns:
 
 
 class TestExpectedState:
-    """Whoever decides from a state gives its version: a change since is a conflict, and writes nothing."""
+    """A decision with the version of an older state is a conflict and writes nothing."""
 
     @staticmethod
     def unasked(desk, effect, **more):
@@ -311,7 +311,7 @@ class TestExpectedState:
         assert [found.id for found in desk.decide("approvals").items] == [made.id]
 
     def test_a_wider_target_has_a_version_too(self, desk):
-        """What was decided about the target that is chosen counts, not only about the one asked for."""
+        """Decisions about the chosen target count, not only those about the requested one."""
         request = desk.store.request(desk.check(f"{URL}/below").request_id)
         before = desk.decide("versions", request.access, [request.access.target, URL])
         assert before == (0, 0)
@@ -325,13 +325,13 @@ class TestExpectedState:
         assert desk.decide("deny_external_access", another.id, target=URL, expected=wider).decision
 
     def test_what_nobody_can_decide_about_has_a_version_too(self, desk):
-        """A page that offers a target shows it, whatever a decision about it would come to."""
+        """A page that offers a target shows its version, even if a decision about it is impossible."""
         request = desk.store.request(desk.check("/srv/data/x", kind="filesystem", operation="read").request_id)
         odd = replace(request.access, operation=Operation.RECEIVE)
         assert desk.decide("versions", odd, ["/srv/data", "/srv/\ud800"]) == (0, 0)
 
     def test_many_decided_at_once_are_no_conflict_among_themselves(self, desk):
-        """Two sessions that wait for the same are both approved; a change by somebody else in between is a conflict."""
+        """Two sessions that wait for the same access are both approved; a change by another user is a conflict."""
         users = [Caller(user_id="uma", session_key=key) for key in ("s1", "s2", "s3")]
         ids = [desk.check(URL, user=user).request_id for user in users]
         outcomes = desk.decide("decide_many", ids[:2], "session", expected=dict.fromkeys(ids, 0))
@@ -342,7 +342,7 @@ class TestExpectedState:
     @staticmethod
     @rows("wrong", [-1, "0", 1.0, True])
     def test_what_is_no_version_is_refused(desk, wrong):
-        """A version is a number from 0 on."""
+        """A version is an integer of at least 0."""
         asked = desk.check(URL).request_id
         with pytest.raises(InvalidInputError):
             desk.decide("deny_external_access", asked, expected=wrong)

@@ -1,4 +1,4 @@
-"""What an administrator and a requester see, notes, and deciding many at once."""
+"""Views of administrators and requesters, notes, and bulk decisions."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ BOB = Caller(user_id="bob", session_key="s2")
 
 
 class TestReading:
-    """Lists are for those who may decide; what is one's own is for everybody."""
+    """Only users who may decide read lists; all users read their own requests."""
 
     def test_the_queue_groups_what_waits(self, desk):
-        """One row for two users who want the same."""
+        """Two users who want the same access share a row."""
         desk.check(URL, user=UMA)
         desk.check(URL, user=BOB)
         desk.check("/srv/x", kind="filesystem", operation="delete")
@@ -46,7 +46,7 @@ class TestReading:
         assert desk.decide("counts", RequestFilter(user_id="bob"))[RequestState.PENDING] == 1
 
     def test_the_parts_of_a_request(self, desk):
-        """The request, what happened to it, the decision, a record of the audit."""
+        """The request, its history, the decision, and an audit record."""
         asked = desk.check(URL).request_id
         made = desk.decide("approve_permanently", asked).decision
         assert desk.decide("request", asked).state is RequestState.APPROVED
@@ -57,7 +57,7 @@ class TestReading:
         assert desk.decide("resume_of", asked) is None
 
     def test_what_is_not_there_is_told(self, desk):
-        """With the error of its kind."""
+        """Unknown ids have specific errors."""
         with pytest.raises(RequestUnknown):
             desk.decide("request", "nothing")
         with pytest.raises(DecisionUnknown):
@@ -69,7 +69,7 @@ class TestReading:
                 desk.decide(act, argument)
 
     def test_requesters_see_their_own_and_no_more(self, desk):
-        """Their requests and what became of them; not those of others, nor any list."""
+        """They read their requests and the results; not those of others, nor any list."""
         asked = desk.check(URL, user=UMA).request_id
         other = desk.check(URL, user=BOB).request_id
         reading = desk.administration
@@ -98,7 +98,7 @@ class TestReading:
                 reading.own_requests()
 
     def test_who_else_waits_for_the_same(self, desk):
-        """In whatever spelling; not who waits for something else."""
+        """Other spellings count; other accesses do not."""
         mine = desk.check("http://127.0.0.1:80/x", user=UMA).request_id
         other = desk.check("http://localhost/x", user=BOB).request_id
         desk.check("http://localhost/y", user=BOB)
@@ -106,7 +106,7 @@ class TestReading:
         assert [found.id for found in desk.decide("alike", request)] == [other]
 
     def test_similar_decisions(self, desk):
-        """The very same first, then the same host or folder, then what others were told about this target."""
+        """The same access first, then the same host or folder, then decisions of other subjects about this target."""
         decided = {}
         for subject, target in [
             (DEMO, "https://api.test/v2"),
@@ -128,7 +128,7 @@ class TestReading:
         ]
 
     def test_the_answer_to_a_request_is_not_similar_to_itself(self, desk):
-        """Its own decision, or a broader one that answered it too, is not listed; an earlier one about the same is."""
+        """Its own decision, or a broader one that answered it, is not listed; an earlier one is."""
         earlier = desk.decide("deny_external_access", desk.check(URL).request_id).decision
         desk.decide("revoke", earlier.id)
         asked = [desk.check(URL, user=user).request_id for user in (UMA, BOB)]
@@ -137,7 +137,7 @@ class TestReading:
             assert [decision.id for decision in desk.decide("similar", request)] == [earlier.id]
 
     def test_similar_folders(self, desk):
-        """Above, beside and below; the root of the disk is no folder that two files share."""
+        """Parent, sibling and child folders; the root does not count as a shared folder."""
         for target in ("/srv/a/one", "/srv/a/deep/er", "/srv/b", "/etc/x", "/srv"):
             asked = desk.check(target, kind="filesystem", operation="read").request_id
             desk.decide("deny_external_access", asked)
@@ -151,10 +151,10 @@ class TestReading:
 
 
 class TestNotes:
-    """A remark or a question stays in the audit, and decides nothing."""
+    """A note stays in the audit log and decides nothing."""
 
     def test_a_note_is_in_the_history_of_its_request(self, desk):
-        """With its author; the request waits on."""
+        """The note has its author; the request stays pending."""
         asked = desk.check(URL).request_id
         before = desk.store.pulse()
         made = desk.decide("note", asked, "What is it for?\n\u202eDo tell.")
@@ -165,7 +165,7 @@ class TestNotes:
         assert desk.store.pulse() != before
 
     def test_requesters_answer_a_few_times(self, desk):
-        """What they write is kept for good, so there is an end to it; administrators have none."""
+        """Notes are kept forever, so requesters have a limit; administrators have none."""
         asked = desk.check(URL, user=UMA).request_id
         with desk.around.serving(UMA):
             for number in range(20):
@@ -177,7 +177,7 @@ class TestNotes:
     @staticmethod
     @rows("text", ["", "  \n", "x" * 2001, None, 7])
     def test_a_note_says_something(desk, text):
-        """Not nothing, and not everything."""
+        """Empty and overlong notes are rejected."""
         asked = desk.check(URL).request_id
         with pytest.raises(InvalidInputError) as caught:
             desk.decide("note", asked, text)
@@ -186,7 +186,7 @@ class TestNotes:
 
 
 class TestDecidingMany:
-    """Each request by itself; what each came to is told."""
+    """Each request is decided separately, with its own outcome."""
 
     def test_all_acts(self, desk):
         """Approve for the session, permanently, or deny."""
@@ -202,7 +202,7 @@ class TestDecidingMany:
             assert {desk.store.request(request_id).state for request_id in asked} == {state}
 
     def test_one_that_fails_stops_no_other(self, desk):
-        """Conflicts, unknown ids and what cannot be approved for a session are told, each with its request."""
+        """Conflicts, unknown ids and skipped session approvals are returned with their requests."""
         first = desk.check("https://a.test/").request_id
         desk.decide("deny_external_access", first)
         without = desk.check("https://b.test/", user=Caller(user_id="uma")).request_id
@@ -217,7 +217,7 @@ class TestDecidingMany:
         assert found[last].decision is not None
 
     def test_what_one_decision_answers_is_no_conflict(self, desk):
-        """Two who want the same are answered by one decision, and both rows say so."""
+        """Two requests for the same access are answered by one decision, which both outcomes contain."""
         mine = desk.check(URL, user=UMA).request_id
         other = desk.check(URL, user=BOB).request_id
         (_, first), (_, second) = desk.decide("decide_many", [mine, other], "deny")
@@ -225,7 +225,7 @@ class TestDecidingMany:
         assert first.decision == second.decision
 
     def test_bad_input_decides_nothing(self, desk):
-        """An act that is none, no ids, too many, a reason that is too long."""
+        """An unknown act, no ids, too many ids, a reason that is too long."""
         asked = desk.check(URL).request_id
         for ids, act, reason in (
             ([asked], "maybe", ""),
@@ -238,7 +238,7 @@ class TestDecidingMany:
         assert desk.store.request(asked).state is RequestState.PENDING
 
     def test_a_store_that_goes_away_is_asked_once(self, desk, monkeypatch):
-        """The rest is told the same without waiting for it again."""
+        """The others get the same error without waiting again."""
         asked = [desk.check(f"https://{number}.test/").request_id for number in range(3)]
         calls = []
 

@@ -1,4 +1,4 @@
-"""The service as a host puts it together."""
+"""Service as a host assembles it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.access.conftest import ADMIN, DEMO, Around
 
 @pytest.fixture
 def settings(tmp_path, database):
-    """One host with nothing installed; its database has its schema already."""
+    """Settings of one host without additional servers; its database has its schema already."""
     return AccessSettings(database=database, key_file=str(tmp_path / "keys"), poll_seconds=0.1)
 
 
 def test_it_starts_on_embedded_defaults_and_keeps_what_was_decided(tmp_path):
-    """A first start makes the database; a second one knows the decision of the first."""
+    """The first start creates the database; the second one loads the decision of the first."""
     around, url = Around(), f"sqlite:///{tmp_path}/access.db"
     settings = AccessSettings(database=url, key_file=str(tmp_path / "keys"), poll_seconds=0.1)
     wanted = {"resource_type": "network", "operation": "send", "target": "https://api.test", "subject": DEMO}
@@ -34,7 +34,7 @@ def test_it_starts_on_embedded_defaults_and_keeps_what_was_decided(tmp_path):
 
 
 def test_an_approval_goes_on_with_what_was_stopped(settings):
-    """The handler gets the context and whom it is for."""
+    """The handler gets the context and the requester's identity."""
     done = threading.Event()
     got = []
 
@@ -59,7 +59,7 @@ def test_an_approval_goes_on_with_what_was_stopped(settings):
 
 
 def test_what_to_go_on_with_may_come_after_the_request(settings):
-    """A check puts the request down first; the first action that is offered then is kept, later ones are not."""
+    """A check files the request; the first action offered later is attached, further ones are not."""
     done = threading.Event()
     got = []
 
@@ -83,7 +83,7 @@ def test_what_to_go_on_with_may_come_after_the_request(settings):
 
 
 def test_coroutines_ask_for_the_same_caller(settings):
-    """The request context goes along to the thread that waits for the database."""
+    """The request context is copied to the thread that waits for the database."""
     from contextvars import ContextVar
 
     present = ContextVar("present", default=Caller(user_id="uma", session_key="s1"))
@@ -100,7 +100,7 @@ def test_coroutines_ask_for_the_same_caller(settings):
         await api.approve_permanently(asked.request_id, reason="needed")
         approvals = await api.approvals()
         await api.revoke(approvals.items[0].id)
-        (first,) = waiting  # a page is gone through like a list
+        (first,) = waiting  # a page is iterable
         return first.origin.user_id, len(await api.history()), list(await api.denials())
 
     with Access(settings, around) as access:
@@ -108,7 +108,7 @@ def test_coroutines_ask_for_the_same_caller(settings):
 
 
 def test_an_unknown_stream_type_is_refused_with_the_nearest_name(settings):
-    """Before anything runs."""
+    """The name is rejected before anything runs."""
     from dataclasses import replace
 
     with pytest.raises(InvalidInputError) as caught:
@@ -117,7 +117,7 @@ def test_an_unknown_stream_type_is_refused_with_the_nearest_name(settings):
 
 
 def test_importing_the_package_loads_neither_the_database_nor_the_guard():
-    """Half a second is long for a command that only wants to print its help."""
+    """Half a second is too long for a command that only prints its help."""
     heavy = ("sqlalchemy", "alembic", "cryptography", "redis", "psycopg", "democrai_sandbox.guard")
     code = (
         "import sys, democrai_sandbox.access, democrai_sandbox.access.values, democrai_sandbox.access.interface;"

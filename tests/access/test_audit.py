@@ -1,4 +1,4 @@
-"""The chain of hashes: whatever is done to the records shows."""
+"""Hash chain: every change to the records is detected."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def linked(records):
-    """Give records the numbers and hashes that they have in this order."""
+    """Return records with numbers and hashes of this order."""
     chain, last = [], ""
     for number, record in enumerate(records, 1):
         record = replace(record, sequence=number, previous_hash=last)
@@ -71,7 +71,7 @@ CHANGES = {
 
 
 def test_a_whole_chain_is_whole():
-    """Of any length, none included."""
+    """A chain of any length is valid, including an empty one."""
     for count in (0, 1, 6):
         chain = make(count)
         assert verify(chain, head(chain)) == AuditReport(ok=True, count=count)
@@ -80,7 +80,7 @@ def test_a_whole_chain_is_whole():
 @rows("name", CHANGES)
 @rows("place", range(6))
 def test_a_change_of_any_part_shows_where_it_is(name, place):
-    """Every field of every record is covered, the first and the last one too."""
+    """Every field of every record is covered, including the first and last."""
     chain = list(CHAIN)
     chain[place] = replace(chain[place], **{name: CHANGES[name]})
     report = verify(chain, head(CHAIN))
@@ -90,7 +90,7 @@ def test_a_change_of_any_part_shows_where_it_is(name, place):
 
 @rows("place", range(6))
 def test_a_change_with_a_new_hash_shows_at_the_next_record(place):
-    """Who mends the hash of one record breaks the link to the next, or to the head."""
+    """A new hash for one record breaks the link to the next one, or to the head."""
     chain = list(CHAIN)
     changed = replace(chain[place], actor="eve")
     chain[place] = replace(changed, hash=record_hash(changed))
@@ -100,13 +100,13 @@ def test_a_change_with_a_new_hash_shows_at_the_next_record(place):
 
 @rows("place", range(6))
 def test_a_removed_record_shows(place):
-    """In the middle, at the beginning, and at the end, where only the head knows of it."""
+    """In the middle, at the start, and at the end, where only the head reveals it."""
     report = verify([record for record in CHAIN if record.sequence != place + 1], head(CHAIN))
     assert (report.ok, report.first_bad, report.count) == (False, place + 1, place)
 
 
 def test_all_records_gone_shows():
-    """An empty table is whole only when nothing was ever recorded."""
+    """An empty table is valid only if nothing was ever recorded."""
     report = verify([], head(CHAIN))
     assert (report.ok, report.count, report.first_bad) == (False, 0, 1)
     sentence("all records gone", report.what)
@@ -114,7 +114,7 @@ def test_all_records_gone_shows():
 
 @rows("place", range(7))
 def test_an_inserted_record_shows(place):
-    """Anywhere, also behind the last one."""
+    """At any position, including after the last one."""
     chain = list(CHAIN)
     before = chain[place - 1].hash if place else ""
     added = replace(CHAIN[0], sequence=place + 1, actor="eve", previous_hash=before)
@@ -124,7 +124,7 @@ def test_an_inserted_record_shows(place):
 
 
 def test_moved_records_show():
-    """Any two that changed places."""
+    """Any two swapped records are detected."""
     for first in range(5):
         for second in range(first + 1, 6):
             chain = list(CHAIN)
@@ -134,7 +134,7 @@ def test_moved_records_show():
 
 
 def test_a_rewritten_tail_shows_by_the_head():
-    """A chain that is right in itself is compared with what the store knows of the last record."""
+    """A consistent chain is compared with the stored head."""
     forged = linked([*CHAIN[:4], replace(CHAIN[4], actor="eve"), CHAIN[5]])
     assert verify(forged, head(forged)).ok
     report = verify(forged, head(CHAIN))
@@ -144,7 +144,7 @@ def test_a_rewritten_tail_shows_by_the_head():
 
 @rows("numbers", [(2, 3, 4), (1, 2, 2), (1, 3, 4), (0, 1, 2), (1, 2, -3)])
 def test_numbers_have_no_gap(numbers):
-    """Also where every hash is right."""
+    """A gap is detected even if every hash is right."""
     chain, last = [], ""
     for number, record in zip(numbers, CHAIN, strict=False):
         record = replace(record, sequence=number, previous_hash=last)
@@ -156,7 +156,7 @@ def test_numbers_have_no_gap(numbers):
 
 
 def test_an_export_says_everything_and_can_be_checked_by_itself():
-    """Each line has its schema; the lines alone are enough to see that nothing was changed."""
+    """Each line has its schema; the lines alone are enough to detect changes."""
     stream = io.StringIO()
     assert export(CHAIN, stream) == 6
     lines = stream.getvalue().splitlines()
@@ -211,21 +211,21 @@ def exported():
     ],
 )
 def test_a_line_that_is_not_the_record_is_found(line):
-    """Broken JSON, other schemas, and every change of content."""
+    """Invalid JSON, other schemas, and every change of content are detected."""
     lines = exported()
     report = verify_export([*lines[:2], line, *lines[3:]])
     assert (report.ok, report.first_bad, report.count) == (False, 3, 2)
 
 
 def test_missing_lines_at_the_end_need_the_head():
-    """The lines by themselves cannot know how many there were."""
+    """The lines alone do not reveal how many there were."""
     assert verify_export(exported()[:4]).ok
     assert verify_export(exported()[:4], head(CHAIN)).first_bad == 5
 
 
 @given(st.integers(0, 5), st.data())
 def test_any_changed_character_of_an_export_is_found(number, data):
-    """Wherever it is; unless JSON reads the line the same, as it does with white space."""
+    """A change at any position is detected, except white space that JSON ignores."""
     lines = exported()
     place = data.draw(st.integers(0, len(lines[number]) - 1))
     character = data.draw(st.characters(codec="utf-8"))
@@ -240,6 +240,6 @@ def test_any_changed_character_of_an_export_is_found(number, data):
 
 @rows("value", [float("nan"), float("inf"), {1, 2}, object(), b"x"])
 def test_what_is_not_json_is_refused(value):
-    """Before it could enter a record."""
+    """It is rejected before it enters a record."""
     with pytest.raises(InvalidInputError):
         canonical({"value": value})

@@ -1,4 +1,4 @@
-"""What may be a resume context, and that it comes back as it was."""
+"""Valid resume contexts and their round trip."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ contexts = st.recursive(
 
 
 def same(one, other):
-    """Equal in types too: 1, 1.0 and True are three things, and so are 0.0 and -0.0."""
+    """Return whether values are equal including types: 1, 1.0 and True differ, and so do 0.0 and -0.0."""
     return repr(one) == repr(other)
 
 
 @given(contexts)
-@example("\ud83d\ude00")  # two halves, which are not the one character that they would make
+@example("\ud83d\ude00")  # two halves, which are not the character that they would form
 @example({"\udcff": -0.0})
 def test_what_was_encoded_comes_back(context):
-    """Every JSON value comes back exactly as it was, types and odd characters included."""
+    """Every JSON value survives the round trip, including types and odd characters."""
     assert same(decode_context(encode_context(context)), context)
 
 
 @rows("letter", ["a", "\u00e4", "\U0001f600"])
 def test_the_limit_is_exact(letter):
-    """A context of exactly the limit is taken; one byte more is refused with its size."""
+    """A context of exactly the limit is accepted; one byte more is rejected with its size."""
     width = len(letter.encode())
     count, rest = divmod(LONGEST_CONTEXT - 2, width)
     largest = letter * count + "x" * rest
@@ -59,7 +59,7 @@ def test_the_limit_is_exact(letter):
     ],
 )
 def test_what_is_far_too_large_is_refused_at_once(make):
-    """A context is refused before all of it is copied, which would take ten megabytes and more."""
+    """A huge context is rejected before all of it is copied, which would take ten megabytes and more."""
     context = make()
     tracemalloc.start()
     try:
@@ -91,7 +91,7 @@ class Name(StrEnum):
     ],
 )
 def test_what_is_not_json_is_refused_with_its_place(context, pointer, what):
-    """A value that JSON cannot give back as it was is refused: the pointer leads to it, the text names its type."""
+    """A value that JSON cannot represent is rejected with its pointer and type."""
     with pytest.raises(InvalidInputError) as caught:
         encode_context(context)
     (problem,) = caught.value.problems
@@ -101,7 +101,7 @@ def test_what_is_not_json_is_refused_with_its_place(context, pointer, what):
 
 
 def test_code_of_the_context_is_never_run():
-    """Subclasses of the plain types are refused without a call of anything that they override."""
+    """Subclasses of the plain types are rejected without calling their methods."""
     ran = []
 
     def note(*args, **kwargs):
@@ -145,7 +145,7 @@ def test_code_of_the_context_is_never_run():
 
 
 def test_nesting_has_a_limit():
-    """The deepest context is taken and one level more refused; so is what holds itself, however often, at once."""
+    """The deepest context is accepted and one level more rejected; a context that contains itself is rejected too."""
 
     def nested(depth):
         return [nested(depth - 1)] if depth else 1
@@ -162,12 +162,12 @@ def test_nesting_has_a_limit():
         with pytest.raises(InvalidInputError, match=rf"\b({DEEPEST_CONTEXT}|{LONGEST_CONTEXT})\b") as caught:
             encode_context(context)
         assert caught.value.problems[0].pointer == "/resume_context"
-    while endless:  # taken apart by hand, for the sake of interpreters that would recurse
+    while endless:  # dismantled by hand, because some interpreters would recurse
         endless = endless[0]
 
 
 def test_a_context_that_changes_meanwhile_is_taken_as_it_was_at_some_moment():
-    """Another thread that changes the context breaks nothing: it is JSON, or it is refused as input."""
+    """Another thread that changes the context causes a consistent copy or a rejection."""
     context = {"list": [], "dict": {}}
     stop = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Secrets that administrators enter: each opens for its owner and with a key of the ring, and for nothing else."""
+"""Entered secrets: each decrypts only for its owner and with a key of the ring."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECRET = "sk-a-secret"
 
 
 def test_a_secret_comes_back():
-    """With the key that sealed it, and not as it was written."""
+    """The secret is not stored in plain form."""
     blob = seal_secret(RING, SECRET, *OWNER)
     assert unseal_secret(RING, blob, *OWNER) == SECRET
     assert (encrypted_with(blob), SECRET.encode() in blob) == ("first", False)
@@ -36,13 +36,13 @@ def test_a_secret_comes_back():
     ],
 )
 def test_a_secret_opens_for_its_owner_only(owner):
-    """The same characters divided otherwise are another owner."""
+    """The same characters split differently are another owner."""
     with pytest.raises(Unreadable):
         unseal_secret(RING, seal_secret(RING, SECRET, *OWNER), *owner)
 
 
 def test_any_change_is_noticed():
-    """Of a bit, or of the length."""
+    """A changed bit or length is detected."""
     blob = seal_secret(RING, SECRET, *OWNER)
     changed = [blob[:at] + bytes((blob[at] ^ 1,)) + blob[at + 1 :] for at in range(len(blob))]
     for wrong in (*changed, blob[:-1], blob + b"x", b""):
@@ -52,7 +52,7 @@ def test_any_change_is_noticed():
 
 
 def test_a_secret_is_sealed_again_with_the_first_key():
-    """Once; without its key it is lost."""
+    """It is resealed once; without its key it is lost."""
     blob = seal_secret(KeyRing((SECOND,)), SECRET, *OWNER)
     again = reseal_secret(RING, blob, *OWNER)
     assert (encrypted_with(again), unseal_secret(KeyRing((FIRST,)), again, *OWNER)) == ("first", SECRET)
@@ -62,7 +62,7 @@ def test_a_secret_is_sealed_again_with_the_first_key():
 
 
 def test_secrets_and_contexts_are_not_taken_for_each_other():
-    """Each purpose has keys of its own."""
+    """Each purpose has separate keys."""
     with pytest.raises(ResumeContextUnreadable):
         unseal(RING, seal_secret(RING, SECRET, *OWNER), REQUEST)
     with pytest.raises(Unreadable):

@@ -1,4 +1,4 @@
-"""What was decided, and what was asked lately, is answered without the database."""
+"""Decided accesses and recent requests are answered without the database."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ANSWERS = {
 
 @contextmanager
 def counted():
-    """Give the statements that go to any database meanwhile."""
+    """Yield the statements that are sent to any database meanwhile."""
     statements = []
 
     def note(connection, cursor, statement, parameters, context, many):
@@ -44,7 +44,7 @@ def counted():
 
 @pytest.fixture
 def decided(make_desk):
-    """A service whose administrator has decided about all but the undecided; nothing but checks happens to it."""
+    """Service with decisions about all but the undecided accesses; only checks run on it."""
     desk = make_desk(limits=limits(counting_seconds=3600))
     for target in (APPROVED, BROAD):
         desk.decide("approve_permanently", desk.check(target).request_id)
@@ -73,7 +73,7 @@ def question(kind, operation, target):
 
 
 def test_checks_ask_the_database_nothing(decided):
-    """Repeated checks, the first one included, make no statement: not when approved, denied or undecided."""
+    """Checks, including the first one, run no statement for approved, denied and undecided accesses."""
 
     def check(kind, operation, target):
         return decided.check(target, kind=kind, operation=operation, register_request=False).code
@@ -85,7 +85,7 @@ def test_checks_ask_the_database_nothing(decided):
 
 
 def test_the_guard_is_answered_without_the_database(decided):
-    """What the guard asks goes the same way."""
+    """Questions of the guard take the same path."""
     with counted() as statements:
         codes = {place: {decided.service.decide(question(*place)).code for _ in range(CHECKS)} for place in ANSWERS}
     assert codes == {place: {code} for place, code in ANSWERS.items()}
@@ -93,7 +93,7 @@ def test_the_guard_is_answered_without_the_database(decided):
 
 
 def test_a_request_is_written_once(decided):
-    """The first check of something undecided writes; those that follow are counted in memory for a while."""
+    """The first check of an undecided access writes; later ones are counted in memory for a while."""
     with counted() as first:
         request_id = decided.check(UNDECIDED).request_id
     with counted() as later:
@@ -104,7 +104,7 @@ def test_a_request_is_written_once(decided):
 
 
 def test_a_change_is_read_once(decided):
-    """After a decision the node reads what is new; the checks that follow are answered from it."""
+    """After a decision the node reads the change; later checks are answered from memory."""
     request_id = decided.check(UNDECIDED).request_id
     with counted() as acts:
         decided.decide("approve_permanently", request_id)

@@ -1,4 +1,4 @@
-"""Key rings and the files they are kept in."""
+"""Key rings and their files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def place(tmp_path):
 
 
 def test_a_missing_file_is_made_with_one_random_key(place):
-    """Opening a ring that is not there makes a file of mode 0600 that reads back as the same ring."""
+    """Opening a missing ring creates a file of mode 0600 that contains the same ring."""
     before = os.umask(0)
     try:
         ring = KeyRing.open(place)
@@ -53,7 +53,7 @@ def test_made_keys_differ(tmp_path):
 
 
 def test_of_several_that_find_no_file_one_makes_it(place):
-    """Processes that open a missing ring at once all end up with the same keys."""
+    """Processes that open a missing ring at the same time get the same keys."""
     program = place.parent / "open.py"
     program.write_text(
         "import sys\n"
@@ -72,7 +72,7 @@ def test_of_several_that_find_no_file_one_makes_it(place):
 
 
 def test_threads_that_find_no_file_get_one_ring(place):
-    """Threads that open a missing ring at once, over and over, never see two rings."""
+    """Threads that open a missing ring at the same time, repeatedly, never see two rings."""
     for number in range(5):
         path, found, barrier = place.with_name(f"keys-{number}"), [], threading.Barrier(4)
 
@@ -88,7 +88,7 @@ def test_threads_that_find_no_file_get_one_ring(place):
 
 
 def test_the_order_of_the_lines_is_the_order_of_the_keys(place):
-    """The first line encrypts; comments, empty lines and white space around lines do not matter."""
+    """The first line encrypts; comments, empty lines and surrounding white space do not matter."""
     other = base64.b64encode(SECRET[::-1]).decode()
     ring = KeyRing.open(write(place, f"# ours\n\n  new-1:{ENCODED}  \r\n#old:\nold_1.x:{other}"))
     assert ring == KeyRing((Key("new-1", SECRET), Key("old_1.x", SECRET[::-1])))
@@ -114,7 +114,7 @@ def test_the_order_of_the_lines_is_the_order_of_the_keys(place):
     ],
 )
 def test_a_malformed_line_is_named_and_not_shown(place, line, reason):
-    """A line that is no key is refused with its number and the reason, without any of its text."""
+    """A malformed line is rejected with its number and the reason, without its text."""
     with pytest.raises(InvalidInputError) as caught:
         KeyRing.open(write(place, f"# comment\nfirst:{base64.b64encode(SECRET[::-1]).decode()}\n\n{line}\n"))
     assert f"{place}, line 4: " in str(caught.value)
@@ -123,7 +123,7 @@ def test_a_malformed_line_is_named_and_not_shown(place, line, reason):
 
 
 def test_all_malformed_lines_are_named(place):
-    """One refusal tells of every bad line."""
+    """One error names every malformed line."""
     with pytest.raises(InvalidInputError) as caught:
         KeyRing.open(write(place, f"x\ny:{ENCODED}\nz:z\n"))
     assert [problem.message.partition(", ")[2][:6] for problem in caught.value.problems] == ["line 1", "line 3"]
@@ -139,13 +139,13 @@ def test_a_file_without_a_key_is_refused(place, text):
 
 
 def test_a_huge_file_is_refused(place):
-    """What is far too large to be a key file is not read."""
+    """A file that is far too large is not read."""
     with pytest.raises(InvalidInputError, match="65536"):
         KeyRing.open(write(place, f"a:{ENCODED}\n" + "#" * 70_000))
 
 
 def test_a_ring_is_never_empty_nor_ambiguous():
-    """Rings made in code obey the same rules as files."""
+    """Rings created in code follow the same rules as files."""
     for keys in ((), (Key("a", SECRET), Key("a", SECRET[::-1]))):
         with pytest.raises(InvalidInputError):
             KeyRing(keys)
@@ -155,32 +155,32 @@ def test_a_ring_is_never_empty_nor_ambiguous():
 
 
 def test_secrets_are_not_shown():
-    """The representation of keys and rings holds their ids only."""
+    """The representation of keys and rings contains only their ids."""
     assert repr(KeyRing((Key("a", SECRET),))) == "KeyRing(keys=(Key(id='a'),))"
 
 
 @rows("mode", [0o640, 0o620, 0o604, 0o602, 0o610, 0o777])
 def test_a_file_that_others_may_use_is_refused(place, mode):
-    """Any right of group or others is refused with the mode that was found and the one that is wanted."""
+    """Any right of group or others is rejected with the found and the expected mode."""
     with pytest.raises(InvalidInputError, match=rf"\b{mode:04o}\b.*\b0600\b"):
         KeyRing.open(write(place, f"a:{ENCODED}\n", mode))
 
 
 def test_a_file_that_its_owner_may_only_read_is_fine(place):
-    """Mode 0400 is stricter than needed, and works."""
+    """Mode 0400 is stricter than needed and works."""
     assert KeyRing.open(write(place, f"a:{ENCODED}\n", 0o400)).first.id == "a"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 def test_a_file_of_another_user_is_refused(place):
-    """Who owns the file could exchange the keys: it must be the user of this process."""
+    """The owner of the file could replace the keys, so it must be the user of this process."""
     os.chown(write(place, f"a:{ENCODED}\n"), 65534, -1)
     with pytest.raises(InvalidInputError, match=r"\b65534\b.*\b0\b"):
         KeyRing.open(place)
 
 
 def test_what_is_no_plain_file_is_refused(tmp_path):
-    """Links, folders and pipes are refused at once."""
+    """Links, folders and pipes are rejected immediately."""
     write(tmp_path / "real", f"a:{ENCODED}\n")
     (tmp_path / "link").symlink_to("real")
     (tmp_path / "dangling").symlink_to("nowhere")
@@ -198,7 +198,7 @@ def test_what_is_no_plain_file_is_refused(tmp_path):
 
 
 def test_a_missing_folder_is_named(tmp_path):
-    """The folder is not made: it is probably misspelt."""
+    """The folder is not created, because it is probably misspelled."""
     with pytest.raises(InvalidInputError) as caught:
         KeyRing.open(tmp_path / "typo" / "keys")
     sentence("no folder", str(caught.value), folder=tmp_path)
@@ -217,7 +217,7 @@ def test_rotation_puts_a_new_key_first(place):
 
 
 def test_rotations_at_once_lose_no_key(place):
-    """Of rotations that happen at the same time every one adds its key."""
+    """Each concurrent rotation adds its key."""
     KeyRing.open(place)
     made = []
 
@@ -234,7 +234,7 @@ def test_rotations_at_once_lose_no_key(place):
 
 
 def test_a_key_can_be_known_everywhere_before_it_encrypts(place):
-    """Introduced it comes last; promoted it comes first, and comments stay where they are."""
+    """An introduced key is last; a promoted key is first, and comments stay in place."""
     old = KeyRing.open(place).first
     write(place, f"# ours\n{old.line.strip()}")
     introduced = introduce(place)
@@ -249,7 +249,7 @@ def test_a_key_can_be_known_everywhere_before_it_encrypts(place):
 
 
 def test_a_key_is_marked_until_it_is_used(place):
-    """The file says which keys were only introduced, in a comment: whoever does not know of it reads the same keys."""
+    """The file marks introduced keys in a comment, so that other versions read the same keys."""
     old = KeyRing.open(place).first
     new = introduce(place).keys[1]
     other = introduce(place).keys[2]
@@ -263,21 +263,21 @@ def test_a_key_is_marked_until_it_is_used(place):
 
 
 def test_a_mark_on_a_key_that_is_in_use_is_nothing(place):
-    """Put first by hand, or by who does not know of marks: it encrypts, and is an old one after the next."""
+    """A marked key that was moved to the front by hand encrypts, and counts as an old one after the next rotation."""
     write(place, f"# introduced: a\na:{ENCODED}\n")
     assert not KeyRing.read(place).first.introduced
     assert not rotate(place).find("a").introduced
 
 
 def test_retiring_takes_one_key_out(place):
-    """A retired key is gone from the file; the others stay."""
+    """A retired key is removed from the file; the others stay."""
     write(place, f"a:{ENCODED}\n# of 2025\n b:{ENCODED}\nab:{ENCODED}\n")
     assert retire(place, "b") == KeyRing.open(place)
     assert place.read_text() == f"a:{ENCODED}\n# of 2025\nab:{ENCODED}\n"
 
 
 def test_the_key_that_encrypts_cannot_be_retired(place):
-    """The first key, and so the last one too, stays until another one encrypts; the file is not touched."""
+    """The first key, and so the last remaining one, stays until another one encrypts; the file is unchanged."""
     write(place, f"first:{ENCODED}\n")
     with pytest.raises(InvalidInputError) as caught:
         retire(place, "first")
@@ -289,7 +289,7 @@ def test_the_key_that_encrypts_cannot_be_retired(place):
 
 
 def test_retiring_an_unknown_key_suggests_the_nearest(place):
-    """A misspelt id changes nothing."""
+    """A misspelled id changes nothing."""
     text = write(place, f"a:{ENCODED}\nspring:{ENCODED}\n").read_text()
     with pytest.raises(InvalidInputError) as caught:
         retire(place, "sprint")
@@ -299,7 +299,7 @@ def test_retiring_an_unknown_key_suggests_the_nearest(place):
 
 @rows("act", [rotate, lambda path: retire(path, "a")])
 def test_a_malformed_file_is_not_rewritten(place, act):
-    """Neither rotation nor retirement touches a file that they do not understand."""
+    """Neither rotation nor retirement changes a malformed file."""
     text = write(place, f"a:{ENCODED}\nbroken\n").read_text()
     with pytest.raises(InvalidInputError, match="line 2"):
         act(place)
@@ -307,11 +307,11 @@ def test_a_malformed_file_is_not_rewritten(place, act):
 
 
 def test_a_write_that_fails_leaves_the_old_file(place, monkeypatch):
-    """When the new file cannot be put in place, the old ring stays and no copy of the keys is left behind."""
+    """If the new file cannot be moved into place, the old ring stays and no copy of the keys is left behind."""
     ring = KeyRing.open(place)
 
     def fail(self, target):
-        assert len(KeyRing.open(self).keys) == 2  # complete and readable before it gets the name
+        assert len(KeyRing.open(self).keys) == 2  # complete and readable before it is renamed
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(Path, "replace", fail)
@@ -323,7 +323,7 @@ def test_a_write_that_fails_leaves_the_old_file(place, monkeypatch):
 
 
 def test_a_key_file_follows_rotations(place):
-    """A ring that is in use sees new and retired keys without being opened again."""
+    """A ring in use sees new and retired keys without being opened again."""
     file = KeyFile(place)
     old = file.ring().first
     assert rotate(place) == file.ring()
@@ -333,7 +333,7 @@ def test_a_key_file_follows_rotations(place):
 
 
 def test_a_rotation_right_after_opening_is_seen(place, monkeypatch):
-    """Keys that come just after a file was read for the first time are not overlooked."""
+    """Keys that arrive just after the first read are not missed."""
     read = KeyRing.open
 
     def read_and_lag(path):
@@ -349,7 +349,7 @@ def test_a_rotation_right_after_opening_is_seen(place, monkeypatch):
 
 @pytest.mark.parametrize("spoil", [lambda path: path.unlink(), lambda path: write(path, "broken")])
 def test_a_key_file_that_goes_bad_keeps_the_ring_and_says_so_once(place, spoil, caplog):
-    """Keys that were read stay in use while the file is missing or malformed; good ones are taken again later."""
+    """The last keys stay in use while the file is missing or malformed; valid ones are loaded later."""
     file = KeyFile(place)
     ring = file.ring()
     spoil(place)
@@ -361,6 +361,6 @@ def test_a_key_file_that_goes_bad_keeps_the_ring_and_says_so_once(place, spoil, 
 
 
 def test_a_bad_key_file_is_refused_at_start(place):
-    """Nothing starts with keys that cannot be read."""
+    """Nothing starts with unreadable keys."""
     with pytest.raises(InvalidInputError):
         KeyFile(write(place, "broken"))

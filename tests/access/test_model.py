@@ -1,4 +1,4 @@
-"""Two nodes over one store against a model of it that fits on a page: whatever happens in whatever order."""
+"""Two nodes over one store, compared with a short model, for any order of events."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ from democrai_sandbox.errors import DecisionConflict
 from democrai_sandbox.policy import DecisionCode, InvalidInputError, Subject
 
 SCALE = float(os.environ.get("PROOF_SCALE", "1"))
-"""How many times as much is tried as by default."""
+"""Factor for the number of attempts."""
 
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 NEVER_ASKED_TOO_MUCH = Limits(new_requests=10**9, counting_seconds=0)
 
 
 class Place(NamedTuple):
-    """Something to ask for. Places with the same steps are equivalent, one with fewer of the same steps covers."""
+    """Requested target. Places with the same steps are equivalent; one with a prefix of the steps covers the others."""
 
     resource: str
     operation: str
@@ -76,7 +76,7 @@ WORLDS = (
         Place("system_dependency", "execute", "/not/there/x", ("/not/there/x",)),
     ),
 )
-"""Each run is about few places, so that what happens to one often meets what happened to another."""
+"""Each run uses few places, so that events often concern the same one."""
 SPELLINGS = {
     _URL: (_URL, "HTTPS://API.example.com.:443/"),
     f"{_URL}/v1": (f"{_URL}/v1", f"{_URL}/v1/", f"{_URL}/v1?q=1"),
@@ -96,7 +96,7 @@ questions = st.tuples(subjects, some_place, st.sampled_from(USERS), st.sampled_f
 
 @dataclass(frozen=True)
 class Standing:
-    """A decision that has not ended."""
+    """Decision in force."""
 
     id: str
     subject: Subject
@@ -113,7 +113,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Waiting:
-    """A pending request."""
+    """Pending request."""
 
     id: str
     subject: Subject
@@ -130,7 +130,7 @@ class Waiting:
 
 
 def answer(standing, subject, place, session, now):
-    """Return what these decisions say: a denial first, then the session's approval, then a permanent one."""
+    """Return the result of these decisions: a denial first, then the session's approval, then a permanent one."""
     found = {
         (one.effect, one.scope)
         for one in standing
@@ -151,7 +151,7 @@ def answer(standing, subject, place, session, now):
 
 @cache
 def empty_database():
-    """Bring one database to the schema; the others are copies of it."""
+    """Create one database with the schema; the others are copies of it."""
     folder = Path(tempfile.mkdtemp(prefix="model-"))
     try:
         open_store(f"sqlite:///{folder}/empty.db").close()
@@ -161,7 +161,7 @@ def empty_database():
 
 
 class Host(Unguarded):
-    """Serves whom the test says."""
+    """Surroundings with the caller that the test sets."""
 
     def __init__(self):
         self.served = Caller()
@@ -171,7 +171,7 @@ class Host(Unguarded):
 
 
 class OneNode:
-    """A node with all that a host would put around it; without threads, so that the test says when it looks."""
+    """Node with all parts of a host, without threads, so that the test controls its refreshes."""
 
     def __init__(self, url, clock):
         self.store = open_store(url)
@@ -197,7 +197,7 @@ class OneNode:
 
 
 class TwoNodes(RuleBasedStateMachine):
-    """What the store must hold, and what each node has seen of it."""
+    """Expected content of the store, and the state that each node has seen."""
 
     @initialize(world=st.sampled_from(WORLDS))
     def begin(self, world):
@@ -227,7 +227,7 @@ class TwoNodes(RuleBasedStateMachine):
             return
         try:
             if sys.exc_info()[0] is not None:
-                return  # what went wrong first is what counts
+                return  # the first error counts
             for index in (0, 1):
                 self.look(index)
             self.the_nodes_say_what_they_have_seen()
@@ -240,11 +240,12 @@ class TwoNodes(RuleBasedStateMachine):
             self.patched.undo()
             shutil.rmtree(self.folder)
 
-    # ---- what happens ------------------------------------------------------------------------------------------------
+    # ---- events
+    # -----------------------------------------------------------------------------------------------------------
 
     @rule(node=nodes, question=questions, spelling=picks)
     def ask(self, node, question, spelling):
-        """Somebody asks: one request per tuple and origin, whatever the node knows."""
+        """A user requests an access: one request per access and origin, whatever the node knows."""
         subject, place, user, session = question
         self.asked.append((subject, self.world[place % len(self.world)], user, session))
         self.ask_again(node, len(self.asked) - 1, spelling)
@@ -252,7 +253,7 @@ class TwoNodes(RuleBasedStateMachine):
     @precondition(lambda self: self.asked)
     @rule(node=nodes, pick=picks, spelling=picks)
     def ask_again(self, node, pick, spelling):
-        """The same in another spelling, or at the other node."""
+        """Request the same in another spelling, or on the other node."""
         name = subject, place, user, session = self.asked[pick % len(self.asked)]
         spellings = SPELLINGS.get(place.target, (place.target,))
         told = self.nodes[node].ask(subject, place, user, session, target=spellings[spelling % len(spellings)])
@@ -265,7 +266,7 @@ class TwoNodes(RuleBasedStateMachine):
             return
         same = [one for one in self.standing.values() if one.place == place]
         if answer(same, subject, place, session, self.now):
-            # Decided already, which this node had not seen: it looks, and answers by what there is.
+            # Already decided, but unknown to this node: it refreshes and answers accordingly.
             self.saw(node)
             assert told.code == answer(self.seen[node], subject, place, session, self.now)
             return
@@ -275,7 +276,7 @@ class TwoNodes(RuleBasedStateMachine):
 
     @rule(node=nodes, pick=picks, question=questions, broader=st.none() | some_place)
     def approve_for_session(self, node, pick, question, broader):
-        """Only where there is a session; it is the request's."""
+        """Only possible with the session of the request."""
         waiting = self.one_that_waits(node, question, pick)
         if waiting is None:
             return
@@ -287,7 +288,7 @@ class TwoNodes(RuleBasedStateMachine):
 
     @rule(node=nodes, pick=picks, question=questions, broader=st.none() | some_place, lifetime=lifetimes)
     def approve_permanently(self, node, pick, question, broader, lifetime):
-        """With a lifetime or without."""
+        """With or without a lifetime."""
         waiting = self.one_that_waits(node, question, pick)
         if waiting is None:
             return
@@ -298,7 +299,7 @@ class TwoNodes(RuleBasedStateMachine):
 
     @rule(node=nodes, pick=picks, question=questions, broader=st.none() | some_place)
     def deny(self, node, pick, question, broader):
-        """Also for more than was asked for."""
+        """Also for a broader target than requested."""
         waiting = self.one_that_waits(node, question, pick)
         if waiting is None:
             return
@@ -307,7 +308,7 @@ class TwoNodes(RuleBasedStateMachine):
 
     @rule(node=nodes, subject=subjects, place=some_place, effect=st.sampled_from(Effect), lifetime=lifetimes)
     def decide_unasked(self, node, subject, place, effect, lifetime):
-        """Nobody has to ask first."""
+        """A request is not necessary."""
         place = self.world[place % len(self.world)]
 
         def act(target):
@@ -331,7 +332,7 @@ class TwoNodes(RuleBasedStateMachine):
     @precondition(lambda self: self.standing)
     @rule(node=nodes, pick=picks)
     def revoke(self, node, pick):
-        """What a decision allowed or denied is undecided again."""
+        """The access is undecided again."""
         standing = self.pick(self.standing, pick)
         self.nodes[node].deciding().revoke(standing.id)
         self.end([standing])
@@ -340,7 +341,7 @@ class TwoNodes(RuleBasedStateMachine):
 
     @rule(node=nodes, pick=picks)
     def do_it_twice(self, node, pick):
-        """What is not pending any more is decided by nobody; what has ended cannot end again."""
+        """A request that is not pending cannot be decided, and an ended decision cannot end again."""
         administration = self.nodes[node].deciding()
         acts = [(administration.revoke, one) for one in self.ended]
         for act in (administration.approve_permanently, administration.deny_external_access):
@@ -351,7 +352,7 @@ class TwoNodes(RuleBasedStateMachine):
 
     @rule(node=nodes, session=st.sampled_from(SESSIONS[2:]))
     def end_session(self, node, session):
-        """Its approvals end with it; what it asks for, before or after, can only be approved permanently."""
+        """Its approvals end; its earlier and later requests can only be approved permanently."""
         over = [one for one in self.standing.values() if one.session == session]
         assert self.nodes[node].administration.end_session(session) == len(over)
         self.end(over)
@@ -368,7 +369,7 @@ class TwoNodes(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([1, 9, 100]), node=st.none() | nodes, patience=st.sampled_from([5, 1000]))
     def time_passes(self, seconds, node, patience):
-        """By hand; a node may tidy up then: what has expired ends, what nobody answered is given up undecided."""
+        """Advance the clock; a node may then end expired decisions and drop unanswered requests."""
         self.now += timedelta(seconds=seconds)
         if node is None:
             return
@@ -386,7 +387,7 @@ class TwoNodes(RuleBasedStateMachine):
 
     @rule(node=nodes, anew=st.booleans())
     def look(self, node, *, anew=False):
-        """A node that lagged sees everything; one that starts comes to the same as one that followed."""
+        """A lagging node sees everything after a refresh; a new node gets the same state."""
         if anew:
             self.nodes[node].store.close()
             self.nodes[node] = self.open()
@@ -394,11 +395,12 @@ class TwoNodes(RuleBasedStateMachine):
             self.nodes[node].node.refresh()
         self.saw(node)
 
-    # ---- what holds always -------------------------------------------------------------------------------------------
+    # ---- invariants
+    # -------------------------------------------------------------------------------------------------------
 
     @invariant()
     def the_nodes_say_what_they_have_seen(self):
-        """Exactly what was decided when a node last looked: so one that lags allows nothing that never was allowed."""
+        """Results match the decisions at the last refresh, so a lagging node never allows what was never allowed."""
         for node, seen in zip(self.nodes, self.seen, strict=True):
             for subject in SUBJECTS:
                 for place in self.world:
@@ -410,7 +412,7 @@ class TwoNodes(RuleBasedStateMachine):
 
     @invariant()
     def the_store_holds_the_model(self):
-        """The same requests are pending, as often asked for, and the same decisions stand."""
+        """The same requests are pending with the same counts, and the same decisions are in force."""
         store = self.nodes[0].store
         pending = store.requests(RequestFilter(states=(RequestState.PENDING,)), Page(limit=1000)).items
         origins = Counter((one.access, one.origin.user_id, one.origin.session_key) for one in pending)
@@ -428,7 +430,7 @@ class TwoNodes(RuleBasedStateMachine):
         return values[pick % len(values)]
 
     def one_that_waits(self, node, question, pick):
-        """Return a request that is pending, or ask first; None when what is asked for is decided."""
+        """Return a pending request, or file one; None if the access is decided."""
         if self.waiting and pick % 2:
             return self.pick(self.waiting, pick)
         self.ask(node, question, pick)
@@ -443,12 +445,12 @@ class TwoNodes(RuleBasedStateMachine):
             self.ended.append(one.id)
 
     def in_the_way(self, subject, place):
-        """Whether a denial of something broader would leave an approval without effect."""
+        """Return whether a broader denial would leave an approval without effect."""
         broader = [one for one in self.standing.values() if one.effect is Effect.DENIAL and one.place != place]
         return answer(broader, subject, place, "", self.now) is not None
 
     def decide(self, node, waiting, broader, act, effect, scope, lifetime=None):
-        """Decide about a request, for what it asks or for something else that should cover it."""
+        """Decide about a request, for its target or another one that should cover it."""
         place = waiting.place
         broader = None if broader is None else self.world[broader % len(self.world)]
         if broader is not None:
@@ -467,7 +469,7 @@ class TwoNodes(RuleBasedStateMachine):
         self.decided(node, made, waiting.subject, place, effect, scope, session, lifetime, waiting)
 
     def decided(self, node, made, subject, place, effect, scope, session, lifetime, waiting=None):
-        """Enter a decision: end what it replaces, answer what it covers."""
+        """Add a decision: end the decisions it replaces, answer the requests it covers."""
         same = [one for one in self.standing.values() if one.name == (subject, place)]
         kind = (effect, scope, session)
         self.end(
@@ -487,5 +489,5 @@ class TwoNodes(RuleBasedStateMachine):
 
 TestTwoNodes = TwoNodes.TestCase
 EXAMPLES = max(4, int(settings.default.max_examples * SCALE / 4))
-"""Each takes as long as many of other properties."""
+"""Each run takes as long as many of other properties."""
 TestTwoNodes.settings = settings(max_examples=EXAMPLES, stateful_step_count=30)

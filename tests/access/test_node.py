@@ -1,4 +1,4 @@
-"""A node follows the store: told by events, by looking on its own, and after failures."""
+"""Node that follows the store: by events, by polling, and after failures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.access.test_service import URL, Broken
 
 
 def soon(condition, seconds=30.0):
-    """Wait until something is so; say whether it came to be."""
+    """Wait until a condition is true; return whether it became true."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if condition():
@@ -25,7 +25,7 @@ def soon(condition, seconds=30.0):
 
 @pytest.fixture
 def pair(make_desk):
-    """Two nodes over one store that hear each other."""
+    """Two nodes over one store that receive each other's events."""
     one, other = make_desk(), make_desk()
     one.node.start()
     other.node.start()
@@ -33,7 +33,7 @@ def pair(make_desk):
 
 
 def test_a_decision_on_one_node_is_answered_on_the_other(pair):
-    """And its end too."""
+    """The end of the decision is seen too."""
     one, other = pair
     decision = one.decide("approve_permanently", one.check(URL).request_id).decision
     assert soon(lambda: other.check(URL, register_request=False).allowed)
@@ -42,7 +42,7 @@ def test_a_decision_on_one_node_is_answered_on_the_other(pair):
 
 
 def test_without_events_a_node_looks_by_itself(database):
-    """The bus says nothing at all: the poll finds it."""
+    """Without any event, the poll finds the change."""
     one, other = Desk(database), Desk(database)
     other.node.bus.start = lambda heard: None
     try:
@@ -55,7 +55,7 @@ def test_without_events_a_node_looks_by_itself(database):
 
 
 def test_listeners_are_told_after_the_change_is_in_force(pair):
-    """Whoever asks when it is told gets the new answer; one that fails keeps none of the others from it."""
+    """A listener that checks gets the new result; a failing listener does not affect the others."""
     one, other = pair
     seen = threading.Event()
 
@@ -73,7 +73,7 @@ def test_listeners_are_told_after_the_change_is_in_force(pair):
 
 
 def test_a_store_that_was_away_is_caught_up_with(make_desk):
-    """Meanwhile the node answers what it knows, and says that it cannot reach the store."""
+    """Meanwhile the node answers from its snapshot and reports that the store is unreachable."""
     one, other = make_desk(), make_desk()
     other.node.store = broken = Broken(other.store)
     other.node.start()
@@ -87,7 +87,7 @@ def test_a_store_that_was_away_is_caught_up_with(make_desk):
 
 
 def test_a_store_that_was_set_back_is_read_from_the_beginning(desk):
-    """After a restored backup what was decided since is not in force any more."""
+    """After a restored backup, later decisions are not in force anymore."""
     desk.decide("approve_permanently", desk.check(URL).request_id)
     assert desk.check(URL).allowed
 
@@ -105,7 +105,7 @@ def test_a_store_that_was_set_back_is_read_from_the_beginning(desk):
 
 
 def test_a_forged_event_changes_nothing(pair):
-    """A node that is told of a generation that does not exist looks, finds nothing, and goes on."""
+    """A node that receives an unknown generation refreshes, finds nothing, and continues."""
     one, other = pair
     other.node._heard(2**62)
     other.node._heard(None)
@@ -116,7 +116,7 @@ def test_a_forged_event_changes_nothing(pair):
 
 
 def test_a_node_does_not_start_without_its_store(database):
-    """Nothing is known then, so nothing can be answered."""
+    """Without decisions nothing can be answered."""
     desk = Desk(database)
     desk.node.store = broken = Broken(desk.store)
     broken.away = True
@@ -128,7 +128,7 @@ def test_a_node_does_not_start_without_its_store(database):
 
 
 def test_stopping_twice_is_stopping_once(pair):
-    """And what is known goes on to be answered."""
+    """The last snapshot still answers checks."""
     one, _ = pair
     one.decide("approve_permanently", one.check(URL).request_id)
     one.node.stop()

@@ -1,4 +1,4 @@
-"""Resumptions: each runs as its requester until it succeeds or is given up, and how it ended is on record."""
+"""Resumptions: each runs as its requester until it succeeds or fails permanently, with its result on record."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ UNFINISHED = {ResumeState.WAITING, ResumeState.RUNNING}
 
 
 class Told(SandboxError):
-    """An error whose text a handler wants to be recorded."""
+    """Error whose text a handler wants to be recorded."""
 
 
 class MemoryStore:
-    """The part of a store that resumptions need, in memory: it shows that the runner needs nothing else."""
+    """In-memory store with only the methods that resumptions need."""
 
     def __init__(self):
         self.lock = threading.Lock()
@@ -100,7 +100,7 @@ class MemoryStore:
 
 
 class Faulty:
-    """A store in front of another whose named methods cannot reach the database for a while."""
+    """Store whose named methods fail for a while, in front of another store."""
 
     def __init__(self, store):
         self.store, self.broken, self.calls = store, set(), Counter()
@@ -113,7 +113,7 @@ class Faulty:
 
 
 class World:
-    """A store with approved requests, a clock that stands still, and handlers that note how they were called."""
+    """Store with approved requests, a stopped clock, and handlers that record their calls."""
 
     def __init__(self, store):
         self.store, self.now, self.ring = store, START, RING
@@ -122,7 +122,7 @@ class World:
         self.count = 0
 
     def approved(self, action="go_on", context=None):
-        """Return the id of a request that was approved, so that its action is due."""
+        """Return the id of an approved request whose action is due."""
         self.count += 1
         subject = Subject.parse("tool:demo.read")
         access = AccessTuple(subject, ResourceType.NETWORK, Operation.RECEIVE, f"https://example.com/{self.count}")
@@ -139,7 +139,7 @@ class World:
         return request.id
 
     def handler(self, name="go_on", does=lambda context: None):
-        """Register a handler that notes its call and then does something with its context."""
+        """Register a handler that records its call and then uses its context."""
 
         def handle(context, *, origin, subject, request_id):
             self.runs.append((name, context, origin, subject, request_id))
@@ -166,7 +166,7 @@ class World:
 
 @pytest.fixture(params=["memory", "sqlite"])
 def world(request):
-    """A world over each kind of store."""
+    """World over each kind of store."""
     store = MemoryStore() if request.param == "memory" else open_store(request.getfixturevalue("database"))
     yield World(store)
     store.close()
@@ -174,7 +174,7 @@ def world(request):
 
 @pytest.fixture
 def kept_world(database):
-    """A world over a database."""
+    """World over a database."""
     store = open_store(database)
     yield World(store)
     store.close()
@@ -188,7 +188,7 @@ def raising(error):
 
 
 def eventually(condition, seconds=20):
-    """Wait until something is so that a thread brings about."""
+    """Wait until a thread has made a condition true."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not come about in time"
@@ -199,7 +199,7 @@ def eventually(condition, seconds=20):
 
 
 def test_a_handler_goes_on_as_the_requester(world):
-    """The handler of the action gets the decrypted context, and the requester's identity, subject and request."""
+    """The handler gets the decrypted context, and the requester's identity, subject and request."""
     request_id = world.approved(context={"page": [1, None]})
     world.handler()
     assert world.runner().run_due() == 1
@@ -211,7 +211,7 @@ def test_a_handler_goes_on_as_the_requester(world):
 
 
 def test_a_request_without_a_context_goes_on_without_one(world):
-    """An action that needs no context gets None."""
+    """An action without a context gets None."""
     world.approved()
     world.handler()
     world.runner().run_due()
@@ -219,7 +219,7 @@ def test_a_request_without_a_context_goes_on_without_one(world):
 
 
 def test_a_success_is_final(world):
-    """What has succeeded is never run again, however much time goes by, on no node."""
+    """A succeeded action never runs again, at any time and on any node."""
     world.approved()
     world.handler()
     assert [world.runner().run_due(), world.runner().run_due()] == [1, 0]
@@ -229,7 +229,7 @@ def test_a_success_is_final(world):
 
 
 def test_everything_that_is_due_is_run(world):
-    """One round runs all, each with the handler of its own action; one that fails stops none of the others."""
+    """One round runs all, each with its handler; a failure does not stop the others."""
     world.handler("good")
     world.handler("bad", raising(ValueError("no")))
     ids = [world.approved(action) for action in ("good", "bad", "good", "bad", "good")]
@@ -244,7 +244,7 @@ def test_everything_that_is_due_is_run(world):
 
 
 def test_a_failure_is_recorded_and_tried_again_later(world):
-    """An attempt that failed is on record with its error, and the next one comes when its time has come."""
+    """A failed attempt is recorded with its error, and the next one follows at its time."""
     request_id = world.approved(context=1)
     world.handler(does=raising(Told("not yet")))
     assert world.runner().run_due() == 1
@@ -261,7 +261,7 @@ def test_a_failure_is_recorded_and_tried_again_later(world):
 
 
 def test_attempts_come_to_an_end(world):
-    """After the last attempt the resumption has failed for good, with its last error to be seen."""
+    """After the last attempt the resumption has failed permanently, with its last error."""
     request_id = world.approved()
     world.handler(does=lambda context: 1 // 0)
     waits = []
@@ -280,7 +280,7 @@ def test_attempts_come_to_an_end(world):
 
 
 def test_waits_are_spread_by_chance():
-    """The wait lies between a half of its full length and the full length, however many attempts there were."""
+    """The delay is between half of its full length and the full length, for any number of attempts."""
     for chance, factor in ((0.0, 1), (0.5, 0.75), (1.0, 0.5)):
         runner = ResumeRunner(None, None, {}, node="n", clock=None, chance=lambda chance=chance: chance)
         waits = [runner._delay(attempts).total_seconds() for attempts in (1, 2, 5, 9, 10, 10_000)]
@@ -291,7 +291,7 @@ def test_waits_are_spread_by_chance():
 
 
 def test_an_unknown_action_fails_at_once(world, caplog):
-    """No handler, no further attempts: the record names the action and the nearest that there is."""
+    """Without a handler no attempt follows: the record names the action and the nearest known one."""
     request_id = world.approved("downlaod")
     world.handler("download")
     with caplog.at_level(logging.WARNING):
@@ -307,7 +307,7 @@ def test_an_unknown_action_fails_at_once(world, caplog):
 
 
 def test_an_unreadable_context_fails_at_once(world):
-    """A context whose key is gone is recorded as such, and the handler is not called with something else."""
+    """A context whose key is missing is recorded as such, and the handler is not called."""
     request_id = world.approved(context={"token": "swordfish"})
     world.handler()
     world.ring = KeyRing((Key("other", b"2" * 32),))
@@ -320,7 +320,7 @@ def test_an_unreadable_context_fails_at_once(world):
 
 
 def test_keys_that_cannot_be_had_now_are_waited_for(world):
-    """A failure to get at the keys themselves is no verdict about the context: it is tried again."""
+    """A failure to read the keys says nothing about the context, so it is retried."""
     request_id = world.approved(context=1)
     world.handler()
 
@@ -355,7 +355,7 @@ class Mute(SandboxError):
     ],
 )
 def test_the_text_of_an_error_is_made_fit_for_every_database(world, error, recorded):
-    """Type and text are recorded: bounded, storable, on one line; the handler's own is never taken for ours."""
+    """Type and text are recorded: bounded, storable, on one line; a handler's error is never mistaken for ours."""
     request_id = world.approved()
     world.handler(does=raising(error))
     world.runner().run_due()
@@ -363,7 +363,7 @@ def test_the_text_of_an_error_is_made_fit_for_every_database(world, error, recor
 
 
 def test_an_error_without_a_text_is_recorded_by_its_type(world):
-    """An error whose text raises an error itself is a failure like others."""
+    """An error whose text raises an error is recorded like others."""
     request_id = world.approved()
     world.handler(does=raising(Mute()))
     world.runner().run_due()
@@ -372,7 +372,7 @@ def test_an_error_without_a_text_is_recorded_by_its_type(world):
 
 
 def test_no_traceback_and_no_context_are_recorded(world, caplog):
-    """The record of a failure has the error's type, and nothing of what the handler was working on."""
+    """The record contains the error's type, and no data of the handler."""
     request_id = world.approved(context={"token": "swordfish"})
 
     def act(context):
@@ -391,7 +391,7 @@ def test_no_traceback_and_no_context_are_recorded(world, caplog):
 
 
 def test_an_asynchronous_handler_is_refused(world):
-    """A coroutine that nobody would await is no success: it is recorded as failed, at once."""
+    """A coroutine that is never awaited is not a success: it is recorded as failed immediately."""
     request_id = world.approved()
 
     async def act():
@@ -407,7 +407,7 @@ def test_an_asynchronous_handler_is_refused(world):
 
 
 def test_an_interrupt_passes_on_and_the_attempt_is_lost(world):
-    """KeyboardInterrupt is not recorded; when the lease has run out, and not before, the next attempt is made."""
+    """KeyboardInterrupt is not recorded; the next attempt follows only after the lease expires."""
     request_id = world.approved()
     world.handler(does=raising(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
@@ -422,7 +422,7 @@ def test_an_interrupt_passes_on_and_the_attempt_is_lost(world):
 
 
 def test_an_action_that_ends_its_process_every_time_is_given_up(world):
-    """Lost attempts count: after the last one nothing is run any more, and the record says why."""
+    """Lost attempts count: after the last one nothing runs anymore, and the record says why."""
     request_id = world.approved()
     world.handler(does=raising(Told("first")))
     world.runner().run_due()
@@ -441,7 +441,7 @@ def test_an_action_that_ends_its_process_every_time_is_given_up(world):
 
 
 def test_an_attempt_that_outlives_its_lease_changes_nothing(world, caplog):
-    """When another attempt has been made meanwhile, the outcome of the late one is left out, failure or success."""
+    """If another attempt was made meanwhile, the result of the late one is ignored, failure or success."""
     request_id = world.approved()
 
     def overtaken(context):
@@ -461,7 +461,7 @@ def test_an_attempt_that_outlives_its_lease_changes_nothing(world, caplog):
 
 
 def test_a_lease_of_the_same_node_is_told_apart_by_its_attempt(world):
-    """Two runners of one node do not take each other's attempts for their own."""
+    """Two runners of one node do not confuse their attempts."""
     request_id = world.approved()
 
     def overtaken(context):
@@ -479,7 +479,7 @@ def test_a_lease_of_the_same_node_is_told_apart_by_its_attempt(world):
 
 
 def test_a_database_that_is_away_is_told_and_nothing_is_lost(world):
-    """Without the database nothing is claimed and nothing is run; with it again everything goes on."""
+    """Without the database nothing is claimed or run; afterwards everything continues."""
     store = Faulty(world.store)
     request_id = world.approved(context=1)
     world.handler()
@@ -500,7 +500,7 @@ def test_a_database_that_is_away_is_told_and_nothing_is_lost(world):
 
 @pytest.mark.parametrize("away", [timedelta(0), timedelta(hours=1)])
 def test_an_outcome_that_could_not_be_recorded_is_kept(world, away):
-    """A success that the database did not take is recorded when it is back, and its handler is not run again."""
+    """A success that could not be stored is recorded later, and its handler does not run again."""
     store = Faulty(world.store)
     request_id = world.approved()
     world.handler()
@@ -521,7 +521,7 @@ def test_an_outcome_that_could_not_be_recorded_is_kept(world, away):
 
 
 def test_after_resealing_old_keys_can_be_retired(kept_world):
-    """Resumptions that wait go on over a change of keys; contexts that no key opens are named and left."""
+    """Waiting resumptions survive a change of keys; contexts that no key decrypts are reported and kept."""
     world = kept_world
     kept = world.approved(context="kept")
     world.ring = KeyRing((Key("lost", b"3" * 32),))
@@ -540,7 +540,7 @@ def test_after_resealing_old_keys_can_be_retired(kept_world):
 
 
 def test_what_was_sealed_anew_while_it_was_looked_at_is_looked_at_again(world):
-    """Its key was exchanged and removed between fetching and opening it: what is stored by then is opened."""
+    """Its key was replaced and removed between fetching and decrypting: the current value is decrypted."""
     request_id = world.approved(context="kept")
     world.handler()
     old, new = world.ring, KeyRing((Key("new", b"2" * 32),))
@@ -560,11 +560,11 @@ def test_what_was_sealed_anew_while_it_was_looked_at_is_looked_at_again(world):
     assert world.row(request_id).state is ResumeState.SUCCEEDED
 
 
-# ---- several at once
+# ---- concurrency
 
 
 def test_several_nodes_run_each_resumption_once(world):
-    """Nodes that look at the same time share the work; nothing is run twice and nothing is left."""
+    """Concurrent nodes share the work; nothing runs twice, and nothing is left."""
     ids = [world.approved() for _ in range(12)]
     world.handler(does=lambda context: time.sleep(0.002))
     barrier, counts = threading.Barrier(4), []
@@ -582,7 +582,7 @@ def test_several_nodes_run_each_resumption_once(world):
 
 
 class Crash(BaseException):
-    """The end of a process, as far as the runner can tell."""
+    """End of a process, from the runner's point of view."""
 
 
 def outcome_of(word):
@@ -594,7 +594,7 @@ words = st.sampled_from(["succeed", "fail", "crash", "unrecorded", "unrecorded c
 
 @pytest.fixture(scope="module")
 def lasting(tmp_path_factory, prepared_file):
-    """A world that all examples of a property share."""
+    """World that all examples of a property share."""
     file = shutil.copy(prepared_file, tmp_path_factory.mktemp("lasting"))
     store = open_store(f"sqlite:///{file}")
     yield World(store)
@@ -603,7 +603,7 @@ def lasting(tmp_path_factory, prepared_file):
 
 @given(plan=st.lists(words, min_size=12, max_size=12))
 def test_every_resumption_comes_to_its_end(lasting, plan):
-    """Whatever happens in which attempt: it ends, no attempt follows a recorded success, and none exceeds the limit."""
+    """In any order of results: it ends, no attempt follows a recorded success, and none exceeds the limit."""
     world, store = lasting, Faulty(lasting.store)
     world.runs.clear()
     request_id, plan, recorded, runner = world.approved(context=1), iter(plan), [], world.runner(store=store)
@@ -633,7 +633,7 @@ def test_every_resumption_comes_to_its_end(lasting, plan):
 
 @pytest.fixture
 def running():
-    """Runners that are stopped at the end, whatever happens."""
+    """Runners that are always stopped at the end."""
     runners = []
     yield lambda runner: (runners.append(runner), runner.start(), runner)[2]
     for runner in runners:
@@ -641,7 +641,7 @@ def running():
 
 
 def test_the_thread_runs_what_is_due_when_it_is_poked(world, running):
-    """What was due at the start is run, and what comes later as soon as the runner is poked."""
+    """Resumptions that were due at the start run, and later ones run as soon as the runner is poked."""
     world.handler()
     world.approved()
     store = Faulty(world.store)
@@ -652,11 +652,11 @@ def test_the_thread_runs_what_is_due_when_it_is_poked(world, running):
     eventually(lambda: world.unfinished() == 0)
     assert len(world.runs) == 2
     time.sleep(0.1)
-    assert store.calls["claim_resume"] <= 5  # two that found something, two or three that found nothing more
+    assert store.calls["claim_resume"] <= 5  # two that found something, two or three that found nothing
 
 
 def test_the_thread_looks_by_itself_now_and_then(world, running):
-    """Resumptions that nobody told of, of another node for example, are found; and looking is not done in a hurry."""
+    """Resumptions without an event, of another node for example, are found at a moderate polling rate."""
     world.handler()
     store = Faulty(world.store)
     running(world.runner(store=store, interval=timedelta(milliseconds=50)))
@@ -670,7 +670,7 @@ def test_the_thread_looks_by_itself_now_and_then(world, running):
 
 
 def test_the_thread_outlives_a_database_that_is_away(world, running, caplog):
-    """The thread waits for the database, says so once, and goes on when it is back."""
+    """The thread waits for the database, logs this once, and continues when it is back."""
     world.handler()
     world.approved()
     store = Faulty(world.store)
@@ -685,7 +685,7 @@ def test_the_thread_outlives_a_database_that_is_away(world, running, caplog):
 
 
 def test_the_thread_outlives_a_handler_that_exits(world, running, caplog):
-    """A handler that calls sys.exit loses its own attempt and nothing else."""
+    """A handler that calls sys.exit loses only its attempt."""
     lost = world.approved("exit")
     world.handler("exit", raising(SystemExit(1)))
     world.handler()
@@ -699,7 +699,7 @@ def test_the_thread_outlives_a_handler_that_exits(world, running, caplog):
 
 
 def test_stopping_waits_for_the_attempt_and_starts_no_other(world):
-    """The attempt that runs is finished and recorded, what else was due stays; starting again goes on with it."""
+    """The running attempt is finished and recorded, other due ones stay; a new start continues with them."""
     entered, leave = threading.Event(), threading.Event()
     world.handler(does=lambda context: (entered.set(), leave.wait(30)))
     [world.approved() for _ in range(2)]
@@ -723,7 +723,7 @@ def test_a_runner_that_never_started_can_be_stopped(world):
     assert world.runner().stop()
 
 
-# ---- over processes
+# ---- across processes
 
 CHILD = """
 import sys, time
@@ -744,7 +744,7 @@ ResumeRunner(store, sealer, {"go_on": handle}, node="child", clock=lambda: now).
 
 
 def test_an_attempt_whose_process_was_killed_is_made_again(tmp_path, database, kept_world):
-    """Killed with -9 inside its handler: another process takes over when the lease has run out, and only once."""
+    """After a kill with -9 inside the handler, another process takes over when the lease expires, once."""
     world, keys, program = kept_world, tmp_path / "keys", tmp_path / "child.py"
     program.write_text(CHILD)
     world.sealer = Sealer(KeyFile(keys).ring)

@@ -1,4 +1,4 @@
-"""The risk of an access: one row for each kind of target that changes it."""
+"""Risk of an access: one row for each kind of target that changes it."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def access(operation, target, resource_type):
 
 @pytest.mark.parametrize(("level", "operation", "target", "code", "resource_type"), ROWS)
 def test_level_and_reason(level, operation, target, code, resource_type):
-    """The level, and a reason of that level."""
+    """The level, and a reason with that level."""
     found = assess(access(operation, target, resource_type))
     assert (found.level, code in {reason.code for reason in found.reasons if reason.level == found.level}) == (
         Risk(level),
@@ -127,13 +127,13 @@ def test_level_and_reason(level, operation, target, code, resource_type):
 
 
 def test_an_earlier_denial_raises_a_low_risk():
-    """A request that was denied before is not routine."""
+    """An access that was denied before is not routine."""
     found = assess(access("read", "/srv/data/x", ResourceType.FILESYSTEM), History(denials=1))
     assert (found.level, found.reasons[0].code) == (Risk.MEDIUM, "denied_before")
 
 
 def test_reasons_come_with_the_highest_first():
-    """All of them are told, whatever their level."""
+    """All reasons are listed, whatever their level."""
     found = assess(access("send", "http://10.0.0.7/", ResourceType.NETWORK), History(revocations=1))
     assert [(reason.code, reason.level) for reason in found.reasons] == [
         ("not_encrypted", Risk.HIGH),
@@ -144,12 +144,12 @@ def test_reasons_come_with_the_highest_first():
 
 
 def test_a_target_that_cannot_be_read_is_a_high_risk():
-    """A database can hold targets that an earlier version wrote in another way."""
+    """A database can contain targets that an earlier version wrote differently."""
     assert assess(access("send", "http://[::/", ResourceType.NETWORK)).level is Risk.HIGH
 
 
 def test_a_program_that_a_system_dependency_names():
-    """Running a program is a high risk whichever resource names it."""
+    """Running a program is a high risk for both resource types."""
     assert assess(access("execute", "ffmpeg", ResourceType.SYSTEM_DEPENDENCY)).level is Risk.HIGH
 
 

@@ -1,4 +1,4 @@
-"""Sealed resume contexts: readable by their request and a key of the ring, and by nothing else."""
+"""Sealed resume contexts: readable only for their request and with a key of the ring."""
 
 from __future__ import annotations
 
@@ -45,26 +45,26 @@ parts = st.tuples(
 
 @given(st.recursive(st.none() | st.integers(-(2**80), 2**80) | st.text(), st.lists, max_leaves=5))
 def test_what_was_sealed_comes_back(context):
-    """A context opens for the request that it was sealed for, as it was."""
+    """A context decrypts for its request, unchanged."""
     assert unseal(RING, seal(RING, context, REQUEST), REQUEST) == context
 
 
 @rows("context", [{1: 2}, "x" * LONGEST_CONTEXT])
 def test_what_is_no_context_is_not_sealed(context):
-    """What is not JSON, or too large, is refused as input."""
+    """A context that is not JSON or too large is rejected as input."""
     with pytest.raises(InvalidInputError) as caught:
         seal(RING, context, REQUEST)
     assert caught.value.problems[0].pointer == "/resume_context"
 
 
 def test_the_largest_context_is_sealed():
-    """Sealing has no limit of its own."""
+    """Sealing adds no further limit."""
     context = "x" * (LONGEST_CONTEXT - 2)
     assert unseal(RING, seal(RING, context, REQUEST), REQUEST) == context
 
 
 def test_the_three_forms_of_a_request_read_the_same_context():
-    """What is sealed for a new request is unsealed for the stored request and for its resumption."""
+    """A context sealed for a new request decrypts for the stored request and for its resumption."""
     blob = seal(RING, [1], REQUEST)
     stored = Request(
         REQUEST.id, REQUEST.access, "raw", (), REQUEST.origin, "go_on", True, RequestState.APPROVED, NOW, NOW, 1
@@ -78,7 +78,7 @@ def test_the_three_forms_of_a_request_read_the_same_context():
 
 
 def test_the_context_cannot_be_seen_and_no_two_are_alike():
-    """The sealed form holds nothing of the context, and sealing the same again gives something else."""
+    """The sealed form reveals nothing of the context, and sealing again gives a different result."""
     blobs = {seal(RING, {"token": "swordfish"}, REQUEST) for _ in range(50)}
     assert len(blobs) == 50
     assert not any(b"sword" in blob or b"token" in blob for blob in blobs)
@@ -86,7 +86,7 @@ def test_the_context_cannot_be_seen_and_no_two_are_alike():
 
 @given(parts, parts)
 def test_a_context_does_not_open_for_another_request(one, other):
-    """Another request id, subject, organization or user, however they are put together, does not decrypt."""
+    """Another request id, subject, organization or user, in any combination, does not decrypt it."""
     assume(one != other)
     blob = seal(RING, {"a": 1}, request_of(*one))
     assert unseal(RING, blob, request_of(*one)) == {"a": 1}
@@ -96,7 +96,7 @@ def test_a_context_does_not_open_for_another_request(one, other):
 
 
 def test_parts_do_not_run_together():
-    """The same characters divided otherwise between the parts are another request."""
+    """The same characters split differently are another request."""
     for one, other in permutations((("a", "b,c"), ("a,b", "c"), ('a","b', "c"), ("", "a,b,c"), ("a,b,c", "")), 2):
         blob = seal(RING, 1, request_of(organization=one[0], user=one[1]))
         with pytest.raises(ResumeContextUnreadable):
@@ -104,7 +104,7 @@ def test_parts_do_not_run_together():
 
 
 def test_any_flipped_bit_makes_it_unreadable():
-    """There is no bit of a sealed context that does not matter: version, key id, nonce, ciphertext, tag."""
+    """Every bit of a sealed context matters: version, key id, nonce, ciphertext, tag."""
     blob = seal(RING, {"amount": 1}, REQUEST)
     for position in range(len(blob) * 8):
         changed = bytearray(blob)
@@ -114,7 +114,7 @@ def test_any_flipped_bit_makes_it_unreadable():
 
 
 def test_the_key_id_is_authenticated():
-    """A context whose header names another key of the ring does not open, even where that key is the same bytes."""
+    """A context whose header names another key does not decrypt, even if that key has the same bytes."""
     ring = KeyRing((Key("one", b"1" * 32), Key("two", b"1" * 32)))
     blob = seal(ring, 1, REQUEST)
     with pytest.raises(ResumeContextUnreadable):
@@ -122,7 +122,7 @@ def test_the_key_id_is_authenticated():
 
 
 def test_any_part_of_it_is_unreadable():
-    """Cut off anywhere at the end or at the beginning, or with something added, it does not open."""
+    """Truncated at either end, or with added bytes, it does not decrypt."""
     blob = seal(RING, {"amount": 1}, REQUEST)
     cut = [blob[:length] for length in range(len(blob))] + [blob[start:] for start in range(1, len(blob))]
     for changed in (*cut, blob + b"\0", blob + blob):
@@ -132,7 +132,7 @@ def test_any_part_of_it_is_unreadable():
 
 @given(st.binary(max_size=100), st.booleans())
 def test_garbage_is_unreadable(garbage, versioned):
-    """Whatever bytes are found in the database, the answer is the one typed error."""
+    """Any bytes in the database cause the same typed error."""
     blob = b"\1" + garbage if versioned else garbage
     for act in (unseal, reseal):
         with pytest.raises(ResumeContextUnreadable):
@@ -140,7 +140,7 @@ def test_garbage_is_unreadable(garbage, versioned):
 
 
 def test_other_keys_do_not_open_it():
-    """Without its key the error names the key that is missing; another key of the same id does not help."""
+    """Without its key the error names the missing key; another key with the same id does not help."""
     blob = seal(RING, 1, REQUEST)
     with pytest.raises(ResumeContextUnreadable, match="'first'") as caught:
         unseal(KeyRing(RING.keys[1:]), blob, REQUEST)
@@ -151,7 +151,7 @@ def test_other_keys_do_not_open_it():
 
 
 def test_the_form_is_the_documented_one():
-    """Stored contexts stay readable: header, nonce, and a key derived from the ring's for this purpose alone."""
+    """Stored contexts stay readable: header, nonce, and a key derived from the ring's for this purpose only."""
     derived = HKDF(SHA256(), 32, None, b"democrai-sandbox/resume-context/1").derive(RING.first.secret)
     header, nonce, identity = b"\1\5first", b"n" * 12, b'["R1", "module:demo", "acme", "ann"]'
     assert unseal(RING, header + nonce + AESGCM(derived).encrypt(nonce, b"[1]", header + identity), REQUEST) == [1]
@@ -168,7 +168,7 @@ def test_the_form_is_the_documented_one():
 
 @given(st.lists(st.sampled_from(["seal", "rotate", "reseal"]), max_size=15))
 def test_rotation_keeps_everything_readable(acts):
-    """However often keys are rotated and contexts sealed again, every context opens."""
+    """After any number of rotations and resealings, every context decrypts."""
     ring, sealed = KeyRing((Key.random(),)), []
     for act in ["seal", *acts, "seal"]:
         if act == "rotate":
@@ -178,12 +178,12 @@ def test_rotation_keeps_everything_readable(acts):
             sealed.append((request, seal(ring, len(sealed), request)))
         else:
             sealed = [(request, reseal(ring, blob, request) or blob) for request, blob in sealed]
-            ring = KeyRing(ring.keys[:1])  # what was sealed again needs the first key alone
+            ring = KeyRing(ring.keys[:1])  # a resealed context needs only the first key
     assert [unseal(ring, blob, request) for request, blob in sealed] == list(range(len(sealed)))
 
 
 def test_sealing_again_is_for_old_keys_only_and_for_the_same_request():
-    """A context under the first key is left as it is; one under an old key is verified before it is sealed again."""
+    """A context under the first key stays unchanged; one under an old key is verified before it is resealed."""
     old = seal(KeyRing(RING.keys[1:]), "x", REQUEST)
     new = reseal(RING, old, REQUEST)
     assert (key_of(old), key_of(new)) == ("second", "first")
@@ -194,7 +194,7 @@ def test_sealing_again_is_for_old_keys_only_and_for_the_same_request():
 
 
 def test_a_sealer_follows_the_key_file(tmp_path):
-    """A sealer in use seals with a new key as soon as it is first, and cannot open what a retired key sealed."""
+    """A sealer in use seals with a new first key immediately, and cannot decrypt contexts of a retired key."""
     sealer = Sealer(KeyFile(tmp_path / "keys").ring)
     blob = sealer.seal([1], REQUEST)
     rotated = rotate(tmp_path / "keys")

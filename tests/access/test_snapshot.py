@@ -1,4 +1,4 @@
-"""The snapshot: immutable, the same however it was come by, answering as the matcher of rules does."""
+"""Snapshot: immutable, independent of the order of changes, consistent with the rule matcher."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def row(number, target="https://a.test", *, effect="approval", session="", expir
 
 
 def ask(snapshot, target, *, session="", now=0):
-    """Return the code of the answer, or None."""
+    """Return the code of the result, or None."""
     found = snapshot.find(("module", "demo"), Reader().read("network", "receive", target), session, now)
     return found and found.code
 
@@ -56,7 +56,7 @@ decisions = st.builds(
 
 
 def settled(rows):
-    """Return the rows in force: the last word about each id, each id being about one tuple."""
+    """Return the rows in force: the last state of each id, one access per id."""
     latest = {}
     for made in rows:
         first = latest.get(made.id, made)
@@ -66,7 +66,7 @@ def settled(rows):
 
 @given(st.lists(decisions, max_size=25), st.integers(0, 25))
 def test_changes_one_by_one_come_to_the_same_as_all_at_once(rows, asked_at):
-    """Also when a subject has asked in between, so that its tables were built already."""
+    """This also applies if a subject has asked in between, so that its tables exist already."""
     kinds = {}
     rows = [kinds.setdefault(made.id, made)._replace(ended=made.ended) for made in rows]
     step = Snapshot()
@@ -81,7 +81,7 @@ def test_changes_one_by_one_come_to_the_same_as_all_at_once(rows, asked_at):
 
 
 def test_an_older_snapshot_is_not_changed_by_a_newer_one():
-    """Whoever holds it goes on to get the same answers."""
+    """The old snapshot keeps giving the same results."""
     before = Snapshot().changed(Changes(1, (row(1),)))
     assert ask(before, "https://a.test") == DecisionCode.PERMANENT_APPROVAL
     after = before.changed(Changes(2, (row(1, ended=True), row(2, effect="denial"))))
@@ -91,7 +91,7 @@ def test_an_older_snapshot_is_not_changed_by_a_newer_one():
 
 
 def test_a_decision_ends_at_its_microsecond():
-    """It holds before, not at it."""
+    """It is in force before that microsecond, but not at it."""
     snapshot = Snapshot().changed(Changes(1, (row(1, expires=100),)))
     assert [ask(snapshot, "https://a.test", now=now) is not None for now in (99, 100, 101)] == [True, False, False]
 
@@ -105,7 +105,7 @@ def test_spellings_of_loopback_share_a_key_but_not_a_decision():
 
 
 def test_many_threads_asking_first_lose_nothing():
-    """Whoever builds the tables, all get the same answer, and a change meanwhile is not lost."""
+    """Whichever thread builds the tables, all get the same result, and a concurrent change is not lost."""
     for _ in range(5):
         rows = tuple(row(number, f"https://a.test/{number}") for number in range(100))
         snapshot = Snapshot().changed(Changes(1, rows))
@@ -129,12 +129,12 @@ def test_many_threads_asking_first_lose_nothing():
 
 
 def approved(snapshot, now=0, **which):
-    """The targets of the approvals in force."""
+    """Return the targets of the approvals in force."""
     return sorted(found.target for found in snapshot.approved("network", now, **which))
 
 
 def test_approvals_in_force_are_listed_without_what_is_denied_expired_or_ended():
-    """For those who cannot ask one by one: before the subject has asked for anything, and after."""
+    """The list works before and after the subject's first check."""
     rows = (
         row(1, "https://a.test/v1"),
         row(2, "https://b.test/v1", session="monday"),
@@ -162,6 +162,6 @@ def test_approvals_in_force_are_listed_without_what_is_denied_expired_or_ended()
 
 
 def test_an_approval_that_ends_before_its_subject_has_asked_is_not_listed():
-    """Rows that nobody has looked into are told apart by what came last."""
+    """The last state of each row counts."""
     snapshot = Snapshot().changed(Changes(1, (row(1),))).changed(Changes(2, (row(1, ended=True),)))
     assert approved(snapshot) == []

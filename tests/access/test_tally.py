@@ -1,4 +1,4 @@
-"""Answers are counted by their code, exactly and from any thread."""
+"""Results are counted by their code, exactly and from any thread."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOTHING = dict.fromkeys((*(code.value for code in DecisionCode), FAILED), 0)
 
 
 def test_each_answer_counts_once(desk):
-    """Under its own code, also when looked at in between."""
+    """Each result counts under its code, also when totals are read in between."""
     assert desk.service.answers() == NOTHING
     approved, session, denied = (desk.check(f"https://{name}.test/") for name in ("a", "s", "d"))
     desk.decide("approve_permanently", approved.request_id)
@@ -33,7 +33,7 @@ def test_each_answer_counts_once(desk):
 
 
 def test_a_failed_check_counts_as_one(database):
-    """A node that knows nothing answers nothing, and that is counted."""
+    """A node without a snapshot gives no result, and that is counted."""
     desk = Desk(database)
     desk.node._snapshot = None
     with pytest.raises(ExternalAccessCheckFailed):
@@ -43,7 +43,7 @@ def test_a_failed_check_counts_as_one(database):
 
 
 def test_no_thread_loses_a_count():
-    """Nor does somebody who looks meanwhile."""
+    """Concurrent readers lose no count either."""
     tally = Tally()
 
     def add():

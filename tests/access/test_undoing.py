@@ -1,4 +1,4 @@
-"""Undoing a decision reverses what it did: the decision, the answers that it gave, and what it replaced."""
+"""Undo reverses the effects of a decision: the decision, its answers, and the replaced decisions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def in_force(desk):
 
 
 def test_what_a_decision_did_is_known(desk):
-    """Its own request and those of others that it answered, and what it replaced."""
+    """Its request, other answered requests, and replaced decisions."""
     own, other = desk.check(URL, user=UMA).request_id, desk.check(f"{URL}/below", user=BEN).request_id
     made = desk.decide("approve_permanently", own).decision
     found = desk.decide("aftermath", made.id)
@@ -39,7 +39,7 @@ def test_what_a_decision_did_is_known(desk):
 
 
 def test_the_requests_wait_again_and_nothing_else_changes(desk):
-    """The approval ends, both requests are pending, an earlier denial of something else stays."""
+    """The approval ends, both requests are pending, an earlier denial of another access stays."""
     elsewhere = unasked(desk, Effect.DENIAL, "https://other.test")
     own, other = desk.check(URL, user=UMA).request_id, desk.check(f"{URL}/below", user=BEN).request_id
     before = [desk.store.request(one) for one in (own, other)]
@@ -54,7 +54,7 @@ def test_the_requests_wait_again_and_nothing_else_changes(desk):
 
 @pytest.mark.parametrize("first", list(Effect))
 def test_what_it_replaced_is_in_force_again(desk, first):
-    """A denial in the place of an approval, and the other way round, are reversed to what was."""
+    """A denial that replaced an approval, and vice versa, are reversed."""
     before = unasked(desk, first)
     second = Effect.DENIAL if first is Effect.APPROVAL else Effect.APPROVAL
     made = unasked(desk, second)
@@ -66,7 +66,7 @@ def test_what_it_replaced_is_in_force_again(desk, first):
 
 
 def test_approvals_of_a_session_that_ended_meanwhile_stay_ended(desk):
-    """Undoing a denial gives an approval back to a session that goes on, and to no other."""
+    """Undoing a denial restores an approval only for a session that has not ended."""
     ended, going_on = (desk.check(URL, user=user).request_id for user in (UMA, BEN))
     for one in (ended, going_on):
         desk.decide("approve_for_session", one)
@@ -77,7 +77,7 @@ def test_approvals_of_a_session_that_ended_meanwhile_stay_ended(desk):
 
 
 def test_a_request_of_a_session_that_ended_meanwhile_says_so(desk):
-    """It waits again, and cannot be approved for its session."""
+    """It is pending again and cannot be approved for its session."""
     asked = desk.check(URL, user=UMA).request_id
     made = desk.decide("deny_external_access", asked).decision
     desk.administration.end_session("s1")
@@ -86,7 +86,7 @@ def test_a_request_of_a_session_that_ended_meanwhile_says_so(desk):
 
 
 def test_a_newer_decision_stands_in_the_way(desk):
-    """What was replaced is not put back over a decision made since; the decision itself is in force still."""
+    """The replaced decision is not restored over a newer one; the decision itself stays in force."""
     unasked(desk, Effect.DENIAL)
     asked = unasked(desk, Effect.APPROVAL)
     newer = unasked(desk, Effect.APPROVAL)
@@ -104,7 +104,7 @@ def test_undoing_twice_is_a_conflict(desk):
 
 
 def test_a_request_whose_action_has_resumed_stays_answered(desk):
-    """What was done meanwhile cannot be taken back; an action that has not begun is dropped with the approval."""
+    """A completed action cannot be undone; an action that has not started is dropped with the approval."""
     now = desk.node.clock()
     wanted = {"resource_type": "network", "operation": "receive", "subject": DEMO, "resume_action": "go"}
     targets = (f"{URL}/a", f"{URL}/b")
@@ -122,7 +122,7 @@ def test_a_request_whose_action_has_resumed_stays_answered(desk):
 
 
 def test_the_audit_keeps_who_undid_what(desk):
-    """The record is that of a revocation, with the requests that wait again."""
+    """The record is that of a revocation, with the reopened requests."""
     asked = desk.check(URL).request_id
     made = desk.decide("approve_permanently", asked).decision
     desk.decide("undo", made.id, reason="a slip")
@@ -132,7 +132,7 @@ def test_the_audit_keeps_who_undid_what(desk):
 
 
 def test_others_do_not_undo(desk):
-    """It takes the same rights as deciding."""
+    """It requires the same rights as deciding."""
     made = unasked(desk, Effect.APPROVAL)
     with pytest.raises(ExternalAccessAdminRequired):
         desk.administration.undo(made.id)
@@ -140,7 +140,7 @@ def test_others_do_not_undo(desk):
 
 
 def test_how_far_a_decision_reaches_is_known_before(desk):
-    """For each target: the other requests that wait for it, of how many users, and those of the same session."""
+    """For each target: the other pending requests, their users, and those of the same session."""
     own = desk.check(f"{URL}/a", user=UMA).request_id
     desk.check(f"{URL}/a", user=BEN)
     desk.check(f"{URL}/b", user=UMA)
@@ -152,7 +152,7 @@ def test_how_far_a_decision_reaches_is_known_before(desk):
 
 
 def test_how_far_many_decisions_reach_is_known_before(desk):
-    """What they answer besides themselves, each request once; for sessions, those of the same session."""
+    """Other answered requests, each counted once; for sessions, those of the same session."""
     chosen = [desk.check(f"{URL}/a", user=user).request_id for user in (UMA, BEN)]
     desk.check(f"{URL}/a/below", user=UMA)
     desk.check(f"{URL}/elsewhere", user=UMA)

@@ -1,4 +1,4 @@
-"""Manifests that are right, and manifests each of which has one thing wrong."""
+"""Valid manifests, and manifests with one problem each."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ RIGHT = [
     ("pipeline", {"name": "report", "access": [FILES]}),
 ]
 
-# What the schema has to find as well: kind, manifest, and the place of the one problem.
+# Problems that the schema must find too: kind, manifest, and the pointer of the problem.
 WRONG = [
     ("module", [], ""),
     ("module", "demo", ""),
@@ -144,7 +144,7 @@ WRONG = [
     ("tool", {"name": "demo.read", "entry": "x.py"}, "/entry"),
 ]
 
-# What only the parser can find.
+# Problems that only the parser can find.
 BEYOND_THE_SCHEMA = [
     ("module", {"name": "demo", "access": [{**NETWORK, "target": "https://127.1/"}]}, "/access/0/target"),
     ("module", {"name": "demo", "access": [{**NETWORK, "target": "*.co.uk"}]}, "/access/0/target"),

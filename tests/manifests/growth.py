@@ -1,4 +1,4 @@
-"""How the cost of something grows with its size, measured within one run: no absolute times."""
+"""Growth of cost with size, measured within one run without absolute times."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 
 def cost(work, *arguments):
-    """Return the least processor time of this thread that some calls took."""
+    """Return the minimum processor time of this thread over some calls."""
     times = []
     for _ in range(3):
         begin = time.thread_time()
@@ -16,5 +16,5 @@ def cost(work, *arguments):
 
 
 def is_linear(work, make, small=250, factor=8):
-    """Tell whether work on something a few times as large costs about as many times as much, and not its square."""
+    """Return whether the cost grows linearly with the size, not quadratically."""
     return cost(work, make(small * factor)) < cost(work, make(small)) * factor * factor / 2

@@ -1,4 +1,4 @@
-"""A small reader of JSON Schema, for the keywords that the published schemas use; any other one is an error."""
+"""Small JSON Schema validator for the keywords of the published schemas; other keywords are an error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SILENT = {"$schema", "$id", "$defs", "title", "description"}
 
 
 def accepts(schema, value, root=None):
-    """Tell whether ``value`` is valid against ``schema``."""
+    """Return whether ``value`` is valid against ``schema``."""
     root = schema if root is None else root
     if isinstance(schema, bool):
         return schema
@@ -63,7 +63,7 @@ _KNOWN = {*_OBJECTS, "items", "minItems", "minLength", "maxLength", "pattern", "
 
 def _text_holds(keyword, wanted, value):
     if keyword == "pattern":
-        # In ECMAScript "$" is the very end, in Python also the place before a last line break.
+        # In ECMAScript "$" matches only the end, in Python also before a last line break.
         return re.search(re.sub(r"\$$", r"\\Z", wanted), value) is not None
     return len(value) >= wanted if keyword == "minLength" else len(value) <= wanted
 

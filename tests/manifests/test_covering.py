@@ -1,4 +1,4 @@
-"""Which rules cover which: the same matching as a check's, also for patterns and ranges."""
+"""Coverage of rules, matched as in a check, also for wildcards and ranges."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TARGETS = [
     *("localhost", "127.0.0.1", "127.0.0.0/8", "127.0.0.1/32", "::1/128", "http://localhost/x", "2001:db8::/32"),
     *("[2001:db8::1]:443", "2001:db8::/48", "unix:/run/a.sock", "unix:/run", "unix:@a", "0.0.0.0/0", "::/0"),
 ]
-# Requests that tell the targets apart.
+# Requests that distinguish the targets.
 REQUESTS = [
     *(
         "https://a.example.com/",
@@ -62,7 +62,7 @@ def allowed(target):
 
 @rows("broad", TARGETS)
 def test_covering_is_what_the_matcher_says(broad):
-    """A rule covers another exactly when it allows every request that the other one allows."""
+    """A rule covers another exactly if it allows every request that the other one allows."""
     assert allowed(broad)
     for narrow in TARGETS:
         assert covers(network(broad), network(narrow)) is (allowed(narrow) <= allowed(broad)), (broad, narrow)
@@ -80,12 +80,12 @@ def test_covering_is_what_the_matcher_says(broad):
     ],
 )
 def test_folders_cover_what_is_below(broad, narrow, expected):
-    """Whole components count."""
+    """Whole components are compared."""
     assert covers(file(broad), file(narrow)) is expected
 
 
 def test_operations_and_types_are_apart():
-    """A rule for one operation or resource never covers one for another."""
+    """A rule for one operation or resource type never covers one for another."""
     assert not covers(file("/", "read"), file("/srv", "create"))
     assert not covers(network("a.example", "send"), network("a.example", "receive"))
     (program,) = parse_access(
@@ -97,7 +97,7 @@ def test_operations_and_types_are_apart():
 
 
 def test_the_nearest_position_is_found_among_many():
-    """An index answers with positions, the first of equal rules standing for all of them."""
+    """The index returns positions, the first one for equal rules."""
     rules = [network("localhost"), network("127.0.0.1"), network("127.0.0.0/8"), file("/srv"), file("/srv/a")]
     coverage = Coverage(rules)
     assert set(coverage.covering(network("127.0.0.1:80"))) == {0, 2}
@@ -110,7 +110,7 @@ PATHS = st.lists(st.sampled_from("ab"), max_size=3).map(lambda parts: "/" + "/".
 
 @given(PATHS, PATHS, PATHS)
 def test_what_a_covered_root_allows_is_allowed(broad, narrow, path):
-    """If one root covers another, the index of the one allows every path that the index of the other allows."""
+    """If one root covers another, its index allows every path that the other's index allows."""
     read = file_access(Operation.READ)
     if covers(file(broad), file(narrow)) and PathIndex([(narrow, read)]).allows(path, read):
         assert PathIndex([(broad, read)]).allows(path, read)

@@ -1,4 +1,4 @@
-"""What a new version of a manifest adds and drops."""
+"""Rights that a new version of a manifest adds and drops."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def changes(old, new):
 
 
 def test_the_same_in_other_words_is_no_difference():
-    """Spelling, order and entries that others cover make no difference."""
+    """Spelling, order and covered entries make no difference."""
     old = module(("receive", "https://api.example.com/v1"), (["read", "create"], "/srv/a"), imports=["ctypes", "cffi"])
     new = module(
         ("create", "/srv/x/../a/"),
@@ -42,7 +42,7 @@ def test_the_same_in_other_words_is_no_difference():
 
 
 def test_each_effect_is_told():
-    """What is new, gone, wider and narrower is told as such, what adds power first."""
+    """Added, dropped, widened and narrowed rules are reported, those that add rights first."""
     old = module(
         ("read", "/srv/a"),
         ("read", "/srv/b/c"),
@@ -84,7 +84,7 @@ def test_two_versions_in_two_folders_are_compared_as_written():
 
 
 def test_phases_are_compared_apart():
-    """What moves from one phase to the other is added there and dropped here; requirements and keys count too."""
+    """An entry that moves to the other phase is added there and dropped here; requirements and keys count too."""
     entry = {"resource_type": "network", "operation": "receive", "target": "https://x.example"}
     old = make_manifest(
         {
@@ -105,7 +105,7 @@ def test_phases_are_compared_apart():
 
 
 def test_declaring_at_all_narrows_a_tool():
-    """A tool that declares nothing runs under what encloses it, which is not known here."""
+    """A tool without an access list has the rights of its caller, which are not known here."""
     bare, empty = make_manifest({"name": "t"}, "tool"), make_manifest({"name": "t", "access": []}, "tool")
     assert [change.effect for change in diff(bare, empty).changes] == [ChangeEffect.NARROWED]
     assert [change.effect for change in diff(empty, bare).changes] == [ChangeEffect.WIDENED]
@@ -113,7 +113,7 @@ def test_declaring_at_all_narrows_a_tool():
 
 
 def test_the_endpoint_of_an_mcp_server_is_its_power():
-    """Another endpoint and a server that is switched on are told; a longer timeout is no power."""
+    """Another endpoint and an enabled server are reported; a longer timeout adds no rights."""
     old = make_manifest({**MCP, "enabled": False}, "mcp")
     new = make_manifest(MCP, "mcp")
     assert {change.effect for change in diff(old, new).changes} == {ChangeEffect.ADDED}
@@ -123,7 +123,7 @@ def test_the_endpoint_of_an_mcp_server_is_its_power():
 
 
 def test_kinds_are_not_compared():
-    """A module is no version of an engine."""
+    """A module and an engine cannot be compared."""
     with pytest.raises(InvalidInputError, match="module.*engine"):
         diff(module(), make_manifest({"name": "e"}, "engine"))
 
@@ -139,7 +139,7 @@ ACCESS = st.lists(
 
 @given(ACCESS, ACCESS)
 def test_back_and_forth_are_opposites(old, new):
-    """What one direction adds the other drops; nothing is told exactly when both allow the same."""
+    """One direction adds what the other drops; nothing is reported exactly if both allow the same."""
     there, back = diff(module(*old), module(*new)), diff(module(*new), module(*old))
     opposite = {"added": "dropped", "dropped": "added", "widened": "narrowed", "narrowed": "widened"}
     told = {(opposite[change.effect], change.after, change.before) for change in there.changes}
@@ -148,7 +148,7 @@ def test_back_and_forth_are_opposites(old, new):
 
 
 def test_the_cost_grows_with_the_number_of_entries():
-    """Many entries are compared without comparing each with each."""
+    """Many entries are compared without comparing each pair."""
 
     def versions(count):
         return [
@@ -161,7 +161,8 @@ def test_the_cost_grows_with_the_number_of_entries():
     assert is_linear(compare, versions)
 
 
-# --- limits, which are power the other way round ---------------------------------------------------------------------
+# --- limits, whose increase adds rights
+# --------------------------------------------------------------------------------
 
 
 @rows(
@@ -174,7 +175,7 @@ def test_the_cost_grows_with_the_number_of_entries():
     ],
 )
 def test_a_limit_that_is_raised_or_left_out_is_power(before, after, effect, limit):
-    """A reviewer is told of it as of a wider rule."""
+    """It is reported like a wider rule."""
     old, new = (make_manifest({"name": "demo", "limits": limits}, "module") for limits in (before, after))
     difference = diff(old, new)
     assert [(change.effect, change.pointer) for change in difference.changes] == [(effect, f"/limits/{limit}")]
@@ -183,7 +184,7 @@ def test_a_limit_that_is_raised_or_left_out_is_power(before, after, effect, limi
 
 
 def test_each_phase_has_limits_of_its_own():
-    """A limit of the installation is not one of the runtime."""
+    """A limit of the install phase is not one of the runtime phase."""
     old = make_manifest({"name": "demo", "install": {"limits": {"processes": 4}}}, "engine")
     new = make_manifest({"name": "demo", "runtime": {"limits": {"processes": 4}}}, "engine")
     assert {change.pointer: change.effect for change in diff(old, new).changes} == {

@@ -1,4 +1,4 @@
-"""docs/manifests.md: its examples are complete manifests without findings, and its programs print what it says."""
+"""docs/manifests.md: its examples are complete manifests without findings, and its programs print the shown output."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def example(kind):
 
 @rows("kind", ManifestKind)
 def test_each_kind_has_a_complete_example(kind):
-    """The example loads, is right for the schema, and gives a reviewer nothing to object to."""
+    """The example loads, is valid against the schema, and has no lint findings."""
     text = example(kind)
     manifest = parse_manifest(text, kind, folder="/srv/democrai/extensions/example")
     assert accepts(manifest_schema(kind), json.loads(text))
@@ -39,10 +39,10 @@ def test_the_programs_print_what_the_page_says(program, output):
 
 
 def test_there_are_programs():
-    """The pattern above finds what it looks for."""
+    """The pattern above matches programs."""
     assert len(PROGRAMS) == 2
 
 
 def test_every_finding_is_on_the_page():
-    """A code that lint gives is explained."""
+    """Each lint code is explained."""
     assert all(f"`{code}`" in PAGE for code in FindingCode)

@@ -1,4 +1,4 @@
-"""The strict reader of JSON: positions, and everything that is refused."""
+"""Strict JSON parser: positions, and rejected texts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ JSON = st.recursive(
 
 
 def problems_of(data):
-    """The problems of a text, those that ended the reading and those that did not."""
+    """Return the problems of a text, including those that did not stop the parser."""
     try:
         return read_document(data).problems
     except ManifestError as error:
@@ -35,7 +35,7 @@ def problems_of(data):
 
 @given(JSON, st.sampled_from([None, 2]), st.booleans())
 def test_reads_what_the_standard_library_writes(value, indent, ascii_only):
-    """Every JSON value comes back as it was."""
+    """Every JSON value survives the round trip."""
     text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
     data = text.encode("utf-8", "surrogatepass") if ascii_only else text
     document = read_document(data)
@@ -45,7 +45,7 @@ def test_reads_what_the_standard_library_writes(value, indent, ascii_only):
 
 @given(st.text(alphabet='{}[]",:\\u0019 \t\n-+.eEtrufalsnNIy/*#\x00\ufeff', max_size=40) | st.text())
 def test_never_accepts_what_the_standard_library_refuses(text):
-    """Whatever the text, it is refused by name or read as json.loads reads it."""
+    """A text is either rejected or parsed as json.loads parses it."""
     try:
         document = read_document(text)
     except ManifestError:
@@ -56,13 +56,13 @@ def test_never_accepts_what_the_standard_library_refuses(text):
 
 @given(st.binary())
 def test_any_bytes_are_read_or_refused(data):
-    """No bytes lead to another error than the one for bad manifests."""
+    """Any bytes are parsed or rejected with ManifestError."""
     for problem in problems_of(data):
         assert problem.message
 
 
 def test_every_value_has_its_position():
-    """Lines and columns count from one, in characters; a pointer that leads nowhere means what is around it."""
+    """Lines and columns count from one, in characters; an unknown pointer means its nearest ancestor."""
     document = read_document('{\n  "a": [1,\n    {"ü/~": "x"}],\r\n\t"b": null}\n')
     assert document.place("") == (1, 1)
     assert document.place("/a") == (2, 8)
@@ -120,30 +120,30 @@ FAULTS = [
     (b'{"a": "\xed\xa0\x80"}', 1, 8),
     ("[" + "0," * MOST_VALUES + "0]", 1, 2 * MOST_VALUES),
 ]
-"""Texts with one fault each, and its line and column."""
+"""Texts with one problem each, with its line and column."""
 
 
 @rows(("text", "line", "column"), FAULTS)
 def test_what_is_wrong_is_told_with_its_place(text, line, column):
-    """Each kind of fault is one problem with its line and column."""
+    """Each kind of problem is reported with its line and column."""
     (problem,) = problems_of(text)
     assert (problem.line, problem.column) == (line, column)
 
 
 def test_each_kind_of_fault_has_its_sentence():
-    """A reader learns what is wrong, not only where."""
+    """The message says what is wrong."""
     sentence("faults", "\n".join(f"{text!r:.30}: {problem}" for text, *_ in FAULTS for problem in problems_of(text)))
 
 
 @rows(("text", "suggestion"), [("[True]", "true"), ("[None]", "null"), ("[yes]", '"yes"')])
 def test_a_word_that_is_no_value_comes_with_one_that_is(text, suggestion):
-    """The suggestion can be pasted in."""
+    """The suggestion can be pasted."""
     (problem,) = problems_of(text)
     assert problem.suggestion == suggestion
 
 
 def test_deep_and_large_but_allowed():
-    """Exactly as deep, as long and as many as allowed is read."""
+    """Texts exactly at the limits of depth, length and number are accepted."""
     assert read_document("[" * 64 + "]" * 64).problems == ()
     assert len(read_document("[" + "0," * (MOST_VALUES - 2) + "0]").value) == MOST_VALUES - 1
     assert read_document(b" " * (LARGEST_MANIFEST - 2) + b"{}").value == {}
@@ -153,13 +153,13 @@ def test_deep_and_large_but_allowed():
     "data", [b" " * LARGEST_MANIFEST + b"{}", " " * LARGEST_MANIFEST + "{}", "ü" * LARGEST_MANIFEST, b"[" * 10_000_000]
 )
 def test_too_large_is_refused_unread(data):
-    """More than a mebibyte is one problem, whatever it holds."""
+    """More than a mebibyte is one problem, whatever the content."""
     (problem,) = problems_of(data)
     assert "1,048,576" in problem.message
 
 
 def test_faults_that_do_not_end_the_reading_are_told_together():
-    """Repeated keys and words that are no numbers are all told, each at its pointer."""
+    """Duplicate keys and invalid numbers are all reported, each with its pointer."""
     found = problems_of('\ufeff{"a": NaN, "b": {"c": 1, "c": 2},\n "a": 1e999}')
     assert [(problem.pointer, problem.line) for problem in found] == [
         ("", 1),
@@ -172,7 +172,7 @@ def test_faults_that_do_not_end_the_reading_are_told_together():
 
 @cache
 def ordinary_cost():
-    """What an ordinary text of the same size costs to be read."""
+    """Return the cost of parsing an ordinary text of the same size."""
     return cost(problems_of, json.dumps(["x" * 100] * 9_000).encode())
 
 
@@ -188,6 +188,6 @@ def ordinary_cost():
     ],
 )
 def test_hostile_texts_are_refused_quickly(data):
-    """No text within the limits takes much longer to be refused than an ordinary one takes to be read."""
+    """Rejecting a text within the limits takes not much longer than parsing an ordinary one."""
     assert problems_of(data[:LARGEST_MANIFEST])
     assert cost(problems_of, data[:LARGEST_MANIFEST]) < 30 * ordinary_cost()

@@ -1,4 +1,4 @@
-"""Limits: read from manifests and from the host's configuration, and the stricter of two counts."""
+"""Limits of manifests and of the host's configuration; the stricter one applies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def problems_of(value, kind):
 
 
 def test_the_stricter_of_two_limits_counts():
-    """Each by itself; what only one of them has stays."""
+    """Each limit is compared separately; a limit that only one has stays."""
     host = Limits(cpu_seconds=10, open_files=100)
     manifest = Limits(cpu_seconds=20, open_files=50, processes=3)
     assert host.stricter(manifest) == Limits(cpu_seconds=10, open_files=50, processes=3)
@@ -38,7 +38,7 @@ def test_the_stricter_of_two_limits_counts():
     ],
 )
 def test_a_configuration_that_is_wrong_is_refused_by_place(value, pointer, suggestion):
-    """Each problem names its place, and the name that was probably meant."""
+    """Each problem has its pointer and the probably intended name."""
     with pytest.raises(InvalidInputError) as caught:
         limits_from(value)
     (problem,) = caught.value.problems
@@ -46,14 +46,14 @@ def test_a_configuration_that_is_wrong_is_refused_by_place(value, pointer, sugge
 
 
 def test_all_problems_are_told_at_once():
-    """Nobody mends one to be told of the next."""
+    """All problems are reported together."""
     with pytest.raises(InvalidInputError) as caught:
         limits_from({"cpu_seconds": 0, "ram": 1, "processes": None})
     assert len(caught.value.problems) == 3
 
 
 def test_limits_made_by_hand_are_checked_too():
-    """As they are where a host settles its own."""
+    """Limits that a host constructs in code are checked too."""
     assert limit_problems(Limits(cpu_seconds=5)) == []
     assert [problem.pointer for problem in limit_problems(Limits(cpu_seconds=0, open_files="9"))] == [
         "/limits/cpu_seconds",
@@ -63,14 +63,14 @@ def test_limits_made_by_hand_are_checked_too():
 
 
 def test_a_configuration_that_is_right_is_read():
-    """All five at once."""
+    """All five limits are read."""
     given = {"address_space_mb": 1, "cpu_seconds": 2, "open_files": 3, "processes": 4, "wall_seconds": 5}
     assert dict(limits_from(given).given()) == given
 
 
 @rows(("key", "limit"), [("memory_mb", "address_space_mb"), ("cpu_seconds", "cpu_seconds")])
 def test_a_limit_beside_the_object_is_told_where_it_belongs(key, limit):
-    """The name that other systems have leads to ours."""
+    """Names of other systems lead to ours."""
     (problem,) = problems_of({"name": "demo", key: 5}, "module")
     assert problem.pointer == f"/{key}"
     assert f"'{limit}'" in problem.message
@@ -78,7 +78,7 @@ def test_a_limit_beside_the_object_is_told_where_it_belongs(key, limit):
 
 
 def test_limits_of_an_engine_belong_into_a_phase():
-    """There is nothing to be limited outside of both."""
+    """Limits apply only to a phase."""
     (problem,) = problems_of({"name": "demo", "limits": {}}, "engine")
     assert problem.pointer == "/limits"
     assert "'runtime'" in problem.message
@@ -87,7 +87,7 @@ def test_limits_of_an_engine_belong_into_a_phase():
 
 @rows("limits", [{}, {"cpu_seconds": 31_536_000}])
 def test_limits_that_limit_nothing_are_found(limits):
-    """A reviewer would take them for protection."""
+    """A reviewer could mistake them for protection."""
     (finding,) = lint(make_manifest({"name": "demo", "limits": limits}, "module"))
     assert finding.code is FindingCode.NEEDLESS_LIMIT
     assert finding.pointer.startswith("/limits")

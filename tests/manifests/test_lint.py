@@ -1,4 +1,4 @@
-"""Advice about manifests: what gives more than is likely to be needed."""
+"""Lint: entries that grant more than is probably needed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def file(target, operation="read"):
 
 
 def test_a_narrow_manifest_gives_no_findings(tmp_path):
-    """What is exact is left alone: URLs, ports, folders of one's own, loopback."""
+    """Exact entries have no findings: URLs, ports, separate folders, loopback."""
     manifest = module(
         network("https://api.example.com/v1"),
         network("https://files.example.com"),
@@ -58,7 +58,7 @@ def test_a_narrow_manifest_gives_no_findings(tmp_path):
 
 @rows("target", ["/", "/home", "/home/alice", "/root", "/etc", "/srv/..", "/usr", "/tmp"])
 def test_broad_roots_are_found(target):
-    """The whole disk, a folder at its top and a home are more than an extension needs."""
+    """The whole disk, a top-level folder and a home folder are more than an extension needs."""
     (finding,) = lint(module(file(target, ["read", "create"])))
     assert (finding.code, finding.severity) == (FindingCode.BROAD_ROOT, Severity.WARNING)
     assert finding.pointer == "/access/0"
@@ -66,13 +66,13 @@ def test_broad_roots_are_found(target):
 
 
 def test_a_link_to_a_broad_root_is_found(tmp_path):
-    """What counts is where a root leads."""
+    """The resolved root counts."""
     (tmp_path / "link").symlink_to("/home")
     assert codes(module(file(str(tmp_path / "link")))) == [("broad_root", "/access/0")]
 
 
 def test_checkouts_are_found(tmp_path):
-    """A root at or below a folder with .git is found, unless it lies in the manifest's own folder."""
+    """A root at or below a folder with .git is found, unless it is in the manifest's folder."""
     (tmp_path / "code" / ".git").mkdir(parents=True)
     (tmp_path / "code" / "src" / "demo" / "data").mkdir(parents=True)
     for target in ("code", "code/src", "code/not/yet/there"):
@@ -95,12 +95,12 @@ def test_checkouts_are_found(tmp_path):
     ],
 )
 def test_wide_and_plain_targets_are_found(target, code):
-    """Hosts without port, patterns, ranges and requests in the clear are found, once for an entry."""
+    """Hosts without a port, wildcards, ranges and unencrypted URLs are found, once per entry."""
     assert codes(module(network(target, ["receive", "send"]))) == [(code, "/access/0")]
 
 
 def test_entries_that_another_covers_are_found():
-    """Whole entries are found once; of an entry with several operations, those that are covered."""
+    """Whole entries are found once; of an entry with several operations, the covered ones."""
     manifest = module(
         file("/srv/a/b"),
         file("/srv/a", ["read", "create"]),
@@ -123,7 +123,7 @@ def test_entries_that_another_covers_are_found():
 
 
 def test_phases_do_not_cover_one_another():
-    """The same entry in both phases of an engine is needed twice; findings point into their phase."""
+    """The same entry is needed in both phases of an engine; findings point into their phase."""
     sections = {"runtime": {"access": [NETWORK]}, "install": {"access": [NETWORK, NETWORK], "allowed_imports": ["os"]}}
     manifest = make_manifest({"name": "whisper", **sections}, "engine")
     assert codes(manifest) == [
@@ -133,7 +133,7 @@ def test_phases_do_not_cover_one_another():
 
 
 def test_imports_without_need_are_found(tmp_path):
-    """A root that is not sensitive, and a sensitive one that no file mentions, are needless; others are told of."""
+    """A root that is not sensitive, or that no file mentions, is needless; others are reported."""
     (tmp_path / "sub").mkdir()
     (tmp_path / "module.py").write_text("import json, _ctypes\n")
     (tmp_path / "sub" / "native.py").write_text("importlib.import_module('cffi')\n")
@@ -150,7 +150,7 @@ def test_imports_without_need_are_found(tmp_path):
 
 
 def test_an_import_is_called_unused_only_when_that_is_known(tmp_path):
-    """Without sources, or with one that cannot be read to its end, nobody can tell; a pipe is not waited for."""
+    """Without sources, or with unreadable ones, it is unknown; a pipe does not block."""
     (tmp_path / "empty").mkdir()
     for folder in (None, tmp_path / "none", tmp_path / "empty"):
         assert codes(module(imports=["ctypes"], folder=folder)) == [("sensitive_import", "/allowed_imports/0")]
@@ -164,12 +164,12 @@ def test_an_import_is_called_unused_only_when_that_is_known(tmp_path):
 
 
 def test_the_sensitive_roots_are_those_of_the_guard():
-    """The advice and the guard speak of the same roots."""
+    """Lint and the guard use the same roots."""
     assert SENSITIVE_IMPORTS == SENSITIVE_ROOTS
 
 
 def test_an_mcp_endpoint_in_the_clear_is_found():
-    """The registry entry of a server is looked at too; a disabled one gives nothing away."""
+    """The registry entry of a server is checked too; a disabled one grants nothing."""
     plain = {**MCP, "endpoint_url": "http://mcp.example.com/mcp"}
     assert codes(make_manifest(plain, "mcp")) == [("plain_http", "/endpoint_url")]
     assert codes(make_manifest({**plain, "enabled": False}, "mcp")) == []
@@ -177,13 +177,13 @@ def test_an_mcp_endpoint_in_the_clear_is_found():
 
 
 def test_a_tool_that_declares_nothing_gives_no_findings():
-    """There is nothing to find where nothing is declared."""
+    """A tool without declarations has no findings."""
     assert lint(make_manifest({"name": "t"}, "tool")) == ()
     assert codes(make_manifest({"name": "t", "access": [file("/")]}, "tool")) == [("broad_root", "/access/0")]
 
 
 def test_findings_have_lines_and_come_in_their_order(tmp_path):
-    """From a file, each finding has the line of what it is about."""
+    """Findings of a file have lines."""
     path = tmp_path / "manifest.json"
     access = [network("a.example"), file("/srv/x"), file("/")]
     path.write_text(json.dumps({"allowed_imports": ["os"], "access": access, "name": "demo"}, indent=1))
@@ -199,13 +199,13 @@ def test_findings_have_lines_and_come_in_their_order(tmp_path):
 
 
 def test_a_model_made_by_hand_is_looked_at_too():
-    """Without a text, the places are those of the text that would be written."""
+    """Without a text, pointers refer to the text that would be written."""
     rules = parse_access([FILES, network("*.example.com")], base="/srv/x")
     assert codes(ModuleManifest(name="demo", access=rules)) == [("wildcard_host", "/access/2")]
 
 
 def test_the_cost_grows_with_the_number_of_entries():
-    """Many entries are looked at without comparing each with each."""
+    """Many entries are checked without comparing each pair."""
 
     def manifest(count):
         entries = [network(f"https://a.example/{number}") for number in range(count)]

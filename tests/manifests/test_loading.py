@@ -1,4 +1,4 @@
-"""Manifests from files, texts and data: everything right, or every problem at once."""
+"""Manifests from files, texts and data: valid, or rejected with every problem."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ MODELS = {
 
 
 class Loose(AccessRule):
-    """A rule that could answer as it likes."""
+    """Rule whose methods could return anything."""
 
 
 class Twin(str):
-    """A key that is never equal to another one."""
+    """Key that is never equal to another one."""
 
     __slots__ = ()
     __eq__ = object.__eq__
@@ -62,12 +62,13 @@ def problems_of(value, kind="module", **options):
     return caught.value.problems
 
 
-# --- right manifests -------------------------------------------------------------------------------------------------
+# --- valid manifests
+# ---------------------------------------------------------------------------------------------------
 
 
 @rows(("kind", "value"), RIGHT)
 def test_right_manifests_are_read_and_written_back(kind, value):
-    """Text and data give the same model, and what is written of it is read as an equal one."""
+    """Text and data give the same model, and its serialized form parses to an equal one."""
     manifest = parse_manifest(json.dumps(value), kind, folder="/srv/ext")
     assert type(manifest) is MODELS[kind]
     assert manifest.kind == kind
@@ -78,7 +79,7 @@ def test_right_manifests_are_read_and_written_back(kind, value):
 
 
 def test_a_module_declares_at_the_top():
-    """Relative targets start from the folder, and a list of operations is several rules."""
+    """Relative targets start from the folder, and a list of operations gives several rules."""
     manifest = make_manifest({"name": "demo", "access": [NETWORK, FILES]}, ModuleManifest, folder="/srv/demo")
     assert manifest.access == (
         AccessRule(ResourceType.NETWORK, Operation.RECEIVE, "", "https://api.example.com/v1"),
@@ -90,7 +91,7 @@ def test_a_module_declares_at_the_top():
 
 
 def test_the_phases_of_an_engine_are_apart():
-    """What one phase declares is not declared in the other."""
+    """A declaration of one phase does not apply in the other."""
     manifest = make_manifest(
         {
             "name": "whisper",
@@ -107,7 +108,7 @@ def test_the_phases_of_an_engine_are_apart():
 
 
 def test_nothing_declared_is_not_an_empty_declaration():
-    """A tool without the key runs under what encloses it; one with an empty list may do nothing."""
+    """A tool without the key has the rights of its caller; one with an empty list has none."""
     assert make_manifest({"name": "t"}, ToolDeclaration).access is None
     assert make_manifest({"name": "t"}, ToolDeclaration).sections == {"": None}
     assert make_manifest({"name": "t", "access": []}, ToolDeclaration).access == ()
@@ -115,7 +116,7 @@ def test_nothing_declared_is_not_an_empty_declaration():
 
 
 def test_an_mcp_server_may_use_its_endpoint():
-    """The rules are for the endpoint without its query, and there are none while it is not enabled."""
+    """The rules are for the endpoint without its query; a disabled server has none."""
     server = make_manifest({**MCP, "endpoint_url": "https://MCP.example.com:443/mcp?key=7"}, McpServer)
     assert server.transport is McpTransport.STREAMABLE_HTTP
     assert (server.enabled, server.timeout_ms) == (True, 30_000)
@@ -126,7 +127,7 @@ def test_an_mcp_server_may_use_its_endpoint():
 
 
 def test_decorators_may_give_rules_and_tuples():
-    """Data from Python may hold rule objects and tuples; it is copied before it is read."""
+    """Data from Python may contain rule objects and tuples; it is copied before it is parsed."""
 
     class Sly(str):
         __slots__ = ()
@@ -147,12 +148,13 @@ def test_decorators_may_give_rules_and_tuples():
     assert {one.normalized_target for one in tool.access} == {"/srv/a", "/srv/t/data"}
 
 
-# --- wrong manifests -------------------------------------------------------------------------------------------------
+# --- invalid manifests
+# -------------------------------------------------------------------------------------------------
 
 
 @rows(("kind", "value", "pointer"), [*WRONG, *BEYOND_THE_SCHEMA])
 def test_the_one_problem_of_a_wrong_manifest_is_found(kind, value, pointer):
-    """Each fault of the corpus is told at its place, and nothing else with it."""
+    """Each problem of the corpus is reported at its place, without others."""
     text = json.dumps(value, indent=1)
     (problem,) = problems_of(text, kind, folder="/srv/ext")
     assert problem.pointer == pointer
@@ -163,7 +165,7 @@ def test_the_one_problem_of_a_wrong_manifest_is_found(kind, value, pointer):
 
 
 def test_all_problems_come_at_once():
-    """Every fault is told, in the order of the text, with its line and the nearest right name."""
+    """All problems are reported in the order of the text, with lines and suggestions."""
     found = problems_of(
         '{\n"nam": "demo",\n"verison": "1",\n"access": [\n'
         '{"resource_type": "netwrok", "operation": "receive", "target": "https://a.example"},\n'
@@ -209,18 +211,18 @@ MEANT = [
     ("module", {"name": True}, "/name", None),
     ("module", {"name": 1}, "/name", None),
 ]
-"""Manifests with one thing wrong, its place and what was probably meant."""
+"""Manifests with one problem, its pointer and the suggestion."""
 
 
 @rows(("kind", "value", "pointer", "suggestion"), MEANT)
 def test_a_refusal_names_what_was_probably_meant(kind, value, pointer, suggestion):
-    """A misspelt or foreign name leads to the right one."""
+    """A misspelled or foreign name leads to the right one."""
     (problem,) = problems_of(value, kind)
     assert (problem.pointer, problem.suggestion) == (pointer, suggestion)
 
 
 def test_a_refusal_says_what_was_expected():
-    """The message names what was expected, what stood there, and where a key belongs."""
+    """The message says what was expected, what was found, and where a key belongs."""
     told = [(kind, value, *problems_of(value, kind)) for kind, value, *_ in MEANT]
     sentence("expected", "\n".join(f"{kind} {json.dumps(value)}\n    {problem}" for kind, value, problem in told))
     places = {problem.pointer: problem.message for kind, _, problem in told if kind == "engine"}
@@ -234,14 +236,14 @@ def test_a_refusal_says_what_was_expected():
 
 
 def test_relative_targets_need_a_folder():
-    """Without a folder there is nothing to be relative to."""
+    """Without a folder, relative targets cannot be resolved."""
     (problem,) = problems_of({"name": "demo", "access": [FILES]})
     assert problem.pointer == "/access/0/target"
     assert repr(FILES["target"]) in problem.message
 
 
 def test_a_flood_of_problems_is_cut():
-    """The first hundred are told, and how many there are beyond them; the cost grows with their number."""
+    """The first hundred problems are reported, with the number of others; the cost grows with their number."""
 
     def flood(count):
         return count, json.dumps({"name": "demo", "access": [{"a": 1}] * count})
@@ -271,13 +273,13 @@ def test_a_flood_of_problems_is_cut():
     ],
 )
 def test_data_that_is_no_json_is_refused(value):
-    """Python objects that JSON does not have are refused like any wrong value."""
+    """Python objects without a JSON form are rejected like any invalid value."""
     with pytest.raises(ManifestError):
         make_manifest(value, "module")
 
 
 def test_data_without_end_is_refused():
-    """A list that holds itself is refused, not followed for ever."""
+    """A list that contains itself is rejected, not followed forever."""
     endless = []
     endless.append(endless)
     with pytest.raises(ManifestError, match="64"):
@@ -286,7 +288,7 @@ def test_data_without_end_is_refused():
 
 @rows("kind", ["modul", "task", "core", "", None, 1, Section, object])
 def test_an_unknown_kind_is_the_callers_mistake(kind):
-    """A kind that does not exist is refused before anything is read."""
+    """An unknown kind is rejected before anything is read."""
     with pytest.raises(InvalidInputError) as caught:
         parse_manifest("{}", kind)
     assert [problem.pointer for problem in caught.value.problems] == ["/kind"]
@@ -294,14 +296,14 @@ def test_an_unknown_kind_is_the_callers_mistake(kind):
 
 @rows("folder", ["", "relative", "/a\0b", b"/bytes"])
 def test_a_folder_must_be_absolute(folder):
-    """A relative folder would mean something else after a change of directory."""
+    """The meaning of a relative folder would change with the working directory."""
     with pytest.raises(InvalidInputError) as caught:
         parse_manifest("{}", "module", folder=folder)
     assert [problem.pointer for problem in caught.value.problems] == ["/folder"]
 
 
 def test_only_text_is_parsed():
-    """An object in place of a text is refused."""
+    """An object instead of a text is rejected."""
     with pytest.raises(ManifestError, match="dict"):
         parse_manifest({}, "module")
 
@@ -310,7 +312,7 @@ def test_only_text_is_parsed():
 
 
 def test_the_folder_of_the_file_is_the_base(tmp_path, monkeypatch):
-    """A relative path to the file does not make relative targets depend on the directory later."""
+    """Relative targets do not depend on the working directory later, even if the file's path was relative."""
     (tmp_path / "manifest.json").write_text(json.dumps({"name": "demo", "access": [FILES]}))
     monkeypatch.chdir(tmp_path)
     manifest = load_manifest("manifest.json", ModuleManifest)
@@ -320,7 +322,7 @@ def test_the_folder_of_the_file_is_the_base(tmp_path, monkeypatch):
 
 
 def test_problems_name_the_file(tmp_path):
-    """The error names the file and keeps it across processes."""
+    """The error names the file, also after pickling."""
     file = tmp_path / "manifest.json"
     file.write_bytes(b'{"name": "\xff"}')
     with pytest.raises(ManifestError) as caught:
@@ -336,7 +338,7 @@ def test_problems_name_the_file(tmp_path):
 
 
 def test_what_is_no_readable_file_is_refused(tmp_path):
-    """Missing, a folder, a pipe, a device, too large: each is told as what it is, and none is waited for."""
+    """Missing, a folder, a pipe, a device, too large: each has a specific message, and none blocks."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "large").write_bytes(b" " * 10_000_000)
     (tmp_path / "empty").touch()
@@ -357,7 +359,7 @@ def test_what_is_no_readable_file_is_refused(tmp_path):
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the super user may read everything")
 def test_an_unreadable_file_is_refused(tmp_path):
-    """A file that may not be read means that nothing runs."""
+    """If a file cannot be read, nothing runs."""
     file = tmp_path / "manifest.json"
     file.write_text("{}")
     file.chmod(0)

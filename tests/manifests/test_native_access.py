@@ -1,4 +1,4 @@
-"""Packages whose native code opens files and connections: found in the sources of modules that run in process."""
+"""Packages whose native code opens files and connections, found in the sources of in-process modules."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from democrai_sandbox.manifests.native_access import NATIVE_ACCESS, native_impor
     ],
 )
 def test_imports_are_found(source, found):
-    """Whole names of packages in import statements, wherever they stand."""
+    """Whole package names in import statements, at any position."""
     assert list(native_imports([source.encode()])) == found
 
 
 def test_the_list_has_import_roots():
-    """One word each, and what it opens."""
+    """Each entry is one word with the resources it opens."""
     assert all(root.isidentifier() and opens for root, opens in NATIVE_ACCESS.items())
 
 
@@ -46,7 +46,7 @@ def findings(folder, **options):
 
 
 def test_a_module_in_process_is_warned_of(tmp_path):
-    """It runs in the process of the host unless a configuration says else."""
+    """It runs in the host's process unless a configuration says otherwise."""
     assert findings(tmp_path) == [(FindingCode.NATIVE_ACCESS, Severity.WARNING)]
 
 

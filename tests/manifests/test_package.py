@@ -1,4 +1,4 @@
-"""The package as a whole."""
+"""Package as a whole."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_everything_public_is_listed():
 
 
 def test_the_guard_and_foreign_packages_stay_unloaded():
-    """Checking a manifest arms no guard and loads nothing but the standard library."""
+    """Checking a manifest activates no guard and loads only the standard library."""
     program = (
         "import sys\n"
         "from democrai_sandbox.manifests import parse_manifest\n"

@@ -1,4 +1,4 @@
-"""Properties of manifests as a whole: round trips, and no crash on any input."""
+"""Properties of manifests: round trips, and no crash on any input."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ SCRAPS = st.recursive(
 
 @given(MODULES.map(lambda value: ("module", value)) | ENGINES.map(lambda value: ("engine", value)))
 def test_a_right_manifest_survives_the_round_trip(given_manifest):
-    """Written and read again it is equal, allows the same, and is right for the schema too."""
+    """After the round trip it is equal, allows the same, and is valid against the schema."""
     kind, value = given_manifest
     manifest = parse_manifest(json.dumps(value, indent=1), kind, folder="/srv/ext")
     written = manifest_to_dict(manifest)
@@ -89,7 +89,7 @@ def test_a_right_manifest_survives_the_round_trip(given_manifest):
 
 @given(st.binary() | st.text(), KINDS)
 def test_any_text_is_a_manifest_or_refused(data, kind):
-    """No text leads to another error."""
+    """Any text is parsed or rejected with the declared error."""
     try:
         parse_manifest(data, kind, folder="/srv/ext")
     except ManifestError as error:
@@ -99,7 +99,7 @@ def test_any_text_is_a_manifest_or_refused(data, kind):
 
 @given(st.data())
 def test_a_right_text_with_something_cut_or_put_in_is_read_or_refused(data):
-    """Mutations of good manifests never crash, and what is accepted can be looked at."""
+    """Mutations of valid manifests never crash, and accepted ones can be linted."""
     kind, value = data.draw(st.sampled_from(RIGHT))
     text = json.dumps(value)
     begin = data.draw(st.integers(0, len(text)))
@@ -116,7 +116,7 @@ def test_a_right_text_with_something_cut_or_put_in_is_read_or_refused(data):
 
 @given(KINDS, st.data())
 def test_any_data_is_a_manifest_or_refused(kind, data):
-    """No Python value leads to another error, wherever it stands."""
+    """Any Python value at any place is accepted or rejected with the declared error."""
     names = list(manifest_schema(kind)["properties"])
     value = data.draw(SCRAPS | st.dictionaries(st.sampled_from(names), SCRAPS, max_size=4))
     try:

@@ -1,4 +1,4 @@
-"""The smallest declarations for what was seen: nothing is missing, and nothing is too much."""
+"""Smallest declarations for observed accesses: nothing is missing, and nothing is superfluous."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MOST = st.none() | st.integers(0, 4)
 
 
 def allowed(rules, seen):
-    """What of something seen rules allow, by the matching of every check."""
+    """Return the observed accesses that rules allow, matched as in every check."""
     policy = compile_policy(subject=Subject("module", "x"), rules=rules)
     return [one for one in seen if allows(policy, one)]
 
@@ -64,7 +64,7 @@ def allows(policy, one):
 
 @given(SEEN, MOST)
 def test_everything_that_was_seen_is_allowed(seen, most):
-    """Whatever was seen, and however it was put together."""
+    """This applies to any observations and any merging."""
     proposal = propose(seen, most=most)
     assert proposal.unread == ()
     assert allowed(proposal.rules, seen) == seen
@@ -73,7 +73,7 @@ def test_everything_that_was_seen_is_allowed(seen, most):
 
 @given(SEEN, MOST)
 def test_every_entry_is_needed(seen, most):
-    """Without any one of them, something that was seen would be denied."""
+    """Without any one of them, an observed access would be denied."""
     proposal = propose(seen, most=most)
     for entry in proposal.entries:
         others = [rule for other in proposal.entries if other is not entry for rule in other.rules]
@@ -83,7 +83,7 @@ def test_every_entry_is_needed(seen, most):
 
 @given(SEEN, MOST)
 def test_a_proposal_from_a_proposal_is_the_same(seen, most):
-    """So a run under the proposal, recorded, proposes nothing new."""
+    """A recorded run under the proposal proposes nothing new."""
     first = propose(seen, most=most)
     again = propose(
         [Observed(rule.resource_type, rule.operation, rule.normalized_target) for rule in first.rules], most=most
@@ -95,7 +95,7 @@ def test_a_proposal_from_a_proposal_is_the_same(seen, most):
 
 @given(SEEN)
 def test_only_what_was_seen_is_allowed_where_no_note_says_otherwise(seen):
-    """A target without a note is one that was seen."""
+    """A target without a note is an observed one."""
     requests = {parse_request(one.target).normalized for one in seen if one.resource_type == ResourceType.NETWORK}
     others = {one.target for one in seen if one.resource_type != ResourceType.NETWORK}
     assert {entry.target for entry in propose(seen).entries if not entry.notes} <= requests | others
@@ -109,19 +109,19 @@ def entries(*seen, **options):
 
 
 def test_operations_on_one_target_are_one_entry():
-    """In the order in which manifests name them."""
+    """The operations are in the usual order of manifests."""
     seen = [("filesystem", act, "/srv/a") for act in ("modify", "read", "create")]
     assert entries(*seen) == [(["read", "create", "modify"], "/srv/a", False)]
 
 
 def test_queries_are_no_part_of_a_target():
-    """Rules bind scheme, host, port and path."""
+    """Rules have scheme, host, port and path."""
     seen = [("network", "receive", f"https://api.example.com/v1/x?page={page}") for page in range(3)]
     assert entries(*seen) == [(["receive"], "https://api.example.com/v1/x", True)]
 
 
 def test_a_name_that_is_looked_up_needs_nothing_beside_a_rule_for_its_host():
-    """Alone, it needs one of its own."""
+    """Without such a rule, the lookup needs a separate entry."""
     lookup = ("network", "connect", "api.example.com")
     assert entries(lookup) == [(["connect"], "api.example.com", True)]
     request = ("network", "connect", "api.example.com:443")
@@ -160,7 +160,7 @@ def test_a_remark_fits_into_a_manifest():
 
 
 def test_names_that_change_with_each_run_become_their_folder():
-    """As the tempfile module makes them, and UUIDs; a note says so."""
+    """Names of the tempfile module and UUIDs are recognized; a note says so."""
     seen = [("filesystem", "create", f"/srv/out/{name}") for name in ("tmpab12cd3_", ".x.json.tmpzzzzzzzz")]
     assert entries(*seen) == [(["create"], "/srv/out", True)]
     assert entries(("filesystem", "read", "/srv/jobs/1b4e28ba-2fa1-11d2-883f-0016d3cca427/in")) == [
@@ -170,7 +170,7 @@ def test_names_that_change_with_each_run_become_their_folder():
 
 
 def test_many_files_of_a_folder_become_the_folder_only_if_that_is_asked_for():
-    """More than so many, and never a folder at the top of the disk."""
+    """They are merged only above the limit, and never into a top-level folder."""
     seen = [("filesystem", "read", f"/srv/data/{number}.csv") for number in range(4)]
     assert len(entries(*seen)) == 4
     assert entries(*seen, most=4) == entries(*seen)
@@ -180,19 +180,19 @@ def test_many_files_of_a_folder_become_the_folder_only_if_that_is_asked_for():
 
 
 def test_a_path_that_servers_read_in_different_ways_needs_the_site():
-    """Nothing less covers it, and a note says so."""
+    """Only a rule for the site covers it, and a note says so."""
     assert entries(("network", "receive", "https://a.example.com/x/../y")) == [
         (["receive"], "https://a.example.com", True)
     ]
 
 
 def test_roots_of_imports_stand_for_their_native_halves():
-    """ctypes allows _ctypes with it."""
+    """ctypes includes _ctypes."""
     assert propose([], ["_ctypes", "ctypes", "_cffi_backend"]).allowed_imports == ("_cffi_backend", "ctypes")
 
 
 def test_what_no_rule_can_say_is_kept_apart():
-    """A recording may hold anything: it came out of a subject's process."""
+    """A recording comes from a subject's process and may contain anything."""
     odd = [
         Observed("filesystem", "fly", "/x"),
         Observed("network", "receive", "no host"),

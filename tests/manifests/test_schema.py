@@ -1,4 +1,4 @@
-"""The published JSON Schemas: current, and of one mind with the parser."""
+"""Published JSON Schemas: current, and consistent with the parser."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.manifests.schema_reader import accepts
 from tests.services.rows import rows
 
 SCHEMAS = {str(kind): manifest_schema(kind) for kind in ManifestKind}
-# Values that are nearly right somewhere.
+# Values that are almost valid.
 SCRAPS = st.sampled_from(
     [
         *(None, True, 0, 1.0, "", "x", "ctypes", "a b", "network", "read", "connect", [], {}, ["read"], ["x"]),
@@ -28,38 +28,38 @@ NAMES = sorted({name for schema in SCHEMAS.values() for name in schema["properti
 
 @rows("kind", ManifestKind)
 def test_the_published_file_is_current(kind):
-    """The file in the package is what the tables say today; run the command in docs/manifests.md if not."""
+    """The published file matches the tables; otherwise run the command in docs/manifests.md."""
     assert schema_path(kind).read_text(encoding="utf-8") == schema_text(kind)
     assert resources.files("democrai_sandbox.manifests").joinpath(f"schemas/{kind}.schema.json").is_file()
 
 
 def test_nothing_else_is_published():
-    """There is one file for each kind and no other."""
+    """Exactly one file per kind is published."""
     files = {path.name for path in schema_path(ManifestKind.MODULE).parent.iterdir()}
     assert files == {f"{kind}.schema.json" for kind in ManifestKind}
 
 
 @rows(("kind", "value"), RIGHT)
 def test_the_schema_accepts_what_is_right(kind, value):
-    """An editor has nothing to say about a good manifest."""
+    """A valid manifest has no errors in an editor."""
     assert accepts(SCHEMAS[kind], value)
 
 
 @rows(("kind", "value", "pointer"), WRONG)
 def test_the_schema_refuses_what_is_wrong(kind, value, pointer):
-    """An editor marks what the parser refuses."""
+    """An editor marks what the parser rejects."""
     assert not accepts(SCHEMAS[kind], value)
 
 
 @rows(("kind", "value", "pointer"), BEYOND_THE_SCHEMA)
 def test_some_faults_are_beyond_a_schema(kind, value, pointer):
-    """These are listed as such because the schema really lets them pass."""
+    """The schema really accepts these."""
     assert accepts(SCHEMAS[kind], value)
 
 
 @given(st.sampled_from(list(ManifestKind)), st.dictionaries(st.sampled_from(NAMES), SCRAPS, max_size=5))
 def test_the_schema_never_refuses_what_the_parser_takes(kind, value):
-    """Whatever the parser accepts is valid against the schema."""
+    """Every manifest that the parser accepts is valid against the schema."""
     try:
         make_manifest({"name": "x", **value}, kind, folder="/srv")
     except ManifestError:

@@ -1,4 +1,4 @@
-"""A proposal in its manifest: the rest stays as it was written."""
+"""Suggested manifest: everything except the declarations stays unchanged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def entry(operation, target):
 
 
 def test_only_the_declarations_change():
-    """Name, version, limits and their order stay; the text is read back as the manifest that is proposed."""
+    """Name, version, limits and their order stay; the text parses to the suggested manifest."""
     written = {
         "name": "demo",
         "access": [entry("read", "/srv")],
@@ -35,7 +35,7 @@ def test_only_the_declarations_change():
 
 
 def test_each_phase_has_a_section_of_its_own():
-    """The other one is let be; one that is not there is made where it is needed, and nowhere else."""
+    """The other section stays unchanged; a missing one is added only if it is needed."""
     manifest = make_manifest({"name": "e", "install": {"requirements": ["x"]}}, ManifestKind.ENGINE)
     assert suggest(manifest, [], pointer="/runtime").value == {"name": "e", "install": {"requirements": ["x"]}}
     found = suggest(manifest, [READ], pointer="/runtime")
@@ -45,7 +45,7 @@ def test_each_phase_has_a_section_of_its_own():
 
 
 def test_what_is_declared_and_what_was_not_used():
-    """A broad entry counts as used by all that it covers; one that covers nothing is named."""
+    """A broad entry is used by everything it covers; an unused one is reported."""
     written = {"name": "demo", "access": [entry("read", "/srv"), entry("receive", "https://a.example.com")]}
     found = suggest(make_manifest(written, ManifestKind.MODULE), [READ])
     assert found.is_declared(READ)
@@ -55,7 +55,7 @@ def test_what_is_declared_and_what_was_not_used():
 
 
 def test_paths_below_the_manifest_are_relative_to_it():
-    """So that the folder can be moved."""
+    """The folder can then be moved."""
     manifest = make_manifest({"name": "demo"}, ManifestKind.MODULE, folder="/opt/demo")
     seen = [Observed("filesystem", "modify", path) for path in ("/opt/demo/state/x", "/opt/demolition")]
     targets = {item["target"] for item in suggest(manifest, seen).value["access"]}
@@ -66,6 +66,6 @@ def test_paths_below_the_manifest_are_relative_to_it():
 
 
 def test_it_is_linted():
-    """Advice is about the proposal, with its lines."""
+    """Findings are about the proposal, with its lines."""
     found = suggest(make_manifest({"name": "demo"}, ManifestKind.MODULE), [Observed("filesystem", "read", "/etc")])
     assert [(finding.code, finding.line) for finding in found.findings] == [("broad_root", 4)]

@@ -1,4 +1,4 @@
-"""Manifests without a name, as the specification writes its examples: the folder's name is used."""
+"""Manifests without a name, as in the specification's examples: the folder's name is used."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def written(place, kind, text, name="example"):
 
 @rows(("kind", "text"), EXAMPLES)
 def test_an_example_pasted_as_it_is_has_the_name_of_its_folder(tmp_path, kind, text):
-    """For the parser, the schema, the registry and the command line."""
+    """This applies to the parser, the schema, the registry and the command line."""
     folder = written(tmp_path, kind, text)
     manifest = load_manifest(folder / "manifest.json", kind)
     assert (manifest.kind, manifest.name, str(manifest.subject)) == (kind, "example", f"{kind}:example")
@@ -118,7 +118,7 @@ def test_a_name_in_the_manifest_comes_first(tmp_path, kind):
 
 @rows("kind", tuple(ENTRIES))
 def test_a_folder_whose_name_no_subject_can_have_needs_a_name_in_the_manifest(tmp_path, kind):
-    """The name that would do is suggested."""
+    """A valid name is suggested."""
     folder = written(tmp_path, kind, "{}", "my reports")
     with pytest.raises(ManifestError) as caught:
         load_manifest(folder / "manifest.json", kind)
@@ -134,13 +134,13 @@ def test_a_text_without_a_folder_needs_a_name(kind):
 
 @rows("kind", [ManifestKind.TOOL, ManifestKind.AGENT, ManifestKind.PIPELINE, ManifestKind.MCP])
 def test_other_declarations_still_need_a_name(kind):
-    """They are not folders."""
+    """They have no folder."""
     with pytest.raises(ManifestError):
         parse_manifest("{}", kind, folder="/srv/example")
 
 
 def test_the_name_is_written_out(tmp_path):
-    """What is written can be read anywhere."""
+    """The serialized manifest can be parsed without a folder."""
     manifest = load_manifest(written(tmp_path, ManifestKind.MODULE, "{}") / "manifest.json", ManifestKind.MODULE)
     plain = manifest_to_dict(manifest)
     assert plain == {"name": "example"}
@@ -159,5 +159,5 @@ def test_a_link_to_a_folder_names_it_everywhere(tmp_path):
 
 
 def test_a_candidate_without_a_name_has_the_one_it_is_given():
-    """It is for an extension that has a name already."""
+    """A candidate is for an extension that already has a name."""
     assert parse_manifest("{}", "module", folder="/srv/example", name="reports").name == "reports"

@@ -1,4 +1,4 @@
-"""Compare our reading of generated URLs with that of the clients, and count what was compared."""
+"""Comparison of our URL parser with those of the clients, with counts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.policy.url_readers import READERS, decoded
 from tests.policy.url_targets import GROUPS
 
 SMALL = 5_000
-"""Up to so many targets, rounds are short: a long one would make many times what is wanted."""
+"""Up to this number of targets, rounds are short, because a long one would generate too many."""
 ROUND = settings(
     max_examples=50,
     database=None,
@@ -24,13 +24,13 @@ ROUND = settings(
 
 @dataclass
 class Tally:
-    """How many different targets there were, and what became of them."""
+    """Number of distinct targets, and their results."""
 
     seen: set[int] = field(default_factory=set)
     accepted: int = 0
     ambiguous: int = 0
     read: Counter[str] = field(default_factory=Counter)
-    """By reader, how many of the accepted targets it reads at all."""
+    """Number of accepted targets that each reader accepts, by reader."""
 
     @property
     def generated(self) -> int:
@@ -42,7 +42,7 @@ class Tally:
 
 
 def compare(text: str, tally: Tally) -> None:
-    """Fail if somebody reads a URL that we accept as another one than we do."""
+    """Fail if a reader parses an accepted URL differently."""
     identity = hash(text)
     if identity in tally.seen:
         return
@@ -52,7 +52,7 @@ def compare(text: str, tally: Tally) -> None:
         pass
     else:
         compare_readers(text, target, tally)
-    # Only now: a text that fails has to fail again when Hypothesis looks for a simpler one.
+    # Only now, because a failing text must fail again when Hypothesis simplifies it.
     tally.seen.add(identity)
 
 
@@ -62,7 +62,7 @@ def compare_readers(text: str, target: NetworkTarget, tally: Tally) -> None:
         try:
             scheme, host, port, path = read(text)
         except Exception:
-            continue  # whoever refuses a URL goes nowhere
+            continue  # a reader that rejects a URL does not connect
         tally.read[name] += 1
         same = (scheme, host) == (target.scheme, target.host) and port in (None, target.port)
         if not target.ambiguous:
@@ -73,7 +73,7 @@ def compare_readers(text: str, target: NetworkTarget, tally: Tally) -> None:
 
 
 def explore(group: str, count: int, tally: Tally, number: int) -> None:
-    """Compare different targets of one group until there are `count` more of them; `number` seeds the generators."""
+    """Compare distinct targets of one group until `count` more exist; `number` seeds the generators."""
     wanted = tally.generated + count
     length = settings(ROUND, max_examples=5) if count <= SMALL else ROUND
     while tally.generated < wanted:

@@ -1,4 +1,4 @@
-"""The long run of the comparison between URL readers: `make fuzz`, or python -m tests.policy.fuzz TARGETS SEED."""
+"""Long comparison of URL parsers: `make fuzz`, or python -m tests.policy.fuzz TARGETS SEED."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.policy.url_targets import GROUPS
 
 TARGETS = 1_000_000
 STEPS = 10
-"""Into how many turns the share of a generator is cut: every few seconds a line says how far it is."""
+"""Number of turns per generator; a line reports the progress every few seconds."""
 
 
 def main(targets: int, number: int) -> int:
@@ -21,7 +21,7 @@ def main(targets: int, number: int) -> int:
     share = -(-targets // (len(GROUPS) * STEPS))
     for step in range(STEPS):
         for group in GROUPS:
-            # Far enough apart for the rounds in between to have seeds of their own.
+            # Far enough apart for separate seeds of the rounds in between.
             explore(group, share, tally, number + step * 1_000_000)
         print(f"fuzz: {time.monotonic() - begin:5.0f} s, {figures(tally)}", flush=True)
     read = ", ".join(f"{name} {tally.read[name]:,}" for name in READERS)

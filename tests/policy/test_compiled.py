@@ -39,7 +39,7 @@ def test_no_rules_allow_nothing():
 
 
 def test_rules_become_indexes():
-    """Filesystem rules of one path are united into one mask; network rules answer requests."""
+    """Filesystem rules of one path are combined into one mask; network rules answer requests."""
     rules = (
         *parse_access(
             [
@@ -70,7 +70,7 @@ def test_equal_declarations_make_equal_policies():
 
 
 def test_policies_do_not_change():
-    """A policy cannot be widened after it was made."""
+    """A policy cannot be widened after it was created."""
     policy = compile_policy(subject=SUBJECT, rules=())
     with pytest.raises(FrozenInstanceError):
         policy.allow_subprocess = True
@@ -85,7 +85,7 @@ def test_odd_import_roots_are_refused(name):
 
 
 def test_a_dotted_import_is_told_its_root():
-    """The suggestion can be pasted in."""
+    """The suggestion can be pasted."""
     with pytest.raises(InvalidInputError) as caught:
         compile_policy(subject=SUBJECT, rules=(), allowed_imports=["ctypes.util"])
     assert caught.value.problems[0].suggestion == "ctypes"
@@ -93,21 +93,21 @@ def test_a_dotted_import_is_told_its_root():
 
 @rows("imports", ["ctypes", None, 3, {"ctypes": 1}, b"ctypes"])
 def test_imports_are_a_list(imports):
-    """A single name is not taken letter by letter."""
+    """A single name is not read as a list of letters."""
     with pytest.raises(InvalidInputError):
         compile_policy(subject=SUBJECT, rules=(), allowed_imports=imports)
 
 
 @rows("flag", ["false", "no", 0, 1, None, [], object()])
 def test_the_subprocess_flag_is_a_bool(flag):
-    """A text such as "false" must not count as true, nor nothing as false."""
+    """A text such as "false" must not count as true, nor None as false."""
     with pytest.raises(InvalidInputError) as caught:
         compile_policy(subject=SUBJECT, rules=(), allow_subprocess=flag)
     assert caught.value.problems[0].pointer == "/allow_subprocess"
 
 
 def test_all_problems_are_told_at_once():
-    """A wrong subject does not hide wrong rules, imports and flags."""
+    """An invalid subject does not hide invalid rules, imports and flags."""
     with pytest.raises(InvalidInputError) as caught:
         compile_policy(subject="module:a", rules=[{}], allowed_imports=[""], allow_subprocess=1)
     pointers = [problem.pointer for problem in caught.value.problems]
@@ -123,6 +123,6 @@ def test_all_problems_are_told_at_once():
     ],
 )
 def test_unsound_rules_do_not_compile(rule):
-    """A rule that bypassed parsing is refused here at the latest."""
+    """A rule that bypassed parsing is rejected here."""
     with pytest.raises(ValueError):
         compile_policy(subject=SUBJECT, rules=[rule])

@@ -23,12 +23,12 @@ from democrai_sandbox.policy import (
 from tests.services.golden import sentence
 from tests.services.rows import rows
 
-# File names from arbitrary bytes, as a disk may hold them, but for what a rule refuses.
+# File names from arbitrary bytes, as on a disk, except those that a rule rejects.
 NAMES = st.binary(min_size=1, max_size=6).map(os.fsdecode).filter(lambda name: not set(name) & set("/~"))
 
 
 def test_rules_survive_the_environment():
-    """What is written for a child is read back as equal rules."""
+    """Rules written for a child parse to equal rules."""
     rules = rules_for_paths(["/srv/a", "/srv/ü"]) + rules_for_targets(["https://example.com/v1", "*.example.org:443"])
     text = rules_to_json(rules)
     assert rules_from_json(text) == rules
@@ -44,7 +44,7 @@ def test_relative_targets_are_written_resolved():
 
 @given(st.lists(NAMES, max_size=4))
 def test_any_file_name_survives(names):
-    """Names that are no UTF-8 come back as they were, or were refused in the first place."""
+    """Names that are not UTF-8 survive the round trip, or are rejected first."""
     try:
         rules = rules_for_paths([f"/{name}" for name in names])
     except InvalidInputError:
@@ -53,7 +53,7 @@ def test_any_file_name_survives(names):
 
 
 def test_no_rules_are_an_empty_list():
-    """An empty list is written and read as such."""
+    """An empty list is written and parsed as such."""
     assert rules_to_json(()) == "[]"
     assert rules_from_json("[]") == ()
 
@@ -89,14 +89,14 @@ def test_no_rules_are_an_empty_list():
     ids=lambda text: repr(text)[:30],
 )
 def test_malformed_text_is_an_error_never_an_empty_list(text):
-    """Truncated, empty, foreign and too deep JSON is refused."""
+    """Truncated, empty, foreign and too deep JSON is rejected."""
     with pytest.raises(InvalidInputError):
         rules_from_json(text)
 
 
 @rows("key", ["target", "operation"])
 def test_repeated_keys_are_refused(key):
-    """A key that is given twice has two readings."""
+    """A duplicate key is ambiguous."""
     member = json.dumps({"resource_type": "filesystem", "operation": "read", "target": "/srv"})
     text = f'[{member[:-1]}, "{key}": "/"}}]'
     with pytest.raises(InvalidInputError) as caught:
@@ -107,7 +107,7 @@ def test_repeated_keys_are_refused(key):
 
 
 def test_problems_point_into_the_text():
-    """A reader learns which entry is wrong."""
+    """The pointer names the invalid entry."""
     rule = AccessRule(ResourceType.FILESYSTEM, Operation.READ, "/a", "/a")
     text = json.dumps([rule.to_dict(), {**rule.to_dict(), "operation": "raed"}])
     with pytest.raises(InvalidInputError) as caught:

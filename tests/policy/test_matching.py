@@ -1,4 +1,4 @@
-"""The network index: the contract's table of declarations, and how requests are matched against it."""
+"""Network index: the contract's table of declarations, and the matching of requests."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ TABLE = [
     ("127.0.0.0/8", "localhost:80", True),
     ("localhost", "127.0.0.2:80", False),
     ("localhost", "localhost.example.com:80", False),
-    # unix sockets
+    # Unix sockets
     ("unix:/run/app.sock", "unix:/run/app.sock", True),
     ("unix:/run/app.sock", "unix:/run/./app.sock", True),
     ("unix:/run/app.sock", "unix:/run/app.sock2", False),
@@ -176,7 +176,7 @@ TABLE = [
 
 @rows(("declaration", "request_text", "allowed"), TABLE)
 def test_the_table_of_declarations(declaration, request_text, allowed):
-    """Each declaration allows what the contract says and nothing beside it, for every operation."""
+    """Each declaration allows exactly what the contract says, for every operation."""
     index = index_of(declaration)
     target = parse_request(request_text)
     for operation in (CONNECT, RECEIVE, SEND):
@@ -191,7 +191,7 @@ def test_the_table_of_declarations(declaration, request_text, allowed):
 @rows("request_text", ["https://h.example", "h.example:80", "localhost:80", "unix:/run/a", "10.0.0.1:1"])
 @rows("rules", [(), rules_for_paths(["/"])], ids=["none", "files only"])
 def test_no_network_rules_allow_nothing(rules, request_text):
-    """An index without network rules denies every request and lookup, loopback included."""
+    """An index without network rules denies every request and lookup, including loopback."""
     index = NetworkIndex(rules)
     for operation in Operation:
         assert index.find(operation, parse_request(request_text)) is None
@@ -217,7 +217,7 @@ def test_no_operation_implies_another(declaration, declared):
 
 
 def test_a_path_rule_does_not_fall_back_to_its_host():
-    """Two rules with paths of one host open these two paths only."""
+    """Two path rules for one host allow only these two paths."""
     index = index_of("https://h.example/a", "https://h.example/b/c")
     assert index.allows(RECEIVE, parse_request_url("https://h.example/a/x"))
     assert index.allows(RECEIVE, parse_request_url("https://h.example/b/c"))
@@ -226,7 +226,7 @@ def test_a_path_rule_does_not_fall_back_to_its_host():
 
 
 def test_operations_of_overlapping_rules_do_not_mix():
-    """A longer path that may receive does not lend its depth to a shorter one that may send."""
+    """The depth of a longer path with `receive` does not apply to a shorter one with `send`."""
     rules = parse_access(
         [
             {"resource_type": "network", "operation": "receive", "target": "https://h.example"},
@@ -265,14 +265,14 @@ def test_the_most_specific_rule_is_named():
 
 
 def test_patterns_as_requests_are_denied():
-    """A wildcard or a range that reaches the index as a request matches nothing, not even itself."""
+    """A wildcard or range as a request matches nothing, not even itself."""
     index = index_of("*.example.com", "10.0.0.0/8", "0.0.0.0/0")
     for pattern in ("*.example.com", "10.0.0.0/8"):
         assert not index.allows(CONNECT, parse_declaration(pattern))
 
 
 def test_a_request_implies_its_own_connection_only():
-    """The connection is the host and port of the URL, in host form; the index itself does not grant it."""
+    """The connection is the host and port of the URL, in host form; the index itself does not allow it."""
     target = parse_request_url("https://api.example.com/v1?x")
     connection = implied_connection(target)
     assert connection == parse_socket("api.example.com", 443)
@@ -297,13 +297,13 @@ def test_a_request_implies_its_own_connection_only():
     ],
 )
 def test_names_that_may_be_looked_up(declaration, name, allowed):
-    """A name is resolved only for the sake of a rule about it, of whatever operation."""
+    """A name is resolved only if a rule of any operation names it."""
     rule = index_of(declaration, operation=["receive"]).find_name(parse_socket(name, None).host)
     assert (rule is not None) is allowed
 
 
 def test_an_index_does_not_change():
-    """An index cannot be exchanged piece by piece."""
+    """An index is immutable."""
     index = index_of("h.example")
     with pytest.raises(FrozenInstanceError):
         index._hosts = {}
@@ -340,7 +340,7 @@ def in_range(host, network):
 
 
 def naive_covers(rule, request):
-    """State the semantics for one rule and one request, without an index."""
+    """Match one rule with one request, without an index."""
     if rule.kind is TargetKind.URL:
         return (
             request.kind is TargetKind.URL
@@ -359,7 +359,7 @@ def naive_covers(rule, request):
 
 @given(st.lists(DECLARATIONS, max_size=6), REQUESTS)
 def test_index_equals_a_naive_matcher(declarations, request_text):
-    """The index answers as if each rule were compared with the request one by one."""
+    """The index gives the same results as comparing each rule."""
     try:
         rules = rules_for_targets(declarations)
     except InvalidInputError:
@@ -373,7 +373,7 @@ def test_index_equals_a_naive_matcher(declarations, request_text):
 
 
 def test_cost_does_not_grow_with_the_rules():
-    """A request among many thousand rules costs about what it costs among a few."""
+    """A lookup among thousands of rules costs about as much as among a few."""
 
     def fill(count):
         targets = [f"h{number}.example.com" for number in range(count)]

@@ -1,4 +1,4 @@
-"""Network rules as the keys that the native core looks up."""
+"""Network rules as the keys of the native core."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def rule(operation, target):
     ],
 )
 def test_each_form_has_its_keys(target, keys):
-    """A rule is found under the target itself, under what summarises it, and under the name to look up."""
+    """A rule has the key of its target, a summary key, and the key of its name."""
     assert keys_of(target) == keys
 
 
 def test_masks_of_one_key_are_united():
-    """A key comes once and says all that the rules together allow; a summary says what its parts allow."""
+    """A key is unique and has the combined mask of its rules; a summary combines its parts."""
     rules = parse_access(
         [
             rule("receive", "https://h.example/a"),
@@ -87,13 +87,13 @@ def test_loopback_spellings_share_their_keys():
 
 
 def test_rules_about_other_things_have_no_keys():
-    """Only the network rules of a subject are among the keys."""
+    """Only network rules have keys."""
     assert network_entries(()) == ()
     assert network_entries(rules_for_paths(["/srv"])) == ()
 
 
 def test_a_policy_hands_its_keys_to_the_core():
-    """The keys are bytes and the masks plain numbers."""
+    """Keys are bytes and masks are plain numbers."""
     rules = (*rules_for_paths(["/srv"]), *rules_for_targets(["h.example"]))
     entries = compile_policy(subject=Subject("module", "demo"), rules=rules).network_entries
     assert entries == network_entries(rules)
@@ -109,5 +109,5 @@ def test_no_part_of_a_target_can_hold_the_separator():
 
 @given(st.permutations(rules_for_targets(["https://h.example/a", "h.example", "*.h.example", "10.0.0.0/8", "unix:@b"])))
 def test_the_order_of_rules_plays_no_part(rules):
-    """Equal declarations give equal keys, in equal order."""
+    """Equal declarations give equal keys in equal order."""
     assert network_entries(rules) == tuple(sorted(network_entries(sorted(rules, key=str))))

@@ -1,4 +1,4 @@
-"""The keys that cover a request find exactly the rules that the index of rules finds."""
+"""The keys that cover a request find exactly the rules that the index finds."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ declared = st.one_of(
 
 
 def is_plain(text: str) -> bool:
-    """Leave out what is refused anyway."""
+    """Leave out targets that are rejected anyway."""
     try:
         parse_declaration(text)
     except ValueError:
@@ -50,7 +50,7 @@ def is_plain(text: str) -> bool:
 @example(["127.0.0.1:80"], "http://localhost/")
 @example(["https://[2001:db8::1]:8080/v1"], "https://[2001:db8::1]:8080/v1/x")
 def test_covering_keys_agree_with_the_index(targets, wanted):
-    """A rule is found by its key if and only if the index finds one, whatever forms both have."""
+    """A rule is found by its key if and only if the index finds one, for all forms."""
     normal = [parse_declaration(text).normalized for text in targets]
     rules = [AccessRule(ResourceType.NETWORK, Operation.RECEIVE, text, text) for text in normal]
     request = parse_request(wanted)
@@ -62,7 +62,7 @@ def test_covering_keys_agree_with_the_index(targets, wanted):
 
 @given(declared.filter(is_plain))
 def test_the_key_of_a_rule_is_the_first_that_the_core_gets(text):
-    """A canonical URL is taken apart without being parsed, with the result that parsing has."""
+    """A canonical URL is split without parsing, with the same result."""
     normal = parse_declaration(text).normalized
     rule = AccessRule(ResourceType.NETWORK, Operation.RECEIVE, normal, normal)
     assert rule_key(normal).encode() in dict(network_entries([rule]))

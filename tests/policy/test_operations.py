@@ -28,18 +28,18 @@ VALID = {
 @rows("resource_type", ResourceType)
 @rows("operation", Operation)
 def test_operations_belong_to_resource_types(resource_type, operation):
-    """The table of the contract holds, for every pair."""
+    """The table of the contract applies to every pair."""
     assert is_valid_operation(resource_type, operation) is (operation.value in VALID[resource_type.value])
 
 
 def test_tables_cannot_be_changed():
-    """A table that decides what is valid is read-only."""
+    """A table that determines validity is read-only."""
     with pytest.raises(TypeError):
         VALID_OPERATIONS[ResourceType.NETWORK] = ()
 
 
 def test_bits_of_the_mask_are_fixed():
-    """The numbers are shared with the native core."""
+    """The native core uses the same numbers."""
     assert {bit.name: bit.value for bit in FileAccess} == {
         "READ": 1,
         "CREATE": 2,
@@ -52,7 +52,7 @@ def test_bits_of_the_mask_are_fixed():
 
 
 def test_mask_of_operations():
-    """One operation is one bit, several are their union, none is empty."""
+    """One operation is one bit, several are combined, none is empty."""
     assert file_access(Operation.DELETE) is FileAccess.DELETE
     assert file_access([Operation.READ, Operation.EXECUTE, Operation.READ]) == 17
     assert file_access([]) == 0
@@ -68,7 +68,7 @@ def test_network_operations_have_no_bit(operation):
 
 
 def test_each_operation_has_its_bit_in_one_of_the_masks():
-    """A network operation is one bit of the network mask; an operation on files has none there."""
+    """A network operation is one bit of the network mask; a file operation has none there."""
     for operation in VALID_OPERATIONS[ResourceType.NETWORK]:
         assert network_access(operation).name == operation.name
     for operation in VALID_OPERATIONS[ResourceType.FILESYSTEM]:
@@ -102,5 +102,5 @@ def test_fetching_methods_receive(method):
     ],
 )
 def test_every_other_method_sends(method):
-    """Unknown verbs, odd spellings and look-alikes count as sending."""
+    """Unknown methods, odd spellings and look-alikes count as sending."""
     assert http_operation(method) is Operation.SEND

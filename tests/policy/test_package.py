@@ -1,4 +1,4 @@
-"""The package as a whole."""
+"""Package as a whole."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FOLDER = pathlib.Path(policy.__file__).parent
 
 
 def test_everything_public_is_listed():
-    """The list of public names is complete, sorted in the house order and has no stale name."""
+    """The list of public names is complete, sorted, and has no stale name."""
     imported = {
         alias.asname or alias.name
         for node in ast.parse((FOLDER / "__init__.py").read_text()).body
@@ -27,7 +27,7 @@ def test_everything_public_is_listed():
 
 
 def test_only_the_standard_library_is_imported():
-    """Pure means pure: no other package of ours and nothing foreign but idna, and that not at import."""
+    """The package imports no other package of ours, and of foreign packages only idna, on demand."""
     for file in FOLDER.glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.ImportFrom):
@@ -38,7 +38,7 @@ def test_only_the_standard_library_is_imported():
 
 
 def test_idna_is_loaded_only_for_hosts_that_need_it():
-    """Importing the package and parsing ASCII hosts leaves idna alone."""
+    """Importing the package and parsing ASCII hosts does not load idna."""
     program = (
         "import sys\n"
         f"sys.path[:0] = {[path for path in sys.path if path]!r}\n"
@@ -52,7 +52,7 @@ def test_idna_is_loaded_only_for_hosts_that_need_it():
 
 
 def test_a_missing_idna_is_told(monkeypatch):
-    """Without the package a foreign host is refused with a way out, and ASCII hosts go on working."""
+    """Without the package a non-ASCII host is rejected with a fix, and ASCII hosts keep working."""
     monkeypatch.setitem(sys.modules, "idna", None)
     assert policy.parse_declaration("example.com").host == "example.com"
     try:

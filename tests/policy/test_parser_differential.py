@@ -1,6 +1,6 @@
-"""Clients and standards read a URL that we accept as we do, or not at all.
+"""Clients and standards read an accepted URL as we do, or reject it.
 
-How many URLs are compared depends on the profile of the property tests: the long run is `make fuzz`.
+The number of URLs depends on the profile of the property tests: the long run is `make fuzz`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.policy.url_targets import GROUPS
 from tests.services.rows import rows
 
 SHARES = {"grammar": 50, "insertions": 200, "twists": 100, "hosts": 70, "scripts": 30, "soup": 15}
-"""How many URLs of each generator there are for one example of a property test."""
+"""Number of URLs of each generator per example of a property test."""
 
 
 def test_each_generator_has_its_share():
@@ -30,13 +30,13 @@ def test_each_generator_has_its_share():
 def test_all_clients_read_an_accepted_url_the_same(group):
     """Scheme, host and port are the same, and the path unless it is marked as ambiguous."""
     profile, tally = settings(), Tally()
-    share = SHARES[group] * min(profile.max_examples, 220)  # a million are for tests.policy.fuzz
+    share = SHARES[group] * min(profile.max_examples, 220)  # tests.policy.fuzz compares a million
     explore(group, share, tally, 0 if profile.derandomize else random.randrange(2**32))
     assert tally.generated == tally.accepted + tally.refused >= share
     assert tally.refused > tally.generated // 10
     assert tally.accepted > tally.generated // 100
     for name in READERS:
-        # A reader that refuses everything would agree with anything.
+        # A reader that rejects everything would agree with anything.
         assert tally.read[name] > tally.accepted // 8, name
 
 
@@ -64,7 +64,7 @@ DISAGREEMENTS = [
 
 @rows("text", DISAGREEMENTS, ids=ascii)
 def test_what_clients_disagree_about_is_refused_or_marked(text):
-    """Each of these has two readings, or a reader that refuses it, and is not decided by one of them."""
+    """Each of these has two readings, or a reader that rejects it."""
     readings = set()
     for read in READERS.values():
         try:
@@ -91,7 +91,7 @@ def test_what_clients_disagree_about_is_refused_or_marked(text):
     ],
 )
 def test_the_comparison_notices_a_lax_parser(text, lax, monkeypatch):
-    """A parser that accepted one of the known holes would be caught."""
+    """A parser that accepted one of the known holes would be detected."""
     monkeypatch.setattr("tests.policy.differential.parse_request_url", lambda given: parse_request_url(lax))
     with pytest.raises(AssertionError, match="reads"):
         compare(text, Tally())
@@ -105,7 +105,7 @@ LONGEST = 65535
 @rows("head", ["http://a.com/", "http://a.com/?", "http://a.com/#", "http://a.com/%41"])
 @rows("filler", ["a", "/", "%41", "é", "a/", ";", "&a="])
 def test_urls_are_read_up_to_their_greatest_length(head, filler):
-    """64 KiB less one is the longest URL; it is read like a short one, and one more is refused."""
+    """The longest URL, 64 KiB minus one, is parsed like a short one, and a longer one is rejected."""
     text = (head + filler * LONGEST)[:LONGEST]
     compare(text, Tally())
     with pytest.raises(InvalidInputError, match=str(LONGEST)):
@@ -114,19 +114,19 @@ def test_urls_are_read_up_to_their_greatest_length(head, filler):
 
 @rows("value", [b"http://a.com", bytearray(b"http://a.com"), memoryview(b"http://a.com"), None, 80, ["http://a.com"]])
 def test_what_is_no_text_is_refused(value):
-    """Nothing is decoded or converted on the way to a decision."""
+    """Nothing is decoded or converted before a decision."""
     with pytest.raises(InvalidInputError):
         parse_request_url(value)
 
 
 def test_nothing_is_its_own_error():
-    """An empty URL is told apart from a wrong one."""
+    """An empty URL has a separate error."""
     with pytest.raises(NetworkTargetMissingError):
         parse_request_url("")
 
 
 class Forged(str):
-    """Text that says of itself that it is another one, whichever way it is asked."""
+    """Text that claims to be another one in all its methods."""
 
     __slots__ = ()
 
@@ -143,7 +143,7 @@ class Forged(str):
 
 @given(st.one_of(*GROUPS.values()))
 def test_a_subclass_is_read_by_its_characters(texts):
-    """Methods that lie are not asked."""
+    """Lying methods are not called."""
     for text in texts[:: max(1, len(texts) // 50)]:
         try:
             target = parse_request_url(text)

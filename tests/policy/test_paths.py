@@ -1,4 +1,4 @@
-"""Paths: lexical normalising, component-wise comparison and the index."""
+"""Paths: lexical normalization, comparison by components, and the index."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.services.rows import rows
 
 READ, CREATE, MODIFY, DELETE = FileAccess.READ, FileAccess.CREATE, FileAccess.MODIFY, FileAccess.DELETE
 
-# A small alphabet makes shared prefixes likely: a, ab and b are what a matcher by characters confuses.
+# A small alphabet makes shared prefixes likely: a matcher by characters confuses a, ab and b.
 COMPONENTS = st.sampled_from(["a", "ab", "b", "a.", "..a", "é", "e\u0301", "\udc80", "A"])
 MESSY = st.one_of(COMPONENTS, st.sampled_from(["", ".", ".."]))
 MASKS = st.integers(0, 31).map(FileAccess)
@@ -52,19 +52,19 @@ ENTRIES = st.lists(st.tuples(MESSY_PATHS, MASKS), max_size=8)
     ],
 )
 def test_paths_have_one_spelling(path, expected):
-    """Double slashes, dots and trailing slashes go away; everything else is part of a name."""
+    """Double slashes, dots and trailing slashes are removed; everything else is part of a name."""
     assert normalise_path(path) == expected
 
 
 @rows("path", ["", "srv", "./srv", "../srv", "~", "~/x", "/a\0b", "\0", None, 1, b"/srv", ["/srv"]])
 def test_what_is_no_absolute_path_is_refused(path):
-    """Empty, relative, NUL and other types are refused, not completed."""
+    """Empty, relative, NUL and other types are rejected, not completed."""
     with pytest.raises(InvalidInputError):
         normalise_path(path)
 
 
 def test_a_path_subclass_is_compared_by_its_characters():
-    """Overridden methods of a text do not take part in the comparison."""
+    """Overridden methods of a text are not used in the comparison."""
 
     class Sly(str):
         __slots__ = ()
@@ -81,7 +81,7 @@ def test_a_path_subclass_is_compared_by_its_characters():
 
 @given(MESSY_PATHS)
 def test_normalising_agrees_with_the_standard_library(path):
-    """The result is posixpath.normpath's, with a single slash in front, and is a fixed point."""
+    """The result is posixpath.normpath's, with a single leading slash, and is a fixed point."""
     normal = normalise_path(path)
     assert normal == "/" + posixpath.normpath(path).lstrip("/")
     assert normalise_path(normal) == normal
@@ -106,19 +106,19 @@ def test_normalising_agrees_with_the_standard_library(path):
     ],
 )
 def test_below_means_whole_components(path, root, expected):
-    """A root covers itself and what is below it, never a sibling that shares its first letters."""
+    """A root covers itself and everything below it, never a sibling with the same first letters."""
     assert is_at_or_below(path, root) is expected
 
 
 @given(MESSY_PATHS, MESSY_PATHS)
 def test_below_agrees_with_lists_of_components(path, root):
-    """Comparing components one by one gives the same answer."""
+    """Comparing components one by one gives the same result."""
     inner, outer = ([part for part in normalise_path(text).split("/") if part] for text in (path, root))
     assert is_at_or_below(path, root) is (inner[: len(outer)] == outer)
 
 
 def naive_mask(entries, path, protected=(), owned=()):
-    """State the documented walk without any index: compare with every root at every depth."""
+    """Implement the documented walk without an index: compare every root at every depth."""
     normal = normalise_path(path)
     parts = [part for part in normal.split("/") if part]
     roots = {}
@@ -164,7 +164,7 @@ def test_protection_equals_a_naive_matcher(entries, protected, data):
 
 @given(ENTRIES, st.lists(CLEAN_PATHS, max_size=3), MESSY_PATHS)
 def test_protection_only_takes_away(entries, protected, path):
-    """No protected path ever adds an operation."""
+    """A protected path never adds an operation."""
     assert PathIndex(entries, protected=protected).mask(path) & ~PathIndex(entries).mask(path) == 0
 
 
@@ -178,7 +178,7 @@ def test_order_of_insertion_does_not_matter(entries, path, random):
 
 
 def test_shared_prefixes_in_every_order_grant_nothing_in_between():
-    """The point where two roots part company is not itself a root."""
+    """The common ancestor of two roots is not a root."""
     roots = ["/srv/abc/x", "/srv/abd/y", "/srv/ab", "/srv/abc/xy"]
     for order in itertools.permutations(roots):
         index = PathIndex((root, READ) for root in order)
@@ -189,14 +189,14 @@ def test_shared_prefixes_in_every_order_grant_nothing_in_between():
 
 
 def test_an_empty_index_allows_nothing():
-    """No roots means no access anywhere, the root directory included."""
+    """Without roots nothing is allowed, including the root directory."""
     for path in ("/", "/tmp", "/srv/a"):
         assert PathIndex().mask(path) == 0
         assert not PathIndex().allows(path, READ)
 
 
 def test_asking_for_nothing_is_not_a_yes():
-    """An empty question is not answered with permission."""
+    """An empty question is never allowed."""
     assert not PathIndex([("/", EVERY_ACCESS)]).allows("/a", FileAccess(0))
 
 
@@ -209,20 +209,20 @@ def test_all_of_a_question_must_be_allowed():
 
 
 def test_the_root_directory_covers_everything():
-    """A rule for / reaches every path."""
+    """A rule for / covers every path."""
     index = PathIndex([("/", READ)])
     assert index.mask("/") == READ
     assert index.mask("/a/b/c") == READ
 
 
 def test_different_spellings_of_a_root_are_one_root():
-    """Masks of the same root are united, however it was written."""
+    """Masks of the same root are combined, however it is spelled."""
     index = PathIndex([("/srv/a/", READ), ("//srv/./a", CREATE), ("/srv/b/../a", MODIFY)])
     assert index.entries == (("/srv/a", READ | CREATE | MODIFY),)
 
 
 def test_unicode_forms_and_case_are_different_names():
-    """The kernel tells composed, decomposed and differently cased names apart, and so does the index."""
+    """The kernel distinguishes composed, decomposed and differently cased names, and so does the index."""
     index = PathIndex([("/srv/\u00e9", READ)])
     assert index.mask("/srv/\u00e9/x") == READ
     assert index.mask("/srv/e\u0301/x") == 0
@@ -237,7 +237,7 @@ def test_names_that_are_no_utf8_are_told_apart():
 
 
 def test_protected_paths_are_shut_inside_an_allowed_root():
-    """The application's own files stay out of reach although they lie under a root."""
+    """The application's files are inaccessible although they are below a root."""
     index = PathIndex([("/data", EVERY_ACCESS)], protected=["/data/config"])
     assert index.mask("/data/config") == 0
     assert index.mask("/data/config/policy.json") == 0
@@ -246,13 +246,13 @@ def test_protected_paths_are_shut_inside_an_allowed_root():
 
 
 def test_an_entry_below_a_protected_path_does_not_open_it():
-    """Declaring a root inside a protected folder gives nothing, unless it is flagged as owned."""
+    """A root inside a protected folder gives nothing unless it is flagged as owned."""
     index = PathIndex([("/data/modules/other", READ)], protected=["/data/modules"])
     assert index.mask("/data/modules/other/x") == 0
 
 
 def test_owned_entries_reopen_their_own_subtree_only():
-    """A subject reaches its own folder among protected ones, with the folder's own mask."""
+    """A subject can access its folder among protected ones, with the folder's mask."""
     index = PathIndex(
         [("/data", EVERY_ACCESS), ("/data/modules/me", READ), ("/data/modules/me/out", CREATE)],
         protected=["/data/modules", "/data/modules/me/secret"],
@@ -266,21 +266,21 @@ def test_owned_entries_reopen_their_own_subtree_only():
 
 
 def test_protection_wins_over_ownership_of_the_same_path():
-    """An owned entry must lie deeper than the protected path."""
+    """An owned entry must be deeper than the protected path."""
     index = PathIndex([("/data/x", READ)], protected=["/data/x"], owned=["/data/x"])
     assert index.mask("/data/x") == 0
     assert index.mask("/data/x/y") == 0
 
 
 def test_an_owned_path_without_an_entry_opens_nothing():
-    """Ownership flags an entry; it is not one."""
+    """Ownership is a flag of an entry, not an entry."""
     index = PathIndex([("/data", READ)], protected=["/data/m"], owned=["/data/m/me"])
     assert index.mask("/data/m/me/x") == 0
     assert index.owned == ()
 
 
 def test_ancestors_of_a_protected_path_cannot_be_removed():
-    """Moving a parent away would move the protected path with it; siblings are free."""
+    """Moving an ancestor would move the protected path with it; siblings can be moved."""
     index = PathIndex([("/", EVERY_ACCESS)], protected=["/srv/app/config"])
     for ancestor in ("/", "/srv", "/srv/app"):
         assert index.mask(ancestor) == EVERY_ACCESS & ~DELETE & ~CREATE
@@ -291,7 +291,7 @@ def test_ancestors_of_a_protected_path_cannot_be_removed():
 
 @rows("mask", [32, -1, "1", None, 1.0, True])
 def test_masks_outside_the_bits_are_refused(mask):
-    """An unknown bit is an error, not an operation from the future."""
+    """An unknown bit is an error."""
     with pytest.raises(InvalidInputError):
         PathIndex([("/srv", mask)])
 
@@ -316,6 +316,6 @@ def test_an_index_does_not_change():
 
 
 def test_a_long_path_is_not_walked_beyond_the_deepest_root():
-    """A path of a hundred thousand components is answered at once."""
+    """A path of a hundred thousand components is answered quickly."""
     index = PathIndex([("/a", READ)])
     assert index.mask("/a" * 100_000) == READ

@@ -1,4 +1,4 @@
-"""File targets that look like patterns are refused where they are declared, and can still be written literally."""
+"""File targets that look like patterns are rejected in declarations, and can still be written literally."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Problems, the root error and the errors about input."""
+"""Problems, the root error and the input errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.services.rows import rows
 
 
 def test_input_errors_are_value_errors_of_our_tree():
-    """Code that expects a ValueError works, and so does code that catches everything of ours."""
+    """Code that expects a ValueError works, and so does code that catches all our errors."""
     error = InvalidInputError.of("odd")
     assert isinstance(error, ValueError)
     assert isinstance(error, SandboxError)
@@ -29,7 +29,7 @@ def test_input_errors_are_value_errors_of_our_tree():
 
 
 def test_text_lists_every_problem():
-    """The text names the place, the fault and the likely meaning of each problem."""
+    """The text contains the place, the problem and the suggestion of each problem."""
     error = InvalidInputError([Problem("/a/0", "odd key 'opration'", "operation"), Problem("", "too long")])
     first, second = str(error).split("; ")
     assert first.startswith("/a/0: odd key 'opration'")
@@ -41,14 +41,14 @@ def test_text_lists_every_problem():
 
 
 def test_an_error_without_problems_cannot_be_made():
-    """An error that says nothing is a mistake in our own code."""
+    """An error without problems is a mistake in our code."""
     with pytest.raises(TypeError):
         InvalidInputError(())
 
 
 @rows("error", [InvalidInputError.of("odd", pointer="/x"), NetworkTargetMissingError()])
 def test_errors_survive_pickling(error):
-    """An error can cross a process boundary without losing its problems."""
+    """An error survives pickling with its problems."""
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is type(error)
     assert copy.problems == error.problems
@@ -56,7 +56,7 @@ def test_errors_survive_pickling(error):
 
 
 def test_empty_network_target_has_the_documented_shape():
-    """The text of the error for an empty target is the code alone."""
+    """The text of the error for an empty target is only the code."""
     with pytest.raises(NetworkTargetMissingError) as caught:
         parse_declaration("")
     assert caught.value.code == "network_target_missing"
@@ -68,7 +68,7 @@ def test_empty_network_target_has_the_documented_shape():
 
 
 def test_diagnostics_of_the_root_do_not_repeat_the_code():
-    """A text that is the code is shown once."""
+    """A text that equals the code is shown once."""
     assert SandboxError("sandbox_error").diagnostics() == "sandbox_error"
     assert SandboxError("odd").diagnostics() == "sandbox_error: odd"
 
@@ -77,7 +77,7 @@ def test_diagnostics_of_the_root_do_not_repeat_the_code():
     ("name", "expected"), [("raed", "read"), ("Read", "read"), ("delte", "delete"), ("zzz", None), ("r" * 10_000, None)]
 )
 def test_nearest_name(name, expected):
-    """A misspelt name finds its right spelling, a foreign one finds nothing."""
+    """A misspelled name finds its right spelling, a foreign one finds nothing."""
     assert nearest(name, ["read", "create", "delete"]) == expected
 
 

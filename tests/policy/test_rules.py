@@ -1,4 +1,4 @@
-"""Access rules: parsing of manifest entries, with every problem told at once."""
+"""Access rules: parsing of manifest entries, with all problems."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def problems_of(entries, **options):
 
 
 def test_entries_become_rules():
-    """Each resource type yields a rule with the raw and the normalised target."""
+    """Each resource type gives a rule with the raw and the normalized target."""
     rules = parse_access(
         [
             entry(target="/srv/a/../b/"),
@@ -49,7 +49,7 @@ def test_entries_become_rules():
 
 @rows("entries", [[], ()])
 def test_an_empty_list_is_no_rules(entries):
-    """Nothing declared means nothing allowed, and that is not an error."""
+    """An empty list allows nothing and is not an error."""
     assert parse_access(entries, base=None) == ()
 
 
@@ -60,7 +60,7 @@ def test_what_is_no_list_is_refused(entries):
 
 
 def test_a_list_of_operations_makes_one_rule_each():
-    """Several operations on one target are several rules; a repeated one counts once."""
+    """Several operations on one target are several rules; duplicates are dropped."""
     rules = parse_access([entry(operation=["read", "create", "read"])], base=None)
     assert [rule.operation for rule in rules] == [Operation.READ, Operation.CREATE]
 
@@ -77,13 +77,13 @@ def test_rules_that_allow_the_same_are_one():
     [("data", "/opt/mod/data"), ("./data/", "/opt/mod/data"), (".", "/opt/mod"), ("../x", "/opt/x"), ("/abs", "/abs")],
 )
 def test_relative_paths_belong_to_the_manifest_folder(target, expected):
-    """A relative target is taken from the base; an absolute one stays."""
+    """A relative target is resolved against the base; an absolute one stays."""
     (rule,) = parse_access([entry(target=target)], base="/opt/mod/")
     assert rule.normalized_target == expected
 
 
 def test_relative_paths_without_a_folder_are_refused():
-    """Without a base nothing is guessed, least of all the working directory."""
+    """Without a base nothing is guessed, in particular not the working directory."""
     problem = problems_of([entry(target="data")])["/access/0/target"]
     assert "'data'" in problem.message
     sentence("relative path without a folder", problem.message)
@@ -91,13 +91,13 @@ def test_relative_paths_without_a_folder_are_refused():
 
 @rows("base", ["", "mod", "/a\0b"])
 def test_a_base_must_be_an_absolute_path(base):
-    """A broken base is an error of the caller, not the start of a relative rule."""
+    """An invalid base is an error of the caller."""
     with pytest.raises(InvalidInputError):
         parse_access([entry(target="data")], base=base)
 
 
 def test_every_problem_is_told_at_once():
-    """One run over a manifest finds all faults, each with its pointer and likely meaning."""
+    """Parsing a manifest finds all problems, each with its pointer and suggestion."""
     found = problems_of(
         [
             entry(),
@@ -129,7 +129,7 @@ def test_every_problem_is_told_at_once():
 
 
 def test_the_pointer_begins_where_the_caller_says():
-    """A list inside a phase of a manifest is named with that phase."""
+    """The pointer of a list in a phase includes that phase."""
     assert set(problems_of([entry(operation="x")], pointer="/runtime/access")) == {"/runtime/access/0/operation"}
 
 
@@ -170,13 +170,13 @@ def test_misspelt_values_are_told_the_right_name(field, value, suggestion):
 @rows("field", ["resource_type", "operation", "target"])
 @rows("value", [None, 1, True, b"read", {"a": 1}, object()])
 def test_wrong_types_are_refused(field, value):
-    """Each member has its type; nothing is converted."""
+    """Each key has its type; nothing is converted."""
     assert f"/access/0/{field}" in problems_of([entry(**{field: value})])
 
 
 @rows("field", ["resource_type", "operation", "target"])
 def test_every_key_is_required(field):
-    """A missing member is an error of the entry."""
+    """A missing key is an error of the entry."""
     incomplete = entry()
     del incomplete[field]
     found = problems_of([incomplete])
@@ -185,38 +185,38 @@ def test_every_key_is_required(field):
 
 
 def test_an_empty_list_of_operations_is_refused():
-    """A rule without an operation says nothing."""
+    """A rule without an operation is invalid."""
     assert "/access/0/operation" in problems_of([entry(operation=[])])
 
 
 @rows(("key", "place"), [("resource_types", "resource_types"), ("", ""), ("a/b", "a~1b"), (3, ""), (None, "")])
 def test_unknown_keys_are_refused(key, place):
-    """Keys from the future and keys that are no text are refused, not skipped."""
+    """Unknown keys and keys that are not text are rejected, not skipped."""
     found = problems_of([{**entry(), key: 1}])
     assert set(found) == {f"/access/0/{place}"}
 
 
 @rows("target", ["~", "~/x", "~root/x", "/a\0b", "/a\x1b[31m", "/a\u0085", "/a\ud800", "", "\n"])
 def test_odd_paths_are_refused(target):
-    """Home shorthands, NUL, control characters and halves of others are refused, with and without a base."""
+    """Home shorthands, NUL, control characters and lone surrogates are rejected, with and without a base."""
     assert set(problems_of([entry(target=target)], base="/opt")) == {"/access/0/target"}
 
 
 @rows("target", ["/srv/\udcff", "/srv/[x", "/srv/a b", "/srv/\u202e", "/srv/e\u0301"])
 def test_names_that_a_disk_can_hold_are_accepted(target):
-    """A name is literal, and bytes that are no UTF-8 are kept."""
+    """A name is literal, and bytes that are not UTF-8 are kept."""
     (rule,) = parse_access([entry(target=target)], base=None)
     assert rule.normalized_target == target
 
 
 @rows("target", [" ffmpeg", "ffmpeg\n", "a\u202eb", ""])
 def test_odd_dependency_names_are_refused(target):
-    """The name of a program is shown to an approver, so it holds nothing invisible."""
+    """The name of a program is shown to an approver, so it must not contain invisible characters."""
     assert set(problems_of([entry("system_dependency", "execute", target)])) == {"/access/0/target"}
 
 
 def test_rules_are_accepted_among_entries():
-    """Rules that exist already pass through beside manifest entries."""
+    """Existing rules are accepted next to manifest entries."""
     (rule,) = parse_access([entry()], base=None)
     assert parse_access([rule, entry(target="/srv/b")], base=None)[0] is rule
 
@@ -235,12 +235,12 @@ def test_rules_are_accepted_among_entries():
     ],
 )
 def test_rules_made_by_hand_must_be_sound(rule):
-    """A rule that parsing would not have made is refused."""
+    """A rule that parsing would not have produced is rejected."""
     assert all(pointer.startswith("/access/0") for pointer in problems_of([rule]))
 
 
 def test_text_subclasses_are_copied():
-    """A rule keeps the characters, not the object that could change its mind."""
+    """A rule keeps the characters, not an object that could change."""
 
     class Sly(str):
         __slots__ = ()
@@ -266,7 +266,7 @@ def test_rules_do_not_change_and_can_be_hashed():
 
 
 def test_the_manifest_form_needs_no_folder():
-    """What to_dict gives is plain data and parses to an equal rule without a base."""
+    """The result of to_dict is plain data and parses to an equal rule without a base."""
     (rule,) = parse_access([entry(target="data")], base="/opt/mod")
     assert rule.to_dict() == {"resource_type": "filesystem", "operation": "read", "target": "/opt/mod/data"}
     assert {type(value) for value in rule.to_dict().values()} == {str}
@@ -276,6 +276,6 @@ def test_the_manifest_form_needs_no_folder():
 @rows("resource_type", ResourceType)
 @rows("target", ["", None, 3, b"/x"])
 def test_the_normaliser_refuses_what_is_no_target(resource_type, target):
-    """Empty and non-text targets are refused for every resource type."""
+    """Empty and non-text targets are rejected for every resource type."""
     with pytest.raises(InvalidInputError):
         normalise_target(resource_type, target)

@@ -1,4 +1,4 @@
-"""Objects of a configuration, read key by key."""
+"""Configuration objects, read key by key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.services.rows import rows
 
 
 def test_each_key_is_taken_once_and_others_are_refused():
-    """With the nearest of those that were asked for, and the place of each problem."""
+    """The problems contain the nearest known key and the pointer."""
     problems = []
     section = Section({"on": True, "por": 5, "inner": {"x": 1, "y": 2}, "list": [1, "b"]}, "/top", problems)
     assert section.take("on", switch, default=False) is True
@@ -30,7 +30,7 @@ def test_each_key_is_taken_once_and_others_are_refused():
 
 
 def test_what_nobody_took_can_be_handed_on():
-    """And is not refused after that."""
+    """They are not rejected afterwards."""
     problems = []
     section = Section({"type": "x", "a": 1, "b": 2}, "", problems)
     assert section.raw("type") == "x"
@@ -41,7 +41,7 @@ def test_what_nobody_took_can_be_handed_on():
 
 @rows("value", [None, {}])
 def test_no_object_is_one_without_keys(value):
-    """A section whose keys are all commented out is no mistake."""
+    """A section whose keys are all commented out is not a mistake."""
     problems = []
     assert Section(value, "", problems).inner("any").take("key", switch, default="none") == "none"
     assert problems == []
@@ -58,7 +58,7 @@ def test_no_object_is_one_without_keys(value):
     ],
 )
 def test_a_reader_takes_its_own_kind_and_nothing_else(read, good, bad):
-    """Every other value is refused with a text, whatever it is."""
+    """Every other value is rejected with a message."""
     for value in good:
         read(value)
     for value in bad:
@@ -68,7 +68,7 @@ def test_a_reader_takes_its_own_kind_and_nothing_else(read, good, bad):
 
 
 def test_all_wrong_entries_of_a_list_are_told():
-    """Each at its number."""
+    """Each problem has its index."""
     with pytest.raises(InvalidInputError) as error:
         each(absolute_path, "paths")(["/a", "b", "/c", 4])
     assert [problem.pointer for problem in error.value.problems] == ["/1", "/3"]
@@ -90,12 +90,12 @@ def test_all_wrong_entries_of_a_list_are_told():
     ],
 )
 def test_a_refused_value_is_told_without_its_secrets(value, text):
-    """As the one who wrote it would recognise it."""
+    """The value stays recognizable."""
     assert described(value) == text
 
 
 def test_a_value_without_a_short_text_is_told_by_its_type():
-    """Python refuses to make a text of a number with thousands of digits."""
+    """Python refuses to convert a number with thousands of digits to text."""
     assert described(10**5000) == described(10**30) != described(b"x")
     assert described([1]) == described(()) != described({})
     sentence("values by their type", "\n".join(map(described, (None, [1], {}, 10**30, b"x"))))

@@ -1,4 +1,4 @@
-"""The shorthands allowed_paths and allowed_targets."""
+"""Shorthands allowed_paths and allowed_targets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_nothing_stands_for_nothing(values):
 
 
 def test_path_objects_are_accepted_and_asked_once():
-    """An object that names a path is asked a single time, so it cannot change its answer."""
+    """A path object is converted once, so that it cannot change its result."""
 
     class Turncoat:
         answers = ["/srv/a", "/etc"]
@@ -49,7 +49,7 @@ def test_path_objects_are_accepted_and_asked_once():
 
 
 def test_repeated_paths_count_once():
-    """Two spellings of one path do not double the rules."""
+    """Two spellings of one path do not duplicate the rules."""
     assert len(rules_for_paths(["/srv/a", pathlib.Path("/srv/a"), "/srv//a"])) == 4
 
 
@@ -62,7 +62,7 @@ class BytesPath:
     "path", ["", "srv", ".", "~", "~/x", "/a\0b", "/a\nb", None, 3, b"/srv", ["/srv"], pathlib.Path("srv"), BytesPath()]
 )
 def test_odd_paths_are_refused_with_their_place(path):
-    """Empty, relative, unexpanded and non-text paths are refused, beside good ones."""
+    """Empty, relative, unexpanded and non-text paths are rejected among valid ones."""
     with pytest.raises(InvalidInputError) as caught:
         rules_for_paths(["/ok", path])
     assert [problem.pointer for problem in caught.value.problems] == ["/allowed_paths/1"]
@@ -70,7 +70,7 @@ def test_odd_paths_are_refused_with_their_place(path):
 
 @rows("target", ["", "*.com", "http:a.com", "a b", None, 3, b"example.com", pathlib.Path("/x")])
 def test_odd_targets_are_refused_with_their_place(target):
-    """What is no network target is refused, beside good ones."""
+    """Invalid network targets are rejected among valid ones."""
     with pytest.raises(InvalidInputError) as caught:
         rules_for_targets(["example.com", target])
     assert [problem.pointer for problem in caught.value.problems] == ["/allowed_targets/1"]
@@ -79,7 +79,7 @@ def test_odd_targets_are_refused_with_their_place(target):
 @rows("values", ["/srv", b"/srv", {"/srv": 1}, pathlib.Path("/srv"), None, 3])
 @rows("shorthand", [rules_for_paths, rules_for_targets])
 def test_a_single_value_is_not_a_list(values, shorthand):
-    """A path given instead of a list of paths is told apart, not taken letter by letter."""
+    """A path instead of a list of paths is rejected, not read as a list of letters."""
     with pytest.raises(InvalidInputError) as caught:
         shorthand(values)
     place = "/allowed_paths" if shorthand is rules_for_paths else "/allowed_targets"

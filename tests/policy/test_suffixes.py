@@ -25,7 +25,7 @@ from tests.services.rows import rows
     + ["s3.amazonaws.com", "herokuapp.com", "workers.dev", "id.au", "eu.org", "xn--p1ai"],
 )
 def test_names_that_anybody_registers_under(name):
-    """Top levels, country registries and hosting services are public."""
+    """Top-level domains, country registries and hosting services are public."""
     assert is_public_suffix(name)
 
 
@@ -43,5 +43,5 @@ def test_names_that_anybody_registers_under(name):
     + ["corp.internal", "bbc.uk"],
 )
 def test_names_of_one_owner(name):
-    """A registered name, also one below a public suffix, is somebody's own."""
+    """A registered name, also below a public suffix, has one owner."""
     assert not is_public_suffix(name)

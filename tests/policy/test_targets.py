@@ -1,4 +1,4 @@
-"""Network targets: accepted forms and their canonical text, and everything that is refused."""
+"""Network targets: accepted forms with their canonical text, and rejected ones."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ from tests.services.rows import rows
     ],
 )
 def test_declarations_have_one_spelling(text, kind, normal):
-    """Every form of the contract is accepted; its canonical text parses to the same target again."""
+    """Every form of the contract is accepted; its canonical text parses to the same target."""
     target = parse_declaration(text)
     assert target.kind == kind
     assert target.normalized == str(target) == normal
@@ -93,7 +93,7 @@ def test_declarations_have_one_spelling(text, kind, normal):
 
 
 def test_parts_of_a_url():
-    """Scheme, host, port and path segments are told apart, the default port filled in."""
+    """Scheme, host, port and path segments are separated, with the default port filled in."""
     target = parse_declaration("HTTPS://Api.Example.com/v1/reports/")
     assert (target.scheme, target.host, target.port, target.path) == (
         "https",
@@ -111,7 +111,7 @@ def test_default_ports(scheme, port):
 
 
 def test_a_host_without_a_port_stands_for_all():
-    """In host form no port means any port."""
+    """In host form, no port means any port."""
     assert parse_declaration("h.example").port is None
     assert parse_declaration("*.h.example").port is None
 
@@ -126,7 +126,7 @@ def test_query_and_fragment_of_a_request_play_no_part(text):
 
 @rows("text", ["https://h.example?x", "https://h.example#x"])
 def test_a_query_may_follow_the_host(text):
-    """A URL without a path may have a query all the same."""
+    """A URL without a path may have a query."""
     assert parse_request_url(text).normalized == "https://h.example"
 
 
@@ -170,7 +170,7 @@ def test_a_query_may_follow_the_host(text):
     ],
 )
 def test_paths_with_two_readings(path, ambiguous):
-    """A path that servers may read differently is marked in a request and refused in a declaration."""
+    """A path that servers may read differently is marked in a request and rejected in a declaration."""
     assert parse_request_url(f"https://h.example{path}").ambiguous is ambiguous
     if ambiguous:
         with pytest.raises(InvalidInputError, match=re.escape(repr(path))):
@@ -188,7 +188,7 @@ def test_sockets_and_lookups():
 
 
 def test_requests_name_one_target():
-    """A request is a URL, a host or a socket; patterns and ranges are refused."""
+    """A request is a URL, a host or a socket; patterns and ranges are rejected."""
     assert parse_request("https://h.example/x?q").kind is TargetKind.URL
     assert parse_request("h.example:80").kind is TargetKind.HOST
     assert parse_request("unix:/run/a").kind is TargetKind.UNIX
@@ -198,12 +198,12 @@ def test_requests_name_one_target():
 
 
 def test_letters_newer_than_the_older_standard_are_accepted():
-    """A client of IDNA 2003 fails on such a host; it does not go elsewhere, so there is one reading."""
+    """A client of IDNA 2003 fails for such a host instead of connecting elsewhere, so it has one reading."""
     assert parse_declaration("\u10fd.example").host.startswith("xn--")
 
 
 def test_the_longest_host_is_accepted():
-    """The limit of a name counts without the trailing dot."""
+    """The maximum length of a name excludes the trailing dot."""
     longest = ".".join(["a" * 63, "b" * 63, "c" * 63, "d" * 61])
     assert parse_declaration(longest).host == parse_declaration(longest + ".").host == longest
     with pytest.raises(InvalidInputError, match="253"):
@@ -212,7 +212,7 @@ def test_the_longest_host_is_accepted():
 
 @rows("filler", ["|", "é", "日", "😀"])
 def test_the_canonical_text_has_the_same_greatest_length(filler):
-    """Escapes make a path longer; what could not be read again in its canonical form is refused."""
+    """Escapes make a path longer; a URL whose canonical form is too long to parse is rejected."""
     room = 65535 - len("https://a.com:81/")
     escaped = 3 * len(filler.encode())
     longest = f"https://a.com:81/{filler * (room // escaped)}" + "a" * (room % escaped)
@@ -231,7 +231,8 @@ def test_targets_do_not_change():
         target.host = "other.example"
 
 
-# --- refused ---------------------------------------------------------------------------------------------------------
+# --- rejected
+# ----------------------------------------------------------------------------------------------------------
 
 ODD_HOSTS = [
     # numbers that some parser reads as an address
@@ -296,7 +297,7 @@ ODD_HOSTS = [
     ),
     *("e\u0301.com", "\u0660\u0661.com", "😀.com", "\u2100.com", "a\u2044b.com", "İ.com", "\udc80.com", "\ud800.com"),
     *("xn--\u00fc.com", "a\u3000b.com", "a\u00a0b.com"),
-    # IPv6 that is none
+    # invalid IPv6
     *("[::1%25lo]", "[::1%lo]", "[fe80::1%eth0]", "[::1", "::1]", "[::1]x", "[127.0.0.1]", "[]", "[::g]", "[1::2::3]"),
     *("[::ffff:127.1]", "[::127.0.0.01]", "[v1.x]", "[a.com]"),
     # too long
@@ -307,14 +308,14 @@ ODD_HOSTS = [
 @rows("host", ODD_HOSTS, ids=ascii)
 @rows("form", ["{}", "{}:80", "http://{}/", "http://{}:80/x", "*.{}"])
 def test_odd_hosts_are_refused_in_every_form(host, form):
-    """A host that parsers disagree about is refused, whatever form it comes in."""
+    """A host that parsers disagree about is rejected in every form."""
     with pytest.raises(InvalidInputError):
         parse_declaration(form.format(host))
 
 
 @rows("host", ODD_HOSTS, ids=ascii)
 def test_odd_hosts_are_refused_in_requests(host):
-    """Requests and sockets are read as strictly as rules."""
+    """Requests and sockets are parsed as strictly as rules."""
     with pytest.raises(InvalidInputError):
         parse_request_url(f"http://{host}/")
     with pytest.raises(InvalidInputError):
@@ -407,7 +408,7 @@ def test_odd_hosts_are_refused_in_requests(host):
     ids=lambda text: ascii(text)[:40],
 )
 def test_malformed_declarations_are_refused(text):
-    """Broken URLs, ports, wildcards, ranges and sockets are refused with a message, not completed."""
+    """Invalid URLs, ports, wildcards, ranges and sockets are rejected with a message, not completed."""
     with pytest.raises(InvalidInputError) as caught:
         parse_declaration(text)
     assert caught.value.problems[0].message
@@ -416,7 +417,7 @@ def test_malformed_declarations_are_refused(text):
 
 @rows("text", ["http://a.com/v1#/../admin#x", "http://a.com#a#b", "http://a.com/?#?#", "http://a.com##"])
 def test_a_second_fragment_is_refused(text):
-    """Some clients take the first '#' for the end of the path and others the last: they send different paths."""
+    """Clients differ in which '#' ends the path, so they send different paths."""
     with pytest.raises(InvalidInputError, match="'#'"):
         parse_request_url(text)
 
@@ -432,7 +433,7 @@ def test_a_second_fragment_is_refused(text):
     ],
 )
 def test_common_slips_are_told_the_right_form(text, suggestion):
-    """The suggestion is what was probably meant, and is itself accepted."""
+    """The suggestion is the probably intended form, and is accepted."""
     with pytest.raises(InvalidInputError) as caught:
         parse_declaration(text)
     assert caught.value.problems[0].suggestion == suggestion
@@ -448,7 +449,7 @@ def test_a_suggestion_that_cannot_be_read_is_left_out():
 
 @rows("parse", [parse_declaration, parse_request_url, parse_request, parse_unix_socket])
 def test_an_empty_target_has_its_own_error(parse):
-    """There is nothing to match and nothing to approve."""
+    """An empty target can be neither matched nor approved."""
     with pytest.raises(NetworkTargetMissingError):
         parse("")
     with pytest.raises(NetworkTargetMissingError):
@@ -458,7 +459,7 @@ def test_an_empty_target_has_its_own_error(parse):
 @rows("value", [None, 1, b"http://a.com", bytearray(b"a.com"), ["a.com"], ("a.com", 80)])
 @rows("parse", [parse_declaration, parse_request_url, parse_request, parse_unix_socket])
 def test_what_is_no_text_is_refused(parse, value):
-    """Bytes and other types are refused, never decoded."""
+    """Bytes and other types are rejected, never decoded."""
     with pytest.raises(InvalidInputError):
         parse(value)
 
@@ -471,7 +472,7 @@ def test_odd_ports_of_sockets_are_refused(port):
 
 
 def test_subclasses_cannot_show_another_host():
-    """The characters are parsed, not what overridden methods answer."""
+    """The characters are parsed, without calling overridden methods."""
 
     class Sly(str):
         __slots__ = ()
@@ -518,7 +519,7 @@ ANYTHING = st.one_of(
 @example("http://a.com%2f@b.com")
 @example("::ffff:0.0.0.1")
 def test_normalising_is_idempotent(text):
-    """The canonical text of an accepted declaration denotes the same target and is its own canonical text."""
+    """The canonical text of an accepted declaration parses to the same target and is a fixed point."""
     try:
         target = parse_declaration(text)
     except InvalidInputError:
@@ -531,7 +532,7 @@ def test_normalising_is_idempotent(text):
 
 @given(st.one_of(URLS, SOUP.map(lambda rest: f"http://{rest}")))
 def test_requests_are_normalised_idempotently(text):
-    """The canonical text of an accepted request denotes the same request."""
+    """The canonical text of an accepted request parses to the same request."""
     try:
         target = parse_request_url(text)
     except InvalidInputError:
@@ -541,7 +542,7 @@ def test_requests_are_normalised_idempotently(text):
 
 @given(st.one_of(URLS, SOUP.map(lambda rest: f"http://{rest}")))
 def test_accepted_urls_agree_with_the_standard_library(text):
-    """Whoever opens an accepted URL with urllib goes to the host and port that were checked."""
+    """urllib connects to the host and port that were checked."""
     try:
         target = parse_request_url(text)
     except InvalidInputError:
@@ -574,7 +575,7 @@ def test_addresses_agree_with_ipaddress(address):
 
 @given(st.from_regex(r"(0x)?[0-9a-f]{1,4}(\.(0x)?[0-9a-f]{1,4}){0,4}", fullmatch=True))
 def test_no_number_slips_through_as_a_name(text):
-    """What ends in a number is the very IPv4 address that ipaddress reads, or refused."""
+    """A host that ends in a number is the IPv4 address that ipaddress reads, or rejected."""
     try:
         host = parse_declaration(text).host
     except InvalidInputError:
@@ -586,7 +587,7 @@ def test_no_number_slips_through_as_a_name(text):
 
 @given(st.text(max_size=30))
 def test_any_text_is_parsed_or_refused(text):
-    """No text makes the parser fail in any other way than by refusing."""
+    """Any text is parsed or rejected with the declared error."""
     for parse in (parse_declaration, parse_request_url, parse_request, parse_unix_socket):
         try:
             parse(text)

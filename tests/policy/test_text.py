@@ -8,7 +8,7 @@ from tests.services.rows import rows
 
 
 class Liar(str):
-    """A text that answers every question with something else."""
+    """Text whose methods all return something else."""
 
     __slots__ = ()
 
@@ -29,7 +29,7 @@ class Liar(str):
 
 
 class Pretender:
-    """An object that claims to be text."""
+    """Object that claims to be text."""
 
     @property
     def __class__(self):
@@ -37,7 +37,7 @@ class Pretender:
 
 
 def test_subclasses_become_exact_text_without_their_methods():
-    """The copy has the characters of the original, whatever its methods say."""
+    """The copy has the characters of the original, whatever its methods return."""
     copy = exact_str(Liar("/etc"))
     assert type(copy) is str
     assert copy == "/etc"
@@ -46,7 +46,7 @@ def test_subclasses_become_exact_text_without_their_methods():
 
 @rows("value", [None, 1, b"x", bytearray(b"x"), ["x"], Pretender], ids=repr)
 def test_what_is_not_text_is_not_taken_for_it(value):
-    """Bytes, other types and objects that lie about their class are no text."""
+    """Bytes, other types and objects that lie about their class are not text."""
     assert exact_str(value() if value is Pretender else value) is None
 
 
@@ -67,14 +67,14 @@ def test_what_is_not_text_is_not_taken_for_it(value):
     ],
 )
 def test_forbidden_characters_are_found(text, control, invisible, space):
-    """Each rule names the first character that it refuses."""
+    """Each rule returns the first rejected character."""
     assert control_character(text) == control
     assert invisible_character(text) == invisible
     assert invisible_or_space(text) == space
 
 
 def test_refused_values_are_shown_short_and_printable():
-    """What is refused can be printed: no control characters, no endless text, no code of the value's own."""
+    """The result is printable and short, and no code of the value runs."""
     assert shown("a\x1b[31m\u202e") == r"'a\x1b[31m\u202e'"
     assert len(shown("x" * 100_000)) < 100
     assert shown(Liar("real")) == "'real'"

@@ -9,7 +9,7 @@ from tests.services.rows import rows
 
 
 def test_codes_are_those_of_the_contract():
-    """Every code of the contract exists, and no other."""
+    """Exactly the codes of the contract exist."""
     assert {code.value for code in DecisionCode} == {
         "sandbox_allowlist",
         "session_approval",
@@ -21,13 +21,13 @@ def test_codes_are_those_of_the_contract():
 
 
 def test_locked_message_has_the_documented_words():
-    """The message for a target that nothing enables is fixed."""
+    """The message for a target that is not enabled is fixed."""
     assert EXTERNAL_URL_LOCKED == "External URL is locked."  # wording: text of the contract
 
 
 @rows("code", DecisionCode)
 def test_allowed_follows_the_code(code):
-    """A decision whose flag and code disagree cannot be made."""
+    """A decision whose flag and code disagree cannot be created."""
     expected = code.value in {"sandbox_allowlist", "session_approval", "permanent_approval"}
     assert AccessDecision(expected, code, requires_approval=False, message="").allowed is expected
     with pytest.raises(ValueError, match=code.value):
@@ -44,14 +44,14 @@ def test_allowed_follows_the_code(code):
     ],
 )
 def test_loose_types_are_refused(fields):
-    """What is merely truthy or spelt like a code is no decision."""
+    """Truthy values and texts that look like a code are rejected."""
     with pytest.raises(TypeError):
         AccessDecision(*fields, message="")
 
 
 @rows("extra", [{"requires_approval": True}, {"requires_approval": False, "request_id": "r1"}])
 def test_an_allowed_operation_waits_for_nobody(extra):
-    """Allowed decisions neither need approval nor have a pending request."""
+    """Allowed decisions neither require approval nor have a pending request."""
     fields = {"allowed": True, "code": DecisionCode.SESSION_APPROVAL, "message": ""}
     assert AccessDecision(**fields, requires_approval=False).allowed
     with pytest.raises(ValueError):
@@ -59,7 +59,7 @@ def test_an_allowed_operation_waits_for_nobody(extra):
 
 
 def test_decisions_do_not_change():
-    """A decision cannot be turned around after it was made."""
+    """A decision is immutable."""
     decision = AccessDecision(False, DecisionCode.PENDING, True, "waiting", "r1")
     assert decision.request_id == "r1"
     with pytest.raises(AttributeError):

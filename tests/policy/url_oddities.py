@@ -1,4 +1,4 @@
-"""What is known to trip readers of URLs, by the part of a URL in which it does."""
+"""Input that is known to confuse URL parsers, by the part of the URL."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HOMOGRAPHS = [
     *("☃.net", "a\u200db.com", "a\u200cb.com", "a\xadb.com", "a\u2060b.com", "\u0301a.com", "ab--c.com"),
     *("नी\u200dत.com", "ჽ.com"),
 ]
-"""Hosts in other scripts: honest ones, look-alikes, and what one standard maps and another does not."""
+"""Hosts in other scripts: valid ones, look-alikes, and characters that only one standard maps."""
 
 ODD_HOSTS = [
     *("0x7f.1", "2130706433", "127.1", "0177.0.0.1", "0x7f000001", "017700000001", "127.0.0.01", "127.0.0.1.", "0"),
@@ -43,7 +43,7 @@ ODD_HOSTS = [
     ".".join(["a" * 63] * 3 + ["b" * 61]),
     ".".join(["a" * 63] * 3 + ["b" * 62]),
 ]
-"""Numbers that are addresses to some, and characters that end, split or hide a host."""
+"""Numbers that some read as addresses, and characters that end, split or hide a host."""
 
 ODD_PORTS = [
     *("", ":80", ":443", ":8080", ":1", ":65535", ":", ":0", ":00", ":080", ":0080", ":65536", ":99999"),
@@ -110,4 +110,4 @@ TOKENS = [
     ),
     *("\ud800", "\udc80", "\ufeff", "＃", "％", "．", "／", "０", "：", "？", "＠", "［", "＼", "｡"),
 ]
-"""What is put into good URLs at any place."""
+"""Tokens to insert into valid URLs at any place."""

@@ -1,7 +1,7 @@
-"""How the clients of subjects read a URL: each reader says where it would go, or raises when it would go nowhere.
+"""Models of how the clients of subjects read a URL: each returns the destination, or raises.
 
-A reader models its client up to the wire, not only its parser: a host that urllib keeps as text ends up in the C
-library, which takes more spellings of an address than any URL parser.
+A reader models its client up to the wire, not only its parser: a host that urllib keeps as text reaches the C library,
+which accepts more spellings of an address than any URL parser.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ESCAPED_PLUS = re.compile(r"%2[bB]")
 
 
 class Reading(NamedTuple):
-    """Where a client goes. No port means the one that its protocol has."""
+    """Destination of a client. No port means the default port of its protocol."""
 
     scheme: str
     host: str
@@ -35,9 +35,9 @@ class Reading(NamedTuple):
 
 
 def dialled(host: str, *, older: bool = False) -> str:
-    """The host as the resolver understands it: an address in one spelling, or a name in lower-case ASCII.
+    """Return the host as the resolver understands it: a canonical address, or a name in lower-case ASCII.
 
-    `older` is for clients that leave other scripts to the socket module, which encodes them by IDNA 2003.
+    `older` is for clients that pass other scripts to the socket module, which encodes them with IDNA 2003.
     """
     host = host.removeprefix("[").removesuffix("]")
     if ":" in host:
@@ -52,7 +52,7 @@ def dialled(host: str, *, older: bool = False) -> str:
 
 
 def with_user(user: str | None, host: str) -> str:
-    """The host, or something that is none when the client found a user name before it."""
+    """Return the host, or an invalid one if the client found a user name before it."""
     return f"{user}@{host}" if user else host
 
 
@@ -98,7 +98,7 @@ def read_yarl(text: str) -> Reading:
 
 def read_whatwg(text: str) -> Reading:
     url = can_ada.parse(text)
-    # Only the schemes that browsers know have real hosts there; that of another is text with escapes.
+    # Only the schemes that browsers know have real hosts there; for others the host is text with escapes.
     host = with_user(url.username, dialled(urllib.parse.unquote(url.hostname)))
     return Reading(url.protocol.removesuffix(":"), host, int(url.port) if url.port else None, url.pathname)
 
@@ -115,9 +115,9 @@ READERS = {
 
 
 def decoded(path: str) -> tuple[bytes, ...]:
-    """What the segments of a path say, whichever characters were escaped.
+    """Return the decoded segments of a path.
 
-    An escaped "+" stays apart, because a plain one is a space to some.
+    An escaped "+" stays escaped, because some read a plain one as a space.
     """
     marked = ESCAPED_PLUS.sub("%01", path)
     return tuple(urllib.parse.unquote_to_bytes(segment) for segment in marked.rstrip("/").split("/")[1:])

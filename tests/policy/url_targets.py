@@ -1,4 +1,4 @@
-"""Generators of URLs that parsers stumble over. An example is a batch of texts: that way, many cost little time."""
+"""Generators of URLs that confuse parsers. An example is a batch of texts, which makes many of them cheap."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMES = st.builds(
 
 
 def part_spellings(value: int) -> list[str]:
-    """One number in the ways in which somebody writes one part of an address."""
+    """Return spellings of one number in an address."""
     wide = str(value).translate({48 + digit: 0xFF10 + digit for digit in range(10)})
     return [
         str(value),
@@ -39,7 +39,7 @@ def part_spellings(value: int) -> list[str]:
 
 
 def number_spellings(value: int) -> list[str]:
-    """An IPv4 address as one to five numbers, all in one way of writing, or one of them in another."""
+    """Return an IPv4 address as one to five numbers, in one notation or with one number in another."""
     hosts = []
     for count in range(1, 6):
         numbers = [(value >> (24 - 8 * index)) & 255 for index in range(count - 1)]
@@ -61,7 +61,7 @@ def number_spellings(value: int) -> list[str]:
 
 
 def address_spellings(address: ipaddress.IPv6Address) -> list[str]:
-    """An IPv6 address in its spellings, with scope ids, and with brackets where they belong and where not."""
+    """Return spellings of an IPv6 address, with scope ids, and with brackets in right and wrong places."""
     head, tail = int(address) >> 32, ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
     groups = [f"{(head >> shift) & 0xFFFF:x}" for shift in (80, 64, 48, 32, 16, 0)]
     dotted = ":".join([*groups, str(tail)])
@@ -121,7 +121,7 @@ ODD_PARTS = {
 
 @st.composite
 def from_grammar(draw):
-    """Every combination of some schemes, hosts, ports, paths and tails, where some kinds of part may be odd."""
+    """Return every combination of schemes, hosts, ports, paths and tails, some of which may be odd."""
     odd = draw(st.sets(st.sampled_from([*ODD_PARTS, "path", "path"]), max_size=3))
     kinds = {name: ODD_PARTS[name] if name in odd else PLAIN_PARTS[name] for name in PLAIN_PARTS}
     parts = [draw(several(kind, 2, 8 if name == "path" else 3)) for name, kind in kinds.items()]
@@ -143,14 +143,14 @@ PLAIN = st.builds(
 
 @st.composite
 def with_insertions(draw):
-    """A good URL with each odd token put at some place of it, or put there instead of a character."""
+    """Return a valid URL with each odd token inserted, or replacing a character."""
     text = draw(PLAIN)
     place = draw(st.integers(0, len(text)))
     return [text[:place] + token + text[place + gone :] for token in TOKENS for gone in (0, 1)]
 
 
 def twists(character: str) -> list[str]:
-    """One character, written otherwise."""
+    """Return spellings of one character."""
     escaped = "".join(f"%{byte:02x}" for byte in character.encode("utf-8", "surrogatepass"))
     wide = chr(ord(character) + 0xFEE0) if "!" <= character <= "~" else character
     return ["", character * 2, character.swapcase(), escaped, escaped.upper(), escaped.replace("%", "%25"), wide]
@@ -158,7 +158,7 @@ def twists(character: str) -> list[str]:
 
 @st.composite
 def with_twists(draw):
-    """A URL with each of its characters in turn left out, doubled, escaped, widened or in the other case."""
+    """Return a URL with each character in turn removed, doubled, escaped, widened or in the other case."""
     text = draw(st.one_of(PLAIN, st.builds("http://{}{}{}".format, HOSTS, PORTS, PATHS)))[:200]
     return [text[:at] + twist + text[at + 1 :] for at in range(len(text)) for twist in twists(text[at])]
 
@@ -176,7 +176,7 @@ HOST_FORMS = [
 
 @st.composite
 def with_odd_hosts(draw):
-    """Numbers, IPv6 in all its spellings, and the hosts of known holes, as some kind of URL."""
+    """Return URLs with numbers, all spellings of IPv6, and the hosts of known holes."""
     hosts = number_spellings(draw(V4)) + address_spellings(draw(V6)) + draw(several(st.sampled_from(ODD_HOSTS), 4, 8))
     forms = draw(several(st.sampled_from(HOST_FORMS), 3, 5))
     return [form.format(host) for host in hosts for form in forms]
@@ -205,7 +205,7 @@ SCRIPT_FORMS = [
 
 @st.composite
 def with_scripts(draw):
-    """Host names with letters of all scripts, with look-alikes, and with what IDNA maps to something else."""
+    """Return URLs with hosts in all scripts, look-alikes, and characters that IDNA maps."""
     labels = draw(several(st.one_of(SCRIPT_LABELS, SCRIPT_LABELS, st.sampled_from(HOMOGRAPHS)), 4, 8))
     labels += [
         spelling(label) for label in labels for spelling in (str.upper, str.lower, str.title, composed, decomposed)
@@ -226,7 +226,7 @@ SOUP = st.text(st.sampled_from("ahtps:/.@[]%*\\?#0127x-_;é。\t ü+2eEfF|\x7f")
 
 @st.composite
 def with_soup(draw):
-    """No grammar at all behind a beginning that looks like one."""
+    """Return random text after a start that looks like a URL."""
     soups = draw(several(SOUP, 4, 8))
     forms = [
         "{}",
@@ -249,4 +249,4 @@ GROUPS = {
     "scripts": with_scripts(),
     "soup": with_soup(),
 }
-"""Every generator, by the name under which its figures are told."""
+"""All generators by name."""

@@ -1,4 +1,4 @@
-"""Going on after an approval that is no more, or for somebody else; and sessions that have ended."""
+"""Attacks on resume actions: ended approvals, other organizations, ended sessions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ URL = "https://api.test/v1"
 
 @pytest.fixture
 def keeping(make_desk):
-    """A service with keys, and the resumptions that ran there."""
+    """Service with keys, and the resumptions that ran in it."""
     desk = make_desk(seal=SEALER.seal)
     desk.ran = []
 
@@ -35,7 +35,7 @@ def keeping(make_desk):
 
 
 def ask(desk, *, user=None, target=URL, action="go", context=None):
-    """Require something with an action to go on with."""
+    """Require an access with a resume action."""
     with desk.around.serving(user or desk.around.present):
         return desk.service.require_external_access(
             resource_type="network",
@@ -74,7 +74,7 @@ def end(desk, decision):
     ("approve_for_session", end),
 ])  # fmt: skip
 def test_nothing_goes_on_after_its_approval_has_ended(keeping, approve, undo):
-    """Revoked, denied or ended before the action had its turn: it fails for good, and the audit says so."""
+    """An approval that ended before the action runs: the action fails permanently, with a record."""
     asked = ask(keeping, context={"page": 1})
     undo(keeping, keeping.decide(approve, asked).decision)
     keeping.runner.run_due()
@@ -85,7 +85,7 @@ def test_nothing_goes_on_after_its_approval_has_ended(keeping, approve, undo):
 
 
 def test_an_action_of_one_organization_is_not_tied_to_the_request_of_another(keeping):
-    """The same user, in no session, for two organizations: what the second wants must not run as the first."""
+    """The same user without a session in two organizations: the second's action must not run as the first."""
     first = keeping.check(URL, user=Caller(user_id="uma", organization_id="north")).request_id
     ask(keeping, user=Caller(user_id="uma", organization_id="south"), context={"of": "south"})
     keeping.decide("approve_permanently", first)
@@ -99,7 +99,7 @@ def test_an_action_of_one_organization_is_not_tied_to_the_request_of_another(kee
 
 
 def test_an_action_without_a_context_does_not_run_as_another_organization(keeping):
-    """Nothing is encrypted then, so nothing else would notice."""
+    """Without a context nothing is encrypted, so encryption does not detect the other organization."""
     first = keeping.check(URL, user=Caller(user_id="uma", organization_id="north")).request_id
     ask(keeping, user=Caller(user_id="uma", organization_id="south"))
     keeping.decide("approve_permanently", first)
@@ -108,7 +108,7 @@ def test_an_action_without_a_context_does_not_run_as_another_organization(keepin
 
 
 def test_an_action_that_came_after_the_request_is_in_the_audit(keeping):
-    """Whoever approves starts it: the record must say that it was put there, and when."""
+    """The approver starts the action, so the audit log must record when and by whom it was attached."""
     asked = keeping.check(URL).request_id
     ask(keeping, action="other")
     told = [record.after for record in keeping.store.audit(AuditFilter(request_id=asked), Page()).items]
@@ -116,7 +116,7 @@ def test_an_action_that_came_after_the_request_is_in_the_audit(keeping):
 
 
 def test_the_record_of_an_approval_names_the_actions_that_it_starts(keeping):
-    """An action that was attached after the list was read would otherwise run without any trace of its approval."""
+    """An action that was attached after the list was read would otherwise run without a trace in its approval."""
     asked = keeping.check(URL).request_id
     ask(keeping, action="other")
     keeping.decide("approve_permanently", asked)
@@ -129,7 +129,7 @@ def test_the_record_of_an_approval_names_the_actions_that_it_starts(keeping):
 
 
 def test_an_approval_for_a_session_that_has_ended_is_not_made(desk):
-    """A task that still runs asks after the end of its session: nobody would ever end what is approved for it then."""
+    """A running task requests access after the end of its session: an approval for it would never end."""
     desk.administration.end_session("s1")
     asked = desk.check(URL).request_id
     outcome = desk.decide("approve_for_session", asked)
@@ -138,7 +138,7 @@ def test_an_approval_for_a_session_that_has_ended_is_not_made(desk):
 
 
 def test_a_session_that_ended_while_it_was_decided_leaves_no_approval(desk):
-    """Whichever comes first: afterwards nothing is in force for the session."""
+    """Whichever comes first, no decision is in force for the session afterwards."""
     asked = [desk.check(f"{URL}/{number}").request_id for number in range(4)]
     desk.decide("approve_for_session", asked[0])
     desk.administration.end_session("s1")
@@ -149,7 +149,7 @@ def test_a_session_that_ended_while_it_was_decided_leaves_no_approval(desk):
 
 
 def test_a_context_leaves_no_trace_in_errors_that_are_kept(keeping, caplog):
-    """A handler's error often repeats what it was given; the audit and the log are not encrypted."""
+    """An error of a handler often contains its input; the audit log and the log are not encrypted."""
 
     def handler(context, **_):
         return int(context["password"])
@@ -166,7 +166,7 @@ def test_a_context_leaves_no_trace_in_errors_that_are_kept(keeping, caplog):
 
 
 def test_two_requests_never_share_what_they_go_on_with(keeping):
-    """A context that is moved to another request by whoever can write the database does not decrypt there."""
+    """A context that an owner of the database moves to another request does not decrypt there."""
     first, second = ask(keeping, context={"n": 1}), ask(keeping, target=f"{URL}/2", context={"n": 2})
     blob = keeping.store.resume_context(first)
     assert blob is not None

@@ -1,4 +1,4 @@
-"""Texts, numbers and objects that somebody chose badly on purpose: each is answered or refused by its own error."""
+"""Hostile texts, numbers and objects: each is answered or rejected with its specific error."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ URL = "https://api.test/v1"
 @rows("given", [None, 7, b"x", "", "\0", "\ud800", "x" * 100_000, "' OR 1=1 --", object()])
 @rows("act", ["approve_for_session", "approve_permanently", "deny_external_access", "revoke"])
 def test_ids_that_are_none_are_unknown_or_refused(desk, act, given):
-    """Nothing of the database shows through, and it is not said that the database is away."""
+    """Errors reveal nothing of the database, and do not claim that it is unavailable."""
     desk.check(URL)
     with pytest.raises((RequestUnknown, DecisionUnknown, InvalidInputError)):
         desk.decide(act, given)
@@ -59,7 +59,7 @@ def test_ids_that_are_none_are_unknown_or_refused(desk, act, given):
     "WyJhY2Nlc3NfcmVxdWVzdHMuaWQiLCAxZTQwMCwgIngiXQ",
 ])  # fmt: skip
 def test_marks_of_pages_that_nobody_gave_out_are_refused_or_lead_nowhere(desk, after):
-    """A mark is read as data: it neither breaks out of the statement nor shows what the list would not."""
+    """A cursor is treated as data: it neither breaks out of the statement nor reveals other rows."""
     desk.check(URL)
     try:
         assert len(desk.decide("pending_requests", None, Page(after=after)).items) <= 1
@@ -69,7 +69,7 @@ def test_marks_of_pages_that_nobody_gave_out_are_refused_or_lead_nowhere(desk, a
 
 @rows("limit", [0, -1, 1001, 10**30, "5", None, 1.5])
 def test_page_limits_are_whole_numbers_in_their_range(desk, limit):
-    """Refused by name."""
+    """Invalid limits are rejected with their name."""
     with pytest.raises(InvalidInputError):
         desk.decide("pending_requests", None, Page(limit=limit))
 
@@ -80,7 +80,7 @@ def test_page_limits_are_whole_numbers_in_their_range(desk, limit):
     RequestFilter(user_id="' OR 1=1 --"), RequestFilter(session_key="\0"), RequestFilter(organization_id="%"),
 ])  # fmt: skip
 def test_filters_are_texts_and_nothing_else(desk, wanted):
-    """Wildcards of SQL match themselves alone; nothing is found by them here, and nothing breaks."""
+    """SQL wildcards match only themselves; they find nothing here and break nothing."""
     desk.check(URL)
     try:
         assert desk.decide("pending_requests", wanted).items == ()
@@ -100,7 +100,7 @@ def test_filters_are_texts_and_nothing_else(desk, wanted):
     ("history", AuditFilter(since=datetime.max.replace(tzinfo=UTC), until=datetime.min.replace(tzinfo=UTC))),
 ])  # fmt: skip
 def test_filters_of_the_wrong_type_are_refused_or_match(desk, listing, wanted):
-    """They come from an administrator's page: a typing mistake is no failure of the database, and no crash."""
+    """Filters come from an administrator's page: a typing mistake is neither a database failure nor a crash."""
     desk.check(URL)
     try:
         desk.decide(listing, wanted)
@@ -110,7 +110,7 @@ def test_filters_of_the_wrong_type_are_refused_or_match(desk, listing, wanted):
 
 @rows("lifetime", [timedelta.max, timedelta(days=365 * 9000), 5, "1h", timedelta(0)])
 def test_lifetimes_that_make_no_sense_are_refused(desk, lifetime):
-    """A time beyond the calendar too."""
+    """Lifetimes beyond the calendar are rejected too."""
     asked = desk.check(URL).request_id
     with pytest.raises(InvalidInputError):
         desk.decide("approve_permanently", asked, lifetime=lifetime)
@@ -123,7 +123,7 @@ def test_lifetimes_that_make_no_sense_are_refused(desk, lifetime):
     "/" + "x" * 5000, "/dev/stdin", "/tmp/\n", "/tmp/\u202egnp.exe",
 ])  # fmt: skip
 def test_paths_of_all_kinds_are_answered_or_refused(desk, target):
-    """Never by an error that nobody declared."""
+    """Every path gets a result or a declared error."""
     try:
         found = desk.check(target, kind="filesystem", operation="read")
     except SandboxError as error:
@@ -133,7 +133,7 @@ def test_paths_of_all_kinds_are_answered_or_refused(desk, target):
 
 
 def test_two_targets_never_have_the_same_digest():
-    """Half a surrogate pair and another half are not the character that both make together."""
+    """Two halves of a surrogate pair are not the character that they form together."""
     texts = ["\U0001f600", "\ud83d\ude00", "\\ud83d\\ude00", "a\0b", 'a", "b', "a"]
     tuples = [AccessTuple(DEMO, ResourceType.FILESYSTEM, Operation.READ, f"/{text}") for text in texts]
     assert len({access.digest for access in tuples}) == len(texts)
@@ -141,7 +141,7 @@ def test_two_targets_never_have_the_same_digest():
 
 @rows("organization", [0, False, b"", 0.0, ()])
 def test_an_organization_is_one_whatever_its_number(desk, organization):
-    """An application whose organizations are numbers has one with the number nought: its users decide nothing."""
+    """Organization 0 is an organization, so its users may not decide."""
     asked = desk.check(URL).request_id
     with pytest.raises((ExternalAccessAdminRequired, InvalidInputError)):
         caller = Caller(user_id="ada", role=SUPER, organization_id=organization)
@@ -151,7 +151,7 @@ def test_an_organization_is_one_whatever_its_number(desk, organization):
 
 @rows("caller", [{"user_id": 7}, {"session_key": None}, {"session_key": 7}, {"task_id": None}])
 def test_identities_that_are_no_texts_are_refused_or_written_as_texts(desk, caller):
-    """It is not the database that is away then."""
+    """An invalid identity is not reported as an unavailable database."""
     try:
         found = desk.check(URL, user=Caller(**{"user_id": "uma", **caller}))
     except InvalidInputError:
@@ -160,7 +160,7 @@ def test_identities_that_are_no_texts_are_refused_or_written_as_texts(desk, call
 
 
 def test_guarded_code_does_not_tidy(desk):
-    """It would make every question of others go away unanswered, as it would by ending their sessions."""
+    """Guarded code could otherwise drop the requests of others, or end their sessions."""
     asked = desk.check(URL).request_id
     who = Subject(SubjectKind.MODULE, "evil")
     desk.around.guarded = SimpleNamespace(subject="evil", subject_kind=SubjectKind.MODULE, subject_chain=(who,))
@@ -170,18 +170,18 @@ def test_guarded_code_does_not_tidy(desk):
 
 
 def test_lifetimes_of_pending_requests_are_positive(desk):
-    """A host that gets its sign wrong does not throw away what was asked a moment ago."""
+    """A lifetime with the wrong sign does not drop recent requests."""
     asked = desk.check(URL).request_id
     with pytest.raises(InvalidInputError):
         desk.administration.tidy(pending_lifetime=timedelta(days=-1))
     assert desk.store.request(asked).state is RequestState.PENDING
 
 
-# ---- much of it -----------------------------------------------------------------------------------------------------
+# ---- large amounts --------------------------------------------------------------------------------------------------
 
 
 def test_what_is_remembered_of_questions_stays_small(desk):
-    """Thousands of questions with long targets, nothing of which is put down, must not stay in the host's memory."""
+    """Thousands of questions with long targets that file no request must not stay in the host's memory."""
     size = 8_000
     tracemalloc.start()
     try:
@@ -195,7 +195,7 @@ def test_what_is_remembered_of_questions_stays_small(desk):
 
 
 def test_what_one_request_leaves_on_the_disk_is_small(desk):
-    """The audit, which nobody can clear, takes the longest target twice at most: as it is, and as it was written."""
+    """The audit log, which is never cleared, stores the longest target at most twice: normalized and as written."""
     before = desk.store.audit_head()[0]
     desk.check("https://api.test/" + "x" * 8_000)
     rows = list(desk.store.audit_rows(before))
@@ -203,7 +203,7 @@ def test_what_one_request_leaves_on_the_disk_is_small(desk):
 
 
 def test_one_subject_cannot_fill_the_list_for_ever(make_desk):
-    """The allowance refills; what is pending at one time from one subject for one user has an end all the same."""
+    """The allowance refills, but the number of pending requests per subject and user is limited."""
     desk = make_desk(limits=limits(new_requests=50, refill_per_second=1e9, pending=60))
     for number in range(80):
         desk.check(f"{URL}/{number}")
@@ -211,18 +211,18 @@ def test_one_subject_cannot_fill_the_list_for_ever(make_desk):
 
 
 def test_deciding_about_long_targets_takes_no_time(make_desk):
-    """Many long requests of the same subject wait while one of them is decided."""
+    """One request is decided while many long requests of the same subject are pending."""
     desk = make_desk(limits=limits(new_requests=1000))
     for number in range(60):
         desk.check(f"https://api.test/{number}/" + "%C3%A9" * 1_300)
     asked = desk.check(URL).request_id
-    began = time.process_time()  # what it works, however long others keep it from working
+    began = time.process_time()  # processor time, independent of other processes
     desk.decide("approve_permanently", asked)
     assert time.process_time() - began < 2.0
 
 
 def test_more_denials_than_a_page_still_stand_against_an_approval(desk, monkeypatch):
-    """The denial that covers an approval may be an old one, behind a page of others."""
+    """The denial that covers an approval may be old and listed after the first page."""
     monkeypatch.setattr("democrai_sandbox.access.reading._AT_ONCE", 5)
     old = desk.decide(
         "decide_unasked",

@@ -1,4 +1,4 @@
-"""Nodes that lag or were forked, the same target in other spellings, links, and acts that meet."""
+"""Attacks with lagging or forked nodes, other spellings of a target, links, and concurrent acts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOOPBACK = (
 
 
 def unasked(desk, target, effect, *, kind="network", operation="receive", **details):
-    """Decide what nobody asked for."""
+    """Decide without a request."""
     return desk.decide(
         "decide_unasked", DEMO, resource_type=kind, operation=operation, target=target, effect=effect, **details
     ).decision
@@ -40,7 +40,7 @@ def unasked(desk, target, effect, *, kind="network", operation="receive", **deta
 @rows("first", LOOPBACK)
 @rows("second", LOOPBACK)
 def test_a_denial_in_another_spelling_ends_the_approval_for_good(desk, first, second):
-    """Revoking the denial leaves the question open, as it does in the same spelling: nothing comes back to life."""
+    """Revoking the denial leaves the access undecided, as in the same spelling; the old approval does not return."""
     unasked(desk, first, Effect.APPROVAL)
     denial = unasked(desk, second, Effect.DENIAL)
     assert desk.check(first).code is DecisionCode.DENIED
@@ -58,7 +58,7 @@ def test_a_denial_in_another_spelling_ends_the_approval_for_good(desk, first, se
     *[(one, other) for one in LOOPBACK for other in LOOPBACK],
 ])  # fmt: skip
 def test_a_spelling_is_no_other_target(desk, approved, asked):
-    """What is denied in one spelling is denied in all; there is never a second request for the same."""
+    """A denial covers all spellings, and the same access never has a second request."""
     try:
         denial = unasked(desk, approved, Effect.DENIAL)
     except InvalidInputError:
@@ -75,7 +75,7 @@ def test_a_spelling_is_no_other_target(desk, approved, asked):
     "https://api.test/%761/../x", "https://api.test/v1/%252e%252e/x",
 ])  # fmt: skip
 def test_an_approval_covers_nothing_beside_it(desk, asked):
-    """Dots, encodings, other ports, hosts that look like it."""
+    """An approval does not cover dot segments, encodings, other ports and similar hosts."""
     unasked(desk, URL, Effect.APPROVAL)
     try:
         found = desk.check(asked, register_request=False)
@@ -91,7 +91,7 @@ def test_an_approval_covers_nothing_beside_it(desk, asked):
 
 
 def test_an_approved_link_whose_target_changes_opens_nothing_else(desk, tmp_path):
-    """The decision is about the place that the link led to when it was asked for."""
+    """A decision covers the path that the link pointed to when it was requested."""
     (tmp_path / "good").write_text("")
     (tmp_path / "evil").write_text("")
     link = tmp_path / "link"
@@ -107,7 +107,7 @@ def test_an_approved_link_whose_target_changes_opens_nothing_else(desk, tmp_path
 
 @pytest.mark.parametrize("effect", [Effect.APPROVAL, Effect.DENIAL])
 def test_a_decision_about_a_link_is_about_where_it_leads(desk, tmp_path, effect):
-    """Checks follow links: a decision that does not is stored, is shown as in force, and holds for nothing."""
+    """Checks follow links; a decision that does not would be shown as in force without any effect."""
     (tmp_path / "v1").mkdir()
     (tmp_path / "current").symlink_to(tmp_path / "v1")
     place = str(tmp_path / "current" / "data")
@@ -123,7 +123,7 @@ def test_a_decision_about_a_link_is_about_where_it_leads(desk, tmp_path, effect)
 
 
 def test_a_forked_process_does_not_answer_from_what_its_parent_knew(desk):
-    """No thread refreshes the snapshot there: an approval that is revoked would live in it for ever."""
+    """A forked process has no refresh thread: a revoked approval would stay in its snapshot forever."""
     decision = unasked(desk, URL, Effect.APPROVAL)
     desk.node.start()
     reading, writing = os.pipe()
@@ -152,7 +152,7 @@ def test_a_forked_process_does_not_answer_from_what_its_parent_knew(desk):
 
 
 def test_a_node_that_lags_cannot_approve_what_was_denied_elsewhere(make_desk):
-    """The store decides, not what a node knows."""
+    """The store decides, not the knowledge of a node."""
     here, there = make_desk(), make_desk()
     asked = here.check(URL).request_id
     there.decide("deny_external_access", asked)
@@ -162,7 +162,7 @@ def test_a_node_that_lags_cannot_approve_what_was_denied_elsewhere(make_desk):
 
 
 def test_an_expired_approval_does_not_come_back_with_the_clock(desk, monkeypatch):
-    """Whoever sets the clock back after the expiry was written down finds it ended."""
+    """Setting the clock back after a stored expiry does not revive the approval."""
     hour = 3600 * 10**9
     ahead = lambda by: monkeypatch.setattr("democrai_sandbox.access.service.time_ns", lambda: time.time_ns() + by)
     unasked(desk, URL, Effect.APPROVAL, lifetime=timedelta(hours=1))
@@ -176,11 +176,12 @@ def test_an_expired_approval_does_not_come_back_with_the_clock(desk, monkeypatch
     assert not desk.check(URL, register_request=False).allowed
 
 
-# ---- acts that meet -------------------------------------------------------------------------------------------------
+# ---- concurrent acts
+# --------------------------------------------------------------------------------------------------
 
 
 def test_acts_that_meet_leave_one_state_and_a_whole_audit(make_desk):
-    """Approving, denying, revoking, ending sessions, giving up and asking, all at once, from two nodes."""
+    """Concurrent approvals, denials, revocations, session ends, drops and requests from two nodes."""
     desks = [make_desk(), make_desk()]
     stop = time.monotonic() + 2.0
     came: Counter[str] = Counter()
@@ -188,7 +189,7 @@ def test_acts_that_meet_leave_one_state_and_a_whole_audit(make_desk):
     def work(number):
         desk = desks[number % 2]
         admin, around = desk.administration, desk.around
-        around.present = ADMIN  # both are present at once here: nothing is asked of the guard
+        around.present = ADMIN  # both are present at the same time here, and the guard is not asked
         while time.monotonic() < stop:
             try:
                 if number % 4 == 0:
@@ -228,7 +229,7 @@ def test_acts_that_meet_leave_one_state_and_a_whole_audit(make_desk):
 
 
 def test_every_request_that_ends_has_its_record(desk):
-    """Each state of a request is told by one record that names it."""
+    """One record names each state of a request."""
     asked = [desk.check(f"{URL}/{number}").request_id for number in range(4)]
     desk.decide("approve_permanently", asked[0])
     desk.decide("deny_external_access", asked[1])
@@ -241,7 +242,7 @@ def test_every_request_that_ends_has_its_record(desk):
 
 
 def test_a_request_of_nobody_is_not_that_of_an_empty_name(desk):
-    """No user and no session is one origin; it gets nothing that was approved for a session."""
+    """No user and no session is one origin, which gets no session approval."""
     with desk.around.serving(Caller(user_id="uma", session_key="s1")):
         asked = desk.check(URL).request_id
     desk.decide("approve_for_session", asked)

@@ -1,4 +1,4 @@
-"""Who asks and who decides, and until when: guarded code that pretends, and approvals that outlive their end."""
+"""Attacks on identity and expiry: guarded code with a false identity, and approvals after their end."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tests.services.forks import AccessCase as Case
 
 @pytest.fixture
 def case(tmp_path, prepared_file):
-    """A private world in which a body runs in a process of its own; its database has its schema already."""
+    """Private world in which a body runs in a separate process; its database has its schema already."""
     (tmp_path / "state").mkdir()
     shutil.copy(prepared_file, tmp_path / "state" / "access.db")
     return Case(tmp_path)
 
 
 def open_access(world, **more):
-    """Return the service as a host sets it up, with the guard asking it."""
+    """Return the service as a host sets it up, as the guard's decider."""
     from democrai_sandbox import access_changed, configure_guard
     from democrai_sandbox.access import Access, AccessSettings
     from democrai_sandbox.runtime.surroundings import GuardSurroundings
@@ -35,7 +35,7 @@ def open_access(world, **more):
 
 
 def outcome(action):
-    """Return what an action came to, in a word."""
+    """Return the result of an action in one word."""
     try:
         return action()
     except Exception as error:  # noqa: BLE001 - the kind is what is told
@@ -43,7 +43,7 @@ def outcome(action):
 
 
 def approve_reading(access, target, lifetime):
-    """Approve something as the store does for an administrator, for a while."""
+    """Approve an access for a time, as the store does for an administrator."""
     from democrai_sandbox.access.values import AccessTuple, Effect, NewDecision, Scope
     from democrai_sandbox.policy import Operation, ResourceType, Subject, SubjectKind
 
@@ -59,7 +59,8 @@ def read(path):
         return file.read()
 
 
-# ---- whom the host serves -------------------------------------------------------------------------------------------
+# ---- served user
+# ------------------------------------------------------------------------------------------------------
 
 
 def forge_caller(world):
@@ -73,7 +74,7 @@ def forge_caller(world):
     ada = Caller(user_id="ada", role="super", task_id="of-ada")
 
     def subject():
-        """Leave an administrator behind, in every way that there is."""
+        """Try to leave an administrator behind in every possible way."""
         told = [outcome(lambda: str(surroundings._caller.set(ada))[:1])]
         told += [
             outcome(lambda variable=variable: str(variable.set(ada))[:1])
@@ -94,14 +95,14 @@ def forge_caller(world):
             told["ways"] = subject()
             asked = ask_external_access("network", "receive", "https://api.test/x").request_id
         told["served"] = access.service.surroundings.caller().user_id
-        # The host goes on for the same user, who is no administrator.
+        # The host continues for the same user, who is not an administrator.
         told["approve"] = outcome(lambda: str(access.administration.approve_permanently(asked)))
         told["task"] = access.store.request(asked).origin.task_id
     return told
 
 
 def test_a_subject_leaves_no_administrator_behind_for_the_host(case):
-    """The host serves the same user after the guard as before it; nor does a request name a task the subject chose."""
+    """The host serves the same user after the guard, and a request does not name a task that the subject chose."""
     told = case.run(forge_caller)
     assert told["served"] == "uma", told
     assert told["approve"].startswith("ExternalAccessAdminRequired")
@@ -131,7 +132,7 @@ def manager_story(world):
             with inner:
                 told["tool inside"] = outcome(lambda: str(admin.approve_permanently(asked))[:7])
         with process_guard_context(subject="demo", allowed_paths=[world.root], user_id="ada"):
-            # A guard that guarded code opens by itself, with the name of the manager.
+            # Guarded code opens a guard with the name of the manager.
             with process_guard_context(subject="console", allowed_paths=[world.root], user_id="ada"):
                 told["pretended"] = outcome(lambda: str(admin.approve_permanently(asked))[:7])
         told["state"] = access.store.request(asked).state.value
@@ -139,7 +140,7 @@ def manager_story(world):
 
 
 def test_only_the_manager_itself_decides_not_what_it_calls(case):
-    """A tool that a manager runs is not the manager; nor is somebody who opens a guard with the manager's name."""
+    """A tool that a manager runs is not the manager, and neither is code that opens a guard with the manager's name."""
     told = case.run(manager_story)
     assert told["tool inside"].startswith(("ExternalAccessAdminRequired", "TamperDenied")), told
     assert told["pretended"].startswith("ExternalAccessAdminRequired"), told
@@ -147,11 +148,12 @@ def test_only_the_manager_itself_decides_not_what_it_calls(case):
 
 
 def test_a_manager_inside_a_real_guard_is_refused_too(case):
-    """There is no way out of the guard for it yet: it is refused, which opens nothing."""
+    """A manager cannot leave its guard yet: it is refused, which opens nothing."""
     assert case.run(manager_story)["manager lists"].startswith("TamperDenied")
 
 
-# ---- until when -----------------------------------------------------------------------------------------------------
+# ---- expiry
+# -----------------------------------------------------------------------------------------------------------
 
 
 def outlive(world):
@@ -162,7 +164,7 @@ def outlive(world):
 
     access, told = open_access(world, tidy_seconds=3600), {}
     with access:
-        for seconds in (1, 5, 20):  # longer where reading came too late
+        for seconds in (1, 5, 20):  # longer if reading came too late
             approve_reading(access, world.secret, timedelta(seconds=seconds))
             with process_guard_context(subject="demo", allowed_paths=[world.root]):
                 told["before"] = outcome(lambda: read(world.secret))
@@ -174,7 +176,7 @@ def outlive(world):
 
 
 def test_an_approval_ends_in_a_running_activation_when_its_time_is_over(case):
-    """What the core remembers of an answer must not outlive the decision, also before anybody has tidied up."""
+    """A cached result of the core must not outlive the decision, also before expired decisions are removed."""
     told = case.run(outlive)
     assert told["before"] == "SECRET"
     assert told["after"].startswith("FilesystemDenied")
@@ -215,7 +217,7 @@ def odd_names(world):
 
 
 def test_odd_names_are_denied_like_others(case):
-    """A name that no rule could be written for is not enabled: it is neither allowed nor a failure of the check."""
+    """A name for which no rule can be written is not enabled: neither allowed nor a failed check."""
     told = case.run(odd_names)
     assert {name: came for name, came in told.items() if "Denied" not in came.split(":")[0]} == {}
 
@@ -236,7 +238,7 @@ def automatic(world):
 
 
 def test_the_query_of_a_request_that_was_stopped_is_not_kept(case):
-    """The guard asks by itself about every URL; the service keeps for ever what it was asked."""
+    """The guard asks about every URL, and the service stores requests forever."""
     told = case.run(automatic)
     assert "hunter2" not in told["came"]
     assert told["kept"] == []
@@ -307,7 +309,7 @@ def nested_identities(world):
 
 
 def test_guarded_code_asks_as_nobody_else(case):
-    """Whatever it opens, sets or leaves: subject, user, organization and session are those of the guard around it."""
+    """Subject, user, organization and session are those of the enclosing guard, whatever guarded code opens or sets."""
     told = case.run(nested_identities)
     assert {label: said for label, said in told["allowed"].items() if said is True} == {}, told
     assert told["origins"] == [["demo", "uma", "s1"]], told
@@ -322,7 +324,7 @@ def many_questions(world):
     outside = os.path.dirname(world.secret)
     with open_access(world), process_guard_context(subject="demo", allowed_paths=[world.root]):
         tracemalloc.start()
-        ask_about(outside, range(6_000))  # fills what has a limit
+        ask_about(outside, range(6_000))  # fills limited caches
         before = tracemalloc.get_traced_memory()[0]
         ask_about(outside, range(6_000, 12_000))
         return tracemalloc.get_traced_memory()[0] - before
@@ -337,5 +339,5 @@ def ask_about(folder, numbers):
 
 
 def test_a_long_activation_does_not_remember_every_question(case):
-    """A worker that runs for weeks and looks for many names outside its roots must not grow with each of them."""
+    """A worker that runs for weeks and probes many names outside its roots must not grow with each of them."""
     assert case.run(many_questions) < 1 << 20

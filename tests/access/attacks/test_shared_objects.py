@@ -1,4 +1,4 @@
-"""What the service hands to guarded code, or takes from it, in the hands of somebody who looks for a way out."""
+"""Attacks on objects that the service passes to guarded code or takes from it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tests.services.forks import AccessCase as Case
 
 @pytest.fixture
 def case(tmp_path, prepared_file):
-    """A private world in which a body runs in a process of its own; its database has its schema already."""
+    """Private world in which a body runs in a separate process; its database has its schema already."""
     (tmp_path / "state").mkdir()
     shutil.copy(prepared_file, tmp_path / "state" / "access.db")
     return Case(tmp_path)
 
 
 def open_access(world, **more):
-    """Return the service as a host sets it up, with the guard asking it."""
+    """Return the service as a host sets it up, as the guard's decider."""
     from democrai_sandbox import access_changed, configure_guard
     from democrai_sandbox.access import Access, AccessSettings
     from democrai_sandbox.runtime.surroundings import GuardSurroundings
@@ -35,7 +35,7 @@ def open_access(world, **more):
 
 
 def outcome(action):
-    """Return what an action came to, in a word."""
+    """Return the result of an action in one word."""
     try:
         return action()
     except Exception as error:  # noqa: BLE001 - the kind is what is told
@@ -47,7 +47,8 @@ def read(path):
         return file.read()
 
 
-# ---- an answer that was handed out ----------------------------------------------------------------------------------
+# ---- a returned result
+# ------------------------------------------------------------------------------------------------
 
 
 def rewrite_answer(world):
@@ -73,7 +74,7 @@ def rewrite_answer(world):
 
 
 def test_an_answer_that_a_subject_rewrites_answers_nothing_else(case):
-    """Answers may be shared inside the service: what a subject does to the one it got must not become another's."""
+    """Results may be shared inside the service: changes by one subject must not reach another."""
     told = case.run(rewrite_answer)
     assert told["before"].startswith("FilesystemDenied")
     for later in ("opens", "inside", "fresh", "passwd"):
@@ -81,7 +82,8 @@ def test_an_answer_that_a_subject_rewrites_answers_nothing_else(case):
     assert told["asked"] is False
 
 
-# ---- a context that is no plain text --------------------------------------------------------------------------------
+# ---- a context that is not plain text
+# ---------------------------------------------------------------------------------
 
 
 def text_with_methods(world):
@@ -123,14 +125,14 @@ def text_with_methods(world):
 
 
 def test_a_resume_context_runs_none_of_its_own_methods_outside_the_guard(case):
-    """The service reads it where nothing is guarded: a text of the subject's own class must not come there."""
+    """The service reads the context unguarded: an instance of the subject's class must not get there."""
     told = case.run(text_with_methods)
     assert [found for found in told["ran"] if not str(found).startswith("FilesystemDenied")] == []
     assert not told["data"].startswith("pending")
     assert not told["liar"].startswith("pending")
 
 
-# ---- the service's own names ----------------------------------------------------------------------------------------
+# ---- names of the service -------------------------------------------------------------------------------------------
 
 
 def replace_names(world):
@@ -162,7 +164,7 @@ def replace_names(world):
             (verdicts.DecisionCode, "allows"),
         ):
             if name not in where.__dict__:
-                continue  # it has another name by now
+                continue  # it has another name now
             kept = where.__dict__[name]
             told[f"{where.__name__}.{name}"] = outcome(lambda where=where, name=name: setattr(where, name, steal))
             outcome(lambda: ask_external_access("network", "receive", "https://api.test/n").code)
@@ -172,13 +174,13 @@ def replace_names(world):
 
 
 def test_the_names_of_the_service_are_not_replaced_by_guarded_code(case):
-    """What runs outside the guard for every check is not for subjects to write: neither modules nor classes."""
+    """Subjects must not write modules or classes that run unguarded in every check."""
     told = case.run(replace_names)
     assert told["ran"] == []
     assert {name for name, came in told["told"].items() if came is None} == set()
 
 
-# ---- what is remembered between checks -------------------------------------------------------------------------------
+# ---- state between checks --------------------------------------------------------------------------------------------
 
 
 def rewrite_memory(world):
@@ -231,7 +233,7 @@ def rewrite_memory(world):
             return ask_external_access("network", "receive", target, register_request=False).allowed
 
         with guard:
-            # Names that are not there any more are as good as refused.
+            # A name that does not exist anymore counts as refused.
             told["trick"] = outcome(tricks[world.args[0]])
         approve("demo", "https://denied.test/", Effect.DENIAL)
         approve("demo", "https://good.test/")
@@ -243,12 +245,12 @@ def rewrite_memory(world):
 
 @pytest.mark.parametrize("trick", ["readings", "subjects", "answers", "codes", "tables", "rows"])
 def test_what_the_service_keeps_between_checks_is_not_rewritten_by_guarded_code(case, trick):
-    """Readings, subjects, answers and empty tables that modules keep would be changed for every later check."""
+    """Cached targets, subjects, results and empty tables in modules would be changed for every later check."""
     told = case.run(rewrite_memory, trick)
     assert (told["evil"], told["denied"]) == (False, False), told
 
 
-# ---- what the service calls while nothing is guarded -----------------------------------------------------------------
+# ---- functions that the service calls unguarded ----------------------------------------------------------------------
 
 
 def replace_helpers(world):
@@ -302,7 +304,7 @@ def replace_helpers(world):
 
 
 def test_residual_helpers_that_a_subject_replaced_run_for_the_service(case):
-    """Not stopped, as SECURITY.md says: functions of libraries that a subject replaced are called when it asks."""
+    """Not prevented, as SECURITY.md says: library functions that a subject replaced are called when it asks."""
     told = case.run(replace_helpers)
     assert "json.loads" in told["told"], told
     assert told["ran"], "this attack is stopped now: say so in SECURITY.md, and turn the test round"
@@ -346,7 +348,7 @@ def walk_failure(world):
 
 
 def test_a_failed_check_leads_nobody_into_the_service(case):
-    """The error that a subject gets has causes with tracebacks of the service: what they hold must not be reachable."""
+    """The causes of a subject's error have tracebacks of the service, whose frames must not be reachable."""
     told = case.run(walk_failure)
     ours = {"AccessService", "AccessNode", "SqlStore", "Registrar", "Sealer", "KeyRing", "Administration"}
     assert ours & set(told["held"]) == set()
@@ -355,7 +357,7 @@ def test_a_failed_check_leads_nobody_into_the_service(case):
 
 
 def test_a_context_that_cannot_be_kept_is_refused_by_its_name(case):
-    """What is wrong with it is the subject's mistake: not a failure of the check, which is logged and raises alarms."""
+    """An invalid context is the subject's mistake, not a failed check, which is logged and raises alarms."""
     told = case.run(walk_failure)
     assert set(told["kinds"]) <= {"InvalidInputError", ""}
 
@@ -406,7 +408,7 @@ def wide_walk(world):
             found.append(dict(vars(thing)))
         return found
 
-    access = open_access(world, poll_seconds=3600.0)  # a connection in use is listed by its pool, see SECURITY.md
+    access = open_access(world, poll_seconds=3600.0)  # a pool lists a connection in use, see SECURITY.md
     told = {}
     with access:
         with process_guard_context(subject="demo", allowed_paths=[world.root]):
@@ -433,7 +435,7 @@ def wide_walk(world):
 
 
 def test_nothing_that_a_subject_can_import_leads_to_the_service(case):
-    """All modules that are loaded, weak references and bound methods included: none knows the service's objects."""
+    """No loaded module references the service's objects, including by weak references and bound methods."""
     told = case.run(wide_walk)
     assert told["many"] > 10_000
     assert told["found"] == {}
@@ -494,7 +496,7 @@ def through_registry(world):
 
 
 def test_the_databases_connections_are_not_for_subjects(case):
-    """SQLAlchemy keeps what listens to its engines in a module: a subject that follows it must not write a decision."""
+    """SQLAlchemy keeps listeners of its engines in a module: a subject must not write a decision through it."""
     told = case.run(through_registry)
     assert told["rows"] == [], told
 
@@ -530,7 +532,7 @@ def poisoned_key(world):
 
 
 def test_what_one_subject_asked_is_not_compared_by_its_own_methods_later(case):
-    """A cache keeps its keys: a text with its own way to compare would run in the guard of the next one who asks."""
+    """A cache keeps its keys: a text with custom comparison would run in the guard of the next subject."""
     assert [came for came in case.run(poisoned_key)["ran"] if came == "SECRET"] == []
 
 
@@ -565,7 +567,7 @@ def rewrite_names(world):
         access.node.refresh()
         with process_guard_context(subject="demo", subject_kind=world.args[1], allowed_paths=[world.root]):
             told["trick"] = outcome(tricks[world.args[0]])
-            # Nothing listens there: what is let through is refused by the kernel.
+            # The port has no listener, so an allowed connection is refused by the kernel.
             told["send"] = outcome(lambda: urlopen(Request(place, data=b"x", method="POST"), timeout=2))
             told["receive"] = outcome(lambda: urlopen(place, timeout=2))
     return told
@@ -574,7 +576,7 @@ def rewrite_names(world):
 @pytest.mark.parametrize("kind", ["module", "tool"])
 @pytest.mark.parametrize("trick", ["members", "values", "kinds", "kind_values", "resources"])
 def test_operations_and_kinds_mean_what_they_are_called(case, trick, kind):
-    """The tables that enumerations keep of their members are dictionaries that anybody can write."""
+    """The member tables of enumerations are writable dictionaries."""
     told = case.run(rewrite_names, trick, kind)
     assert "refused" not in told["send"], told
     assert ("refused" in told["receive"]) is (kind == "module"), told
@@ -639,7 +641,7 @@ def interrupted(world):
 
 
 def test_a_signal_in_the_middle_of_a_check_shows_nothing_of_the_service(case):
-    """A handler gets the frame that was interrupted, and what it raises collects those it passes through."""
+    """A signal handler gets the interrupted frame, and its exception collects the frames it passes."""
     told = case.run(interrupted)
     assert told["handler"] == [], told
     assert told["raised"] == [], told

@@ -1,4 +1,4 @@
-"""Where secrets come to lie in the clear: targets, settings, errors, logs."""
+"""Secrets in targets, settings, errors and logs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SECRET = "hunter2-of-uma"
 
 
 def test_a_query_is_neither_stored_nor_in_the_audit(desk, tmp_path):
-    """Keys and tokens travel in queries; a decision is not about them, and the audit keeps what it has for ever."""
+    """Queries contain keys and tokens; they are not part of a decision, and the audit log is kept forever."""
     for number, rest in enumerate((f"?token={SECRET}", f"?a=1&key={SECRET}#x", f"#{SECRET}")):
         try:
             asked = desk.check(f"https://api.test/{number}{rest}")
@@ -34,7 +34,7 @@ def test_a_query_is_neither_stored_nor_in_the_audit(desk, tmp_path):
 
 
 def test_settings_do_not_show_passwords():
-    """They are what a host prints when it starts."""
+    """A host prints its settings when it starts."""
     settings = AccessSettings(
         database=f"postgresql://app:{SECRET}@db.test/access",
         key_file="/keys",
@@ -51,7 +51,7 @@ def test_settings_do_not_show_passwords():
     f"http://:{SECRET}@redis.test",
 ])  # fmt: skip
 def test_a_bad_url_of_redis_is_refused_without_its_password(url):
-    """Also in the traceback: what was the cause is printed with it."""
+    """The traceback, which includes the cause, does not contain the password either."""
     with pytest.raises(InvalidInputError) as caught:
         open_bus("redis", url=url)
     assert SECRET not in "".join(traceback.format_exception(caught.value))
@@ -67,14 +67,14 @@ def test_a_bad_url_of_redis_is_refused_without_its_password(url):
     f"sqlite://:{SECRET}@host/file",
 ])  # fmt: skip
 def test_a_database_that_cannot_be_reached_does_not_tell_its_password(url):
-    """Neither the error nor its causes."""
+    """Neither the error nor its causes contain the password."""
     with pytest.raises(SandboxError) as caught:
         open_store(url).close()
     assert SECRET not in "".join(traceback.format_exception(caught.value))
 
 
 def test_keys_do_not_show_themselves(tmp_path):
-    """In a representation, or in the refusal of a file that is wrong."""
+    """Representations and errors about an invalid file do not contain keys."""
     secret = b"0123456789abcdef0123456789abcdef"
     ring = KeyRing((Key("k", secret),))
     assert "0123456789abcdef" not in repr(ring)
@@ -87,7 +87,7 @@ def test_keys_do_not_show_themselves(tmp_path):
 
 
 def test_a_database_that_is_away_does_not_fill_the_log(desk, caplog, monkeypatch):
-    """A subject that goes on asking writes no more lines than it has questions in its allowance."""
+    """A subject that keeps asking writes no more log lines than its allowance."""
 
     def away(*_, **__):
         raise StoreUnavailable
@@ -102,7 +102,7 @@ def test_a_database_that_is_away_does_not_fill_the_log(desk, caplog, monkeypatch
 
 @rows("action", ["go\x1b[2K", "go\nline", "\u202egnp", "go\0", "\ud800"])
 def test_the_name_of_an_action_is_plain_text(make_desk, action):
-    """It stands in the list that an administrator reads before approving: nothing in it may move the cursor."""
+    """Administrators read the name before approving, so it must not contain control characters."""
     desk = make_desk(seal=lambda *_: b"")
     with pytest.raises(InvalidInputError):
         desk.service.require_external_access(

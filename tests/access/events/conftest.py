@@ -1,4 +1,4 @@
-"""The three kinds of bus, opened the same way."""
+"""Fixtures that open the three kinds of bus in the same way."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _channels = itertools.count()
 
 
 class Buses:
-    """Opens buses of one kind that can hear each other, and stops them in the end."""
+    """Factory of connected buses of one kind, which stops them at the end."""
 
     def __init__(self, kind, settings):
         self.kind = kind
@@ -50,7 +50,7 @@ def redis_server(tmp_path_factory):
 
 @pytest.fixture
 def own_redis(tmp_path):
-    """A server that a test may kill."""
+    """Redis server that a test may kill."""
     (tmp_path / "redis").mkdir()
     server = RedisServer(tmp_path / "redis").start()
     yield server
@@ -67,7 +67,7 @@ def no_thread_stays():
 
 @pytest.fixture
 def opened(no_thread_stays):
-    """Make the opener of one kind."""
+    """Return the factory of one kind."""
     made = []
 
     def make(kind, **settings):

@@ -1,4 +1,4 @@
-"""JSON objects that are no events of ours, or not for this channel."""
+"""JSON objects that are not valid events, or not for this channel."""
 
 from __future__ import annotations
 

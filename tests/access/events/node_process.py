@@ -1,4 +1,4 @@
-"""A node as a process: its bus is named on the command line, questions come in and answers go out as lines of JSON."""
+"""Node as a process: the command line names its bus; commands and results are lines of JSON."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def main():
 
 
 def fork(bus, seconds):
-    """Make a child that lives on for a while, and has done with the bus what may be done with it there."""
+    """Fork a child that lives for a while and tries the bus methods."""
     reading, writing = os.pipe()
     child = os.fork()
     if child:

@@ -1,4 +1,4 @@
-"""Nodes for the tests: what one heard, and nodes that are processes of their own."""
+"""Nodes for the tests: recorded events, and nodes in separate processes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.access.prepared import Started
 
 PROGRAM = Path(__file__).with_name("node_process.py")
 PATIENCE = 30.0
-"""Seconds after which something does not happen any more; what is measured is measured by itself."""
+"""Timeout in seconds for an expected event."""
 
 
 class Heard:
-    """What a bus told its node, and when."""
+    """Events that a bus delivered to its node, with times."""
 
     def __init__(self):
         self.told = []
@@ -35,11 +35,11 @@ class Heard:
         return sum(1 for generation, _ in self.told if generation is None)
 
     def reaches(self, generation, within=PATIENCE):
-        """Whether a generation as high as this is told in time."""
+        """Return whether a generation at least this high is delivered in time."""
         return self.until(lambda: any(told >= generation for told in self.generations), within)
 
     def learns(self, generation, *, gaps, within=PATIENCE):
-        """Whether it is told, or a gap beyond those so far: either makes the node look."""
+        """Return whether it is delivered, or another gap: both make the node read the store."""
         return self.until(lambda: generation in self.generations or self.gaps > gaps, within)
 
     def has_gaps(self, number, within=PATIENCE):
@@ -51,7 +51,7 @@ class Heard:
 
 
 def eventually(true, within=PATIENCE):
-    """Whether something becomes true in time."""
+    """Return whether a condition becomes true in time."""
     deadline = time.monotonic() + within
     while not true():
         if time.monotonic() > deadline:
@@ -61,7 +61,7 @@ def eventually(true, within=PATIENCE):
 
 
 class NodeProcess:
-    """A node in a process of its own: prints what it hears, does what it is told."""
+    """Node in a separate process that prints its events and runs commands."""
 
     def __init__(self, kind, settings):
         self.process = Started(PROGRAM, kind, json.dumps(settings))
@@ -72,7 +72,7 @@ class NodeProcess:
         self._reader.start()
 
     def ask(self, question, *arguments):
-        """Return the answer to a question of node_process.py."""
+        """Return the result of a command of node_process.py."""
         self.process.stdin.write(json.dumps([question, *arguments]) + "\n")
         self.process.stdin.flush()
         with self._answered:
@@ -80,7 +80,7 @@ class NodeProcess:
             return self.answers.pop(question)
 
     def is_stopped(self):
-        """Whether a SIGSTOP has arrived."""
+        """Return whether a SIGSTOP has arrived."""
         return Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
     def kill(self):
@@ -88,7 +88,7 @@ class NodeProcess:
         self._close()
 
     def end(self):
-        """Let it stop its bus and end by itself; return its exit code."""
+        """Let the node stop its bus and exit; return its exit code."""
         if self.process.poll() is None:
             self.process.stdin.close()
         return self._close()

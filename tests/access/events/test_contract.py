@@ -1,4 +1,4 @@
-"""What every kind of bus does alike."""
+"""Common behavior of all kinds of bus."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.access.events.nodes import PATIENCE, Heard, eventually
 from tests.services.golden import sentence
 from tests.services.pace import Paced, slowness
 
-# Python 3.12 and later warn of it. What is tested is that it does no harm.
+# Python 3.12 and later warn about forking with threads. The test shows that it does no harm.
 forks = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
 
 def started(buses, number):
-    """So many nodes that are connected, and what each of them heard."""
+    """Start connected nodes and return their received events."""
     nodes = [(buses.open(), Heard()) for _ in range(number)]
     for bus, heard in nodes:
         bus.start(heard)
@@ -30,7 +30,7 @@ def started(buses, number):
 
 
 def settle(nodes, generation):
-    """Have every node hear from every other, so that nothing is under way any more."""
+    """Wait until every node has received an event of every other node."""
     for number, (bus, _) in enumerate(nodes):
         bus.publish(generation + number)
         for other, heard in nodes:
@@ -38,7 +38,7 @@ def settle(nodes, generation):
 
 
 def test_a_node_is_told_once_to_look_when_it_begins_to_listen(buses):
-    """Whatever changed before it could hear is found by looking."""
+    """A new listener reads the store to find changes from before it listened."""
     nodes = started(buses, 2)
     settle(nodes, 1)
     assert [heard.gaps for _, heard in nodes] == [1, 1]
@@ -46,7 +46,7 @@ def test_a_node_is_told_once_to_look_when_it_begins_to_listen(buses):
 
 
 def test_what_one_tells_all_others_hear(buses):
-    """Each generation reaches every other node; nobody hears itself."""
+    """Each generation reaches every other node; a node does not receive its own events."""
     nodes = started(buses, 3)
     for generation, (bus, own) in enumerate(nodes, start=1):
         own_before = list(own.generations)
@@ -57,7 +57,7 @@ def test_what_one_tells_all_others_hear(buses):
 
 
 def test_generations_of_any_size_are_heard(buses):
-    """From nothing to the highest that a database holds."""
+    """Generations from 0 to the highest value of the database are delivered."""
     (first, _), (_, heard) = started(buses, 2)
     for generation in (0, 1, 2**53 + 1, 2**63 - 1):
         first.publish(generation)
@@ -65,7 +65,7 @@ def test_generations_of_any_size_are_heard(buses):
 
 
 def test_a_generation_that_is_lower_than_before_is_heard(buses):
-    """A bus remembers no number: a forged high one does not hide what comes after it."""
+    """A bus stores no highest number: a forged high one does not hide later ones."""
     (first, _), (_, heard) = started(buses, 2)
     for generation in (2**63 - 1, 3):
         first.publish(generation)
@@ -73,7 +73,7 @@ def test_a_generation_that_is_lower_than_before_is_heard(buses):
 
 
 def test_channels_do_not_hear_each_other(buses):
-    """A bus of another channel hears nothing."""
+    """A bus of another channel receives nothing."""
     nodes = started(buses, 2)
     other, heard = buses.open(channel="another"), Heard()
     other.start(heard)
@@ -86,7 +86,7 @@ def test_channels_do_not_hear_each_other(buses):
 
 
 def test_a_burst_is_told_as_little_as_one_event(buses):
-    """A node that is busy while many events come in hears the highest of them, once."""
+    """A busy node gets the highest of many events, once."""
     busy, go_on = threading.Event(), threading.Event()
     heard = Heard()
 
@@ -115,7 +115,7 @@ def test_a_burst_is_told_as_little_as_one_event(buses):
 
 
 def test_telling_waits_for_nobody(buses):
-    """Telling is over while another node is still busy with what it heard first."""
+    """Publishing returns while another node is still busy with its first event."""
     busy, go_on, done = threading.Event(), threading.Event(), []
 
     def slow(_):
@@ -134,7 +134,7 @@ def test_telling_waits_for_nobody(buses):
 
 
 def test_a_node_whose_work_fails_goes_on_listening(buses, caplog):
-    """The failure is logged, and the next event is told."""
+    """The failure is logged, and the next event is delivered."""
     heard = Heard()
 
     def failing(generation):
@@ -153,7 +153,7 @@ def test_a_node_whose_work_fails_goes_on_listening(buses, caplog):
 
 
 def test_a_bus_that_is_not_running_says_nothing(buses):
-    """Before its start and after its stop, telling does nothing, and raises nothing."""
+    """Before its start and after its stop, publishing does nothing and raises nothing."""
     nodes = started(buses, 2)
     silent = buses.open()
     assert not silent.connected
@@ -168,7 +168,7 @@ def test_a_bus_that_is_not_running_says_nothing(buses):
 
 
 def test_nothing_is_told_after_the_stop(buses):
-    """Once stop has returned, the node is not called any more."""
+    """Once stop has returned, the node is not called anymore."""
     (first, first_heard), (second, heard), (third, _) = started(buses, 3)
     second.stop()
     before = list(heard.told)
@@ -178,7 +178,7 @@ def test_nothing_is_told_after_the_stop(buses):
 
 
 def test_a_bus_is_started_once(buses):
-    """Neither twice nor after its stop."""
+    """A bus cannot be started twice or after its stop."""
     bus = buses.open()
     bus.start(lambda _: None)
     refused_again(bus)
@@ -195,14 +195,14 @@ def refused_again(bus):
 
 
 def test_a_bus_that_was_never_started_can_be_stopped(buses):
-    """And is not started afterwards."""
+    """A stopped bus cannot be started afterwards."""
     bus = buses.open()
     bus.stop()
     refused_again(bus)
 
 
 def test_a_node_may_stop_its_bus_from_what_it_is_told(buses):
-    """Stopping inside the call does not wait for that call."""
+    """Stopping inside the callback does not wait for that callback."""
     stopped = threading.Event()
     bus = buses.open()
 
@@ -216,7 +216,7 @@ def test_a_node_may_stop_its_bus_from_what_it_is_told(buses):
 
 
 def test_stopping_is_quick(buses):
-    """Also while a bus waits for events."""
+    """A bus that waits for events stops quickly."""
     nodes = started(buses, 3)
     settle(nodes, 1)
     with Paced() as stopping:
@@ -226,7 +226,7 @@ def test_stopping_is_quick(buses):
 
 
 def test_what_is_told_right_before_the_stop_is_not_lost(buses):
-    """The others hear it, or are told that they may have missed something."""
+    """The others receive it, or are notified of a gap."""
     for generation in range(1, 4):
         (_, heard), (last, _) = started(buses, 2)
         gaps = heard.gaps
@@ -236,7 +236,7 @@ def test_what_is_told_right_before_the_stop_is_not_lost(buses):
 
 
 def test_what_is_told_right_after_the_start_is_not_lost(buses):
-    """It is sent once there is a connection."""
+    """It is sent once the bus is connected."""
     (_, heard), _ = started(buses, 2)
     bus = buses.open()
     bus.start(lambda _: None)
@@ -245,13 +245,13 @@ def test_what_is_told_right_after_the_start_is_not_lost(buses):
 
 
 def test_node_names_are_unique(buses):
-    """Also where everything but chance is the same."""
+    """Node ids are unique even if everything except the random part is the same."""
     assert len({buses.open().node for _ in range(50)}) == 50
 
 
 @forks
 def test_a_forked_child_has_no_bus(buses):
-    """There telling and stopping do nothing, and the parent's bus goes on."""
+    """In the child, publishing and stopping do nothing, and the parent's bus keeps working."""
     nodes = started(buses, 2)
     (first, _), _ = nodes
     child = os.fork()
@@ -269,7 +269,7 @@ def test_a_forked_child_has_no_bus(buses):
 
 @forks
 def test_a_forked_child_does_not_wait_for_threads_that_it_does_not_have(buses):
-    """Whatever another thread of the parent was in the middle of when it was made."""
+    """A fork during any operation of another thread does not block the child."""
     bus = buses.open()
     bus.start(lambda _: None)
     assert eventually(lambda: bus.connected)
@@ -297,7 +297,7 @@ def test_a_forked_child_does_not_wait_for_threads_that_it_does_not_have(buses):
 
 
 def test_events_arrive_within_a_second_under_load(buses, record_property):
-    """Events from four nodes at some hundred a second: the time until each other node knows, at p95."""
+    """Time until each other node knows an event, at p95, with some hundred events a second from four nodes."""
     nodes = started(buses, 4)
     sent, busy = [], slowness()
     begin = time.monotonic()
@@ -311,7 +311,7 @@ def test_events_arrive_within_a_second_under_load(buses, record_property):
         for bus, heard in nodes:
             if bus is sender:
                 continue
-            # A higher one counts too: a burst may be told as its highest.
+            # A higher generation counts too, because a burst may be delivered as its highest.
             assert heard.reaches(generation)
             took.append(min(when for told, when in heard.told if told is not None and told >= generation) - at)
     took.sort()

@@ -1,4 +1,4 @@
-"""What a node is told of the many things that are heard."""
+"""Delivery of many received events to a node."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.access.events.nodes import Heard
 
 
 def test_of_many_generations_the_highest_is_kept():
-    """In whatever order they come."""
+    """The order of events does not matter."""
     inbox = Inbox()
     for generation in (3, 7, 5):
         inbox.hear(generation)
@@ -17,7 +17,7 @@ def test_of_many_generations_the_highest_is_kept():
 
 
 def test_a_gap_and_a_generation_are_both_told():
-    """The gap first: whoever looks for everything then knows of the other already."""
+    """The gap is delivered first, so that one read also covers the generation."""
     inbox = Inbox()
     inbox.hear(3)
     inbox.miss()
@@ -26,7 +26,7 @@ def test_a_gap_and_a_generation_are_both_told():
 
 
 def test_a_closed_inbox_gives_out_nothing():
-    """Also what was in it."""
+    """A closed inbox also drops its content."""
     inbox = Inbox()
     inbox.hear(3)
     inbox.close()
@@ -34,7 +34,7 @@ def test_a_closed_inbox_gives_out_nothing():
 
 
 def test_a_flood_does_not_keep_a_node_busy(no_thread_stays):
-    """However many events come in, a node is called about a hundred times a second, and learns of the last one."""
+    """A node is called at most about a hundred times a second, and gets the last event."""
     ear, heard = Ear(name="events-test"), Heard()
     ear.start(heard)
     begin, generation = time.monotonic(), 0

@@ -1,4 +1,4 @@
-"""What the bus of one host does when nodes die, files vanish, and strangers come by."""
+"""Bus of one host: dying nodes, vanishing files and foreign connections."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.services.rows import rows
 pytestmark = pytest.mark.once
 
 NOBODY = 65534
-# Python 3.12 and later warn of it. What is tested is that it does no harm.
+# Python 3.12 and later warn about forking with threads. The test shows that it does no harm.
 forks = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
 
@@ -54,7 +54,7 @@ def lock_of(ipc):
 
 
 def stranger(ipc):
-    """A connection of somebody who does not use our code."""
+    """Connection of a client that does not use our code."""
     link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     link.settimeout(PATIENCE)
     link.connect(socket_of(ipc))
@@ -62,7 +62,7 @@ def stranger(ipc):
 
 
 def is_let_go(link):
-    """Whether the hub ends the connection."""
+    """Return whether the hub closes the connection."""
     try:
         while link.recv(65536):
             pass
@@ -72,7 +72,7 @@ def is_let_go(link):
 
 
 def test_processes_that_start_together_have_one_hub(ipc):
-    """And all of them hear each other."""
+    """Processes that start together have one hub and receive each other's events."""
     nodes = [ipc.process() for _ in range(5)]
     for node in nodes:
         assert node.heard.has_gaps(1)
@@ -85,7 +85,7 @@ def test_processes_that_start_together_have_one_hub(ipc):
 
 
 def test_when_the_hub_is_killed_the_others_go_on(ipc):
-    """Each time the others look for what they missed, and hear each other again."""
+    """Each time the others read what they missed, and receive each other's events again."""
     nodes = [ipc.process() for _ in range(4)]
     for node in nodes:
         assert node.heard.has_gaps(1)
@@ -100,7 +100,7 @@ def test_when_the_hub_is_killed_the_others_go_on(ipc):
 
 
 def test_what_is_told_while_the_hub_dies_is_not_lost(ipc):
-    """It is sent to the next hub, or those who did not hear it are told of a gap after it."""
+    """It is sent to the next hub, or nodes that missed it are notified of a gap afterwards."""
     hub = ipc.process()
     assert hub.heard.has_gaps(1)
     (bus, _), (_, heard) = node_in_here(ipc), node_in_here(ipc)
@@ -117,7 +117,7 @@ def test_what_is_told_while_the_hub_dies_is_not_lost(ipc):
 
 
 def test_when_the_hub_stops_another_takes_over(ipc):
-    """The files of the first one are in nobody's way."""
+    """The files of the first hub do not block the next one."""
     (first, _), (second, _), (_, heard) = node_in_here(ipc), node_in_here(ipc), node_in_here(ipc)
     assert first._hub is not None
     first.stop()
@@ -146,7 +146,7 @@ def test_a_child_of_the_hub_does_not_keep_the_others_waiting(ipc):
 
 
 def test_only_the_owner_can_reach_folder_lock_and_socket(ipc):
-    """Whatever the umask is."""
+    """The umask does not matter."""
     before = os.umask(0)
     try:
         node_in_here(ipc)
@@ -157,7 +157,7 @@ def test_only_the_owner_can_reach_folder_lock_and_socket(ipc):
 
 
 def test_a_folder_may_lie_deep(opened, tmp_path):
-    """Deeper than the address of a unix socket is long."""
+    """The folder may be deeper than the maximum length of a Unix socket address."""
     deep = opened("ipc", folder=str(tmp_path / ("d" * 100) / ("e" * 100)))
     (bus, _), (_, heard) = node_in_here(deep), node_in_here(deep)
     bus.publish(1)
@@ -166,7 +166,7 @@ def test_a_folder_may_lie_deep(opened, tmp_path):
 
 @pytest.mark.parametrize("vanishes", [[lock_of], [socket_of], [lock_of, socket_of]])
 def test_files_that_vanish_are_made_again(ipc, vanishes):
-    """The hub sees that newcomers do not find it, and all begin anew; also with a node that came in between."""
+    """The hub notices that new nodes cannot find it, and all reconnect, including a node that came in between."""
     (bus, _), (_, heard) = node_in_here(ipc), node_in_here(ipc)
     for path in vanishes:
         os.unlink(path(ipc))
@@ -181,7 +181,7 @@ def test_files_that_vanish_are_made_again(ipc, vanishes):
 
 
 def test_a_lock_that_others_do_not_find_is_none(tmp_path, monkeypatch):
-    """Its file is removed between opening and locking: whoever comes next would lock another one."""
+    """The lock file is removed between opening and locking, so the next node would lock another file."""
     tmp_path.chmod(0o700)
     take = fcntl.flock
 
@@ -197,7 +197,7 @@ def test_a_lock_that_others_do_not_find_is_none(tmp_path, monkeypatch):
 
 
 def test_a_folder_that_vanishes_is_made_again(ipc):
-    """As above, with everything gone."""
+    """The same, with the whole folder removed."""
     (bus, _), (_, heard) = node_in_here(ipc), node_in_here(ipc)
     shutil.rmtree(ipc.settings["folder"])
     assert heard.has_gaps(2)
@@ -207,7 +207,7 @@ def test_a_folder_that_vanishes_is_made_again(ipc):
 
 
 def test_something_else_in_place_of_the_socket_is_replaced(ipc):
-    """A file that a killed hub, or anybody with the owner's rights, left there."""
+    """A file that a killed hub or another process of the owner left there is replaced."""
     os.mkdir(ipc.settings["folder"], 0o700)
     with open(socket_of(ipc), "w") as file:
         file.write("not a socket")
@@ -230,7 +230,7 @@ GARBAGE = {
 
 
 def test_a_sender_of_garbage_is_let_go(ipc):
-    """No other connection is harmed by it."""
+    """Other connections are not affected."""
     (bus, _), (_, heard) = node_in_here(ipc), node_in_here(ipc)
     for number, (name, garbage) in enumerate(GARBAGE.items(), 1):
         with stranger(ipc) as link:
@@ -244,7 +244,7 @@ def test_a_sender_of_garbage_is_let_go(ipc):
 
 
 def test_pieces_of_a_message_are_put_together(ipc):
-    """However they come in; and a message that is never whole does no harm."""
+    """Messages arrive in any pieces, and an incomplete message does no harm."""
     _, heard = node_in_here(ipc)
     data = framed(Event("stranger", 7, ipc.settings["channel"]).encoded())
     with stranger(ipc) as whole, stranger(ipc) as never:
@@ -255,12 +255,12 @@ def test_pieces_of_a_message_are_put_together(ipc):
 
 
 def test_forged_events_are_not_told(ipc):
-    """Other versions, types and channels, numbers beyond any database: nodes do not even look."""
+    """Nodes ignore other versions, types and channels, and numbers beyond any database."""
     (bus, _), (_, heard) = node_in_here(ipc), node_in_here(ipc)
     with stranger(ipc) as link:
         for forged in forged_events(ipc.settings["channel"]):
             link.sendall(framed(forged))
-        # A well-made one after them: all of them have been seen when it is told.
+        # A valid event after them shows that all of them were processed.
         link.sendall(framed(Event("stranger", 3, ipc.settings["channel"]).encoded()))
         assert heard.reaches(3)
     assert heard.generations == [3]
@@ -269,7 +269,7 @@ def test_forged_events_are_not_told(ipc):
 
 
 def test_an_event_in_ones_own_name_is_not_told(ipc):
-    """It would be nothing new."""
+    """A node ignores events with its own id."""
     bus, heard = node_in_here(ipc)
     with stranger(ipc) as link:
         link.sendall(framed(Event(bus.node, 900, ipc.settings["channel"]).encoded()))
@@ -279,14 +279,14 @@ def test_an_event_in_ones_own_name_is_not_told(ipc):
 
 
 def test_a_node_that_does_not_read_is_let_go_and_slows_nobody(ipc):
-    """What it has not read is bounded."""
+    """Its unread data is bounded."""
     _, heard = node_in_here(ipc)
     channel, gaps = ipc.settings["channel"], heard.gaps
     with stranger(ipc) as deaf, stranger(ipc) as loud:
         last = 10_000
         for first in range(1, last, 100):
             loud.sendall(b"".join(framed(Event("loud", first + i, channel).encoded()) for i in range(100)))
-        # On a busy machine the node itself may be too slow for the flood: it is let go, comes back, and looks.
+        # On a busy machine the node may be too slow for the flood: it is disconnected, reconnects and reads the store.
         assert heard.learns(last, gaps=gaps)
         assert is_let_go(deaf)
     assert len(heard.generations) < last / 10, "a flood is told as a few events"
@@ -294,7 +294,7 @@ def test_a_node_that_does_not_read_is_let_go_and_slows_nobody(ipc):
 
 @pytest.fixture
 def many_files():
-    """Room for both ends of as many connections as there may be; the usual limit is 1024 files."""
+    """Raise the limit of open files, usually 1024, for both ends of all connections."""
     given, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, max(given, 4096)), most))
     yield
@@ -303,7 +303,7 @@ def many_files():
 
 @pytest.mark.usefixtures("many_files")
 def test_a_hub_is_not_used_up_by_connections(ipc, caplog):
-    """There are as many as a host has nodes; more are refused, and the bus goes on."""
+    """The number of connections is limited; more are refused, and the bus keeps working."""
     (bus, _), (_, heard) = node_in_here(ipc), node_in_here(ipc)
     links = []
     try:
@@ -355,7 +355,7 @@ def as_user(user, code, *arguments, **options):
 
 @pytest.fixture
 def open_to_all():
-    """A folder that every user can get to; those of pytest are the owner's alone. Asked for before the buses in it."""
+    """Folder that every user can enter, unlike pytest's. Requested before the buses in it."""
     folder = f"{places.SHORT}/events-{os.getpid()}-{time.monotonic_ns()}"
     os.mkdir(folder)
     os.chmod(folder, 0o777)
@@ -365,7 +365,7 @@ def open_to_all():
 
 @as_root
 def test_a_node_of_another_user_is_refused(open_to_all, opened, caplog):
-    """Also where somebody opened folder and socket to it."""
+    """A node of another user is refused even if folder and socket are opened to it."""
     ipc = opened("ipc", folder=f"{open_to_all}/events")
     (bus, _), (_, heard) = node_in_here(ipc), node_in_here(ipc)
     os.chmod(ipc.settings["folder"], 0o777)
@@ -381,7 +381,7 @@ def test_a_node_of_another_user_is_refused(open_to_all, opened, caplog):
 
 @as_root
 def test_a_hub_of_another_user_is_not_believed(open_to_all, opened):
-    """A node does not join what another user listens on, even at the right place: it puts its own there."""
+    """A node does not connect to a socket of another user, even in the right place: it replaces it."""
     ipc = opened("ipc", folder=f"{open_to_all}/events")
     os.mkdir(ipc.settings["folder"], 0o700)
     hello = framed(b'{"v":1,"hub":true}') + framed(Event("x", 900, ipc.settings["channel"]).encoded())
@@ -404,7 +404,7 @@ def test_a_hub_of_another_user_is_not_believed(open_to_all, opened):
 @forks
 @as_root
 def test_root_joins_the_bus_of_a_user_but_does_not_run_it(open_to_all, opened):
-    """Root's files would shut the user's own nodes out."""
+    """Root's files would lock out the user's nodes."""
     folder = f"{open_to_all}/events"
     os.mkdir(folder, 0o700)
     os.chown(folder, NOBODY, NOBODY)
@@ -440,7 +440,7 @@ def test_root_joins_the_bus_of_a_user_but_does_not_run_it(open_to_all, opened):
 @forks
 @as_root
 def test_the_folder_of_another_user_is_refused(open_to_all):
-    """A user who is not root has no business there."""
+    """Only root may use the folder of another user."""
     folder = f"{open_to_all}/events"
     os.mkdir(folder, 0o700)
     child = os.fork()
@@ -457,7 +457,7 @@ def test_the_folder_of_another_user_is_refused(open_to_all):
 
 @rows("mode", [0o755, 0o770, 0o701, 0o777])
 def test_a_folder_that_others_can_enter_is_refused(tmp_path, mode):
-    """The error says how to put that right."""
+    """The error says how to fix it."""
     folder = tmp_path / "events"
     folder.mkdir(exist_ok=True)
     folder.chmod(mode)
@@ -467,7 +467,7 @@ def test_a_folder_that_others_can_enter_is_refused(tmp_path, mode):
 
 
 def test_a_link_to_a_folder_is_refused(tmp_path):
-    """Somebody else may have made it."""
+    """Another user may have created the link."""
     (tmp_path / "real").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to(tmp_path / "real")
     with pytest.raises(InvalidInputError) as refused:
@@ -476,7 +476,7 @@ def test_a_link_to_a_folder_is_refused(tmp_path):
 
 
 def test_a_folder_that_is_opened_to_others_later_is_not_used_any_more(ipc):
-    """A node that comes back finds out, and waits until it is put right."""
+    """A reconnecting node detects the wrong mode and waits until it is fixed."""
     (hub, _), (second, heard) = node_in_here(ipc), node_in_here(ipc)
     os.chmod(ipc.settings["folder"], 0o755)
     hub.stop()

@@ -1,4 +1,4 @@
-"""What an event is, and what is none."""
+"""Valid and invalid events."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ VALUES = st.recursive(
 
 @given(node=st.text(max_size=100), generation=GENERATIONS, channel=st.text(max_size=64))
 def test_an_event_is_read_as_it_was_written(node, generation, channel):
-    """Every node, generation and channel comes back."""
+    """Every node, generation and channel survives the round trip."""
     event = Event(node, generation, channel)
     assert decoded(event.encoded()) == event
 
 
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
 def test_any_bytes_are_an_event_or_nothing(data):
-    """Reading raises nothing, whatever comes in."""
+    """Decoding any bytes raises nothing."""
     event = decoded(data)
     assert event is None or 0 <= event.generation < 2**63
 
@@ -48,7 +48,7 @@ def test_any_bytes_are_an_event_or_nothing(data):
     )
 )
 def test_only_the_right_types_make_an_event(fields):
-    """One of another version, or with something of another type, is none; what is there besides does not matter."""
+    """Another version or a wrong type is rejected; additional fields are ignored."""
     event = decoded(json.dumps(fields).encode())
     right = (
         type(fields.get("v")) is int
@@ -63,14 +63,14 @@ def test_only_the_right_types_make_an_event(fields):
 
 
 def test_what_is_too_long_is_no_event():
-    """Even if it holds one."""
+    """A message that is too long is rejected even if it contains an event."""
     data = Event("x", 1, "access").encoded()
     assert decoded(data + b" " * (LONGEST_MESSAGE - len(data))) is not None
     assert decoded(data + b" " * (LONGEST_MESSAGE - len(data) + 1)) is None
 
 
 def test_the_longest_names_fit(monkeypatch):
-    """A node on a host with a long and odd name can tell of the highest generation on the longest channel."""
+    """A node on a host with a long and odd name can announce the highest generation on the longest channel."""
     monkeypatch.setattr("socket.gethostname", lambda: '"\\\u00fc' * 100)
     node = new_node()
     event = Event(node, 2**63 - 1, "c" * 64)
@@ -79,20 +79,20 @@ def test_the_longest_names_fit(monkeypatch):
 
 
 def test_an_event_is_the_documented_json():
-    """Other programs may read it."""
+    """Other programs may read events."""
     fields = json.loads(Event("a:1:2:3", 5, "access").encoded())
     assert fields == {"v": 1, "node": "a:1:2:3", "generation": 5, "channel": "access"}
 
 
 def test_forged_events_are_none():
-    """The ones that the tests of the buses send."""
+    """The forged events of the bus tests are invalid."""
     events = [decoded(data) for data in forged_events("access")]
     assert [event for event in events if event is not None and event.channel == "access"] == []
 
 
 @given(messages=st.lists(st.binary(min_size=1, max_size=300), max_size=8), cuts=st.lists(st.integers(1, 40)))
 def test_messages_come_out_as_they_went_in(messages, cuts):
-    """However the stream is cut into pieces."""
+    """Messages survive any fragmentation of the stream."""
     data, frames, found = b"".join(map(framed, messages)), Frames(), []
     for cut in [*cuts, len(data)]:
         found += frames.feed(data[:cut])
@@ -103,7 +103,7 @@ def test_messages_come_out_as_they_went_in(messages, cuts):
 
 @rows("length", [0, LONGEST_MESSAGE + 1, 2**32 - 1])
 def test_a_length_that_no_message_has_is_refused(length):
-    """Before anything is kept for it; what came before it is given out."""
+    """An invalid length is rejected before anything is buffered; earlier messages are returned."""
     frames, found = Frames(), []
     with pytest.raises(FrameError):
         found.extend(frames.feed(framed(b"first") + length.to_bytes(4)))

@@ -1,4 +1,4 @@
-"""How a bus is opened by the name of its kind, and what is refused."""
+"""Opening a bus by the name of its kind, and rejected settings."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def refused(kind, **settings):
     [("memry", "memory"), ("Redis", "redis"), ("ipcs", "ipc"), ("", None), ("kafka", None), (None, None)],
 )
 def test_an_unknown_kind_is_refused_with_the_nearest_one(kind, meant):
-    """The error names the nearest one, and all that there are."""
+    """The error suggests the nearest kind and lists all."""
     problem = refused(kind)["/type"]
     assert problem.suggestion == meant
     assert [name for name in ("memory", "ipc", "redis") if name not in problem.message] == []
 
 
 def test_all_settings_that_are_wrong_are_told_at_once():
-    """What is missing and what does not exist, each at its place."""
+    """Missing and unknown settings are reported together, each with its pointer."""
     problems = refused("ipc", folde="/tmp", what=1)
     assert set(problems) == {"/folder", "/folde", "/what"}
     assert problems["/folde"].suggestion == "folder"
@@ -42,24 +42,24 @@ def test_all_settings_that_are_wrong_are_told_at_once():
 @rows("channel", ["", "a/b", "../x", ".hidden", "a b", "x" * 65, "\u00fc", "a\n", 7, None])
 @rows(("kind", "settings"), [("memory", {}), ("redis", {"url": "redis://localhost"})])
 def test_a_channel_that_is_no_plain_name_is_refused(kind, settings, channel):
-    """It becomes part of a file name or of a key."""
+    """The channel becomes part of a file name or a key."""
     assert set(refused(kind, channel=channel, **settings)) == {"/channel"}
 
 
 @rows("folder", ["", None, 7, "/dev/null", "/proc/no-such-place/x"])
 def test_a_folder_that_cannot_be_one_is_refused(folder):
-    """At once, with the reason."""
+    """An invalid folder is rejected immediately with the reason."""
     assert set(refused("ipc", folder=folder)) == {"/folder"}
 
 
 def test_a_channel_is_checked_before_a_folder_is_made(tmp_path):
-    """Nothing is left behind by a call that is refused."""
+    """A rejected call leaves nothing behind."""
     refused("ipc", folder=tmp_path / "events", channel="a/b")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_only_a_bus_through_redis_loads_redis():
-    """The package is optional, and takes a while to load."""
+    """The package is optional and slow to load."""
     code = """
 import sys
 from democrai_sandbox.access.events import open_bus
@@ -89,7 +89,7 @@ print("redis" in sys.modules)
     ],
 )
 def test_settings_can_be_checked_without_opening_anything(kind, settings, places):
-    """All that is wrong with them at once, for whoever reads a configuration."""
+    """All problems of a configuration are reported together."""
     problems = []
     try:
         check_bus(kind, settings)
@@ -99,6 +99,6 @@ def test_settings_can_be_checked_without_opening_anything(kind, settings, places
 
 
 def test_checking_makes_no_folder(tmp_path):
-    """Nothing shows that somebody asked."""
+    """Checking leaves no trace."""
     check_bus("ipc", {"folder": tmp_path / "events"})
     assert list(tmp_path.iterdir()) == []

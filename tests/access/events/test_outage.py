@@ -1,4 +1,4 @@
-"""How a lost connection is tried again."""
+"""Reconnection after a lost connection."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from democrai_sandbox.access.events.outage import Backoff
 
 
 def test_delays_double_up_to_the_longest_and_begin_anew_after_a_success():
-    """Each delay lies between a half of its full length and the full length."""
+    """Each delay is between half of its full length and the full length."""
     backoff = Backoff(first=0.1, longest=2.0)
     for _ in range(2):
         for full in (0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0):

@@ -1,4 +1,4 @@
-"""What guarded code can get to from a running bus: not the node behind it."""
+"""Objects that guarded code can reach from a running bus: not the node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.access.events.nodes import Heard, eventually
 
 
 def reachable(*roots):
-    """The objects that attributes and containers lead to, without asking the garbage collector."""
+    """Return the objects that attributes and containers lead to, without the garbage collector."""
     seen, waiting = {}, list(roots)
     while waiting:
         thing = waiting.pop()
@@ -48,7 +48,7 @@ def attribute(thing, name):
 
 
 def test_no_attribute_leads_from_threads_and_modules_to_the_node(buses):
-    """Threads can be listed and modules looked into: from neither is there a way to what hears the events."""
+    """Guarded code can list threads and read modules; neither leads to the receiver of events."""
     bus, heard = buses.open(), Heard()
     bus.start(heard)
     assert eventually(lambda: bus.connected)

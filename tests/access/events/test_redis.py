@@ -1,4 +1,4 @@
-"""What the bus through Redis does when the server dies, hangs or forgets, and when others write to the stream."""
+"""Redis bus: a server that dies, hangs or loses data, and other writers to the stream."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ pytestmark = pytest.mark.once
 
 @pytest.fixture
 def server(redis_server):
-    """The server of all tests: a test does to its own stream what it likes, and to the connections."""
+    """Server of all tests: a test may change its own stream and connections."""
     return redis_server
 
 
 @pytest.fixture
 def redis(opened, server):
-    """Buses with a stream of their own."""
+    """Buses with a separate stream."""
     return opened("redis", url=server.url)
 
 
 @pytest.fixture
 def mortal(opened, own_redis):
-    """Buses on a server that the test may end."""
+    """Buses on a server that the test may stop."""
     return opened("redis", url=own_redis.url)
 
 
 @pytest.fixture(autouse=True)
 def told_soon(monkeypatch):
-    """An outage is told after a moment that tests can wait for."""
+    """Shorten the time after which an outage is reported."""
     monkeypatch.setattr(outage, "_BRIEF", 0.1)
 
 
 def outages(caplog):
-    """What was told about outages."""
+    """Return the log messages about outages."""
     return [record for record in caplog.records if record.name == "democrai_sandbox.access.events.outage"]
 
 
@@ -70,7 +70,7 @@ def event(redis, generation, node="somebody"):
 
 
 def test_a_server_that_is_killed_and_comes_back_is_joined_again(mortal, own_redis, caplog, monkeypatch):
-    """On the same port and with an empty memory: every node looks, and hears again. The outage is told once."""
+    """The server returns on the same port without data: every node reconnects, and the outage is reported once."""
     failures, failed = [], Outage.failed
     monkeypatch.setattr(Outage, "failed", lambda self, *args: (failures.append(self), failed(self, *args)))
     nodes = [node_in_here(mortal) for _ in range(3)]
@@ -88,7 +88,7 @@ def test_a_server_that_is_killed_and_comes_back_is_joined_again(mortal, own_redi
     own_redis.start()
     assert all(heard.has_gaps(2) for _, heard in nodes)
     assert eventually(lambda: all(bus.connected for bus, _ in nodes))
-    # What was told meanwhile is sent once there is a connection.
+    # Events from the outage are sent after the reconnection.
     assert eventually(lambda: own_redis.command("XLEN", key_of(mortal)) == b":1\r\n")
     first.publish(3)
     assert heard.reaches(3)
@@ -96,7 +96,7 @@ def test_a_server_that_is_killed_and_comes_back_is_joined_again(mortal, own_redi
 
 
 def test_a_server_that_is_killed_again_and_again(mortal, own_redis):
-    """Each time the node is told of a gap."""
+    """The node is notified of a gap each time."""
     (bus, _), (_, heard) = node_in_here(mortal), node_in_here(mortal)
     for generation in range(1, 4):
         gaps = heard.gaps
@@ -108,12 +108,12 @@ def test_a_server_that_is_killed_again_and_again(mortal, own_redis):
 
 
 def test_a_server_that_keeps_its_stream_is_joined_again_too(opened, tmp_path):
-    """Nothing is told twice, and there is a gap: what was sent between two connections is not known."""
+    """No event is repeated, and a gap is reported, because events between two connections are unknown."""
     server = RedisServer(tmp_path, keeps=True).start()
     try:
         redis = opened("redis", url=server.url)
         (bus, _), (_, heard) = node_in_here(redis), node_in_here(redis)
-        bus._send(event(redis, 1, node=bus.node))  # returns when the server has said that it has it
+        bus._send(event(redis, 1, node=bus.node))  # returns after the server has confirmed it
         assert heard.reaches(1)
         server.kill()
         server.start()
@@ -127,7 +127,7 @@ def test_a_server_that_keeps_its_stream_is_joined_again_too(opened, tmp_path):
 
 
 def test_a_bus_starts_without_a_server(opened, tmp_path):
-    """Starting and telling wait for nothing; once the server is there, the node is told to look."""
+    """Starting and publishing do not block; once the server is up, the node is notified of a gap."""
     server = RedisServer(tmp_path)
     try:
         redis = opened("redis", url=server.url)
@@ -151,7 +151,7 @@ def test_a_bus_starts_without_a_server(opened, tmp_path):
 
 
 def test_a_bus_without_a_server_stops_at_once(opened):
-    """Also with something to tell."""
+    """A bus with an unsent event stops immediately too."""
     with port() as nobodys:
         bus = opened("redis", url=f"redis://127.0.0.1:{nobodys}/0").open()
         bus.start(lambda _: None)
@@ -163,14 +163,14 @@ def test_a_bus_without_a_server_stops_at_once(opened):
 
 
 def test_a_server_that_hangs_is_noticed(mortal, own_redis):
-    """Telling waits for nothing; the bus is not connected any more, and is again when the server goes on."""
+    """Publishing does not block; the bus is disconnected until the server continues."""
     (bus, _), (_, heard) = node_in_here(mortal), node_in_here(mortal)
     own_redis.signal(signal.SIGSTOP)
     try:
         with Paced() as telling:
             for generation in range(1, 1000):
                 bus.publish(generation)
-        assert telling.seconds < 1  # to wait for one answer alone would take two
+        assert telling.seconds < 1  # waiting for one reply alone would take two
         assert eventually(lambda: not bus.connected)
     finally:
         own_redis.signal(signal.SIGCONT)
@@ -179,7 +179,7 @@ def test_a_server_that_hangs_is_noticed(mortal, own_redis):
 
 
 def test_a_stream_that_is_deleted_is_a_gap(redis, server, monkeypatch):
-    """The gap is noticed also when nothing is written to the stream; what follows is heard."""
+    """The gap is detected even if nothing is written to the stream; later events are received."""
     monkeypatch.setattr(streams, "_BLOCK", 0.1)
     (bus, _), (_, heard) = node_in_here(redis), node_in_here(redis)
     bus.publish(1)
@@ -193,7 +193,7 @@ def test_a_stream_that_is_deleted_is_a_gap(redis, server, monkeypatch):
 
 
 def test_a_stream_whose_entries_are_older_than_what_was_read_is_a_gap(redis, server):
-    """Such as that of a restored server, or of one whose clock went back: it is read from where it is now."""
+    """A restored server or a clock that was set back: the stream is read from its current end."""
     _, heard = node_in_here(redis)
     server.command("XADD", key_of(redis), "*", "event", event(redis, 1))
     assert heard.reaches(1)
@@ -212,7 +212,7 @@ return redis.call('XTRIM', KEYS[1], 'MAXLEN', 1)
 
 
 def test_a_stream_that_is_cut_beyond_what_was_read_is_a_gap(redis, server):
-    """What was cut away may have been from others, even where what is left is one's own."""
+    """The trimmed entries may have come from others, even if the remaining ones are the node's own."""
     bus, heard = node_in_here(redis)
     server.command("XADD", key_of(redis), "*", "event", event(redis, 1))
     assert heard.reaches(1)
@@ -222,7 +222,7 @@ def test_a_stream_that_is_cut_beyond_what_was_read_is_a_gap(redis, server):
 
 
 def test_the_stream_does_not_grow_without_end(opened, redis_server):
-    """It keeps about as many entries as it is told to."""
+    """The stream keeps about the configured number of entries."""
     redis = opened("redis", url=redis_server.url, longest=500)
     (bus, _), (_, heard) = node_in_here(redis), node_in_here(redis)
     for number in range(1200):
@@ -233,7 +233,7 @@ def test_the_stream_does_not_grow_without_end(opened, redis_server):
 
 
 def test_forged_entries_are_not_told(redis, server):
-    """Other versions, types, channels and fields, numbers beyond any database: nodes do not even look."""
+    """Nodes ignore other versions, types, channels and fields, and numbers beyond any database."""
     (bus, _), (_, heard) = node_in_here(redis), node_in_here(redis)
     garbage = [b"", b"hello", b"\xff\xfe", b"[1]", b"[" * 5000, b"x" * 1_000_000]
     for forged in garbage + forged_events(redis.settings["channel"]):
@@ -248,7 +248,7 @@ def test_forged_entries_are_not_told(redis, server):
 
 
 def test_a_replayed_event_makes_a_node_look_and_nothing_else(redis, server):
-    """It is told as what it is: a number."""
+    """A replayed event is only a number that makes a node read the store."""
     _, heard = node_in_here(redis)
     for _ in range(3):
         server.command("XADD", key_of(redis), "*", "event", event(redis, 7))
@@ -257,7 +257,7 @@ def test_a_replayed_event_makes_a_node_look_and_nothing_else(redis, server):
 
 
 def test_a_key_of_another_type_is_an_outage(redis, server, caplog):
-    """Neither raised nor forgotten: warned of, and over when the key is free."""
+    """The error is neither raised nor ignored: a warning is logged, and it ends when the key is free."""
     (bus, _), (_, heard) = node_in_here(redis), node_in_here(redis)
     server.command("DEL", key_of(redis))
     server.command("SET", key_of(redis), "in the way")
@@ -271,7 +271,7 @@ def test_a_key_of_another_type_is_an_outage(redis, server, caplog):
 
 
 def test_a_connection_that_the_server_ends_is_a_gap(redis, server):
-    """As by an administrator, or by a failover."""
+    """An administrator or a failover can end a connection."""
     (bus, _), (_, heard) = node_in_here(redis), node_in_here(redis)
     bus.publish(1)
     assert heard.reaches(1)
@@ -282,9 +282,9 @@ def test_a_connection_that_the_server_ends_is_a_gap(redis, server):
 
 
 def test_a_connection_that_ended_unseen_does_not_keep_an_event_waiting(mortal, own_redis):
-    """Decisions are rare: the connection over which the last one was told may be gone. It is told over another."""
+    """Decisions are rare, so the last connection may be gone. The event is sent on another one."""
     (bus, _), (_, heard) = node_in_here(mortal), node_in_here(mortal)
-    bus._send(event(mortal, 1, node=bus.node))  # in this thread: it has read the answer when this returns
+    bus._send(event(mortal, 1, node=bus.node))  # in this thread, so the reply has been read when this returns
     assert heard.reaches(1)
     clients = own_redis.command("CLIENT", "LIST").decode()
     (sender,) = [line.split()[0].removeprefix("id=") for line in clients.splitlines() if " cmd=xadd " in line]
@@ -295,7 +295,7 @@ def test_a_connection_that_ended_unseen_does_not_keep_an_event_waiting(mortal, o
 
 
 def test_passwords_work_and_are_not_shown(opened, tmp_path, caplog):
-    """A wrong one is an outage whose warning does not hold it."""
+    """A wrong password is an outage whose warning does not contain it."""
     caplog.set_level(logging.DEBUG)
     server = RedisServer(tmp_path, password="right-secret").start()
     try:
@@ -315,7 +315,7 @@ def test_passwords_work_and_are_not_shown(opened, tmp_path, caplog):
 
 
 def test_a_user_with_few_rights_is_enough(opened, own_redis):
-    """The commands on the stream; that stopping takes a moment longer is all that it costs."""
+    """The stream commands are enough; stopping only takes a moment longer."""
     rights = ("~democrai:events:*", "+xadd", "+xread", "+xrange", "+xrevrange")
     own_redis.command("ACL", "SETUSER", "node", "on", ">pass", *rights)
     redis = opened("redis", url=own_redis.url.replace("redis://", "redis://node:pass@"))
@@ -328,7 +328,7 @@ def test_a_user_with_few_rights_is_enough(opened, own_redis):
 
 
 def test_the_query_of_a_url_does_not_change_how_answers_are_read(opened, redis_server):
-    """Such as a wish for text instead of bytes."""
+    """The query cannot request text instead of bytes, for example."""
     redis = opened("redis", url=redis_server.url + "?decode_responses=True&protocol=3&socket_timeout=0.1")
     (bus, _), (_, heard) = node_in_here(redis), node_in_here(redis)
     bus.publish(1)
@@ -338,7 +338,7 @@ def test_the_query_of_a_url_does_not_change_how_answers_are_read(opened, redis_s
 
 
 def test_processes_hear_each_other_and_one_that_is_killed_harms_nobody(opened, redis_server):
-    """Nodes as they are used: in processes of their own."""
+    """Nodes in separate processes, as in production."""
     redis = opened("redis", url=redis_server.url)
     first, second, third = [redis.process() for _ in range(3)]
     for node in (first, second, third):
@@ -362,7 +362,7 @@ NO_URLS = ["", "localhost:6379", "http://localhost", "redis://h:port/0", "redis:
 
 @rows("url", NO_URLS)
 def test_a_url_that_is_none_of_redis_is_refused(url):
-    """At once, not when it is first used; and it is not repeated, because it may hold a password."""
+    """The URL is rejected immediately, and not repeated in the error, because it may contain a password."""
     with pytest.raises(InvalidInputError) as refused:
         open_bus("redis", url=url)
     assert refused.value.problems[0].pointer == "/url"
@@ -370,14 +370,14 @@ def test_a_url_that_is_none_of_redis_is_refused(url):
 
 @rows("longest", [0, -1, 10, True, "1000", 1e3])
 def test_a_stream_that_is_too_short_is_refused(longest):
-    """Nodes must have a chance to read what is in it."""
+    """Nodes need time to read the entries."""
     with pytest.raises(InvalidInputError) as refused:
         open_bus("redis", url="redis://localhost", longest=longest)
     assert refused.value.problems[0].pointer == "/longest"
 
 
 def test_without_its_package_the_error_names_the_extra(monkeypatch):
-    """It is an optional one."""
+    """The package is optional."""
     monkeypatch.delitem(sys.modules, "democrai_sandbox.access.events.streams", raising=False)
     monkeypatch.setitem(sys.modules, "redis", None)
     with pytest.raises(InvalidInputError, match=r"democrai-sandbox\[redis\]") as refused:

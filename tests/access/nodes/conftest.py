@@ -1,4 +1,4 @@
-"""PostgreSQL, Redis, a web server on loopback, and nodes over them."""
+"""PostgreSQL, Redis, a web server on loopback, and nodes that use them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def redis(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def website():
-    """A server on loopback that answers everything; its address."""
+    """Address of a loopback server that answers every request."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
@@ -47,14 +47,14 @@ def website():
 
 
 class Nodes:
-    """Starts nodes over one store and one bus, and ends them."""
+    """Factory of nodes over one store and one bus, which stops them at the end."""
 
     def __init__(self, **settings):
         self.settings = settings
         self.all = []
 
     def start(self, number=2):
-        """Start some at once; return them when all answer."""
+        """Start several nodes and return them when all respond."""
         started = [NodeProcess(self.settings) for _ in range(number)]
         self.all += started
         return [node.wait_until_started() for node in started]
@@ -65,13 +65,13 @@ class Nodes:
 
 
 def over_network(database, redis):
-    """The settings of nodes on several machines."""
+    """Settings of nodes on several machines."""
     bus = {"url": redis.url, "channel": f"nodes-{next(_channels)}"}
     return {"store": database, "bus": "redis", "bus_settings": bus}
 
 
 def on_one_host(folder, prepared_file):
-    """The settings of nodes on one machine with nothing installed."""
+    """Settings of nodes on one machine without additional servers."""
     shutil.copy(prepared_file, folder / "access.db")
     bus = {"folder": str(folder / "events"), "channel": "nodes"}
     return {"store": f"sqlite:///{folder}/access.db", "bus": "ipc", "bus_settings": bus}
@@ -79,14 +79,13 @@ def on_one_host(folder, prepared_file):
 
 @pytest.fixture
 def settings(postgres, pattern, redis):
-    """The settings of nodes on several machines, whose servers a test may end."""
+    """Settings of nodes on several machines, whose servers a test may stop."""
     return over_network(postgres.new_database(like=pattern), redis)
 
 
 @pytest.fixture(scope="module", params=["postgresql and redis", "sqlite and ipc"])
 def pair(request, tmp_path_factory):
-    """Two nodes that stay for all tests of a module. They hardly ever look by themselves: what they see in time, they
-    were told by an event."""
+    """Two nodes for all tests of a module. They hardly ever poll, so timely changes arrived by an event."""
     if request.param == "sqlite and ipc":
         settings = on_one_host(tmp_path_factory.mktemp("host"), request.getfixturevalue("prepared_file"))
     else:
@@ -101,7 +100,7 @@ def pair(request, tmp_path_factory):
 
 @pytest.fixture
 def nodes_over(request):
-    """Make nodes that a test may end."""
+    """Return a factory of nodes that a test may stop."""
     made = []
 
     def make(settings):

@@ -1,4 +1,4 @@
-"""One node as a process: the service is its guard's decider; commands come in and answers go out as lines of JSON."""
+"""Node as a process: the service is its guard's decider; commands and results are lines of JSON."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _saying = threading.Lock()
 
 
 def say(**what):
-    """Write a line. Whoever reads it knows that what it tells of has happened."""
+    """Write a line. The reported event has happened when it is read."""
     line = json.dumps({**what, "at": time.monotonic()}) + "\n"
     with _saying:
         sys.stdout.write(line)
@@ -38,7 +38,7 @@ def say(**what):
 
 
 def fetch(place):
-    """Do what a subject does with a place: GET a URL, or read a file."""
+    """Access a place as a subject: GET a URL, or read a file."""
     if place.startswith("/"):
         with open(place, "rb") as file:
             return file.read().decode()
@@ -52,7 +52,7 @@ def fetch(place):
 
 
 def attempt(place):
-    """Say in a word whether a subject got there: ``ok``, ``denied``, or the error that is no denial."""
+    """Return the result of an access in one word: ``ok``, ``denied``, or the error that is not a denial."""
     try:
         fetch(place)
     except PermissionError as error:
@@ -64,7 +64,7 @@ def attempt(place):
 
 
 class Program:
-    """The commands."""
+    """Commands of the node."""
 
     def __init__(self, settings):
         self.store = open_store(settings["store"])
@@ -82,7 +82,7 @@ class Program:
         self.workers = []
 
     def guarded(self, user, session, function, *args):
-        """Run something in one activation of the subject."""
+        """Run a function in one activation of the subject."""
         guard = process_guard_context(subject="demo", user_id=user, session_key=session)
         return guard.run(function, *args)
 
@@ -95,7 +95,7 @@ class Program:
         return self.guarded(user, session, attempt, place)
 
     def watch(self, place, until, user="ann", session="s1", seconds=20.0):
-        """Try again and again in one activation until it comes to this; say when it did."""
+        """Repeat an access in one activation until it has this result; return the time."""
 
         def trying():
             begun = time.monotonic()
@@ -147,7 +147,7 @@ class Program:
         }
 
     def answers(self, places, user="ann", session="s1"):
-        """Say what is known about places, and whether guarded code gets there, without putting anything down."""
+        """Return the decisions about places, and whether guarded code can access them, without filing requests."""
 
         def look():
             return [[self._ask(place, register=False)["code"], attempt(place)["came"]] for place in places]
@@ -155,7 +155,7 @@ class Program:
         return self.guarded(user, session, look)
 
     def load(self, folder, seed):
-        """Ask for files, decide about some of them, and try to read them all, until told to rest."""
+        """Request files, decide about some of them, and try to read them all, until stopped."""
         worker = threading.Thread(target=self._work, args=(folder, random.Random(seed)), daemon=True)
         self.workers.append(worker)
         worker.start()
@@ -193,7 +193,7 @@ class Program:
                 self._try_reading(chance.sample(known, min(5, len(known))))
 
     def _step(self, place, known, chance):
-        """Ask for a new file; tell of each act after it was done."""
+        """Request a new file; report each act after it was done."""
         with open(place, "w") as file:
             file.write("data")
         known.append(place)
@@ -211,7 +211,7 @@ class Program:
                 say(acknowledged="revoke", request=asked["request"], place=place, decision=decision)
 
     def _try_reading(self, places):
-        """Read files that were approved, or were not; tell of those that could be read."""
+        """Read approved and unapproved files; report those that could be read."""
         for place, came in self.guarded("ann", "s1", lambda: [(place, attempt(place)["came"]) for place in places]):
             if came == "ok":
                 say(allowed=place)

@@ -1,4 +1,4 @@
-"""Nodes as processes, and what the tests say to them."""
+"""Nodes as processes, with their commands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.access.prepared import Started
 
 PATIENCE = 30.0
 SCALE = float(os.environ.get("PROOF_SCALE", "1"))
-"""How many times as much is tried as by default."""
+"""Factor for the number of attempts."""
 PROGRAM = Path(__file__).with_name("node_program.py")
 
 
@@ -25,15 +25,15 @@ class Gone(Exception):
 
 
 class Failed(Exception):
-    """The node answered with an error; ``args`` are its class and text."""
+    """Error result of a node; ``args`` are its class and text."""
 
 
 class NodeProcess:
-    """One node; safe to use from several threads."""
+    """Node process; thread-safe."""
 
     def __init__(self, settings):
         self._temporary = tempfile.mkdtemp(prefix="node-")
-        # Its temporary files are elsewhere, because a subject may read those.
+        # Its temporary files are elsewhere, because a subject may read the default folder.
         self._process = Started(PROGRAM, json.dumps(settings), environ={"TMPDIR": self._temporary}, hears_errors=True)
         self.told: list[dict] = []
         self.errors = ""
@@ -51,7 +51,7 @@ class NodeProcess:
         return self
 
     def begin(self, name, *, wait_for=None, **arguments):
-        """Give a command; return what will be its answer. ``wait_for``: what it says when it is under way."""
+        """Send a command and return its future result. ``wait_for``: the report that it has started."""
         answer: Future = Future()
         with self._lock:
             self._number += 1
@@ -69,19 +69,19 @@ class NodeProcess:
         return answer
 
     def do(self, name, **arguments):
-        """Give a command and return its answer."""
+        """Send a command and return its result."""
         return self.begin(name, **arguments).result(PATIENCE)
 
     def told_of(self, what):
         return [one[what] for one in list(self.told) if what in one]
 
     def kill(self):
-        """End it with SIGKILL; what it had said by then is still read."""
+        """Kill it with SIGKILL; its earlier reports are still read."""
         self._process.kill()
         self._close()
 
     def stop(self):
-        """End it in good order; return its exit code."""
+        """Stop it cleanly and return its exit code."""
         if self._process.poll() is None:
             try:
                 self.do("stop")
@@ -106,7 +106,7 @@ class NodeProcess:
             try:
                 said = json.loads(line)
             except ValueError:
-                continue  # the half of a line that was being written when it was killed
+                continue  # half of a line that was being written when it was killed
             if "number" in said:
                 with self._changed:
                     self._settle(self._answers.pop(said["number"]), said)
@@ -133,7 +133,7 @@ class NodeProcess:
 
 
 def eventually(true, within=PATIENCE, pause=0.02):
-    """Whether something becomes true in time; what cannot be asked meanwhile is not true yet."""
+    """Return whether a condition becomes true in time; an error counts as not yet true."""
     deadline = time.monotonic() + within
     while True:
         try:

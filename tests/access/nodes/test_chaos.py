@@ -1,4 +1,4 @@
-"""Nodes, Redis and PostgreSQL are killed under load: nothing that was acknowledged is lost, nothing else is allowed."""
+"""Nodes, Redis and PostgreSQL are killed under load: no acknowledged act is lost, and nothing else is allowed."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.access.nodes.test_load import everything
 
 SECONDS = 3 * SCALE
 LEAST = int(30 * SCALE)
-"""Acts that are acknowledged meanwhile, however busy the machine is."""
+"""Number of acknowledged acts, on however busy a machine."""
 
 
 class Chaos:
-    """Two nodes under load, one of which lives through everything, and the servers below them."""
+    """Two nodes under load, one of which survives everything, and their servers."""
 
     def __init__(self, nodes, postgres, redis, folder, chance):
         self._nodes = nodes
@@ -42,7 +42,7 @@ class Chaos:
         node.do("load", folder=str(folder), seed=self._chance.random())
 
     def go_on(self, seconds):
-        """Kill one or two of the three at a time, each of them in its turn, and start them again."""
+        """Kill one or two of the three at a time, in turn, and restart them."""
         kinds = ["node", "redis", "postgres"]
         self._chance.shuffle(kinds)
         turns = cycle(kinds)
@@ -74,7 +74,7 @@ class Chaos:
             self._load(self.dies)
 
     def told(self, what):
-        """All that any node said of a kind, also those that were killed."""
+        """Return all reports of a kind from any node, including killed ones."""
         return [one for node in self._nodes.all for one in list(node.told) if what in one]
 
 
@@ -89,7 +89,7 @@ def chaos(nodes_over, postgres, redis, settings, tmp_path):
 
 @pytest.mark.slow
 def test_whatever_is_killed_what_was_acknowledged_holds_and_nothing_else_does(chaos):
-    """At the end all nodes answer alike, by what the store holds, and the audit is whole."""
+    """At the end all nodes give the same results, according to the store, and the audit log is intact."""
     chaos.go_on(SECONDS)
     for node in (chaos.lives, chaos.dies):
         node.do("rest")

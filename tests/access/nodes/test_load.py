@@ -1,4 +1,4 @@
-"""Fifty who ask at once: each thing that is asked for is put down once, and every question is counted."""
+"""Fifty concurrent requesters: each access has one request, and every question is counted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LIMITS = Limits(new_requests=10**9, pending=0, counting_seconds=0.5, remembered=
 
 
 class Host(Unguarded):
-    """Serves one person."""
+    """Surroundings that serve one user."""
 
     def __init__(self, served=Caller("ann", "", "s1")):
         self._served = served
@@ -48,7 +48,7 @@ def host_url(tmp_path, prepared_file):
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request, monkeypatch):
-    for module in (engines, transactions):  # fifty wait for each other, also where the machine is busy otherwise
+    for module in (engines, transactions):  # fifty threads wait for each other, on a busy machine too
         monkeypatch.setattr(module, "PATIENCE", 60)
     if request.param == "sqlite":
         return request.getfixturevalue("host_url")
@@ -86,9 +86,9 @@ def everything(listing):
 
 
 def test_each_request_is_put_down_once_and_every_question_is_counted(services):
-    """The same is asked for by several at the same moment, at both nodes."""
+    """Several threads request the same access at the same moment, on both nodes."""
     wanted = [f"https://api.example.com/{number}" for number in range(DISTINCT)] * TIMES
-    # Near each other, but not in order: most are asked for by several threads at once.
+    # Near each other, but not in order: several threads request most of them at the same time.
     chance = random.Random(4)
     order = sorted(range(len(wanted)), key=lambda index: index % DISTINCT + chance.uniform(0, 2 * REQUESTERS))
     queue = iter([wanted[index] for index in order])
@@ -137,7 +137,7 @@ def test_each_request_is_put_down_once_and_every_question_is_counted(services):
 
 
 class Traced:
-    """A store that notes what a node asks of it while it follows changes, one call after the other."""
+    """Store that records a node's calls while it follows changes."""
 
     def __init__(self, store):
         self._store = store
@@ -150,7 +150,7 @@ class Traced:
 
 
 def test_a_node_looks_for_decisions_while_many_counts_wait_to_be_written(host_url, monkeypatch):
-    """Counts of repeated questions do not keep a node from looking: a change writes none, and time writes a few."""
+    """Writing counts of repeated questions does not delay the refresh: a change writes none, and time writes a few."""
     monkeypatch.setattr(registrar, "_WRITTEN_AT_ONCE", 10)
     with two_services(host_url, replace(LIMITS, counting_seconds=1000)) as (asking, deciding):
         asking.node.store = traced = Traced(asking.node.store)
@@ -161,7 +161,7 @@ def test_a_node_looks_for_decisions_while_many_counts_wait_to_be_written(host_ur
         )
         for number in [*range(25)] * 2:
             ask(f"https://api.example.com/{number}")
-        # The first makes the node doubt what it knows about its requests.
+        # The first change makes the node recheck its known requests.
         for target in ("https://first.example", "https://second.example"):
             administration.decide_unasked(subject, **kind, target=target, effect=Effect.APPROVAL)
             assert eventually(lambda target=target: ask(target, register=False).allowed)

@@ -1,4 +1,4 @@
-"""Without Redis decisions travel by the poll; without the database what was decided goes on to be answered."""
+"""Without Redis, decisions arrive by polling; without the database, existing decisions still answer checks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def two(nodes_over, settings):
 
 
 def test_without_redis_a_decision_is_in_force_everywhere_by_the_poll(two, redis, website):
-    """And by events again when Redis is back, without any restart."""
+    """After Redis is back, events work again without a restart."""
     one, other = two
     asked = [other.do("fetch", place=f"{website}/{number}")["request"] for number in range(2)]
     redis.kill()
@@ -37,7 +37,7 @@ def test_without_redis_a_decision_is_in_force_everywhere_by_the_poll(two, redis,
 def test_without_the_database_what_was_decided_is_answered_and_nothing_else_is_allowed(
     two, postgres, settings, website
 ):
-    """A new question is an error that is no denial, in a call of the service and in guarded code; so is deciding."""
+    """A new question, and a decision, raise an error that is not a denial, in the service and in guarded code."""
     approved, denied, asked, new = (f"{website}/{name}" for name in ("approved", "denied", "asked", "new"))
     one, other = two
     one.do("decide_unasked", place=approved, effect="approval")
@@ -75,7 +75,7 @@ def test_without_the_database_what_was_decided_is_answered_and_nothing_else_is_a
 
 
 def test_a_node_that_never_saw_the_decisions_does_not_start(postgres, settings, nodes_over):
-    """It would not know what is denied."""
+    """It would not know the denials."""
     nodes_over(settings).start(1)
     postgres.kill()
     try:

@@ -1,6 +1,6 @@
-"""Two processes are two nodes: what is decided at one is in force at the other, in the activation that runs.
+"""Two processes as two nodes: a decision on one is in force on the other, in the running activation.
 
-The nodes look by themselves once a minute: what is seen within the patience of a test was told by an event.
+The nodes poll once a minute, so a change within a test's timeout arrived by an event.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _names = itertools.count()
 
 @pytest.fixture
 def place(website):
-    """A URL that nobody has asked for yet."""
+    """URL that has not been requested yet."""
     return f"{website}/place-{next(_names)}"
 
 
@@ -33,7 +33,7 @@ def ask(node, place, **who):
 
 class TestEffect:
     def test_an_approval_at_one_node_lets_the_others_guarded_code_pass(self, pair, place):
-        """In the activation that was denied before, and in the next one; at the node that decided as well."""
+        """The approval applies in the activation that was denied before and in the next one, on both nodes."""
         one, other = pair
         denied = other.do("fetch", place=place)
         assert (denied["came"], denied["code"]) == ("denied", "pending")
@@ -43,7 +43,7 @@ class TestEffect:
         assert one.do("fetch", place=place) == other.do("fetch", place=place) == {"came": "ok"}
 
     def test_a_file_that_was_approved_opens_in_the_running_activation(self, pair, tmp_path):
-        """Reading it asks for nothing by itself: it is asked for explicitly."""
+        """Reading a file files no request, so it is requested explicitly."""
         one, other = pair
         file = tmp_path / "file"
         file.write_text("data")
@@ -52,7 +52,7 @@ class TestEffect:
         assert watch.result(PATIENCE)["attempts"] > 1
 
     def test_a_revocation_at_one_node_ends_it_at_the_other(self, pair, place):
-        """In the running activation too."""
+        """The revocation applies in the running activation too."""
         one, other = pair
         decision = one.do("approve", request=ask(one, place))
         assert eventually(lambda: other.do("fetch", place=place) == {"came": "ok"})
@@ -61,7 +61,7 @@ class TestEffect:
         assert watch.result(PATIENCE)["attempts"] > 1
 
     def test_a_denial_at_one_node_holds_at_the_other(self, pair, place):
-        """It ends an approval of the same; asking again is answered, and puts nothing down."""
+        """A denial ends an approval of the same access; the next request is answered and files nothing."""
         one, other = pair
         one.do("approve", request=ask(one, place))
         assert eventually(lambda: other.do("fetch", place=place)["came"] == "ok")
@@ -72,9 +72,9 @@ class TestEffect:
         assert other.do("ask", place=place) == {"code": "denied", "allowed": False, "request": None}
 
     def test_an_approval_ends_by_itself_at_its_time(self, pair, place):
-        """At both nodes, without anyone telling them."""
+        """The approval ends on both nodes without an event."""
         one, other = pair
-        for seconds in (1.5, 6.0, 24.0):  # longer where the other node did not hear of it before it had ended
+        for seconds in (1.5, 6.0, 24.0):  # longer if the other node received it after its end
             over = time.monotonic() + seconds
             one.do("decide_unasked", place=place, effect="approval", seconds=seconds)
             if eventually(lambda: other.do("fetch", place=place)["came"] == "ok", seconds - 0.1):
@@ -85,7 +85,7 @@ class TestEffect:
         assert [node.do("fetch", place=place)["came"] for node in pair] == ["denied", "denied"]
 
     def test_two_who_decide_at_once_give_one_winner_and_one_conflict(self, pair, place):
-        """And both nodes come to say what the winner said."""
+        """Both nodes return the winner's decision."""
         one, other = pair
         for number in range(4):
             target = f"{place}/{number}"
@@ -98,7 +98,7 @@ class TestEffect:
                 assert eventually(lambda node=node: node.do("ask", place=target)["code"] == code)
 
     def test_the_end_of_a_session_ends_its_approvals_everywhere(self, pair, place):
-        """And only its own."""
+        """Only the approvals of that session end."""
         one, other = pair
         for session in ("ends", "stays"):
             one.do("approve_for_session", request=ask(other, place, session=session))
@@ -113,7 +113,7 @@ class TestEffect:
 
 class TestTime:
     def test_an_approval_takes_effect_at_the_other_node_in_time_under_load(self, pair, tmp_path, request):
-        """Measured from before the call that approves to the first attempt of running guarded code that passes."""
+        """Time from before the approving call to the first allowed attempt of running guarded code."""
         limit = SAME_HOST if "ipc" in request.node.name else ACROSS
         for index, node in enumerate(pair):
             (tmp_path / str(index)).mkdir()

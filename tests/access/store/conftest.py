@@ -1,4 +1,4 @@
-"""Both databases for the store's contract suite: what is promised holds in each."""
+"""Both databases for the store's contract tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def kind(request):
 
 @pytest.fixture
 def empty_url(kind, request, tmp_path):
-    """A database with nothing in it."""
+    """Empty database."""
     if kind == "sqlite":
         return f"sqlite:///{tmp_path}/access.db"
     return request.getfixturevalue("postgres").new_database()
@@ -24,7 +24,7 @@ def empty_url(kind, request, tmp_path):
 
 @pytest.fixture
 def url(kind, request, tmp_path):
-    """A database with its schema and no rows, for tests that leave the schema as it is."""
+    """Database with its schema and no rows, for tests that do not change the schema."""
     if kind == "sqlite":
         shutil.copy(request.getfixturevalue("prepared_file"), tmp_path / "access.db")
         return f"sqlite:///{tmp_path}/access.db"
@@ -33,7 +33,7 @@ def url(kind, request, tmp_path):
 
 
 def emptied(connection):
-    """Take all rows out of a database on PostgreSQL."""
+    """Delete all rows of a PostgreSQL database."""
     tables = ", ".join(f"access_{name}" for name in ("requests", "decisions", "resumes", "audit", "ended_sessions"))
     for statement in (
         "ALTER TABLE access_audit DISABLE TRIGGER USER",
@@ -46,7 +46,7 @@ def emptied(connection):
 
 @pytest.fixture(scope="session")
 def lasting_store(prepared_database):
-    """The store on PostgreSQL that tests share: it is emptied for each of them."""
+    """PostgreSQL store that tests share; it is emptied for each of them."""
     store = open_store(prepared_database)
     yield store
     store.close()
@@ -54,7 +54,7 @@ def lasting_store(prepared_database):
 
 @pytest.fixture
 def own_url(kind, request, tmp_path):
-    """The same, for tests that do something to the schema."""
+    """The same, for tests that change the schema."""
     if kind == "sqlite":
         return request.getfixturevalue("url")
     return request.getfixturevalue("postgres").new_database(like=request.getfixturevalue("pattern"))
@@ -62,7 +62,7 @@ def own_url(kind, request, tmp_path):
 
 @pytest.fixture
 def store(kind, url, request):
-    """A store with no rows; its settings are those of others too."""
+    """Store without rows."""
     if kind == "postgresql":
         yield request.getfixturevalue("lasting_store")
         return

@@ -1,4 +1,4 @@
-"""Requests and decisions to fill a store with, and a look behind its back."""
+"""Sample requests and decisions, and direct access to the database."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def denial(target="/srv/data", *, request_id="", by="root", also=(), **kwargs):
 
 
 def sql(url, *statements):
-    """Run statements past the store; return the rows of the last one."""
+    """Run statements without the store; return the rows of the last one."""
     engine = sqlalchemy.create_engine(parse_url(url))
     try:
         with engine.begin() as connection:
@@ -55,7 +55,7 @@ def sql(url, *statements):
 
 
 def live(store):
-    """What is in force, as nodes load it: target, effect, session."""
+    """Return the decisions in force, as nodes load them: target, effect, session."""
     return sorted((row.target, row.effect, row.session_key) for row in store.changes(0).rows)
 
 

@@ -1,4 +1,4 @@
-"""Many at once: one winner, one clear conflict, exact counts, one chain."""
+"""Concurrent acts: one winner, one conflict, exact counts, one chain."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.access.prepared import Started
 from tests.access.store import writing
 from tests.access.store.samples import ALL, NOW, actions, approval, at, denial, live, request, sql
 
-# As many distinct requests as the whole load test has, when there is time for it.
+# With enough time, as many distinct requests as the whole load test.
 DISTINCT = int(os.environ.get("ACCESS_LOAD", "40"))
 REQUESTERS = 50
 
 
 def at_once(*works):
-    """Start all together; return what each gave or raised."""
+    """Start all functions together; return their results or exceptions."""
     barrier = threading.Barrier(len(works))
 
     def run(work):
@@ -41,7 +41,7 @@ def at_once(*works):
 
 
 def test_two_administrators_decide_at_once(store, other):
-    """Each time one wins, and the other is told that it was decided, by whom and how."""
+    """Each time one wins, and the conflict names the other administrator and the decision."""
     for number in range(5):
         asked = store.register(request(f"/{number}"), now=NOW).request_id
         results = at_once(
@@ -58,7 +58,7 @@ def test_two_administrators_decide_at_once(store, other):
 
 
 def test_deciding_without_a_request_at_once_leaves_no_contradiction(store, other):
-    """Approvals and denials of one tuple follow one another: what is in force at the end is one of them."""
+    """Approvals and denials of one access are serialized: exactly one is in force at the end."""
     works = [
         lambda node=node, make=make: node.decide(make("/x"), now=NOW)
         for node in (store, other)
@@ -74,7 +74,7 @@ def test_deciding_without_a_request_at_once_leaves_no_contradiction(store, other
 
 
 def test_revoking_at_once_ends_it_once(store, other):
-    """One revokes, the rest are told who did."""
+    """One revokes, and the conflicts of the others name it."""
     made = store.decide(approval(), now=NOW)
     revoke = [lambda node=node: node.revoke(made.id, actor="ann", reason="", now=at(1)) for node in (store, other) * 3]
     results = at_once(*revoke)
@@ -83,7 +83,7 @@ def test_revoking_at_once_ends_it_once(store, other):
 
 
 def test_asking_at_once_makes_one_request(store, other):
-    """One is told that it is new; all are counted."""
+    """One call creates the request; all are counted."""
     works = [lambda node=node: node.register(request(), now=NOW) for node in (store, other) for _ in range(10)]
     results = at_once(*works)
     assert len({result.request_id for result in results}) == 1
@@ -93,7 +93,7 @@ def test_asking_at_once_makes_one_request(store, other):
 
 
 def test_asking_deciding_and_giving_up_at_once(store, other):
-    """Every request ends in one state, and the records tell the same story as the rows."""
+    """Every request ends in one state, and the audit records match the rows."""
     ids = [store.register(request(f"/{number}"), now=NOW).request_id for number in range(6)]
     works = []
     for number, asked in enumerate(ids):
@@ -112,7 +112,7 @@ def test_asking_deciding_and_giving_up_at_once(store, other):
 
 
 def test_one_node_gets_each_resumption(store, other):
-    """However many look for work at once."""
+    """Each resumption goes to one node, however many claim it at the same time."""
     for number in range(6):
         asked = store.register(request(f"/{number}", action="go"), now=NOW).request_id
         store.decide(approval(f"/{number}", request_id=asked), now=NOW)
@@ -127,7 +127,7 @@ def test_one_node_gets_each_resumption(store, other):
 
 
 def test_asking_and_ending_the_session_at_once(store, other):
-    """Whichever comes first: nothing waits for an approval that the end of the session would not end."""
+    """Whichever comes first, no request stays approvable for a session that has ended."""
     for number in range(5):
         session = f"s-{number}"
         works = [
@@ -142,7 +142,7 @@ def test_asking_and_ending_the_session_at_once(store, other):
 
 
 def test_revoking_and_going_on_at_once(store, other):
-    """What was taken was approved then: the record of the end of the approval never comes before."""
+    """A claimed resumption was approved at that time: the record of the end of the approval never comes before."""
     for number in range(6):
         asked = store.register(request(f"/{number}", action="go"), now=NOW).request_id
         made = store.decide(approval(f"/{number}", request_id=asked), now=NOW)
@@ -160,7 +160,7 @@ def test_revoking_and_going_on_at_once(store, other):
 
 
 def test_using_and_deciding_at_once(store, other):
-    """What is only noted stands in nobody's way, in whatever order rows are touched."""
+    """Recording uses does not block other transactions, in any order of rows."""
     ids = [store.decide(approval(f"/{number}", session="s-1"), now=NOW).id for number in range(20)]
     works = [lambda node=node: node.note_use(dict.fromkeys(ids, at(5))) for node in (store, other) * 3]
     works += [lambda n=number: store.decide(denial(f"/{n}"), now=at(1)) for number in range(20)]
@@ -169,7 +169,7 @@ def test_using_and_deciding_at_once(store, other):
 
 
 def test_load(store, url):
-    """Fifty requesters at once, each tuple asked for by five of them: no request is lost or made twice."""
+    """Fifty concurrent requesters, five for each access: no request is lost or duplicated."""
     numbers = iter([number % DISTINCT for number in range(5 * DISTINCT)])
     lock, created, failed = threading.Lock(), Counter(), []
 
@@ -199,7 +199,7 @@ def test_load(store, url):
 
 
 def test_processes_share_a_database(store, url):
-    """Several processes write at once; generations and the chain have no gap."""
+    """Several processes write concurrently; generations and the chain have no gap."""
     processes = [Started(writing.__file__, url, name, 15) for name in range(2)]
     writing.write(url, "here", 15)
     assert [process.finish(60) for process in processes] == [0, 0]
@@ -211,7 +211,7 @@ def test_processes_share_a_database(store, url):
 
 @pytest.mark.parametrize("since", [0, 1])
 def test_what_a_node_reads_is_of_one_moment(store, other, since):
-    """However changes come in meanwhile: a node never sees an old and a new decision at once."""
+    """A node never sees an old and a new decision together, whatever changes in between."""
     store.decide(approval("/x"), now=NOW)
     stop = threading.Event()
 
@@ -234,7 +234,7 @@ def test_what_a_node_reads_is_of_one_moment(store, other, since):
 
 
 def test_all_statements_of_one_reading_see_the_same(store, other):
-    """What others commit in the middle of it belongs to the next."""
+    """Commits of others during a read are not visible in it."""
 
     def read(connection):
         before = deciding.generation(connection)
@@ -247,7 +247,7 @@ def test_all_statements_of_one_reading_see_the_same(store, other):
 
 
 def test_work_that_lost_a_race_is_done_again(store):
-    """From its beginning, with nothing of the first try left; not without end."""
+    """The work is repeated from the start, without effects of the first try, a limited number of times."""
     tries = []
 
     def loses(connection, times):

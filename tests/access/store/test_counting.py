@@ -1,4 +1,4 @@
-"""How much there is of each subject."""
+"""Numbers of requests and decisions per subject."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from tests.access.store.samples import approval, at, denial, request
 
 
 def test_nothing_is_counted_in_an_empty_store(store):
-    """Nobody has asked, so nobody is there."""
+    """An empty store has no subjects."""
     assert store.database.read(by_subject) == {}
 
 
 def test_what_waits_and_what_is_in_force_is_counted_by_subject(store):
-    """Requests of all states are counted, those that wait apart; decisions as long as they are in force."""
+    """Requests of all states are counted, pending ones also separately; decisions only while they are in force."""
     first = store.register(request("/a"), now=at(1)).request_id
     store.register(request("/b"), now=at(2))
     store.register(request("/a", subject="tool:x"), now=at(3))

@@ -1,4 +1,4 @@
-"""Decisions: what they end, what they answer, and the generation that tells nodes to look."""
+"""Decisions: the decisions they end, the requests they answer, and the generation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.services.rows import rows
 
 
 def test_a_decision_is_kept_with_all_that_was_told(store):
-    """What was decided comes back in every part."""
+    """All fields of a decision are stored."""
     made = store.decide(approval(expires_at=at(60)), now=NOW)
     assert store.decision(made.id) == made
     assert (made.access, made.effect, made.scope, made.session_key) == (about(), Effect.APPROVAL, Scope.PERMANENT, "")
@@ -21,7 +21,7 @@ def test_a_decision_is_kept_with_all_that_was_told(store):
 
 
 def test_approving_answers_the_request(store):
-    """The request has its state, who decided, when and why; the decision knows its request."""
+    """The request gets its state, decider, time and reason; the decision references its request."""
     asked = store.register(request(), now=NOW).request_id
     made = store.decide(approval(request_id=asked), now=at(5))
     found = store.request(asked)
@@ -31,7 +31,7 @@ def test_approving_answers_the_request(store):
 
 
 def test_a_permanent_decision_answers_everybody_who_asked_the_same(store):
-    """All pending requests of the tuple have their answer, other tuples none."""
+    """All pending requests for the access are answered, others are not."""
     mine = store.register(request(user="ann", session="s-1"), now=NOW).request_id
     others = [store.register(request(user=user, session="s-9"), now=NOW).request_id for user in ("bob", "cyd")]
     different = store.register(request("/else"), now=NOW).request_id
@@ -43,7 +43,7 @@ def test_a_permanent_decision_answers_everybody_who_asked_the_same(store):
 
 
 def test_a_session_approval_answers_its_session_only(store):
-    """Other sessions keep waiting, for the same tuple too."""
+    """Other sessions stay pending, also for the same access."""
     mine = store.register(request(session="s-1"), now=NOW).request_id
     colleague = store.register(request(user="bob", session="s-1"), now=NOW).request_id
     other = store.register(request(session="s-2"), now=NOW).request_id
@@ -55,7 +55,7 @@ def test_a_session_approval_answers_its_session_only(store):
 
 
 def test_a_broader_decision_answers_what_it_covers(store):
-    """The request that led to it, others of its tuple, and those named besides; what was decided before stays."""
+    """The deciding request, others for the same access, and those named are answered; earlier answers stay."""
     asked = store.register(request("/srv/data/x"), now=NOW).request_id
     same = store.register(request("/srv/data/x", user="bob"), now=NOW).request_id
     covered = store.register(request("/srv/data/y"), now=NOW).request_id
@@ -68,7 +68,7 @@ def test_a_broader_decision_answers_what_it_covers(store):
 
 
 def test_deciding_twice_is_a_conflict(store):
-    """The second is told who decided what and when, and changes nothing."""
+    """The conflict names the first decision, its decider and time, and changes nothing."""
     asked = store.register(request(), now=NOW).request_id
     store.decide(approval(request_id=asked, by="ann"), now=NOW)
     generation, head = store.generation(), store.audit_head()
@@ -79,7 +79,7 @@ def test_deciding_twice_is_a_conflict(store):
 
 
 def test_deciding_what_was_given_up_is_a_conflict(store):
-    """A request that aged out is not decided any more; who asks again makes a new one."""
+    """An aged-out request cannot be decided; a repeated request creates a new one."""
     asked = store.register(request(), now=NOW).request_id
     store.age_out(before=at(1), now=at(1))
     with pytest.raises(DecisionConflict, match=asked) as caught:
@@ -89,7 +89,7 @@ def test_deciding_what_was_given_up_is_a_conflict(store):
 
 
 def test_deciding_an_unknown_request(store):
-    """Nothing is decided for a request that does not exist."""
+    """Deciding a request that does not exist changes nothing."""
     with pytest.raises(RequestUnknown, match="nothing"):
         store.decide(approval(request_id="nothing"), now=NOW)
     assert (live(store), store.generation(), actions(store)) == ([], 0, [])
@@ -105,7 +105,7 @@ def test_deciding_an_unknown_request(store):
     ],
 )
 def test_decisions_that_make_no_sense_are_refused(store, decision, place):
-    """A denial is permanent, and a session key belongs to exactly the decisions for a session."""
+    """A denial is permanent, and exactly the session decisions have a session key."""
     with pytest.raises(InvalidInputError) as caught:
         store.decide(decision, now=NOW)
     assert [problem.pointer for problem in caught.value.problems] == [place]
@@ -113,7 +113,7 @@ def test_decisions_that_make_no_sense_are_refused(store, decision, place):
 
 
 def test_the_session_is_that_of_the_request(store):
-    """A session approval cannot be turned to another session."""
+    """A session approval cannot be made for another session."""
     asked = store.register(request(session="s-1"), now=NOW).request_id
     with pytest.raises(InvalidInputError, match="/session_key"):
         store.decide(approval(request_id=asked, session="s-2"), now=NOW)
@@ -121,7 +121,7 @@ def test_the_session_is_that_of_the_request(store):
 
 
 def test_a_denial_ends_the_approvals_of_its_tuple(store):
-    """In all scopes, and of that tuple only."""
+    """A denial ends approvals of that access in all scopes, and no others."""
     store.decide(approval(), now=NOW)
     store.decide(approval(session="s-1"), now=NOW)
     store.decide(approval(session="s-2"), now=NOW)
@@ -135,7 +135,7 @@ def test_a_denial_ends_the_approvals_of_its_tuple(store):
 
 
 def test_an_approval_ends_the_denial_of_its_tuple(store):
-    """Of any scope; afterwards nothing contradicts it."""
+    """An approval of any scope ends the denial."""
     for session in ("", "s-1"):
         store.decide(denial(), now=NOW)
         store.decide(approval(session=session), now=at(1))
@@ -143,7 +143,7 @@ def test_an_approval_ends_the_denial_of_its_tuple(store):
 
 
 def test_the_same_decision_again_replaces_the_first(store):
-    """Its reason and its end are the new ones; approvals of other scopes and sessions stay."""
+    """Reason and expiry are the new ones; approvals of other scopes and sessions stay."""
     store.decide(approval(session="s-1"), now=NOW)
     first = store.decide(approval(expires_at=at(10)), now=NOW)
     second = store.decide(approval(expires_at=at(99)), now=at(1))
@@ -153,7 +153,7 @@ def test_the_same_decision_again_replaces_the_first(store):
 
 
 def test_revoking(store):
-    """The decision ends, with who, when and why on record; what it answered is in force no more."""
+    """The decision ends with actor, time and reason on record; its requests are marked."""
     asked = store.register(request(), now=NOW).request_id
     made = store.decide(approval(request_id=asked), now=at(1))
     ended = store.revoke(made.id, actor="eve", reason="leaked", now=at(2))
@@ -166,7 +166,7 @@ def test_revoking(store):
 
 
 def test_revoking_twice_or_nothing(store):
-    """The second is told who was first; an unknown id is its own error; nothing changes."""
+    """The conflict names the first revocation; an unknown id has a specific error; nothing changes."""
     made = store.decide(approval(), now=NOW)
     store.revoke(made.id, actor="ann", reason="", now=NOW)
     head = store.audit_head()
@@ -180,7 +180,7 @@ def test_revoking_twice_or_nothing(store):
 
 
 def test_generations_tell_what_changed(store):
-    """Each change has the next number, and what is newer than a number comes with what ended since."""
+    """Each change has the next number, and changes after a number include ended decisions."""
     first = store.decide(approval("/a"), now=NOW)
     second = store.decide(approval("/b"), now=NOW)
     third = store.decide(denial("/a"), now=at(1))
@@ -195,7 +195,7 @@ def test_generations_tell_what_changed(store):
 
 
 def test_registering_and_using_move_no_generation(store):
-    """Only changes to decisions make nodes look."""
+    """Only changes to decisions make nodes read the store."""
     made = store.decide(approval(), now=NOW)
     store.register(request(), now=NOW)
     head = store.audit_head()
@@ -207,7 +207,7 @@ def test_registering_and_using_move_no_generation(store):
 
 
 def test_ending_a_session(store):
-    """Its approvals end together, its pending requests are marked, other sessions are left alone."""
+    """Its approvals end together, its pending requests are marked, other sessions are unchanged."""
     for session in ("s-1", "s-2"):
         store.decide(approval("/a", session=session), now=NOW)
         store.decide(approval("/b", session=session), now=NOW)
@@ -226,7 +226,7 @@ def test_ending_a_session(store):
 
 
 def test_nothing_is_approved_for_a_session_that_ended(store):
-    """Its request can be approved for good, but not for a session that nobody will end again."""
+    """Its request can be approved permanently, but not for the ended session."""
     asked = store.register(request(session="s-1"), now=NOW).request_id
     store.end_session("s-1", actor="ann", now=at(1))
     with pytest.raises(DecisionConflict) as caught:
@@ -237,7 +237,7 @@ def test_nothing_is_approved_for_a_session_that_ended(store):
 
 
 def test_a_session_that_ended_has_ended_for_good(store):
-    """Also one that nothing was known of: what it asks for later is marked, and nothing is approved for it."""
+    """The end of an unknown session is stored too: its later requests are marked and not approvable for it."""
     assert store.end_session("s-1", actor="ann", now=NOW) == 0
     assert actions(store) == ["session_ended"]
     late = store.register(request(session="s-1"), now=at(1)).request_id
@@ -254,14 +254,14 @@ def test_a_session_that_ended_has_ended_for_good(store):
 
 
 def test_a_session_key_that_is_too_long_is_refused(store):
-    """It could not be one that anybody asked with."""
+    """A session key of this length cannot belong to a request."""
     with pytest.raises(InvalidInputError, match="/session_key"):
         store.end_session("x" * 1001, actor="ann", now=NOW)
     assert store.end_session("\0" * 1000, actor="ann", now=NOW) == 0
 
 
 def test_expiry(store):
-    """Decisions whose time is over end by themselves, each with a record; others stay."""
+    """Expired decisions end, each with a record; others stay."""
     over = store.decide(approval("/a", expires_at=at(10)), now=NOW)
     store.decide(approval("/b", expires_at=at(11)), now=NOW)
     store.decide(approval("/c"), now=NOW)
@@ -279,7 +279,7 @@ def test_expiry(store):
 
 
 def test_a_request_names_the_decision_that_answered_it(store):
-    """Its own, and one that covers it besides."""
+    """The direct request and another covered one name the decision."""
     asked = store.register(request("/srv/data/x"), now=NOW).request_id
     covered = store.register(request("/srv/data/y"), now=NOW).request_id
     waiting = store.register(request("/else"), now=NOW).request_id
@@ -289,7 +289,7 @@ def test_a_request_names_the_decision_that_answered_it(store):
 
 @pytest.mark.parametrize(("kind", "before"), [(approval, RequestState.APPROVED), (denial, RequestState.DENIED)])
 def test_a_revoked_decision_shows_at_each_request_that_it_answered(store, kind, before):
-    """All of them are revoked, with who ended the decision and when; who made it stays."""
+    """All answered requests are revoked, with actor and time; the decider stays."""
     asked = [store.register(request("/srv/data", user=user), now=NOW).request_id for user in ("ann", "bob")]
     made = store.decide(kind(request_id=asked[0], by="root"), now=at(1))
     assert [store.request(one).state for one in asked] == [before, before]
@@ -303,7 +303,7 @@ def test_a_revoked_decision_shows_at_each_request_that_it_answered(store, kind, 
 
 
 def test_an_approval_that_expired_shows_at_its_request(store):
-    """When its time is over, and when its session has ended."""
+    """The request shows the expiry of its approval and the end of its session."""
     timed = store.register(request("/timed"), now=NOW).request_id
     session = store.register(request("/session"), now=NOW).request_id
     store.decide(approval("/timed", request_id=timed, expires_at=at(5)), now=at(1))
@@ -314,7 +314,7 @@ def test_an_approval_that_expired_shows_at_its_request(store):
 
 
 def test_a_decision_to_the_contrary_shows_at_the_request(store):
-    """What was approved and is denied now is neither approved nor revoked: another decision took its place."""
+    """An approved request that is denied later is neither approved nor revoked, but replaced."""
     asked = store.register(request(), now=NOW).request_id
     store.decide(approval(request_id=asked), now=at(1))
     store.decide(denial(by="eva"), now=at(2))
@@ -323,7 +323,7 @@ def test_a_decision_to_the_contrary_shows_at_the_request(store):
 
 
 def test_a_repeated_approval_keeps_its_requests_approved(store):
-    """The new decision stands for the one before; when it ends, the request shows that."""
+    """The new decision takes over the requests of the old one; its end is shown in them."""
     asked = store.register(request(), now=NOW).request_id
     store.decide(approval(request_id=asked), now=at(1))
     again = store.decide(approval(), now=at(2))
@@ -334,7 +334,7 @@ def test_a_repeated_approval_keeps_its_requests_approved(store):
 
 
 def test_deciding_a_request_that_was_revoked_names_who_revoked_it(store):
-    """Not who decided before."""
+    """The conflict names the revoking user, not the earlier decider."""
     asked = store.register(request(), now=NOW).request_id
     made = store.decide(approval(request_id=asked, by="ann"), now=NOW)
     store.revoke(made.id, actor="eva", reason="", now=at(1))

@@ -1,4 +1,4 @@
-"""A database that is away: nothing is decided, nothing is half-written, and it goes on by itself when it is back."""
+"""Unavailable database: nothing is decided or half-written, and the store recovers without a restart."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from democrai_sandbox.errors import ExternalAccessCheckFailed, StoreBusy, StoreU
 from tests.access.store.samples import ALL, NOW, approval, live, request, sql
 
 LONG = 60.0
-"""Seconds after which nothing waits any more, on the busiest machine."""
+"""Maximum waiting time in seconds, on the busiest machine."""
 
 
 @pytest.fixture
 def server(postgres):
-    """The server of all tests: what is in it outlives a kill, and the next test finds it running."""
+    """Server of all tests: its data survives a kill, and the next test finds it running."""
     yield postgres
     if postgres._pid() is None:
         postgres.start()
@@ -35,7 +35,7 @@ def served(server, pattern):
 
 
 def everything(store):
-    """Each method, as something that reaches for the database."""
+    """Each method of the store, as a function that uses the database."""
     return [
         store.generation,
         lambda: store.changes(0),
@@ -59,7 +59,7 @@ def everything(store):
 
 
 def test_a_killed_server_is_unavailable_until_it_is_back(server, served):
-    """Every method says so at once; after a restart the same store goes on, with all that was acknowledged."""
+    """Every method raises immediately; after a restart the same store works, with all acknowledged data."""
     served.decide(approval("/before"), now=NOW)
     server.kill()
     for method in everything(served):
@@ -75,7 +75,7 @@ def test_a_killed_server_is_unavailable_until_it_is_back(server, served):
 
 
 def go_on(acknowledged):
-    """Wait until some more was acknowledged."""
+    """Wait until some more writes were acknowledged."""
     deadline, enough = time.monotonic() + LONG, len(acknowledged) + 20
     while len(acknowledged) < enough:
         assert time.monotonic() < deadline
@@ -83,7 +83,7 @@ def go_on(acknowledged):
 
 
 def test_what_was_acknowledged_survives_kills_under_load(server, served):
-    """Whatever moment the server dies at: acknowledged means stored, and the chain stays whole."""
+    """At whatever moment the server dies, acknowledged writes are stored and the chain is intact."""
     acknowledged, stop = [], threading.Event()
 
     def register(name):
@@ -116,7 +116,7 @@ def test_what_was_acknowledged_survives_kills_under_load(server, served):
 
 
 def test_a_server_that_hangs_is_given_up(server, pattern, monkeypatch):
-    """One connection that hangs is replaced; when all of the server hangs, it is unavailable until it goes on."""
+    """A hanging connection is replaced; if the whole server hangs, it is unavailable until it continues."""
     store = open_store(server.new_database(like=pattern) + "&connect_timeout=2")
     monkeypatch.setattr(patience.PatientConnection, "patience", 0.5)
     (pid,) = store._database.ask(lambda connection: connection.exec_driver_sql("SELECT pg_backend_pid()").one())
@@ -137,7 +137,7 @@ def test_a_server_that_hangs_is_given_up(server, pattern, monkeypatch):
 
 
 def test_a_statement_has_its_time(url, monkeypatch):
-    """Somebody who holds the lock makes others wait, but not forever; afterwards all goes on."""
+    """A held lock makes others wait, but not forever; afterwards all work again."""
     monkeypatch.setattr(transactions, "PATIENCE", 0.3)
     store = open_store(url)
     if url.startswith("sqlite"):
@@ -177,7 +177,7 @@ def test_a_statement_has_its_time(url, monkeypatch):
 
 
 def test_a_broken_file_is_unavailable(tmp_path):
-    """What is no database is not taken for an empty one."""
+    """A file that is not a database is not treated as an empty one."""
     path = tmp_path / "access.db"
     path.write_bytes(b"this is no database, but long enough to be looked at" * 100)
     with pytest.raises(StoreUnavailable):
@@ -187,7 +187,7 @@ def test_a_broken_file_is_unavailable(tmp_path):
 
 @pytest.mark.parametrize("replaced", [False, True], ids=["moved", "replaced"])
 def test_nothing_is_decided_in_a_file_that_was_moved(tmp_path, database, replaced):
-    """Connections would go on with it: what they write would be gone with the process. It may come back."""
+    """Connections would keep using the moved file, and their writes would be lost. The file may come back."""
     file, store = tmp_path / "access.db", open_store(database)
     store.register(request(), now=NOW)
     file.rename(tmp_path / "elsewhere.db")
@@ -206,7 +206,7 @@ def test_nothing_is_decided_in_a_file_that_was_moved(tmp_path, database, replace
 
 
 def test_nothing_is_half_written(own_store, own_url):
-    """When the last step of an act fails, nothing of it is there."""
+    """If the last step of an act fails, none of it is stored."""
     store, url = own_store, own_url
     asked = store.register(request(action="go"), now=NOW).request_id
     head = store.audit_head()
@@ -225,7 +225,7 @@ def test_nothing_is_half_written(own_store, own_url):
 
 
 def test_all_connections_in_use(server, pattern, monkeypatch):
-    """There are as many as were asked for; who gets none is told which setting that is, and how many it allows."""
+    """The number of connections is the configured one; the error names the setting and the number."""
     monkeypatch.setattr(transactions, "PATIENCE", 0.2)
     store = open_store(server.new_database(like=pattern), connections=3)
     inside, over = threading.Barrier(4), threading.Event()

@@ -1,4 +1,4 @@
-"""The queue: one row for all who wait for the same, by risk and then the newest first, in pages that nothing moves."""
+"""Queue: one row per access, by risk and then the newest first, in stable pages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ URL = "https://api.example.com/v1"
 
 
 def put(store, number, target, **kwargs):
-    """Register a request under an id that says its place in time."""
+    """Register a request with an id that encodes its time."""
     return store.register(request(target, key=f"id{number:06d}", **kwargs), now=at(number)).request_id
 
 
@@ -30,13 +30,13 @@ def targets(listing):
 
 
 def test_every_operation_has_a_risk():
-    """Nothing that could be asked for is left out of the order."""
+    """Every operation has a position in the order."""
     assert set(OPERATIONS) == set(Operation)
     assert Risk.HIGH.rank > Risk.MEDIUM.rank > Risk.LOW.rank
 
 
 def test_one_row_for_all_who_wait_for_the_same(store):
-    """It says how many they are, some of their names, how often they asked, and since when."""
+    """The row contains the numbers of requests and questions, some user names, and the times."""
     for number in range(7):
         put(store, number, "/srv/a", user=f"user{number}", session=f"s-{number // 2}")
     store.register(request("/srv/a", user="user3", session="s-1"), now=at(50))
@@ -51,7 +51,7 @@ def test_one_row_for_all_who_wait_for_the_same(store):
 
 
 def test_what_differs_is_another_group(store):
-    """Another subject, operation or target; spellings of one host are the same."""
+    """Another subject, operation or target is another group; spellings of one host are the same."""
     put(store, 1, "/srv/a")
     put(store, 2, "/srv/a", subject="tool:x")
     put(store, 3, "/srv/a", operation=Operation.DELETE)
@@ -64,7 +64,7 @@ def test_what_differs_is_another_group(store):
 
 
 def test_the_order_is_risk_and_then_the_newest(store):
-    """An old request to send stands before a new one to read; among equals the newest stands first."""
+    """An old request to send is listed before a new one to read; among equals the newest is first."""
     put(store, 1, URL, **SEND)
     put(store, 2, "api.example.com:443", **CONNECT)
     for number in (3, 4, 5):
@@ -75,7 +75,7 @@ def test_the_order_is_risk_and_then_the_newest(store):
 
 
 def test_the_order_depends_on_the_target(store):
-    """A password file, the root, plain http and a name of mixed scripts stand before a harmless file."""
+    """A password file, the root, plain http and a name of mixed scripts are listed before a harmless file."""
     risky = ["/etc/shadow", "/", "https://xn--pypal-4ve.com/"]
     for number, target in enumerate([*risky, "/srv/a"]):
         kind = ResourceType.NETWORK if "://" in target else ResourceType.FILESYSTEM
@@ -91,7 +91,7 @@ def test_the_order_depends_on_the_target(store):
 
 
 def test_an_earlier_denial_or_revocation_raises_the_risk(store):
-    """An access that was denied, or approved and revoked, is not routine when it is asked for again."""
+    """An access that was denied, or approved and revoked, is not routine when it is requested again."""
     put(store, 1, "/srv/new")
     for number, verdict in enumerate([denial("/srv/a"), approval("/srv/b")], 2):
         made = store.decide(verdict, now=at(number))
@@ -117,7 +117,7 @@ def test_requests_of_an_earlier_version_come_first_until_they_are_assessed(url, 
 
 
 def test_what_is_decided_is_not_in_the_queue(store):
-    """A group that is half decided shows who still waits."""
+    """A partly decided group shows the users who still wait."""
     first = put(store, 1, "/srv/a", user="ann", session="s-1")
     put(store, 2, "/srv/a", user="bob", session="s-2")
     store.decide(approval("/srv/a", request_id=first, session="s-1"), now=at(9))
@@ -128,7 +128,7 @@ def test_what_is_decided_is_not_in_the_queue(store):
 
 
 def test_every_group_is_on_exactly_one_page(store):
-    """Whatever the size of the pages, across all risks and with groups of several requests."""
+    """This applies to any page size, all risks and groups of several requests."""
     for number in range(30):
         kwargs = (SEND, CONNECT, {})[number % 3]
         target = f"/srv/{number // 2}" if not kwargs else f"h{number // 2}.example.com:{80 + number % 2}"
@@ -142,7 +142,7 @@ def test_every_group_is_on_exactly_one_page(store):
 
 
 def test_asking_again_moves_nothing_between_pages(store):
-    """Counting up neither brings a row back that was shown nor hides one that was not."""
+    """Counting neither repeats a shown row nor hides another one."""
     for number in range(6):
         put(store, number, f"/srv/{number}")
     first = store.queue(RequestFilter(), Page(limit=3))
@@ -155,7 +155,7 @@ def test_asking_again_moves_nothing_between_pages(store):
 
 
 def test_a_mark_that_no_page_of_the_queue_gave_is_refused(store):
-    """Those of other lists are none, and neither is nonsense."""
+    """Cursors of other lists and invalid texts are rejected."""
     for after in (*NO_MARKS, mark("access_requests.id", 1, "x"), mark("queue", "1", "x"), mark("queue", 1)):
         with pytest.raises(InvalidInputError, match="/after"):
             store.queue(RequestFilter(), Page(after=after))
@@ -163,7 +163,7 @@ def test_a_mark_that_no_page_of_the_queue_gave_is_refused(store):
 
 
 def test_the_queue_holds_what_is_pending(store):
-    """Asking it for anything else is a mistake; sizes of pages are those of every list."""
+    """Other states are rejected; page sizes are limited as in every list."""
     with pytest.raises(InvalidInputError, match="/states"):
         store.queue(RequestFilter(states=(RequestState.DENIED,)), ALL)
     with pytest.raises(InvalidInputError, match="/limit"):
@@ -172,7 +172,7 @@ def test_the_queue_holds_what_is_pending(store):
 
 
 def test_filters_apply_to_the_requests_in_the_groups(store):
-    """A group shows what is left of it; one of which nothing is left is not there."""
+    """A group contains only its matching requests; a group without any is not listed."""
     put(store, 1, "/srv/a", user="ann", session="s-1")
     put(store, 2, "/srv/a", user="bob", session="s-2")
     put(store, 3, URL, subject="tool:x", user="cat", session="s-3", **SEND)
@@ -198,7 +198,7 @@ def test_filters_apply_to_the_requests_in_the_groups(store):
 
 
 def test_requests_are_counted_by_state(store):
-    """All of them, or those that the filter names; one that is none is refused."""
+    """All states, or those in the filter; an unknown state is rejected."""
     assert store.counts(RequestFilter()) == dict.fromkeys(RequestState, 0)
     asked = [put(store, number, f"/srv/{number}") for number in range(8)]
     store.decide(denial("/srv/0", request_id=asked[0]), now=at(9))
@@ -220,7 +220,7 @@ def test_requests_are_counted_by_state(store):
 
 
 def test_counting_has_an_end(store, monkeypatch):
-    """Of a long history only the latest part is looked at."""
+    """Only the latest part of a long history is counted."""
     for number in range(5):
         put(store, number, f"/srv/{number}", user="ann" if number < 2 else "bob")
     monkeypatch.setattr(grouping, "MOST_COUNTED", 3)
@@ -232,7 +232,7 @@ def test_counting_has_an_end(store, monkeypatch):
 
 
 def test_the_pulse_beats_with_every_change(store, other):
-    """Also with what another node does; looking changes nothing."""
+    """The pulse also changes with acts of another node; reading does not change it."""
     seen = [store.pulse()]
     asked = other.register(request("/srv/a"), now=NOW).request_id
     seen.append(store.pulse())
@@ -245,7 +245,7 @@ def test_the_pulse_beats_with_every_change(store, other):
 
 
 def test_how_long_requests_wait(store):
-    """The oldest that is pending, and how long those waited that were decided in a time."""
+    """The oldest pending request, and the waiting times of requests that were decided in a period."""
     assert store.oldest_pending() is None
     asked = [put(store, number, f"/srv/{number}") for number in (10, 20, 30)]
     assert store.oldest_pending() == at(10)
@@ -258,7 +258,7 @@ def test_how_long_requests_wait(store):
 
 
 def test_one_record_of_the_audit(store):
-    """By its number; one that is not there is told."""
+    """The record is found by its number; an unknown number is an error."""
     store.register(request("/srv/a"), now=NOW)
     assert store.audit_record(1).action is AuditAction.REQUESTED
     for sequence in (0, 2, -1, 1 << 70):
@@ -267,7 +267,7 @@ def test_one_record_of_the_audit(store):
 
 
 def test_what_became_of_an_action(store):
-    """A request that was approved and had something to go on with has a resumption; others have none."""
+    """An approved request with a resume action has a resumption; others have none."""
     bare = put(store, 1, "/srv/a")
     asked = put(store, 2, "/srv/b", action="reports.go_on")
     assert store.resume_of(asked) is None
@@ -277,7 +277,7 @@ def test_what_became_of_an_action(store):
 
 
 def test_related_decisions(store):
-    """Those about the subject and kind of resource, ended ones too; then those of others about the same target."""
+    """Decisions about the subject and resource type, including ended ones, then of others about the same target."""
     store.decide(approval("/srv/a"), now=at(1))
     store.decide(denial("/srv/a"), now=at(2))
     store.decide(approval("/srv/b"), now=at(3))
@@ -294,14 +294,14 @@ def test_related_decisions(store):
 
 
 def plan(url, query):
-    """How SQLite goes about a statement; which values are bound does not matter to it."""
+    """Return SQLite's plan of a statement; bound values do not matter."""
     text = re.sub(r":\w+|\(__\[\w+\]\)", "('x')", str(query))
     text = re.sub(r"LIMIT \('x'\)", "LIMIT 26", text)
     return [row[3] for row in sql(url, f"EXPLAIN QUERY PLAN {text}")]
 
 
 def test_a_page_is_read_by_indexes(url, store):
-    """However much waits, the database walks no table and sorts nothing."""
+    """However many requests are pending, the database scans no table and sorts nothing."""
     if not url.startswith("sqlite"):
         pytest.skip("PostgreSQL plans by what it finds in the tables")
     everything = RequestFilter()

@@ -1,4 +1,4 @@
-"""The audit in the database: only ever longer, and whatever is done to it past the store shows."""
+"""Audit table: append-only, and every direct change is detected."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def filled(store):
 
 @pytest.fixture
 def unguarded(own_store, own_url):
-    """A store with some records, and a copy of them, whose owner has taken its protection away."""
+    """Store with some records, and a copy of them, whose triggers were removed."""
     if own_url.startswith("sqlite"):
         off = [f"DROP TRIGGER access_audit_no_{kind}" for kind in ("update", "delete", "replace")]
     else:
@@ -57,7 +57,7 @@ def unguarded(own_store, own_url):
     ],
 )
 def test_rows_can_only_be_added(filled, url, statement):
-    """The database itself refuses the rest, from whichever program it comes."""
+    """The database refuses other changes from any program."""
     kind, colon, rest = statement.partition(": ")
     if colon and not url.startswith(kind):
         return
@@ -86,7 +86,7 @@ def test_rows_can_only_be_added(filled, url, statement):
     ],
 )
 def test_what_is_done_past_the_triggers_shows(unguarded, own_url, statement, first_bad):
-    """Change, removal, insertion and a moved head are found at the place where they are."""
+    """Change, removal, insertion and a moved head are detected at their place."""
     assert verify_store(unguarded).ok
     unchecked = ["PRAGMA ignore_check_constraints = ON"] if own_url.startswith("sqlite") else []
     sql(own_url, *unchecked, statement)
@@ -102,7 +102,7 @@ def test_what_is_done_past_the_triggers_shows(unguarded, own_url, statement, fir
 
 
 def test_a_record_by_itself(store):
-    """It comes back as it is read later, and follows the one before."""
+    """The returned record equals the stored one and follows the previous one."""
     made = store.record(
         AuditAction.CHECK_FAILED, actor="system", now=NOW, access=about(), request_id="r", after={"tries": (1, 2)}
     )
@@ -115,14 +115,14 @@ def test_a_record_by_itself(store):
 
 
 def test_a_record_that_is_not_json_is_refused(store):
-    """And nothing is written."""
+    """Nothing is written."""
     with pytest.raises(InvalidInputError):
         store.record(AuditAction.CHECK_FAILED, actor="system", now=NOW, after={"x": object()})
     assert (store.audit_head(), actions(store)) == ((0, ""), [])
 
 
 def test_rows_come_in_order_and_from_a_place_on(store):
-    """More of them than are read at once."""
+    """More records than one batch are read."""
     for number in range(4):
         store.register(request(f"/{number}"), now=NOW)
     store.age_out(before=at(1), now=at(1))
@@ -134,7 +134,7 @@ def test_rows_come_in_order_and_from_a_place_on(store):
 
 
 def test_many_rows(filled, monkeypatch):
-    """Read some at a time, none is lost or repeated, also when more come in meanwhile."""
+    """Reading in batches loses and repeats no record, also while others append."""
     monkeypatch.setattr("democrai_sandbox.access.store.journal._AT_ONCE", 2)
     seen = []
     for record in filled.audit_rows():

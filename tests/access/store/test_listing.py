@@ -1,4 +1,4 @@
-"""Lists: filters, order, and pages that nothing moves."""
+"""Lists: filters, order and stable pages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def targets(listing):
 
 
 def pages(ask, limit):
-    """Follow the pages to the end."""
+    """Yield all pages."""
     found, page = [], Page(limit=limit)
     while True:
         listing = ask(page)
@@ -44,7 +44,7 @@ def mark(*values):
 
 
 def test_requests_come_last_seen_first(store):
-    """Asking again brings a request to the front."""
+    """A repeated request moves to the front."""
     for number, target in enumerate(("/a", "/b", "/c")):
         store.register(request(target), now=at(number))
     store.register(request("/a"), now=at(10))
@@ -52,7 +52,7 @@ def test_requests_come_last_seen_first(store):
 
 
 def test_decisions_and_audit_come_newest_first(store):
-    """With ties in time in a fixed order."""
+    """Records with equal times have a fixed order."""
     made = [store.decide(approval(f"/{number}"), now=at(number // 2)) for number in range(4)]
     found = store.decisions(DecisionFilter(), ALL).items
     assert [row.created_at for row in found] == [at(1), at(1), at(0), at(0)]
@@ -61,7 +61,7 @@ def test_decisions_and_audit_come_newest_first(store):
 
 
 def test_every_item_is_on_exactly_one_page(store):
-    """Whatever the size of the pages, also where many have the same time."""
+    """This applies to any page size, also with many equal times."""
     for number in range(10):
         store.register(request(f"/{number}"), now=at(number // 4))
         store.decide(approval(f"/{number}", request_id="", session="s"), now=at(number // 4))
@@ -79,7 +79,7 @@ def test_every_item_is_on_exactly_one_page(store):
 
 
 def test_what_comes_in_meanwhile_moves_nothing(store):
-    """The next page goes on after the last item seen."""
+    """The next page continues after the last item."""
     for number in range(4):
         store.decide(approval(f"/{number}"), now=at(number))
     first = store.decisions(DecisionFilter(), Page(limit=2))
@@ -112,7 +112,7 @@ NO_MARKS = [
 
 
 def test_a_mark_that_no_page_gave_is_refused(store):
-    """Whatever it holds, it is bad input and nothing else; one of the right form is taken."""
+    """An invalid cursor is invalid input; one of the right form is accepted."""
     for after in NO_MARKS:
         with pytest.raises(InvalidInputError, match="/after"):
             store.requests(RequestFilter(), Page(after=after))
@@ -120,14 +120,14 @@ def test_a_mark_that_no_page_gave_is_refused(store):
 
 
 def test_pages_have_a_size(store):
-    """None that is empty, none that is everything."""
+    """Empty and unlimited pages are rejected."""
     for limit in (0, -1, 1001, "5", None, 1.5, True):
         with pytest.raises(InvalidInputError, match="/limit"):
             store.requests(RequestFilter(), Page(limit=limit))
 
 
 def test_what_is_of_the_wrong_type_is_the_callers_mistake(store):
-    """It is not the database that failed, and nothing of the statement is told."""
+    """It is not reported as a database failure, and the statement is not revealed."""
     for ask in (
         lambda: store.requests(RequestFilter(user_id=7), Page()),
         lambda: store.audit(AuditFilter(since=datetime(2026, 1, 1)), Page()),
@@ -142,7 +142,7 @@ def test_what_is_of_the_wrong_type_is_the_callers_mistake(store):
 
 
 def test_states_and_actions_may_be_plain_texts(store):
-    """They are compared by their text; one that is none matches nothing."""
+    """They are compared as text; an unknown one matches nothing."""
     store.register(request(), now=NOW)
     assert len(store.requests(RequestFilter(states=("pending",)), ALL).items) == 1
     assert len(store.audit(AuditFilter(actions=("requested",)), ALL).items) == 1
@@ -150,7 +150,7 @@ def test_states_and_actions_may_be_plain_texts(store):
 
 
 def test_filters_of_requests(store):
-    """Each narrows, several narrow together."""
+    """Each filter narrows, several narrow together."""
     network = {"operation": Operation.SEND, "resource_type": ResourceType.NETWORK}
     store.register(request("/a", user="ann", session="s-1"), now=NOW)
     store.register(request("/b", user="bob", session="s-2"), now=at(1))
@@ -173,7 +173,7 @@ def test_filters_of_requests(store):
 
 
 def test_text_is_looked_for_as_text(store):
-    """Without case in any script, and without anything having a special meaning."""
+    """Case is ignored in any script, and no character has a special meaning."""
     for target in ("/100%", "/1000", "/a_b", "/axb", "/STRASSE", "/Ärger", "/back\\slash", "/\udcff"):
         store.decide(approval(target), now=NOW)
     for text, expected in {
@@ -207,7 +207,7 @@ def test_filters_of_decisions(store):
 
 
 def test_filters_of_the_audit(store):
-    """By action, actor, subject, request and time; the end of a time is not in it."""
+    """By action, actor, subject, request and time; the end of a period is exclusive."""
     asked = store.register(request("/a"), now=at(0)).request_id
     store.decide(approval("/a", request_id=asked, by="ann"), now=at(10))
     store.decide(denial("/b", by="bob", subject="tool:x"), now=at(20))

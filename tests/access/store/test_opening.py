@@ -1,4 +1,4 @@
-"""URLs and connections: what is opened, with which rights, and what is never shown."""
+"""Database URLs and connections: permissions, validation and hidden secrets."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PASSWORD = "s3cr3t-w0rd"
     ],
 )
 def test_urls_that_mean_nothing_are_refused(url, reason, suggestion):
-    """The error tells the reason, at the place where the URL was given."""
+    """The error contains the reason and the pointer of the URL."""
     with pytest.raises(InvalidInputError) as caught:
         open_store(url)
     (problem,) = caught.value.problems
@@ -66,7 +66,7 @@ def test_urls_that_mean_nothing_are_refused(url, reason, suggestion):
     ],
 )
 def test_a_password_is_in_no_error(url):
-    """Neither in the text nor in the causes, so that it can be logged."""
+    """Neither the text nor the causes contain it, so that errors can be logged."""
     with pytest.raises((InvalidInputError, StoreUnavailable)) as caught:
         open_store(url)
     error = caught.value
@@ -76,7 +76,7 @@ def test_a_password_is_in_no_error(url):
 
 
 def test_the_url_is_shown_without_secrets():
-    """In the form in which it was given, so that it can be recognised."""
+    """The URL keeps its original form, so that it can be recognized."""
     url = parse_url(f"postgresql://ann:{PASSWORD}@host:5433/db?sslmode=require&sslpassword={PASSWORD}")
     shown = shown_url(url)
     assert PASSWORD not in shown
@@ -84,7 +84,7 @@ def test_the_url_is_shown_without_secrets():
 
 
 def test_the_files_of_sqlite_are_the_owners(tmp_path):
-    """Also with a mask that would give them to everybody, and when they were wider before."""
+    """The mode does not depend on the umask, and an existing wider mode is corrected."""
     path = tmp_path / "access.db"
     path.touch(mode=0o666)
     before = os.umask(0)
@@ -99,7 +99,7 @@ def test_the_files_of_sqlite_are_the_owners(tmp_path):
 
 
 def test_opening_a_database_twice_leaves_its_locks(tmp_path, database):
-    """A second store in the process takes nothing from the first: another process that leaves is not the last one."""
+    """A second store in the process does not release the locks of the first."""
     first, leaves = open_store(database), tmp_path / "leaves.py"
     first.decide(approval("/a"), now=NOW)
     second = open_store(database)
@@ -123,7 +123,7 @@ def test_what_is_no_file_is_left_as_it_is(tmp_path):
 
 
 def test_sqlite_is_told_to_keep_what_was_acknowledged(database):
-    """Write-ahead log, full synchronisation, foreign keys: on every connection."""
+    """Write-ahead log, full synchronization and foreign keys are set on every connection."""
     store = open_store(database)
     names = ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
 
@@ -135,7 +135,7 @@ def test_sqlite_is_told_to_keep_what_was_acknowledged(database):
 
 
 def test_a_database_that_cannot_hold_every_text_is_refused(postgres):
-    """The error names its encoding and how to make one that can; nothing is made in it, whatever the URL asks for."""
+    """The error names the encoding and the fix; nothing is created, whatever the URL requests."""
     name = f"ascii_{os.getpid()}"
     postgres.execute(f"CREATE DATABASE {name} ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
     urls = (postgres.url(name), f"{postgres.url(name)}&client_encoding=sql_ascii")
@@ -148,7 +148,7 @@ def test_a_database_that_cannot_hold_every_text_is_refused(postgres):
 
 
 def test_postgresql_is_told_how_long_to_wait(prepared_database):
-    """A statement, a lock and an open transaction end by themselves."""
+    """Statements, locks and open transactions have a timeout."""
     store = open_store(prepared_database)
     names = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
 
@@ -160,7 +160,7 @@ def test_postgresql_is_told_how_long_to_wait(prepared_database):
 
 
 def listed(engine):
-    """The parts of an engine that SQLAlchemy's list of all listeners names; guarded code can import that list."""
+    """Return the parts of an engine in SQLAlchemy's global listener registry, which guarded code can import."""
     targets = {id(engine), id(engine.pool), id(engine.dialect)}
     own = [one for part in (engine, engine.pool) for one in part.dispatch._event_descriptors]
     kept = [reference() for reference in registry._collection_to_key]
@@ -171,13 +171,13 @@ def listed(engine):
 
 
 def test_no_module_leads_to_the_connections(own_store):
-    """Some listeners hold their engine."""
+    """Some listeners reference their engine."""
     own_store.decide(approval(), now=NOW)
     assert not listed(own_store._database._engine)
 
 
 def test_no_module_leads_to_the_connections_of_a_closed_store(own_store):
-    """Closing replaces the pool; the engine could open a connection again."""
+    """Closing replaces the pool, and the engine could open a connection again."""
     replaced = own_store._database._engine.pool
     own_store.close()
     engine = own_store._database._engine
@@ -186,7 +186,7 @@ def test_no_module_leads_to_the_connections_of_a_closed_store(own_store):
 
 
 def test_what_was_stored_is_there_after_opening_again(store, url):
-    """In the same order of generations."""
+    """The order of generations stays the same."""
     asked = store.register(request(), now=NOW).request_id
     store.decide(approval(request_id=asked), now=NOW)
     store.close()
@@ -196,7 +196,7 @@ def test_what_was_stored_is_there_after_opening_again(store, url):
 
 
 def test_packages_are_loaded_when_they_are_needed_and_a_missing_one_is_named(database):
-    """Values need no SQLAlchemy, and a store no Alembic; without psycopg the error says what to install."""
+    """Values need no SQLAlchemy, and a store needs no Alembic; without psycopg the error says what to install."""
     code = (
         "import sys\n"
         "sys.modules['psycopg'] = None\n"
@@ -218,7 +218,7 @@ def test_packages_are_loaded_when_they_are_needed_and_a_missing_one_is_named(dat
 
 
 def test_somebody_elses_file_is_left_as_it_is(tmp_path):
-    """A text that a typing error makes the database keeps its mode and its content."""
+    """A text file that a typo names as the database keeps its mode and content."""
     text = tmp_path / "passwd"
     text.write_text("root:x:0:0")
     text.chmod(0o644)

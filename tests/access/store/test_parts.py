@@ -1,4 +1,4 @@
-"""The small parts: texts and times that come back exactly, fair waiting, a collector that is left as it was."""
+"""Small parts: stored texts and times, the fair semaphore, the garbage collector switch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ODD = st.text(
 @example("\x10d800")
 @example("\x100010\x10")
 def test_any_text_can_be_stored(text):
-    """It comes back as it was, and what is stored is UTF-8 without NUL."""
+    """The text survives the round trip, and its stored form is UTF-8 without NUL."""
     stored = to_stored(text)
     assert from_stored(stored) == text
     assert b"\0" not in stored.encode()
@@ -32,20 +32,20 @@ def test_any_text_can_be_stored(text):
 
 @given(ODD, ODD)
 def test_two_texts_are_never_stored_alike(first, second):
-    """So that unique constraints mean what they say."""
+    """Unique constraints rely on this."""
     assert (to_stored(first) == to_stored(second)) == (first == second)
 
 
 @given(st.datetimes(min_value=datetime(1900, 1, 1), timezones=st.sampled_from([UTC, timezone(timedelta(hours=5.5))])))
 def test_times_are_exact(moment):
-    """To the microsecond, from whichever zone, and in the order of time."""
+    """Times are exact to the microsecond, from any zone, and keep their order."""
     assert from_micros(to_micros(moment)) == moment
     assert from_micros(to_micros(moment)).tzinfo is UTC
     assert to_micros(moment + timedelta(microseconds=1)) == to_micros(moment) + 1
 
 
 def test_a_time_without_a_zone_is_refused():
-    """Nobody knows when it is."""
+    """A time without a zone is ambiguous."""
     with pytest.raises(TypeError):
         to_micros(datetime(2026, 1, 1))
 
@@ -56,7 +56,7 @@ def waiting(turnstile, count):
 
 
 def test_who_came_first_goes_first():
-    """Also before the one who has just left and comes again."""
+    """A waiting thread goes before one that just left and returns."""
     turnstile, order, threads = Turnstile(1), [], []
 
     def enter(name):
@@ -75,7 +75,7 @@ def test_who_came_first_goes_first():
 
 
 def test_there_are_never_more_inside_than_places():
-    """Whatever fails inside, places come back."""
+    """An error inside releases the place."""
     turnstile, lock, inside, most = Turnstile(3), threading.Lock(), [], []
 
     def enter():
@@ -99,7 +99,7 @@ def test_there_are_never_more_inside_than_places():
 
 
 def test_who_waits_too_long_goes_away():
-    """With an error, and without a place being lost."""
+    """The timeout raises an error and loses no place."""
     turnstile = Turnstile(1)
     with turnstile.entered(1), pytest.raises(TimeoutError), turnstile.entered(0.01):
         pass
@@ -109,7 +109,7 @@ def test_who_waits_too_long_goes_away():
 
 
 def test_a_place_that_came_at_the_last_moment_is_handed_on():
-    """Who gives up just then does not take it along."""
+    """A thread that times out at that moment passes the place on."""
     turnstile = Turnstile(1)
     turnstile._enter(1)
     late = threading.Event()
@@ -122,7 +122,7 @@ def test_a_place_that_came_at_the_last_moment_is_handed_on():
 
 @pytest.mark.parametrize("enabled", [True, False])
 def test_the_collector_is_left_as_it_was(enabled):
-    """With one inside another, and with an error."""
+    """This includes nested use and errors."""
     before = gc.isenabled()
     (gc.enable if enabled else gc.disable)()
     try:

@@ -1,4 +1,4 @@
-"""Requests: one per tuple and origin, counted, given up, never decided by themselves."""
+"""Requests: one per access and origin, counted, aged out, never decided automatically."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.services.rows import rows
 
 
 def test_a_request_is_kept_with_all_that_was_told(store):
-    """What was registered comes back in every part; the encrypted context comes only when asked for."""
+    """All fields of a request are stored; the encrypted context is fetched separately."""
     made = request(action="reports.load", context=b"\0sealed\xff", key="r-1")
     assert store.register(made, now=NOW) == Registered("r-1", created=True)
     found = store.request("r-1")
@@ -25,7 +25,7 @@ def test_a_request_is_kept_with_all_that_was_told(store):
 
 
 def test_asking_again_is_counted_on_the_first_request(store):
-    """The same tuple and origin has one pending request; the first one's action and context stay."""
+    """The same access and origin has one pending request; the first action and context stay."""
     first = store.register(request(action="first", context=b"1"), now=NOW)
     again = store.register(request(action="second", context=b"2"), now=at(60))
     assert again == Registered(first.request_id, created=False)
@@ -47,7 +47,7 @@ def test_asking_again_is_counted_on_the_first_request(store):
     ],
 )
 def test_another_tuple_or_origin_is_another_request(store, another):
-    """Who asks for something else, or is somebody else, has a request of their own."""
+    """Another access or another origin has a separate request."""
     if "operation" in another:
         another = {"operation": type(about().operation)(another["operation"])}
     first = store.register(request(), now=NOW)
@@ -63,7 +63,7 @@ def attach(store, request_id, action="go", *, now=NOW, **origin):
 
 
 def test_what_to_go_on_with_may_come_later(store):
-    """With a record of who put it there and when; it goes on for the task that came with it."""
+    """The attachment is recorded; the action resumes for the task that attached it."""
     asked = store.register(request(), now=NOW).request_id
     assert attach(store, asked, now=at(3)) is True
     found = store.request(asked)
@@ -76,7 +76,7 @@ def test_what_to_go_on_with_may_come_later(store):
 
 
 def test_what_to_go_on_with_is_the_requesters_own(store):
-    """It would go on as the one who asked first; the organization is compared too."""
+    """The action would resume as the first requester; the organization is compared too."""
     asked = store.register(request(), now=NOW).request_id
     for another in ({"user_id": "bob"}, {"organization_id": "south"}, {"organization_id": ""}, {"session_key": "s-2"}):
         assert attach(store, asked, **another) is False, another
@@ -86,7 +86,7 @@ def test_what_to_go_on_with_is_the_requesters_own(store):
 
 
 def test_the_first_action_counts(store):
-    """Neither a second one nor one that comes after the decision changes anything."""
+    """Neither a second action nor one after the decision changes anything."""
     asked = store.register(request(action="first"), now=NOW).request_id
     assert attach(store, asked, "second") is False
     late = store.register(request("/late"), now=NOW).request_id
@@ -98,7 +98,7 @@ def test_the_first_action_counts(store):
 
 
 def test_no_more_wait_than_may(store):
-    """For one subject and user; what is asked again is counted, and others are not in each other's way."""
+    """The limit is per subject and user; repeated requests are counted."""
     for number in range(3):
         assert store.register(request(f"/{number}"), now=NOW, most_pending=3).created
     head = store.audit_head()
@@ -114,7 +114,7 @@ def test_no_more_wait_than_may(store):
 
 
 def test_the_audit_keeps_a_target_once(store):
-    """As it was asked for only where that is another text, and not the whole of a very long one."""
+    """The original text is stored only if it differs, and truncated if it is very long."""
     plain, long = request(), request("/long")
     store.register(replace(plain, raw_target=plain.access.target), now=NOW)
     store.register(replace(long, raw_target="x" * 50_000), now=NOW)
@@ -124,7 +124,7 @@ def test_the_audit_keeps_a_target_once(store):
 
 
 def test_a_repeated_registration_is_the_same(store):
-    """After a commit of which the answer was lost, the same id again adds and counts nothing."""
+    """After a commit whose reply was lost, the same id adds and counts nothing."""
     store.register(request(key="r-1"), now=NOW)
     assert store.register(request(key="r-1"), now=at(1)) == Registered("r-1", created=False)
     store.decide(denial(request_id="r-1"), now=at(2))
@@ -134,7 +134,7 @@ def test_a_repeated_registration_is_the_same(store):
 
 
 def test_what_was_decided_does_not_count_as_pending(store):
-    """Asking again after the decision is over makes a new request."""
+    """A repeated request after the end of the decision creates a new one."""
     first = store.register(request(), now=NOW)
     made = store.decide(denial(request_id=first.request_id), now=at(1))
     store.revoke(made.id, actor="root", reason="", now=at(2))
@@ -145,7 +145,7 @@ def test_what_was_decided_does_not_count_as_pending(store):
 
 @rows("decision", [denial(), approval(), approval(session="s-1"), approval(expires_at=at(10))])
 def test_what_is_decided_is_not_asked(store, decision):
-    """A node that lags is told so by an empty id; nothing is written, and the sequence of the audit has no gap."""
+    """A lagging node gets an empty id; nothing is written, and the audit sequence has no gap."""
     made = store.decide(decision, now=NOW)
     head = store.audit_head()
     assert store.register(request(session="s-1", key="r-1"), now=at(9)) == Registered("", created=False)
@@ -165,14 +165,14 @@ def test_what_is_decided_is_not_asked(store, decision):
     ],
 )
 def test_what_another_decision_says_is_asked(store, user, decision, session):
-    """Of another session, another tuple, or over by now: that answers nothing here."""
+    """A decision for another session or access, or an expired one, does not answer the request."""
     made = store.decide(decision, now=NOW)
     assert store.register(request(session=session, user=user), now=at(9)).created
     store.revoke(made.id, actor="root", reason="", now=at(9))
 
 
 def test_counting_again(store):
-    """Counts are added up while the request is pending, and the last time never moves back."""
+    """Counts add up while the request is pending, and the last time never moves back."""
     made = store.register(request(), now=at(100))
     assert store.count_again(made.request_id, 5, now=at(50)) is True
     found = store.request(made.request_id)
@@ -197,7 +197,7 @@ def test_counting_backwards_is_refused(store, times):
 
 
 def test_ageing_out(store):
-    """Pending requests that nobody asked for any more get their own state; nothing is decided by that."""
+    """Pending requests that were not repeated get a separate state; no decision is made."""
     old = store.register(request("/old"), now=NOW).request_id
     seen = store.register(request("/seen"), now=NOW).request_id
     decided = store.register(request("/decided"), now=NOW).request_id
@@ -217,7 +217,7 @@ def test_ageing_out(store):
 
 
 def test_unknown_requests(store):
-    """An id that nothing has is its own error."""
+    """An unknown id has a specific error."""
     with pytest.raises(RequestUnknown, match="nothing"):
         store.request("nothing")
     with pytest.raises(RequestUnknown, match="nothing"):
@@ -225,7 +225,7 @@ def test_unknown_requests(store):
 
 
 def test_identities_that_no_index_takes_are_refused(store):
-    """A user or a session key of any allowed length is stored; a longer one is bad input, not a broken database."""
+    """A user id or session key up to the limit is stored; a longer one is invalid input, not a database failure."""
     for number, name in enumerate(("user", "session"), 1):
         assert store.register(request(**{name: "ü" * 500}), now=NOW).created
         with pytest.raises(InvalidInputError, match=name):
@@ -235,7 +235,7 @@ def test_identities_that_no_index_takes_are_refused(store):
 
 @rows("text", ["/srv/\udcff\udc80", "/srv/\x10d800", "/srv/\x00", "/srv/ä€𝄞", "/srv/'; --%s%(x)s", "\ud800"])
 def test_any_text_comes_back_exactly(store, text):
-    """File names that are no UTF-8, NUL, and texts that look like SQL are kept as they are, in every column."""
+    """File names that are not UTF-8, NUL, and texts that look like SQL are stored unchanged in every column."""
     made = store.register(request(text, user=text, session=text, action=text), now=NOW)
     found = store.request(made.request_id)
     assert (found.access.target, found.origin.user_id, found.resume_action) == (text, text, text)
@@ -246,7 +246,7 @@ def test_any_text_comes_back_exactly(store, text):
 
 
 def test_the_longest_targets_are_stored(store):
-    """A target may be as long as any that normalises, although no index could hold it."""
+    """A target may be as long as any normalized one, although an index could not contain it."""
     target = "/" + "x" * 65_000
     made = store.register(request(target), now=NOW)
     assert not store.register(request(target), now=NOW).created

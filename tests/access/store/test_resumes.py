@@ -1,4 +1,4 @@
-"""Resumptions: made with the approval, taken by one node at a time, finished once."""
+"""Resumptions: created with the approval, claimed by one node at a time, finished once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def finish(store, resume, now, *, node="n-1", error="", retry=None):
 
 
 def test_an_approval_makes_a_resumption_for_each_request_it_answers(store):
-    """Those with an action, and no others: with the identity of who asked, not of who approved."""
+    """Only requests with an action get one, with the identity of the requester, not of the approver."""
     first = asked(store)
     second = asked(store, user="bob", session="s-2")
     store.register(request(user="cyd"), now=NOW)
@@ -40,14 +40,14 @@ def test_an_approval_makes_a_resumption_for_each_request_it_answers(store):
 
 
 def test_a_denial_makes_none(store):
-    """Nothing goes on that was refused."""
+    """A denied request does not resume."""
     store.decide(denial(request_id=asked(store)), now=NOW)
     assert store.resumes(unfinished=False, page=ALL).items == ()
     assert claim(store, 100) is None
 
 
 def test_a_claim_counts_and_belongs_to_one_node(store, other):
-    """While the lease runs nobody else gets it; the attempt is counted when it begins."""
+    """During the lease other nodes do not get it; the attempt is counted at its start."""
     store.decide(approval(request_id=asked(store)), now=at(10))
     assert claim(store, 9) is None
     resume = claim(store, 10)
@@ -57,7 +57,7 @@ def test_a_claim_counts_and_belongs_to_one_node(store, other):
 
 
 def test_success_is_the_end(store):
-    """It is recorded, and never handed out again."""
+    """The success is recorded, and the resumption is never claimed again."""
     request_id = asked(store)
     store.decide(approval(request_id=request_id), now=NOW)
     resume = claim(store, 0)
@@ -72,7 +72,7 @@ def test_success_is_the_end(store):
 
 
 def test_a_failure_with_a_time_is_tried_again_then(store):
-    """Not before; the error is kept where people look for it, and in the audit."""
+    """It is not retried earlier; the error is stored in the resumption and in the audit log."""
     store.decide(approval(request_id=asked(store)), now=NOW)
     assert finish(store, claim(store, 0), 1, error="no route", retry=60) is True
     (found,) = store.resumes(unfinished=True, page=ALL).items
@@ -86,7 +86,7 @@ def test_a_failure_with_a_time_is_tried_again_then(store):
 
 
 def test_a_failure_without_a_time_is_the_end(store):
-    """It stays to be seen, with its error."""
+    """The failed resumption stays visible with its error."""
     store.decide(approval(request_id=asked(store)), now=NOW)
     finish(store, claim(store, 0), 1, error="unknown action")
     (found,) = store.resumes(unfinished=False, page=ALL).items
@@ -95,7 +95,7 @@ def test_a_failure_without_a_time_is_the_end(store):
 
 
 def test_after_a_crash_another_node_takes_over(store, other):
-    """When the lease has run out, the next one gets it; the first one's answer comes too late and writes nothing."""
+    """After the lease expires, the next node claims it; the late result of the first one is ignored."""
     store.decide(approval(request_id=asked(store)), now=NOW)
     lost = claim(store, 0, lease=30)
     assert claim(other, 29, node="n-2") is None
@@ -110,7 +110,7 @@ def test_after_a_crash_another_node_takes_over(store, other):
 
 
 def test_a_node_that_lost_and_took_it_again_answers_for_the_last_attempt(store):
-    """The number of the attempt tells the two apart."""
+    """The attempt number distinguishes both."""
     store.decide(approval(request_id=asked(store)), now=NOW)
     lost, taken = claim(store, 0), claim(store, 30)
     assert finish(store, lost, 31, error="stale") is False
@@ -119,14 +119,14 @@ def test_a_node_that_lost_and_took_it_again_answers_for_the_last_attempt(store):
 
 
 def test_a_late_answer_counts_while_nobody_else_took_over(store):
-    """A lease that ran out is only an offer to others."""
+    """An expired lease only allows others to claim it."""
     store.decide(approval(request_id=asked(store)), now=NOW)
     resume = claim(store, 0, lease=1)
     assert finish(store, resume, 100) is True
 
 
 def test_the_one_due_first_comes_first(store):
-    """In the order of their times."""
+    """Resumptions are claimed in the order of their times."""
     for number, target in enumerate(("/b", "/a", "/c")):
         store.decide(approval(target, request_id=asked(store, target)), now=at(number))
     order = [store.request(claim(store, 10).request_id).access.target for _ in range(3)]
@@ -151,13 +151,13 @@ def end(store, made):
 
 
 def wait(store, made):
-    """Nothing is done: the approval's time is over by itself, whether anybody has ended it yet or not."""
+    """Do nothing: the approval has expired, whether or not it was ended in the store."""
 
 
 @pytest.mark.parametrize("undo", [revoke, deny, deny_more, end, wait])
 @pytest.mark.parametrize("tried", [False, True], ids=["waiting", "between attempts"])
 def test_nothing_goes_on_after_its_approval_has_ended(store, undo, tried):
-    """It is not given out but has failed for good, with a record; what is due after it is given out instead."""
+    """It fails permanently with a record and is not claimed; the next due one is claimed instead."""
     request_id = asked(store)
     made = store.decide(
         approval(request_id=request_id, session="s-1", expires_at=at(6) if undo is wait else None), now=NOW
@@ -179,7 +179,7 @@ def test_nothing_goes_on_after_its_approval_has_ended(store, undo, tried):
 
 
 def test_an_attempt_that_was_lost_is_not_repeated_without_its_approval(store):
-    """A node that crashed leaves a lease: when it has run out, the approval is looked at again."""
+    """After the lease of a crashed node expires, the approval is checked again."""
     made = store.decide(approval(request_id=asked(store)), now=NOW)
     assert claim(store, 0, lease=30) is not None
     revoke(store, made)
@@ -188,7 +188,7 @@ def test_an_attempt_that_was_lost_is_not_repeated_without_its_approval(store):
 
 
 def test_an_attempt_that_runs_when_its_approval_ends_is_recorded(store):
-    """What was done cannot be taken back, and the record says how it ended."""
+    """A completed action cannot be undone, and its result is recorded."""
     made = store.decide(approval(request_id=asked(store)), now=NOW)
     resume = claim(store, 0)
     revoke(store, made)
@@ -205,7 +205,7 @@ def test_an_attempt_that_runs_when_its_approval_ends_is_recorded(store):
     ],
 )
 def test_another_approval_of_the_same_does_as_well(store, instead):
-    """The one that began it was broader than what was asked; what counts is that one of them stands."""
+    """The original approval was broader than requested; any approval in force is enough."""
     made = store.decide(approval("/srv", request_id=asked(store)), now=NOW)
     store.decide(instead, now=at(1))
     if store.decision(made.id).ended_at is None:
@@ -215,7 +215,7 @@ def test_another_approval_of_the_same_does_as_well(store, instead):
 
 @pytest.mark.parametrize("other", [approval(session="s-2"), approval("/srv/data2"), denial("/srv/data2")])
 def test_an_approval_of_something_else_does_not(store, other):
-    """That of another session or another target; a denial of another target takes nothing away, either."""
+    """Approvals of another session or target do not count; denials of another target do not matter either."""
     made = store.decide(approval(request_id=asked(store)), now=NOW)
     store.decide(other, now=at(1))
     first = claim(store, 2, lease=1)
@@ -225,7 +225,7 @@ def test_an_approval_of_something_else_does_not(store, other):
 
 
 def test_all_that_a_broader_approval_answered_ends_with_it(store):
-    """Also the requests that it answered besides its own."""
+    """This includes requests that it answered besides its own."""
     first, second = asked(store, "/srv/a"), asked(store, "/srv/b", user="bob", session="s-2")
     made = store.decide(approval("/srv", request_id=first, also=(second,)), now=NOW)
     assert {claim(store, 0, lease=1).request_id, claim(store, 0, lease=1).request_id} == {first, second}
@@ -236,7 +236,7 @@ def test_all_that_a_broader_approval_answered_ends_with_it(store):
 
 
 def test_the_record_of_an_approval_names_what_it_starts(store):
-    """Each request with its action; a denial starts nothing."""
+    """Each request is listed with its action; a denial starts nothing."""
     first = asked(store)
     second = asked(store, user="bob")
     store.register(request(user="cyd"), now=NOW)
@@ -248,7 +248,7 @@ def test_the_record_of_an_approval_names_what_it_starts(store):
 
 
 def test_a_context_is_gone_after_success(store):
-    """Nothing needs it any more; after a failure it is there for the next attempt."""
+    """The context is not needed after success; after a failure it stays for the next attempt."""
     request_id = asked(store)
     store.decide(approval(request_id=request_id), now=NOW)
     finish(store, claim(store, 0), 1, error="no route", retry=2)
@@ -259,7 +259,7 @@ def test_a_context_is_gone_after_success(store):
 
 
 def test_contexts_are_exchanged_for_new_keys(store, monkeypatch):
-    """Only those for which there is another, some at a time; each is given with its request."""
+    """Only contexts with a new value are replaced, in batches; each is passed with its request."""
     monkeypatch.setattr(asking, "_AT_ONCE", 10)
     ids = [asked(store, f"/{number}", context=b"old %d" % number) for number in range(25)]
     plain = store.register(request("/plain"), now=NOW).request_id
@@ -277,7 +277,7 @@ def test_contexts_are_exchanged_for_new_keys(store, monkeypatch):
 
 
 def test_an_exchange_that_fails_leaves_the_contexts(store):
-    """The error of the one that does not decrypt comes out, and nothing is lost."""
+    """The error of the failing context is raised, and nothing is lost."""
     request_id = asked(store, context=b"old")
 
     def fails(found, sealed):

@@ -1,4 +1,4 @@
-"""Migrations: up, down and up again; a schema of another version is refused with what to do about it."""
+"""Migrations: up, down and up again; a schema of another version is refused with the next step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COMMAND = "democrai-sandbox db upgrade --database "
 
 
 def described(url):
-    """All that makes up the schema, as the database tells it, but for the tables that keep its version."""
+    """Return the whole schema from the database, except the version tables."""
     if url.startswith("sqlite"):
         rows = sql(
             url, "SELECT type, name, sql FROM sqlite_master WHERE tbl_name NOT LIKE 'access_schema%%' ORDER BY 1, 2"
@@ -48,7 +48,7 @@ def described(url):
 
 
 def command_in(error):
-    """The words of the command that an error names at its end; none where it names none."""
+    """Return the words of the command at the end of an error; empty without a command."""
     _, name, rest = str(error).partition(COMMAND)
     return shlex.split(name + rest)
 
@@ -63,7 +63,7 @@ def migrate(url, step):
 
 
 def test_up_down_up(own_url):
-    """Down leaves nothing behind, and up again makes the same."""
+    """Downgrading leaves nothing behind, and upgrading again creates the same schema."""
     first = described(own_url)
     assert len(first) > 20
     migrate(own_url, lambda connection: migrating.downgrade(connection, migrating.NOTHING))
@@ -77,7 +77,7 @@ def test_up_down_up(own_url):
 
 
 def test_the_migrations_make_the_tables_that_the_code_uses(url):
-    """Columns, types, indexes and constraints, as Alembic compares them; and the newest one is the one needed."""
+    """Alembic compares columns, types, indexes and constraints; the newest migration is the required one."""
     engine = sqlalchemy.create_engine(parse_url(url))
     try:
         with engine.connect() as connection:
@@ -94,13 +94,13 @@ def test_the_migrations_make_the_tables_that_the_code_uses(url):
     for name, constraints in checks.items():
         wanted = [constraint for constraint in made[name].constraints if str(constraint.name).startswith("ck_")]
         assert {constraint["name"] for constraint in constraints} == {constraint.name for constraint in wanted}, name
-        if url.startswith("sqlite"):  # PostgreSQL words them anew
+        if url.startswith("sqlite"):  # PostgreSQL rewrites the expressions
             assert {constraint["sqltext"] for constraint in constraints} == {str(one.sqltext) for one in wanted}
     assert migrating.known_versions()[0] == schema.HEAD
 
 
 def test_a_database_of_the_first_version_is_upgraded_with_all_that_is_in_it(own_url):
-    """It is refused until an operator says so; then what was there is as it was, and runtimes have their tables."""
+    """It is refused until an operator upgrades it; the data is unchanged, and the runtime tables exist."""
     migrate(own_url, lambda connection: migrating.downgrade(connection, "0001"))
     with pytest.raises(SchemaOutdated, match=rf"\b0001\b.*\b{schema.HEAD}\b"):
         open_store(own_url)
@@ -112,7 +112,7 @@ def test_a_database_of_the_first_version_is_upgraded_with_all_that_is_in_it(own_
 
 
 def test_an_audit_of_the_second_version_keeps_its_rows_its_chain_and_its_protection(own_url):
-    """People come into the audit by a migration; what was written before stays as it was, and stays for good."""
+    """A migration adds accounts to the audit log; earlier records stay unchanged and protected."""
     store = open_store(own_url)
     store.decide(approval(), now=NOW)
     before = list(store.audit_rows())
@@ -136,7 +136,7 @@ def test_an_audit_of_the_second_version_keeps_its_rows_its_chain_and_its_protect
 
 
 def test_an_empty_database_is_prepared_once_by_many(empty_url):
-    """Nodes that start together wait for one another, and all of them work."""
+    """Nodes that start together wait for each other, and all of them work."""
     with ThreadPoolExecutor(4) as pool:
         stores = list(pool.map(open_store, [empty_url] * 4))
     for number, store in enumerate(stores):
@@ -147,14 +147,14 @@ def test_an_empty_database_is_prepared_once_by_many(empty_url):
 
 
 def test_tables_of_others_are_left_alone(empty_url):
-    """A database that is shared with something else is empty as far as we are concerned."""
+    """A database with other tables counts as empty."""
     sql(empty_url, "CREATE TABLE accounts (id INTEGER)", "INSERT INTO accounts VALUES (7)")
     open_store(empty_url).close()
     assert sql(empty_url, "SELECT id FROM accounts") == [(7,)]
 
 
 def test_a_schema_that_is_behind_is_refused_with_the_command(url, monkeypatch):
-    """The text has the command as it is typed; after it the store opens."""
+    """The error contains the complete command; after it the store opens."""
     present = schema.HEAD
     monkeypatch.setattr(schema, "HEAD", "9998")
     monkeypatch.setattr(migrating, "known_versions", lambda: ["9998", present])
@@ -165,13 +165,13 @@ def test_a_schema_that_is_behind_is_refused_with_the_command(url, monkeypatch):
 
 
 def test_the_command_in_the_text_works(own_url):
-    """What an operator is told to type brings a database that is behind to the present schema, and nothing is lost."""
+    """The command in the error upgrades an old database without losing data."""
     store = open_store(own_url)
     migrate(own_url, lambda connection: migrating.downgrade(connection, migrating.NOTHING))
     with pytest.raises(SchemaOutdated) as caught:
         store.check_schema()
     store.close()
-    for _ in range(2):  # the second time there is nothing to do
+    for _ in range(2):  # the second run has nothing to do
         assert command([*command_in(caught.value)[1:], "--yes"]) == 0
         open_store(own_url, create=False).close()
 
@@ -186,7 +186,7 @@ def test_the_command_in_the_text_works(own_url):
     ],
 )
 def test_a_schema_that_nobody_here_made_is_refused(own_url, statement):
-    """Newer, two at once, or tables without a version: nothing is guessed, nothing is changed."""
+    """Newer, several versions, or tables without a version: nothing is guessed or changed."""
     sql(own_url, "DELETE FROM access_schema", f"INSERT INTO access_schema VALUES ('{schema.HEAD}')")
     open_store(own_url).close()
     sql(own_url, statement)
@@ -198,7 +198,7 @@ def test_a_schema_that_nobody_here_made_is_refused(own_url, statement):
 
 
 def test_a_newer_schema_that_only_added_is_worked_with(own_url):
-    """Nodes of the version before go on, old and new ones, and are told that the database is ahead."""
+    """Old and new nodes of the previous version keep working and report that the database is newer."""
     sql(
         own_url,
         "UPDATE access_schema SET version_num = '9999'",
@@ -217,7 +217,7 @@ def test_a_newer_schema_that_only_added_is_worked_with(own_url):
 
 
 def test_each_migration_says_whether_nodes_of_the_version_before_may_go_on(own_url):
-    """The database lists those that may: back to the last migration that did more than add, up and down."""
+    """The database lists compatible versions: back to the last non-additive migration, up and down."""
     scripts = {script.revision: script for script in ScriptDirectory.from_config(migrating._config()).walk_revisions()}
     assert [name for name, script in scripts.items() if not hasattr(script.module, "additive")] == ["0001"]
     for version in scripts:  # the newest first
@@ -233,7 +233,7 @@ def test_each_migration_says_whether_nodes_of_the_version_before_may_go_on(own_u
 
 
 def test_a_database_from_before_the_list_is_its_own_version_s(own_url):
-    """Without the list nothing but the version itself is known to work."""
+    """Without the list, only the version itself is compatible."""
     sql(own_url, "DROP TABLE access_schema_nodes")
     open_store(own_url).close()
     sql(own_url, "UPDATE access_schema SET version_num = '9999'")
@@ -263,7 +263,7 @@ def test_an_upgrade_that_fails_leaves_everything_as_it_was(own_url, monkeypatch)
 
 
 def test_tools_do_not_make_databases(empty_url):
-    """To look into what is not there is a mistake in the URL, and says so."""
+    """A missing database is reported as a mistake in the URL."""
     is_file = empty_url.startswith("sqlite")
     with pytest.raises(InvalidInputError if is_file else SchemaOutdated) as caught:
         open_store(empty_url, create=False)
@@ -271,7 +271,7 @@ def test_tools_do_not_make_databases(empty_url):
 
 
 def test_requests_of_the_fifth_version_show_that_their_decision_has_ended(own_url):
-    """What was revoked, denied instead or over before the migration shows after it; what is in force stays so."""
+    """Revoked, replaced and expired requests show this after the migration; others stay in force."""
     store = open_store(own_url)
     names = ("kept", "covered", "revoked", "replaced", "timed")
     asked = {name: store.register(request(f"/{name}"), now=NOW).request_id for name in names}

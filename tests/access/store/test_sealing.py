@@ -1,4 +1,4 @@
-"""Contexts that are sealed while keys are exchanged: none is stored under a key that is gone by then."""
+"""Contexts that are sealed during a key rotation: none is stored with a removed key."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def keys(tmp_path):
 
 
 def sealed(keys, key="r-1"):
-    """A request with what to go on with, sealed with the key that is in use now."""
+    """Return a request with a context, sealed with the current key."""
     bare, seal = request(action="go", key=key), Sealer(KeyFile(keys).ring).seal
     blob = seal({"a": 1}, bare)
     return replace(bare, resume_context=blob, seal_again=partial(seal, {"a": 1}, bare, blob))
@@ -30,7 +30,7 @@ def sealed(keys, key="r-1"):
 
 @pytest.mark.parametrize("way", ["register", "attach"])
 def test_what_was_sealed_with_a_key_that_is_gone_is_sealed_anew(store, keys, way):
-    """Its key was exchanged and removed between sealing and storing: it is stored under the one that encrypts now."""
+    """The key was replaced and removed between sealing and storing: the context is stored with the new key."""
     new = sealed(keys)
     old = key_of(new.resume_context)
     rotate(keys)
@@ -51,7 +51,7 @@ def test_what_was_sealed_in_time_is_stored_as_it_is(store, keys):
 
 
 def test_whoever_removes_a_key_waits_for_what_is_being_stored_with_it(store, url, keys):
-    """A context was sealed for good a moment before another key came: it is seen before anybody counts."""
+    """A context was sealed a moment before another key came: it is stored before contexts are counted."""
     new, has_sealed, go_on = sealed(keys), threading.Event(), threading.Event()
     found, has_counted = [], threading.Event()
 
@@ -72,7 +72,7 @@ def test_whoever_removes_a_key_waits_for_what_is_being_stored_with_it(store, url
     try:
         assert has_sealed.wait(30)
         counter.start()
-        assert not has_counted.wait(0.5)  # time enough to count, if it did not wait
+        assert not has_counted.wait(0.5)  # enough time to count, if it did not wait
     finally:
         go_on.set()
         writer.join(30)

@@ -1,4 +1,4 @@
-"""Undoing a decision, and the versions of a state, on each database."""
+"""Undo of a decision, and versions of a state, on each database."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.access.store.samples import NOW, about, approval, at, denial, live, r
 
 
 def test_what_was_answered_waits_again_and_what_was_replaced_is_in_force(store):
-    """An approval that replaced a denial and answered two requests with actions is as if it had not been."""
+    """Undoing an approval that replaced a denial and answered two requests with actions restores the previous state."""
     store.decide(approval(session="s-9"), now=NOW)
     store.decide(denial(), now=at(1))
     mine = store.register(request("/srv/data/below", action="go"), now=at(2)).request_id
@@ -27,7 +27,7 @@ def test_what_was_answered_waits_again_and_what_was_replaced_is_in_force(store):
 
 
 def test_a_request_that_was_made_again_is_not_doubled(store):
-    """A lagging node registered the same meanwhile: the older request does not wait again."""
+    """A lagging node has filed the same request meanwhile, so the older one is not reopened."""
     mine = store.register(request("/srv/data/below"), now=NOW).request_id
     made = store.decide(approval(also=(mine,)), now=at(1))
     again = store.register(request("/srv/data/below"), now=at(2)).request_id
@@ -37,7 +37,7 @@ def test_a_request_that_was_made_again_is_not_doubled(store):
 
 
 def test_the_version_grows_with_every_change(store):
-    """Each decision and each end of one is a new version, of its own tuple alone."""
+    """Each decision and each end of one changes the version of that access only."""
     other = about("/else")
 
     def version():
@@ -61,7 +61,7 @@ def test_the_version_grows_with_every_change(store):
 
 
 def test_requests_show_the_decision_again_that_is_in_force_again(store):
-    """One was replaced by its contrary, another followed a repetition of its decision; both are back after the undo."""
+    """One request's decision was replaced by its contrary, another's was repeated; the undo restores both."""
     asked = store.register(request("/srv/a"), now=NOW).request_id
     first = store.decide(approval("/srv/a", request_id=asked), now=at(1))
     before = store.request(asked)

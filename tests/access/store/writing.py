@@ -1,4 +1,4 @@
-"""Writes to a store: what a test does here and in other processes at the same time."""
+"""Writes to a store that a test makes here and in other processes at the same time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.access.store.samples import NOW, approval, request
 
 
 def write(url, name, count):
-    """Ask for what others ask for too, and decide about what is one's own."""
+    """Request shared accesses, and decide about separate ones."""
     store = open_store(url)
     for number in range(count):
         store.register(request(f"/{number}"), now=NOW)
