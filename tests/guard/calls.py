@@ -14,7 +14,7 @@ R, C, M, D = ALL = ("read", "create", "modify", "delete")
 
 
 def opened(mode, name):
-    """A call of open() in one mode, writing when it can."""
+    """Return a call of open() in one mode, which writes if it can."""
 
     def call(top):
         with open(f"{top}/{name}", mode) as file:
@@ -25,7 +25,7 @@ def opened(mode, name):
 
 
 def os_opened(flags, name):
-    """A call of os.open() with these flags."""
+    """Return a call of os.open() with these flags."""
     return lambda top: os.close(os.open(f"{top}/{name}", flags))
 
 
@@ -119,7 +119,7 @@ CALLS = OPENS | METADATA | NAMES | COMPOSITES
 
 
 def lay_out(top):
-    """Make the tree afresh."""
+    """Create the tree again."""
     shutil.rmtree(top, ignore_errors=True)
     os.makedirs(f"{top}/dir")
     os.mkdir(f"{top}/empty")

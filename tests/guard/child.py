@@ -1,4 +1,4 @@
-"""What runs in the child process of a guard test: the body of the test, and words to describe what happened to it."""
+"""Child process of a guard test: runs the body of the test, and describes results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 class World:
-    """The places a body works in, and the arguments its test gave it."""
+    """Paths of a body, and the arguments of its test."""
 
     def __init__(self, spec):
         self.base = spec["base"]
@@ -26,19 +26,19 @@ class World:
         self.guard = spec["guard"]
 
     def inside(self, *parts):
-        """A path below the root."""
+        """Return a path below the root."""
         return os.path.join(self.root, *parts)
 
     def out(self, *parts):
-        """A path outside every root."""
+        """Return a path outside every root."""
         return os.path.join(self.outside, *parts)
 
     def load(self, path):
-        """The functions and constants of another file of these tests."""
+        """Return the functions and constants of another file of these tests."""
         return load(path, PROVIDED)
 
     def verdict(self, function, /, *args, **kwargs):
-        """Call it and say in a word what came of it."""
+        """Call a function and return the result in one word."""
         try:
             function(*args, **kwargs)
         except Exception as error:
@@ -46,7 +46,7 @@ class World:
         return "ok"
 
     async def verdict_of(self, awaitable):
-        """Await it and say in a word what came of it."""
+        """Await a coroutine and return the result in one word."""
         try:
             await awaitable
         except Exception as error:
@@ -54,7 +54,7 @@ class World:
         return "ok"
 
     def can_read(self, path=None):
-        """Whether a plain read of the path (the secret, if none is named) passes: 'ok' or the verdict."""
+        """Read the path (the secret by default) and return 'ok' or the verdict."""
         return self.verdict(read, path or self.secret)
 
 
@@ -71,7 +71,7 @@ def write(path, data="data"):
 
 
 def describe(error):
-    """The class of a sandbox error; for others the class and, when it has one, the errno."""
+    """Return the class of a sandbox error; for others the class and, if any, the errno."""
     if type(error).__module__.partition(".")[0] == "democrai_sandbox":
         return type(error).__name__
     number = getattr(error, "errno", None)
@@ -79,7 +79,7 @@ def describe(error):
 
 
 def facts(error):
-    """Everything a denial says about itself, ready for JSON."""
+    """Return all attributes of a denial as JSON data."""
     return {
         "type": type(error).__name__,
         "bases": [base.__name__ for base in type(error).__mro__],
@@ -98,7 +98,7 @@ def facts(error):
 
 
 def caught(function, /, *args, **kwargs):
-    """The exception a call raises, or None."""
+    """Return the exception that a call raises, or None."""
     try:
         function(*args, **kwargs)
     except Exception as error:
@@ -107,7 +107,7 @@ def caught(function, /, *args, **kwargs):
 
 
 def load(path, provided):
-    """The functions and constants of a test module, without its tests and without what only the parent imports."""
+    """Return the functions and constants of a test module, without its tests and the parent's imports."""
     module = type(sys)(os.path.basename(path).removesuffix(".py"))
     module.__dict__.update(provided, __file__=path)
     sys.modules[module.__name__] = module
@@ -116,7 +116,7 @@ def load(path, provided):
 
 
 def compiled(path):
-    """The code of that."""
+    """Return the compiled code of a test module."""
     with open(path, "rb") as file:
         tree = compile(file.read(), path, "exec", flags=0x400, dont_inherit=True)  # ast.PyCF_ONLY_AST
     tree.body = [node for node in tree.body if _wanted(node)]
@@ -124,11 +124,11 @@ def compiled(path):
 
 
 COMPILED = {}
-"""What a process whose forks run bodies has compiled for them."""
+"""Compiled code of a process whose forks run bodies."""
 
 
 def prepare(spec):
-    """Compile what a body will load: its own file, and one that its test names."""
+    """Compile the files that a body will load: its own file, and one that its test names."""
     for path in (spec["file"], *spec["args"]):
         if isinstance(path, str) and path.endswith(".py") and path.startswith(TESTS) and path not in COMPILED:
             COMPILED[path] = compiled(path)
@@ -149,7 +149,7 @@ PROVIDED = {function.__name__: function for function in (World, read, write, des
 
 
 def main():
-    """Run one body, by itself or inside one guard, and print what it returned as the last line."""
+    """Run one body, optionally inside one guard, and print its return value as the last line."""
     spec = json.loads(sys.argv[1])
     world = World(spec)
     body = load(spec["file"], PROVIDED)[spec["body"]]

@@ -9,5 +9,5 @@ from tests.services.forks import BareCase
 
 @pytest.fixture
 def case(tmp_path):
-    """A private world in which a body runs in a process of its own, which has not loaded the guard yet."""
+    """Private world in which a body runs in a separate process that has not loaded the guard yet."""
     return BareCase(tmp_path)

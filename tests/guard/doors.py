@@ -1,8 +1,8 @@
-"""Every callable of the file modules, classified: which take a path, which take a descriptor, which take neither.
+"""Every callable of the file modules, classified by its arguments: path, descriptor, or neither.
 
-A recipe calls one door with something outside the roots. Doors that are written in Python and private (a leading
-underscore in os, shutil, pathlib, posixpath) are compositions of the others and are left out; everything else that is
-callable has to stand here, also when it first appears in a later Python.
+A recipe calls one function with something outside the roots. Private Python functions (a leading underscore in os,
+shutil, pathlib, posixpath) are composed of the others and left out; every other callable must be listed here, also when
+it first appears in a later Python.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import posixpath
 import shutil
 import sys
 
-# --- doors of posix, and through it of os: recipe(module, places) ----------------------------------------------------
+# --- functions of posix, and through it of os: recipe(module, places)
+# ----------------------------------------------------
 
 POSIX_PATH = {
     "access": [lambda m, p: m.access(p.file, m.R_OK), lambda m, p: m.access(p.file, m.F_OK, effective_ids=True)],
@@ -62,8 +63,8 @@ POSIX_PATH = {
     "utime": [lambda m, p: m.utime(p.file), lambda m, p: m.utime(p.link, follow_symlinks=False)],
 }
 
-# Descriptors of others: recipe(module, descriptors); .file is open for reading and writing, .dir is a directory,
-# .own was made by the caller, .pipe is one end of a pipe of somebody else.
+# Foreign descriptors: recipe(module, descriptors); .file is open for reading and writing, .dir is a directory, .own was
+# created by the caller, .pipe is one end of a foreign pipe.
 POSIX_FD = {
     "chdir": [lambda m, d: m.chdir(d.dir)],
     "chmod": [lambda m, d: m.chmod(d.file, 0o600)],
@@ -119,14 +120,14 @@ POSIX_FD = {
     "writev": [lambda m, d: m.writev(d.file, [b"x"])],
 }
 
-# They ask what kind of descriptor a number is (open() itself asks isatty), or fail on everything but a terminal or a
-# timer; syncing neither tells nor changes anything.
+# They query the type of a descriptor (open() itself calls isatty), or fail for everything except a terminal or timer;
+# syncing neither reveals nor changes anything.
 POSIX_FD_HARMLESS = set(
     "device_encoding fdatasync fsync get_blocking get_inheritable get_terminal_size grantpt isatty ptsname tcgetpgrp "
     "tcsetpgrp timerfd_gettime timerfd_gettime_ns ttyname unlockpt".split()
 )
 
-# dir_fd and its kin: recipe(module, descriptors, places)
+# dir_fd and related parameters: recipe(module, descriptors, places)
 POSIX_DIR_FD = {
     "access": lambda m, d, p: m.access("secret.txt", m.R_OK, dir_fd=d.dir),
     "chmod": lambda m, d, p: m.chmod("secret.txt", 0o600, dir_fd=d.dir),
@@ -148,7 +149,7 @@ POSIX_DIR_FD = {
     "utime": lambda m, d, p: m.utime("secret.txt", dir_fd=d.dir),
 }
 
-# They work on the text of a path and never touch the disk.
+# They work on the text of a path and never access the disk.
 LEXICAL = {"fspath", "_path_normpath", "_path_splitroot_ex"}
 
 POSIX_NEITHER = LEXICAL | set(
@@ -167,11 +168,12 @@ POSIX_NEITHER = LEXICAL | set(
     "_is_inputhook_installed "
     # the environment
     "putenv unsetenv "
-    # they make descriptors of their own
+    # they create descriptors
     "eventfd memfd_create openpty pidfd_open pipe pipe2 posix_openpt timerfd_create".split()
 )
 
-# --- doors of os that are written in Python --------------------------------------------------------------------------
+# --- functions of os that are written in Python
+# --------------------------------------------------------------------------
 
 OS_PATH = {
     "makedirs": [lambda m, p: m.makedirs(p.missing)],
@@ -192,7 +194,7 @@ OS_PATH = {
     "spawnvp": [lambda m, p: m.spawnvp(m.P_WAIT, p.missing, ["x"])],
     "spawnvpe": [lambda m, p: m.spawnvpe(m.P_WAIT, p.missing, ["x"], {})],
 }
-# They swallow every OSError by design: under a guard they must answer as if nothing were there.
+# They suppress every OSError by design: under a guard they must behave as if nothing existed.
 OS_BLIND = {
     "walk": [lambda m, p: list(m.walk(p.dir))],
     "fwalk": [lambda m, p: list(m.fwalk(p.dir))],
@@ -333,7 +335,7 @@ PATHLIB_NEITHER = set(
 # Only calls chmod(follow_symlinks=False), which Linux does not have.
 PATHLIB_NOT_HERE = {"lchmod"}
 
-# One row per module: (module, path doors, blind doors, descriptor doors, the rest).
+# One row per module: (module, path functions, error-suppressing functions, descriptor functions, the rest).
 MODULES = [
     (posix, POSIX_PATH, {}, POSIX_FD, POSIX_NEITHER | POSIX_FD_HARMLESS),
     (os, POSIX_PATH | OS_PATH, OS_BLIND, POSIX_FD | OS_FD, POSIX_NEITHER | POSIX_FD_HARMLESS | OS_NEITHER),
@@ -348,7 +350,7 @@ PATHLIB_TYPES = set("Path PosixPath PurePath PurePosixPath PureWindowsPath Unsup
 
 
 def callables(module):
-    """The names of a module that have to be classified; for pathlib, the methods of Path."""
+    """Return the names of a module that must be classified; for pathlib, the methods of Path."""
     if module is pathlib:
         return {
             name for name in dir(pathlib.Path) if not name.startswith("_") and callable(getattr(pathlib.Path, name))
@@ -365,7 +367,7 @@ def callables(module):
 
 
 def own_doors(module):
-    """The names of a module whose objects are its own: os.stat is posix.stat, and is tried once."""
+    """Return the names of a module whose objects are defined there: os.stat is posix.stat, and is tested once."""
     source = {os: posix, io: _io, posixpath: genericpath}.get(module)
     if source is None:
         return callables(module)
@@ -373,7 +375,7 @@ def own_doors(module):
 
 
 def unclassified():
-    """Callables that stand in no table, and those that stand in a table that contradicts another."""
+    """Return callables that no table lists, and those in contradicting tables."""
     unknown, twice = [], []
     for module, paths, blind, descriptors, neither in MODULES:
         known = set(paths) | set(blind) | set(descriptors) | neither
@@ -388,7 +390,7 @@ def unclassified():
 
 
 def accepting(parameter):
-    """The functions of posix that say they take this parameter, in text signatures or in os.supports_*."""
+    """Return the functions of posix that have this parameter, by text signatures or os.supports_*."""
     named = {
         name
         for name in callables(posix)

@@ -1,8 +1,8 @@
-"""Run the body of a guard test in a fresh process.
+"""Run the body of a guard test in a new process.
 
-Patches are process-wide and sealing is final, so nothing of the guard is ever armed in pytest's own process. A body is
-an ordinary function of the test module; the child compiles that module without its tests and calls the body with a
-`World` (see child.py). What the body returns comes back through JSON.
+Patches are process-wide and sealing is final, so the guard is never activated in pytest's process. A body is an
+ordinary function of the test module; the child compiles that module without its tests and calls the body with a `World`
+(see child.py). The return value comes back as JSON.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-# Where the package under test lies, found without importing it.
+# Location of the package under test, found without importing it.
 PACKAGE = Path(importlib.util.find_spec("democrai_sandbox").origin).parents[1]
 CHILD = Path(__file__).with_name("child.py")
 
 
 class ChildError(AssertionError):
-    """The child did not come to its end; the text is what it wrote."""
+    """The child did not finish; the text is its output."""
 
 
 class Case:
-    """One test's private world: a root, an outside with a secret, a home and a temp directory of its own."""
+    """Private world of one test: a root, an outside with a secret, a separate home and temp directory."""
 
     child = CHILD
 
@@ -40,7 +40,7 @@ class Case:
         self.secret.write_text("SECRET")
 
     def environment(self, **extra: str) -> dict[str, str]:
-        """The child's environment: private HOME and TMPDIR, the package on the path, no DEMOCRAI_* of the parent."""
+        """Return the child's environment: private HOME and TMPDIR, the package on the path, no DEMOCRAI_*."""
         kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "LANG") if name in os.environ}
         return {
             **kept,
@@ -54,7 +54,7 @@ class Case:
     def run(
         self, body: Any, *args: Any, guard: dict[str, Any] | None = None, timeout: float = 120, **extra: str
     ) -> Any:
-        """Run the body in a child, unguarded unless `guard` has arguments for one guard around it."""
+        """Run the body in a child, unguarded unless `guard` has arguments for a guard around it."""
         spec = {
             "file": inspect.getsourcefile(body),
             "body": body.__name__,
@@ -68,7 +68,7 @@ class Case:
         return json.loads(out.rstrip("\n").rpartition("\n")[2])
 
     def play(self, spec: dict[str, Any], environment: dict[str, str], timeout: float) -> tuple[int, str, str]:
-        """Run the body in a fresh process; return its exit status and what it wrote."""
+        """Run the body in a new process; return its exit status and output."""
         command = [sys.executable, "-P", "-W", "ignore::DeprecationWarning", str(self.child), json.dumps(spec)]
         done = subprocess.run(command, cwd=self.base, env=environment, capture_output=True, text=True, timeout=timeout)
         return done.returncode, done.stdout, done.stderr
@@ -80,5 +80,5 @@ class Case:
 
 
 def run_guarded(body: Any, base: Path, *args: Any, roots: Any = ("root",), **guard: Any) -> Any:
-    """The same for a test that needs no more than one call."""
+    """Do the same for a test that needs only one call."""
     return Case(base).guarded(body, *args, roots=roots, **guard)

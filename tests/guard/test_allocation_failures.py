@@ -1,4 +1,4 @@
-"""Memory that runs out in the middle of a check: the check refuses, and the process lives."""
+"""Memory that runs out during a check: the check refuses, and the process survives."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 
 def refusals(world):
-    """Let the allocations of each refused call fail, one after the other and all from one on; count what came of it."""
+    """Let allocations of each refused call fail, single ones and all from one on; count the results."""
     import _testcapi
     import os
     import socket
@@ -38,7 +38,7 @@ def refusals(world):
 
 
 def exhausted(call, failing):
-    """How many of the calls passed, and whether the first without any failing allocation was refused."""
+    """Return how many of the calls passed, and whether the first one without a failure was refused."""
     passed = 0
     for first in range(60):
         for last in (0, first + 1, first + 3):  # 0: all from there on
@@ -54,7 +54,7 @@ def exhausted(call, failing):
 
 
 def leavings(world):
-    """Let single allocations fail inside calls that step out of the guard; count reads of a secret after each."""
+    """Let single allocations fail inside calls that leave the guard; count reads of a secret after each."""
     import _testcapi
     import os
     import sqlite3
@@ -96,14 +96,14 @@ def leavings(world):
 
 
 def test_no_guard_is_lost_where_memory_runs_out_while_it_is_left_for_a_moment(case):
-    """Whichever allocation fails while the guard steps out, a secret is still refused afterwards."""
+    """Whichever allocation fails while the guard is left, a secret is still refused afterwards."""
     pytest.importorskip("_testcapi")
     passed = case.run(leavings)
     assert {name: number for name, number in passed.items() if number} == {}
 
 
 def test_no_check_lets_pass_what_it_had_no_memory_to_refuse(case):
-    """Whichever allocation fails, a call that is refused otherwise does not pass, and nothing crashes."""
+    """Whichever allocation fails, a refused call does not pass, and nothing crashes."""
     pytest.importorskip("_testcapi")
     passed = case.run(refusals)
     assert {name: number for name, number in passed.items() if number} == {}

@@ -1,4 +1,4 @@
-"""The audit hook comes and goes with the guards; nobody else's hook notices."""
+"""The audit hook is installed and removed with the guards, unnoticed by other hooks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 
 def coming_and_going(world):
-    """Events of the host's own hook, and what guarded code is refused, over many first and last guards."""
+    """Return the events of the host's hook, and guarded refusals, over many first and last guards."""
     from democrai_sandbox import process_guard_context
     from democrai_sandbox.guard import live_states
 
@@ -28,7 +28,7 @@ def coming_and_going(world):
 
 
 def reading_code(world):
-    """What guarded code gets from marshal.loads, before and after the host adds a hook, and what the hook sees."""
+    """Return results of marshal.loads in guarded code, before and after the host adds a hook, and the hook's events."""
     from democrai_sandbox import process_guard_context
 
     def load() -> list[object]:
@@ -52,9 +52,9 @@ def reading_code(world):
 
 class TestHook:
     def test_it_is_there_for_every_guard_and_disturbs_no_other(self, case):
-        """A hook of the host sees each event once, before, in and between guards; each guard has ours below it."""
+        """A hook of the host sees each event once, before, in and between guards; each guard has our hook below it."""
         assert case.run(coming_and_going) == {"seen": 202, "late": 2, "refused": ["TamperDenied"], "alive": 0}
 
     def test_code_is_read_as_without_a_guard_and_other_hooks_hear_of_it(self, case):
-        """Without another hook the event is left out; values, errors, our hook and the collector stay as they are."""
+        """Without another hook the event is omitted; values, errors, our hook and the collector are unchanged."""
         assert case.run(reading_code) == {"same": True, "refused": ["TamperDenied", True], "seen": 6}

@@ -1,4 +1,4 @@
-"""Bad input gives a clear typed error or a plain denial: never a crash, never an allowance."""
+"""Bad input causes a typed error or a denial, never a crash, and never an allowed access."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Failing:
 
 
 class Changing:
-    """Answers with an allowed path first and with another one afterwards."""
+    """Path that is allowed first and another one afterwards."""
 
     def __init__(self, *answers):
         self.answers = list(answers)
@@ -22,7 +22,7 @@ class Changing:
 
 
 class Forged(str):  # noqa: SLOT000  # it is meant to be an ordinary subclass
-    """A str that lies about itself to whoever asks politely."""
+    """Text whose methods lie."""
 
     def startswith(self, *args):
         return True
@@ -46,7 +46,7 @@ class ForgedBytes(bytes):
 
 
 def declarations(world):
-    """Arguments of process_guard_context that must be refused, and what the refusal says."""
+    """Return the errors for invalid arguments of process_guard_context."""
     from democrai_sandbox import process_guard_context
 
     rule = {"resource_type": "filesystem", "operation": "read", "target": world.root}
@@ -101,7 +101,7 @@ def declarations(world):
 
 
 def acceptable(world):
-    """Odd but right: paths that do not exist, Path objects, trailing slashes, tuples, generators."""
+    """Return the results for odd but valid arguments: missing paths, Path objects, tuples, generators."""
     from democrai_sandbox import process_guard_context
 
     fine = {
@@ -123,7 +123,7 @@ def acceptable(world):
 
 
 def paths(world):
-    """Paths that are wrong or lie, given to calls under a guard: how each ended, and whether the secret came out."""
+    """Return the results of wrong or lying paths in guarded calls, and whether the secret was revealed."""
     from democrai_sandbox import process_guard_context
 
     write(world.inside("f"), "mine")
@@ -207,7 +207,7 @@ class TestDeclarations:
         """Every wrong argument gives an InvalidInputError (a ValueError) or a TypeError with a text, never a guard."""
         seen = case.run(declarations)
         assert {name: told for name, told in seen.items() if told[0] not in {"InvalidInputError", "TypeError"}} == {
-            "failing path": ["RuntimeError", "no path today"]  # what the host's own object raised
+            "failing path": ["RuntimeError", "no path today"]  # raised by the host's object
         }
         assert [seen[name][0] for name in ("positional", "unknown argument")] == ["TypeError"] * 2
         silent = {
@@ -216,7 +216,7 @@ class TestDeclarations:
         assert silent == set()
 
     def test_refusals_say_what_is_wrong(self, case):
-        """The text names the value or its place, and for a misspelt word the nearest right one."""
+        """The text contains the value or its pointer, and the nearest valid word for a misspelling."""
         seen = case.run(declarations)
         assert "module" in seen["unknown kind"][1]
         assert "'read'" in seen["unknown operation"][1] or "read" in seen["unknown operation"][1]
@@ -224,13 +224,13 @@ class TestDeclarations:
         assert "empty" in seen["empty path"][1].lower()
 
     def test_odd_but_right_arguments_are_taken(self, case):
-        """Roots that do not exist yet, other iterables and many roots are fine."""
+        """Missing roots, other iterables and many roots are accepted."""
         assert {name: verdict for name, verdict in case.run(acceptable).items() if verdict != "ok"} == {}
 
 
 class TestPaths:
     def test_lying_and_broken_paths_open_nothing(self, case):
-        """Whatever is given as a path, the call ends with an ordinary error or a denial and the secret stays inside."""
+        """For any value as a path, the call ends with an ordinary error or a denial, and reveals nothing."""
         seen, leaked, secret = case.run(paths)
         assert leaked == []
         assert secret == "SECRET"

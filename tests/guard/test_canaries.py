@@ -1,4 +1,4 @@
-"""An interpreter that does not fit is refused at import, with a message, and nothing is armed."""
+"""An unsupported interpreter is refused at import, with a message, and the guard is not active."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ import democrai_sandbox.guard
 
 
 def refusal(source):
-    """How the import ends in a process of its own."""
+    """Return how the import ends in a separate process."""
     ended = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 1, ended.stdout + ended.stderr
     return ended.stderr.splitlines()[-1]
@@ -48,14 +48,14 @@ def refusal(source):
 
 @pytest.mark.parametrize("name", ["mkdir", "stat", "execv"])
 def test_a_patch_that_does_not_hold_is_noticed(name):
-    """When a builtin still runs its old code after patching, the import fails and names it."""
+    """If a builtin still runs its old code after patching, the import fails and names it."""
     message = refusal(RESTORE.format(name=name))
     sentence(f"{name} is not patched", message)
     assert f"posix.{name}" in message
 
 
 def test_a_function_that_is_no_builtin_is_refused():
-    """A function somebody put in the place of a builtin cannot be patched, and is not passed over."""
+    """A function that replaced a builtin cannot be patched and is not skipped."""
     message = refusal(REPLACED.format(name="mkfifo"))
     assert message.startswith("ImportError: ") and "posix.mkfifo" in message
     sentence("mkfifo is replaced", message)

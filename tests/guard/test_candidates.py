@@ -1,4 +1,4 @@
-"""A candidate beside what is in force: nothing is decided by it, and where it says something else the host is told."""
+"""Candidate manifest in a shadow run: it decides nothing, and differences are reported to the host."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import urllib.request
 
 
 class Told:
-    """A watcher that keeps what it was told, by what the guarded code was doing."""
+    """Watcher that records differences by the guarded act."""
 
     def __init__(self):
         self.seen = []
@@ -86,7 +86,7 @@ def dialled(path):
 
 
 def acts(world):
-    """Everything that is tried, by a name; the same list before, beside and after a candidate."""
+    """Return all acts by name; the same list before, during and after a candidate."""
     kept, dropped, added = (world.out(name) for name in ("kept", "dropped", "added"))
     port, other = world.port, world.other
     fetch = lambda url: urllib.request.urlopen(url, timeout=10).read()  # noqa: E731 - short
@@ -165,7 +165,7 @@ def everything(world):
 
 
 def test_what_differs_is_told_and_nothing_is_decided_by_it(case):
-    """Each act has the same outcome with a candidate as without; those on which the two differ are told, once each."""
+    """Each act has the same result with and without a candidate; differences are reported once each."""
     found = case.run(everything)
     plain = {name: outcome for name, (outcome, _) in found["before"].items()}
     for run in ("beside", "failing", "after"):
@@ -234,8 +234,11 @@ def in_thread(act):
 
 
 def test_who_is_held_against_it(case):
-    """The subject is, in its threads and in tools that declare nothing; a context it opens itself under its own name,
-    and a tool with declarations of its own, are not. And it cannot end it."""
+    """The candidate applies to the subject, its threads and tools without declarations.
+
+    It does not apply to a context that the subject opens under its own name, or to a tool with declarations. The
+    subject cannot end it.
+    """
     found = case.run(inside)
     path = str(case.outside / "dropped" / "f")
     assert found == {

@@ -1,4 +1,4 @@
-"""The guard crosses into a child process through DEMOCRAI_*, whole or not at all."""
+"""The guard is passed to a child process through DEMOCRAI_*, completely or not at all."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ print(json.dumps(seen))
 
 
 def start(world, environment, places):
-    """Run the grandchild with this environment and give back what it saw."""
+    """Run the grandchild with this environment and return its output."""
     command = [sys.executable, "-P", "-c", GRANDCHILD, json.dumps(places)]
     kept = {name: value for name, value in os.environ.items() if not name.startswith("DEMOCRAI_")}
     done = subprocess.run(command, env={**kept, **environment}, capture_output=True, text=True)
@@ -51,7 +51,7 @@ def start(world, environment, places):
 
 
 def nested(world, probe):
-    """Runtime code that enters a task inside the module."""
+    """Enter a task inside the module as runtime code."""
     from democrai_sandbox import process_guard_context
 
     with process_guard_context(subject="job", subject_kind="task"):
@@ -59,7 +59,7 @@ def nested(world, probe):
 
 
 def started_otherwise(world):
-    """Processes that guarded code starts past subprocess; each says what it found of its subject."""
+    """Start processes from guarded code without subprocess; return the subject that each found."""
     from democrai_sandbox import process_guard_context
 
     tell = [sys.executable, "-S", "-c", "import os; print(os.environ['DEMOCRAI_NETWORK_SUBJECT'])"]
@@ -88,7 +88,7 @@ def started_otherwise(world):
 
 
 def round_trip(world):
-    """Environments made inside guards, and what children that rebuild from them can do."""
+    """Return environments created inside guards, and the rights of children that use them."""
     from democrai_sandbox import child_environment, configure_guard, process_guard_context
 
     for path in (world.inside("f"), world.out("shown")):
@@ -123,7 +123,7 @@ def round_trip(world):
 
 
 def malformed(world):
-    """Each broken environment is refused by name; none yields a guard."""
+    """Return the errors for each malformed environment; none yields a guard."""
     from democrai_sandbox import child_environment, process_guard_context, process_guard_context_from_env
 
     good = process_guard_context(subject="demo", allowed_paths=[world.root], user_id="u").run(child_environment)
@@ -159,7 +159,7 @@ def malformed(world):
 
 
 def under_a_guard(world):
-    """Guarded code that rebuilds a guard from an environment of its own making gains nothing."""
+    """Rebuild a guard from a forged environment in guarded code; it gains nothing."""
     from democrai_sandbox import process_guard_context, process_guard_context_from_env
 
     forged = {
@@ -178,13 +178,13 @@ def under_a_guard(world):
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
-    """What the round trips showed, made once."""
+    """Results of the round trips, computed once."""
     return Case(tmp_path_factory.mktemp("round")).run(round_trip)
 
 
 class TestRoundTrip:
     def test_the_variables_have_their_documented_names(self, seen):
-        """Subject, kind and access always; user, organization and session only when they exist."""
+        """Subject, kind and access always; user, organization and session only if they exist."""
         plain, named = seen["plain"][0], seen["named"][0]
         assert plain["DEMOCRAI_NETWORK_SUBJECT"] == "demo"
         assert plain["DEMOCRAI_NETWORK_SUBJECT_KIND"] == "module"
@@ -194,7 +194,7 @@ class TestRoundTrip:
         assert all(name.startswith("DEMOCRAI_") and isinstance(value, str) for name, value in named.items())
 
     def test_a_child_rebuilds_the_same_policy(self, seen):
-        """Paths and operations hold in the child as in the parent."""
+        """Paths and operations apply in the child as in the parent."""
         assert seen["plain"][1]["read"] == ["ok", "ok", "FilesystemDenied"]
         assert seen["plain"][1]["append"] == ["ok", "FilesystemDenied", "FilesystemDenied"]
         assert seen["plain"][1]["subject"] == ["demo", "module"]
@@ -210,22 +210,22 @@ class TestRoundTrip:
         assert seen["chained"][1]["read"] == ["ok", "ok", "FilesystemDenied"]
 
     def test_odd_names_survive(self, seen):
-        """Quotes, colons, letters beyond ASCII and bytes that are no UTF-8 pass through unchanged."""
+        """Quotes, colons, non-ASCII letters and bytes that are not UTF-8 pass unchanged."""
         assert seen["odd"][1]["subject"] == ['a "quoted" näme:x', "module"], seen["odd"]
         assert seen["odd"][1]["read"] == ["FileNotFoundError"]
 
     def test_without_a_guard_there_is_nothing_to_hand_on(self, seen):
-        """Outside a guard no environment is made up: an error, or nothing at all."""
+        """Outside a guard no environment is created: an error, or nothing at all."""
         assert seen["outside"] in ({}, "GuardUsageError")
 
 
 class TestMalformed:
     def test_it_reaches_programs_that_are_started_without_subprocess(self, case):
-        """By exec, on a terminal of its own; a handle of such a process can be closed."""
+        """By exec, and on a separate terminal; a handle of such a process can be closed."""
         assert case.run(started_otherwise) == ["demo", 0, 0]
 
     def test_a_malformed_value_is_an_error_never_an_empty_guard(self, case):
-        """Every broken variable is refused with InvalidInputError that names it."""
+        """Every malformed variable is rejected with an InvalidInputError that names it."""
         seen = case.run(malformed)
         assert seen.pop("good")[0] == "accepted"
         assert seen.pop("empty list")[0] == "FilesystemDenied"
@@ -235,5 +235,5 @@ class TestMalformed:
             assert "DEMOCRAI_" in text, (name, text)
 
     def test_a_forged_environment_gives_guarded_code_nothing(self, case):
-        """Rebuilding from an environment narrows like every guard that guarded code opens."""
+        """Rebuilding from an environment narrows, like every guard that guarded code opens."""
         assert case.run(under_a_guard) == ["ok", True]

@@ -1,4 +1,4 @@
-"""A context that carried no guard a moment ago is looked at again once it does."""
+"""A context without a guard is checked again once it has one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 
 
 def known_clean(world):
-    """Runs from one context, before, inside and after a guard that only the context carries."""
+    """Run from one context, before, inside and after a guard that only the context carries."""
     from democrai_sandbox import current_guard, process_guard_context
 
     kept = process_guard_context(subject="other").run(contextvars.copy_context)  # keeps a state alive meanwhile
@@ -40,7 +40,7 @@ def known_clean(world):
 
 class TestCleanContext:
     def test_a_guard_in_a_context_that_was_clean_holds(self, case):
-        """However often the context was found clean, what is run from it under a guard is guarded."""
+        """However often the context was found clean, code that runs from it under a guard is guarded."""
         seen, elsewhere, _ = case.run(known_clean)
         free, guarded = [None, "ok"], ["demo", "FilesystemDenied"]
         assert seen == [free, guarded, guarded] * 3

@@ -1,4 +1,4 @@
-"""Garbage collected at a bad moment: while a variable of the context is set, or a context is copied."""
+"""Garbage collection at a critical moment: while a context variable is set, or a context is copied."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 
 def set_while_collecting(world):
-    """Set variables while nearly every allocation collects what a finaliser then enters a guard for."""
+    """Set variables while nearly every allocation collects an object whose finalizer enters a guard."""
     import contextvars
     import gc
 
@@ -32,7 +32,7 @@ def set_while_collecting(world):
         return gc.isenabled()
 
     async def later():
-        """Keeps a guard alive while it is not awaited."""
+        """Keep a guard alive while it is not awaited."""
 
     if world.args == [True]:
         return guard.run(work)
@@ -46,12 +46,12 @@ def set_while_collecting(world):
 @pytest.mark.every
 @pytest.mark.parametrize("guarded", [True, False])
 def test_a_finaliser_that_enters_a_guard_leaves_the_context_whole(case, guarded):
-    """The process lives, and the collector is on as it was; CPython 3.11 by itself would lose its footing here."""
+    """The process survives, and the collector is still enabled; CPython 3.11 alone would fail here."""
     assert case.run(set_while_collecting, guarded) is True
 
 
 def copy_while_collecting(world):
-    """Copy contexts while the allocation of the copy collects what is finished under a guard."""
+    """Copy contexts while the allocation of the copy collects an object that is finalized under a guard."""
     import asyncio
     import contextvars
     import gc
@@ -106,5 +106,5 @@ def copy_while_collecting(world):
 @pytest.mark.every
 @pytest.mark.parametrize("left", ["object", "coroutine"])
 def test_a_context_copied_during_a_collection_is_whole(case, left):
-    """The copy has the variables of its original, the process lives, and no guard stays behind."""
+    """The copy has the variables of its original, the process survives, and no guard remains."""
     assert case.run(copy_while_collecting, left) == 0

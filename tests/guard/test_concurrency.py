@@ -1,4 +1,4 @@
-"""The guard follows what guarded code hands over for later, and touches nothing of anybody else."""
+"""The guard follows deferred work of guarded code, and affects no other code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def guard_of(world, subject="demo", **more):
 
 
 def look(world):
-    """Whether the secret can be read here, and in whose name."""
+    """Return whether the secret can be read here, and by which subject."""
     from democrai_sandbox import current_guard
 
     view = current_guard()
@@ -34,7 +34,7 @@ def look(world):
 
 
 def threads(world):
-    """Every way to start a thread under a guard; and one started by the host meanwhile."""
+    """Start threads in every way under a guard, and one by the host meanwhile."""
     found = queue.SimpleQueue()
 
     class Own(threading.Thread):
@@ -61,7 +61,7 @@ def threads(world):
     expected = 6 + hasattr(_thread, "start_joinable_thread")
     made = guard_of(world).run(begin)
     guarded = [found.get(timeout=10) for _ in range(expected)]
-    made.start()  # made by the subject, started by the host
+    made.start()  # created by the subject, started by the host
     late = found.get(timeout=10)
     with guard_of(world):
         inner = threading.Thread(target=lambda: found.put(look(world)))
@@ -72,7 +72,7 @@ def threads(world):
 
 
 def pools(world):
-    """Pools made by the host before, used by subjects and the host in turn; pools made under a guard."""
+    """Use pools of the host by subjects and the host in turn, and pools created under a guard."""
     host_pool = concurrent.futures.ThreadPoolExecutor(2)
     list(host_pool.map(lambda _: time.sleep(0.01), range(4)))
     seen = {}
@@ -92,10 +92,10 @@ def pools(world):
             called.set()
 
         host_pool.submit(look, world).add_done_callback(callback)
-        called.wait(10)  # the result is there before the callbacks have run
+        called.wait(10)  # the result is available before the callbacks have run
         fresh.submit(look, world).result()
 
-    fresh = concurrent.futures.ThreadPoolExecutor(1)  # its only worker will be started by the subject
+    fresh = concurrent.futures.ThreadPoolExecutor(1)  # the subject will start its only worker
     guard_of(world).run(subject)
     seen["host after"] = [host_pool.submit(look, world).result() for _ in range(4)]
     seen["host in a worker the subject started"] = fresh.submit(look, world).result()
@@ -115,7 +115,7 @@ def initializers(world):
 
 
 def loop_executor(world):
-    """The loop's default executor is first used under a guard, then by the host, then by another subject."""
+    """Use the loop's default executor first under a guard, then as the host, then as another subject."""
     seen = {}
 
     async def main():
@@ -138,7 +138,7 @@ def loop_executor(world):
 
 
 def callbacks(world):
-    """Everything a loop can be given to call later."""
+    """Schedule callbacks on a loop in every way."""
     seen = {}
 
     async def main():
@@ -195,7 +195,7 @@ async def naming(note, name):
 
 
 def deferred(world):
-    """Signals, finalisers, weak references and __del__ set up under a guard and run later, with nobody guarded."""
+    """Set up signals, finalizers, weak references and __del__ under a guard that run later without one."""
     seen = {}
 
     class Thing:
@@ -231,7 +231,7 @@ def deferred(world):
 
 
 def host_deferred(world):
-    """The host's own handlers fire while somebody is guarded: they are the host's and meet no guard afterwards."""
+    """Run handlers of the host while code is guarded: they run unguarded, and so does the host afterwards."""
     seen = {}
     signal.signal(signal.SIGUSR1, lambda *_: seen.__setitem__("signal outside", look(world)[1]))
     os.kill(os.getpid(), signal.SIGUSR1)
@@ -244,7 +244,7 @@ def host_deferred(world):
 
 
 def at_exit(world):
-    """atexit functions of the subject and of the host, in a process of their own."""
+    """Register atexit functions of the subject and the host in a separate process."""
     import subprocess
 
     script = """
@@ -276,7 +276,7 @@ if len(sys.argv) > 9: pass
 
 
 def unaffected(world):
-    """Host threads and tasks hammer the file system while subjects come and go: no denial ever reaches them."""
+    """Use the file system in host threads and tasks while subjects come and go: no denial ever reaches them."""
     stop = threading.Event()
     wrong = []
     counts = {"host": 0, "subject": 0}
@@ -310,7 +310,7 @@ def unaffected(world):
 
 
 def imports(world):
-    """A subject imports, or fails to; afterwards the host imports the same things without trouble."""
+    """Import, or fail to, as a subject; afterwards the host imports the same without trouble."""
     os.makedirs(world.out("lib", "hidden_package"))
     os.makedirs(world.inside("lib"))
     write(world.out("lib", "hidden.py"), "value = 1")
@@ -339,7 +339,7 @@ def imports(world):
 
 
 def late_path(world):
-    """A folder the host puts on sys.path before the guard: importing from it works under the guard and afterwards."""
+    """Import from a folder that the host added to sys.path, under the guard and afterwards."""
     os.makedirs(world.out("lib"))
     write(world.out("lib", "hosted.py"), "value = 1")
     write(world.out("lib", "hosted_two.py"), "value = 2")
@@ -357,7 +357,7 @@ def late_path(world):
 
 
 def two_loops(world):
-    """Each thread has a loop of its own with a guard of its own."""
+    """Run a separate loop with a separate guard in each thread."""
     found = {}
 
     def serve(name, root):
@@ -382,7 +382,7 @@ def two_loops(world):
 
 
 def anyio_threads(world):
-    """anyio keeps its worker threads: one is started by a subject, then used by the host and by another subject."""
+    """Start a worker thread of anyio as a subject, then use it as the host and as another subject."""
     import anyio.to_thread
 
     seen = {}
@@ -402,7 +402,7 @@ def anyio_threads(world):
 
 class TestThreads:
     def test_threads_started_under_a_guard_are_guarded(self, case):
-        """Whatever starts the thread, it runs in the name of its starter; the host's threads are free."""
+        """Whatever starts the thread, it runs as its starter; the host's threads are unguarded."""
         seen = case.run(threads)
         assert seen["inside"] == DENIED
         assert seen["host"] == FREE
@@ -420,7 +420,7 @@ class TestThreads:
         assert seen["other subject there"] == ["ok", "other"]
 
     def test_the_default_executor_belongs_to_nobody(self, case):
-        """First used under a guard it still serves the host unguarded, and another subject in that one's name."""
+        """First used under a guard, it still serves the host unguarded, and another subject as that subject."""
         assert case.run(loop_executor) == {
             "subject": DENIED,
             "to_thread": DENIED,
@@ -432,7 +432,7 @@ class TestThreads:
         }
 
     def test_threads_that_anyio_keeps_belong_to_nobody(self, case):
-        """Each job runs in the name of who submitted it, whoever started the thread."""
+        """Each job runs as its submitter, whichever code started the thread."""
         assert case.run(anyio_threads) == {
             "subject": DENIED,
             "host": [FREE] * 2,
@@ -441,11 +441,11 @@ class TestThreads:
         }
 
     def test_host_threads_are_never_denied(self, case):
-        """Subjects entering and leaving in parallel do not show in the host's threads."""
+        """Subjects that enter and leave in parallel do not affect the host's threads."""
         assert case.run(unaffected) == [[], True, True]
 
     def test_loops_in_threads_keep_their_guards_apart(self, case):
-        """Two loops in two threads and the main thread each see their own."""
+        """Two loops in two threads and the main thread have separate guards."""
         assert case.run(two_loops) == [{"in": [["FilesystemDenied", "in"]], "out": [["ok", "out"]]}, True]
 
 
@@ -467,14 +467,14 @@ class TestLater:
         } <= set(seen)
 
     def test_signals_and_finalisers_run_in_the_name_of_who_set_them_up(self, case):
-        """They fire when nobody is guarded, and are guarded all the same."""
+        """They run when no guard is active, and are guarded all the same."""
         seen = case.run(deferred)
         assert seen.pop("host") == FREE
         assert {"signal", "weakref", "finalize", "proxy", "__del__"} == set(seen)
         assert {name: one for name, one in seen.items() if one != DENIED} == {}
 
     def test_handlers_of_the_host_stay_the_hosts(self, case):
-        """A subject may set and restore a handler; the host's own handler keeps running free."""
+        """A subject may set and restore a handler; the host's handler keeps running unguarded."""
         assert case.run(host_deferred) == {"get": True, "signal outside": None}
 
     def test_atexit_functions_run_in_the_name_of_who_registered_them(self, case):
@@ -487,7 +487,7 @@ class TestLater:
 
 class TestImports:
     def test_a_subjects_imports_poison_nothing(self, case):
-        """Folders a subject may not list stay importable for the host afterwards."""
+        """Folders that a subject may not list stay importable for the host."""
         assert case.run(imports) == {
             "subject": [
                 3,
@@ -498,5 +498,5 @@ class TestImports:
         }
 
     def test_the_import_path_works_without_runtime_paths(self, case):
-        """A guard without runtime paths can import from sys.path, and the host's caches stay whole."""
+        """A guard without runtime paths can import from sys.path, and the host's caches stay correct."""
         assert case.run(late_path) == [1, 2, []]

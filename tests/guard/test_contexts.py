@@ -1,4 +1,4 @@
-"""Entering and leaving guards: the forms, what they hand on, and what remains afterwards."""
+"""Entering and leaving guards: the forms, their return values, and the state afterwards."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 
 
 def guard_of(world, subject="demo", **more):
-    """A guard over the root, unless the caller wants another."""
+    """Return a guard over the root, unless the caller wants another."""
     from democrai_sandbox import process_guard_context
 
     more.setdefault("allowed_paths", [world.root])
@@ -16,7 +16,7 @@ def guard_of(world, subject="demo", **more):
 
 
 def subject_now():
-    """The subject of the active guard, or None."""
+    """Return the subject of the active guard, or None."""
     from democrai_sandbox import current_guard
 
     view = current_guard()
@@ -24,7 +24,7 @@ def subject_now():
 
 
 def forms(world):
-    """Each form guards its body, hands results on, and leaves nothing behind."""
+    """Each form guards its body, passes results on, and leaves nothing behind."""
     seen = {}
 
     def look():
@@ -58,7 +58,7 @@ def forms(world):
 
 
 def hints(world):
-    """What the denials of a guard that a host opened by itself say to do; and what guards look like."""
+    """Return the hints of denials in a guard that a host opened directly, and the repr of guards."""
     import http.client
     import os
 
@@ -89,7 +89,7 @@ def hints(world):
 
 
 def generators(world):
-    """A generator or coroutine that run() returns is guarded at each step, and its consumer never is."""
+    """A generator or coroutine that run() returns is guarded at each step, its consumer never."""
     seen = {}
 
     def produce():
@@ -129,7 +129,7 @@ def generators(world):
 
 
 def exceptions(world):
-    """What the body raises arrives unchanged, and the guard is left."""
+    """An exception of the body arrives unchanged, and the guard is left."""
     seen = {}
 
     class Own(BaseException):
@@ -226,7 +226,7 @@ def outliving(world):
 
 
 def interleaved(world):
-    """Two guards and free code on one loop, step by step, each with its own verdicts only."""
+    """Interleave two guards and unguarded code on one loop, each with separate results."""
     import os
 
     for name in ("a", "b"):
@@ -261,7 +261,7 @@ def interleaved(world):
 
 
 def reuse(world):
-    """One Guard object serves many activations, one after another; at once only through run()."""
+    """Use one Guard object for many activations in sequence; concurrently only through run()."""
     guard = guard_of(world)
     seen = []
     for _ in range(3):
@@ -282,7 +282,7 @@ def nested_again(world, guard):
 
 
 def together(world, guard):
-    """The same object in four threads and twenty tasks at the same time."""
+    """Use the same object in four threads and twenty tasks at the same time."""
     wrong = []
     start = threading.Barrier(4)
 
@@ -318,7 +318,7 @@ def together(world, guard):
 
 
 def views(world):
-    """What current_guard() tells, and that it can only be read."""
+    """Return the values of current_guard(), and whether they are read-only."""
     from democrai_sandbox import current_guard
 
     def look():
@@ -348,7 +348,7 @@ FREE = ["ok", "ok", None]
 
 class TestForms:
     def test_every_form_guards_its_body_and_restores(self, case):
-        """with, async with and run guard plain calls and coroutines; afterwards nothing is guarded."""
+        """with, async with and run guard plain calls and coroutines; afterwards no guard is active."""
         seen = case.run(forms)
         assert seen.pop("arguments") == [[1], {"two": 2}]
         for name in ("with", "run"):
@@ -358,7 +358,7 @@ class TestForms:
         assert all(name.startswith("after") and result == FREE for name, result in seen.items()), seen
 
     def test_generators_are_guarded_step_by_step(self, case):
-        """Each step of a generator runs under the guard; between the steps its consumer is free."""
+        """Each step of a generator runs under the guard; between the steps its consumer is unguarded."""
         denied_then_free = ["FilesystemDenied", "ok"]
         assert case.run(generators) == {
             "step 1": denied_then_free,
@@ -374,17 +374,17 @@ class TestForms:
         }
 
     def test_exceptions_pass_through_unchanged(self, case):
-        """The very exception object arrives, of whatever class, and the guard is left."""
+        """The same exception object arrives, of any class, and the guard is left."""
         seen = case.run(exceptions)
-        # PEP 479: a StopIteration cannot leave a coroutine, but plain calls hand it on.
+        # PEP 479: a StopIteration cannot leave a coroutine, but plain calls pass it on.
         assert all(result in ([True, "ok"], [True, "ok"] * 2) for result in seen.values()), seen
 
     def test_cancellation_cleans_up_under_the_guard(self, case):
-        """A cancelled task's finally block is guarded; whoever cancelled it is not."""
+        """A cancelled task's finally block is guarded; the canceller is not."""
         assert case.run(cancelled) == {"cleanup": "FilesystemDenied", "host": "ok"}
 
     def test_one_guard_object_can_be_used_again_and_at_once(self, case):
-        """Activations of one object do not disturb each other; entering one that is entered is refused."""
+        """Activations of one object are independent; entering an entered one is refused."""
         seen, wrong = case.run(reuse)
         assert seen == ["FilesystemDenied", "ok"] * 3 + [
             "GuardUsageError",
@@ -395,7 +395,7 @@ class TestForms:
         assert wrong == []
 
     def test_the_view_tells_and_cannot_be_changed(self, case):
-        """current_guard() has the facts of the activation, read-only, and is None outside."""
+        """current_guard() has the values of the activation, read-only, and is None outside."""
         before, view, after = case.run(views)
         assert (before, after) == (None, None)
         assert set(view.pop("changed")) <= {"FrozenInstanceError", "AttributeError", "TypeError"}
@@ -405,7 +405,7 @@ class TestForms:
         }  # fmt: skip
 
     def test_hints_name_the_arguments_of_a_guard_that_the_host_opened(self, case):
-        """There is no manifest then. A guard that the runtime opened, and its child processes, do have one."""
+        """Such a guard has no manifest. A guard that the runtime opened, and its child processes, have one."""
         told, _ = case.run(hints)
         assert "manifest.json" in told.pop("in a child")
         assert not [name for name, hint in told.items() if "manifest.json" in hint]
@@ -416,7 +416,7 @@ class TestForms:
         assert "allow_subprocess=True" in told["process"]
 
     def test_a_guard_shows_its_subject(self, case):
-        """In its ``repr``, so that a log or a debugger tells guards apart."""
+        """The ``repr`` distinguishes guards in a log or debugger."""
         _, shown = case.run(hints)
         assert shown == {
             "guard": "<Guard module:demo>",
@@ -427,10 +427,10 @@ class TestForms:
 
 class TestLoops:
     def test_a_task_outlives_the_guard_it_was_started_in(self, case):
-        """It stays guarded, so do its children; the code that started it is free again."""
+        """It stays guarded, and so do its children; the code that started it is unguarded again."""
         guarded, free = ["FilesystemDenied", "demo"], ["ok", None]
         assert case.run(outliving) == {"host": free, "task": guarded, "grandchild": guarded, "host at the end": free}
 
     def test_two_guards_on_one_loop_never_see_each_other(self, case):
-        """Interleaved at every step, each task meets its own policy and free code meets none."""
+        """Interleaved at every step, each task has its own policy and unguarded code has none."""
         assert case.run(interleaved) == []

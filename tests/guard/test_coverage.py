@@ -1,4 +1,4 @@
-"""Every door of the file modules is guarded, and a door nobody has classified fails the build."""
+"""Every function of the file modules is guarded, and an unclassified one fails the test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.guard import doors
 
 
 class Like:
-    """A path that is neither str nor bytes."""
+    """Path that is neither str nor bytes."""
 
     def __init__(self, path):
         self.path = path
@@ -23,12 +23,12 @@ class Like:
 
 
 def tables(world):
-    """The tables of doors.py, loaded the way the child loads a body."""
+    """Return the tables of doors.py, loaded as the child loads a body."""
     return types.SimpleNamespace(**world.load(world.args[0]))
 
 
 def lay_out(world):
-    """Make the outside and the inside afresh, and name what recipes work with."""
+    """Create the outside and the inside again, and return the paths for recipes."""
     for top in (world.root, world.outside):
         shutil.rmtree(top, ignore_errors=True)
         os.makedirs(os.path.join(top, "dir", "sub"))
@@ -48,7 +48,7 @@ def lay_out(world):
 
 
 def places(world, convert):
-    """What recipes work with, each path passed through `convert`."""
+    """Return the paths for recipes, each converted with `convert`."""
     out, inside = world.out, world.inside
     named = {
         "file": out("secret.txt"),
@@ -68,7 +68,7 @@ def places(world, convert):
 
 
 def descriptors(world):
-    """Descriptors that the host holds, and one that is the caller's own."""
+    """Return descriptors of the host, and one of the caller."""
     read_end, write_end = os.pipe()
     os.write(write_end, b"SECRET88")
     return types.SimpleNamespace(
@@ -81,7 +81,7 @@ def descriptors(world):
 
 
 def own_descriptors(world, held):
-    """Add descriptors of the caller: they are made under the guard, if there is one."""
+    """Add descriptors of the caller, created under the guard, if any."""
     held.own = os.open(world.inside("own"), os.O_RDWR | os.O_CREAT)
     held.own_pipe_read, held.own_pipe = os.pipe()
 
@@ -95,7 +95,7 @@ def release(held):
 
 
 def picture(top):
-    """What a tree looks like: names, kinds, modes, contents, times of change."""
+    """Return a description of a tree: names, kinds, modes, contents, modification times."""
     seen = {}
     for folder, folders, files in os.walk(top):
         for name in folders + files:
@@ -113,7 +113,7 @@ def picture(top):
 
 
 def say(function, *args):
-    """How a recipe ended: 'denied', 'answered', or the error."""
+    """Return how a recipe ended: 'denied', 'answered', or the error."""
     from democrai_sandbox.errors import SandboxDenied
 
     try:
@@ -128,7 +128,7 @@ def say(function, *args):
 
 
 def control(world):
-    """Unguarded, every recipe reaches what it names: it answers, or the system refuses it for its own reason."""
+    """Without a guard, every recipe reaches its target, or the system refuses it."""
     known = tables(world)
     here = os.getcwd()
     broken = {}
@@ -147,7 +147,7 @@ def control(world):
                 lay_out(world)
                 held = descriptors(world)
                 own_descriptors(world, held)
-                if name in {"execve", "login_tty"}:  # a success would be the end of this process
+                if name in {"execve", "login_tty"}:  # a success would end this process
                     continue
                 result = say(recipe, module, held)
                 os.chdir(here)
@@ -180,7 +180,7 @@ def path_doors(world):
 
 
 def kinds(module, name):
-    """The forms in which this door takes a path."""
+    """Return the forms in which this function takes a path."""
     forms = [("str", str), ("like", Like)]
     if module in {"posix", "io", "_io", "genericpath", "posixpath"}:
         forms += [("bytes", os.fsencode), ("like of bytes", lambda path: Like(os.fsencode(path)))]
@@ -188,7 +188,7 @@ def kinds(module, name):
 
 
 def blind_doors(world):
-    """Doors that swallow errors answer for an outside place as for one that is not there; or they raise."""
+    """Functions that suppress errors treat an outside path like a missing one, or raise."""
     from democrai_sandbox import process_guard_context
 
     known = tables(world)
@@ -208,7 +208,7 @@ def blind_doors(world):
 
 
 def descriptor_doors(world):
-    """Numbers of others are refused, whichever function is given them."""
+    """Foreign descriptor numbers are refused by every function."""
     from democrai_sandbox import process_guard_context
 
     known = tables(world)
@@ -232,7 +232,7 @@ def descriptor_doors(world):
 
 
 def dir_fd_doors(world):
-    """A relative name beside a directory descriptor is refused, before anything happens."""
+    """A relative name with a directory descriptor is refused before anything happens."""
     from democrai_sandbox import process_guard_context
 
     known = tables(world)
@@ -255,7 +255,7 @@ def dir_fd_doors(world):
 
 
 def entries(world):
-    """What a directory entry tells about a link that leads outside."""
+    """Return what a directory entry reveals about a link to the outside."""
     from democrai_sandbox import process_guard_context
 
     os.symlink(world.secret, world.inside("leads-out"))
@@ -276,7 +276,7 @@ def entries(world):
 
 @pytest.fixture(scope="module")
 def archives(tmp_path_factory):
-    """A zip and a tar for the recipes that unpack."""
+    """Create a zip and a tar for the recipes that unpack."""
     base = tmp_path_factory.mktemp("archives")
     (base / "content").mkdir()
     (base / "content" / "a.txt").write_text("a")
@@ -285,13 +285,13 @@ def archives(tmp_path_factory):
 
 class TestClassification:
     def test_every_callable_of_the_file_modules_is_classified(self):
-        """A callable that no table knows fails: say in doors.py whether it takes a path, a descriptor, or neither."""
+        """A callable that no table lists fails: classify it in doors.py as path, descriptor, or neither."""
         unknown, twice = doors.unclassified()
         assert not unknown, f"classify these in tests/guard/doors.py: {unknown}"
         assert not twice, f"classified as taking and as not taking a path: {twice}"
 
     def test_signatures_agree_with_the_tables(self):
-        """What says `path` in its signature is a path door, what says `fd` is a descriptor door."""
+        """A `path` parameter means a path function, an `fd` parameter a descriptor function."""
         for word, table in (("path", doors.POSIX_PATH), ("src", doors.POSIX_PATH), ("dir_fd", doors.POSIX_DIR_FD)):
             by_number = {"copy_file_range", "splice"}  # their src is a descriptor
             missing = parameters(word) - set(table) - doors.LEXICAL - by_number
@@ -299,7 +299,7 @@ class TestClassification:
         assert not parameters("fd") - set(doors.POSIX_FD) - doors.POSIX_FD_HARMLESS
 
     def test_every_recipe_reaches_its_target_without_a_guard(self, case, archives):
-        """A recipe that fails for its own mistake would prove nothing under a guard."""
+        """A recipe that fails by mistake would prove nothing under a guard."""
         assert case.run(control, doors.__file__, *archives) == {}
 
 
@@ -311,7 +311,7 @@ class TestDoors:
         assert changed == []
 
     def test_doors_that_swallow_errors_tell_nothing(self, case, archives):
-        """walk, glob, realpath and which answer for an outside place as for one that does not exist."""
+        """walk, glob, realpath and which treat an outside path like a missing one."""
         assert case.run(blind_doors, doors.__file__, *archives) == {}
 
     def test_every_descriptor_door_denies_a_number_of_others(self, case, archives):
@@ -328,7 +328,7 @@ class TestDoors:
         assert changed == []
 
     def test_directory_entries_do_not_look_through_links(self, case):
-        """DirEntry.stat follows links by itself: it is refused where the link leads outside."""
+        """DirEntry.stat follows links: it is refused if the link leads outside."""
         assert case.run(entries) == {
             "stat": "denied",
             "is_file": True,
@@ -338,7 +338,7 @@ class TestDoors:
 
 
 def parameters(word):
-    """The posix functions with a parameter of this name in their text signature."""
+    """Return the posix functions with a parameter of this name in their text signature."""
     found = set()
     for name in doors.callables(doors.posix):
         signature = getattr(getattr(doors.posix, name), "__text_signature__", None) or ""

@@ -1,4 +1,4 @@
-"""What crosses a guard: plain data, doors that lead out, entrances that lead further in."""
+"""Crossing a guard: plain data, doors to the host, entrances to other subjects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.services.golden import sentence
 
 @pytest.fixture
 def case(tmp_path):
-    """A private world in which a body runs in a process of its own."""
+    """Private world in which a body runs in a separate process."""
     return Case(tmp_path)
 
 
@@ -191,7 +191,7 @@ def found_callback(world):
 
 
 def test_a_callback_that_the_host_left_behind_a_door_gives_guarded_code_nothing(case):
-    """Found in the list of its own task and called with an object of its own, it stays under the caller's guard."""
+    """Found in the list of its task and called with a forged object, it stays under the caller's guard."""
     assert case.run(found_callback) != "ok"
 
 
@@ -387,7 +387,7 @@ def waiting_tasks(world):
 
 
 def test_ordinary_waiting_works_across_guards(case):
-    """Timeouts, cancellation, errors and results of what is awaited reach who awaits it, and nobody else."""
+    """Timeouts, cancellation, errors and results reach the awaiting code, and no other."""
     found, ended, left = case.run(waiting_tasks)
     assert found[:3] == [
         ["wait_for", "TimeoutError", True],

@@ -1,4 +1,4 @@
-"""The decider: asked when the policy does not allow, once, from outside the guard; its failure is not a denial."""
+"""Decider: asked unguarded, once, if the policy does not allow an access; its failure is not a denial."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 
 
 def install(world, answer):
-    """Configure a decider that answers by this function and keeps what it was asked."""
+    """Configure a decider that uses this function and records its questions."""
     from democrai_sandbox import configure_guard, current_guard
 
     asked = []
@@ -42,7 +42,7 @@ def guard_of(world, **more):
 
 
 def questions(world):
-    """What is asked, how often, and what about."""
+    """Return the questions and their number."""
     asked = install(world, lambda question: False)
     write(world.inside("f"))
     os.symlink(world.secret, world.inside("link"))
@@ -74,7 +74,7 @@ def questions(world):
 
 
 def probes(world):
-    """Whether the decider is told looks from uses, each asked about once; guarded code cannot switch that on."""
+    """Return whether the decider distinguishes probes from uses, each asked once; guarded code cannot enable that."""
     from democrai_sandbox.guard import _core
 
     seen = []
@@ -93,7 +93,7 @@ def probes(world):
 
 
 def approvals(world):
-    """An approval lets exactly its operation on exactly its path pass."""
+    """An approval allows exactly its operation on exactly its path."""
     allowed = {("read", world.secret), ("create", world.out("new")), ("modify", world.out("new"))}
     install(world, lambda question: (str(question.operation), question.target) in allowed)
     write(world.out("other"))
@@ -116,7 +116,7 @@ def approvals(world):
 
 
 def answers(world):
-    """Only the exact True is a yes."""
+    """Only True allows."""
     box = [None]
     install(world, lambda question: box[0])
     seen = {}
@@ -127,7 +127,7 @@ def answers(world):
 
 
 def failures(world):
-    """A decider that fails stops the operation with an error of another kind, and nothing is remembered."""
+    """A failing decider stops the operation with another kind of error, and nothing is cached."""
     box = [RuntimeError("the store is down")]
 
     def answer(question):
@@ -149,7 +149,7 @@ def failures(world):
 
 
 def logged_failures(world):
-    """What the log has after a decider, a recorder and an observer failed, and after failures that were logged."""
+    """Return the log after failures of a decider, a recorder and an observer, including already logged ones."""
     import logging
 
     from democrai_sandbox import configure_guard
@@ -185,7 +185,7 @@ def logged_failures(world):
 
 
 def logged_while_handling(world):
-    """What the text of a subject's error is asked for, while the decider fails and that is logged."""
+    """Return the calls of a subject's __str__ while the decider fails and the failure is logged."""
     import io
     import logging
 
@@ -218,7 +218,7 @@ def logged_while_handling(world):
 
 
 def protected(world):
-    """A yes to everything, where the host protects one folder below the root."""
+    """Approve everything, with one protected folder below the root."""
     from democrai_sandbox import configure_guard
 
     os.mkdir(world.inside("vault"))
@@ -230,7 +230,7 @@ def protected(world):
 
 
 def above_protected(world):
-    """A yes to everything, where what the host protects is two folders below the root."""
+    """Approve everything, with a protected path two folders below the root."""
     from democrai_sandbox import configure_guard, sdk
 
     os.makedirs(world.inside("holder", "vault"))
@@ -251,12 +251,12 @@ def above_protected(world):
 
 
 def by_default(world):
-    """Nobody configured a decider."""
+    """Use no decider."""
     return guard_of(world).run(world.can_read)
 
 
 def in_tasks(world):
-    """Threads and tasks of one activation share its answers."""
+    """Threads and tasks of one activation share its results."""
     import asyncio
 
     asked = install(world, lambda question: True)
@@ -275,7 +275,7 @@ def in_tasks(world):
 
 class TestQuestions:
     def test_it_is_asked_once_per_operation_and_resolved_path(self, case):
-        """Inside one activation the same question, however spelled, is put once; another activation asks anew."""
+        """Within one activation the same question in any spelling is asked once; another activation asks again."""
         counts = case.run(questions)["counts"]
         secret, outside = str(case.secret), case.outside
         assert counts["allowed"] == []
@@ -288,7 +288,7 @@ class TestQuestions:
         assert counts["new activation"] == [["read", secret]]
 
     def test_the_question_tells_who_asks_for_what(self, case):
-        """Subject, kind, chain, resource, operation, target and identity; never a pending request."""
+        """Subject, kind, chain, resource, operation, target and identity; no request is filed."""
         assert case.run(questions)["first"] == {
             "operation": "read",
             "target": str(case.secret),
@@ -304,7 +304,7 @@ class TestQuestions:
         }
 
     def test_looking_at_a_file_is_told_from_using_it(self, case):
-        """Where the host wants to know: each is asked about once. A recording needs that."""
+        """The host can enable this; each is asked once. A recording needs it."""
         found = case.run(probes)
         assert found["refused"].startswith("TamperDenied")
         assert found["seen"] == [[True, "read"], [False, "read"], [False, "read"]]
@@ -322,30 +322,30 @@ class TestAnswers:
         assert content == "again"
 
     def test_only_true_is_a_yes(self, case):
-        """Truthy values, None and silence are a no."""
+        """Truthy values and None deny."""
         seen = case.run(answers)
         assert seen.pop("True") == "ok"
         assert set(seen.values()) == {"FilesystemDenied"}
 
     def test_nobody_can_approve_what_the_host_protects(self, case):
-        """For a protected path the decider is not even asked."""
+        """For a protected path the decider is not asked."""
         seen, asked = case.run(protected)
         assert seen == ["FilesystemDenied", "ok"]
         assert len(asked) == 1
         assert "vault" not in asked[0]
 
     def test_nobody_can_approve_that_it_is_carried_out_of_its_place(self, case):
-        """A folder above a protected path is neither moved away nor made anew, whatever was approved for it."""
+        """A folder above a protected path is neither moved nor created again, whatever was approved for it."""
         seen, asked = case.run(above_protected)
         assert seen == [False, "FilesystemDenied", "FilesystemDenied", False, "ok"]
         assert len(asked) == 1
 
     def test_the_default_says_no(self, case):
-        """Without a decider what the policy does not allow is denied."""
+        """Without a decider, undeclared access is denied."""
         assert case.run(by_default) == "FilesystemDenied"
 
     def test_a_failure_is_not_a_denial(self, case):
-        """It is ExternalAccessCheckFailed, no PermissionError, is asked again next time, and allows nothing."""
+        """It is ExternalAccessCheckFailed, not a PermissionError, is asked again next time, and allows nothing."""
         (first, second, third, *probes, recovered), host = case.run(failures)
         for told in (first, second, third):
             assert told["type"] == "ExternalAccessCheckFailed"
@@ -356,7 +356,7 @@ class TestAnswers:
         assert (recovered, host) == ("ok", "ok")
 
     def test_a_failure_is_logged(self, case):
-        """Once, with the cause, the subject and what it asked for; not where the decider logged it, not without end."""
+        """Once, with the cause, the subject and the question; not if the decider logged it, and with a rate limit."""
         told, repeated = case.run(logged_failures)
         for name in ("decider", "its own", "known"):
             assert told[name][0] == "ExternalAccessCheckFailed"
@@ -371,12 +371,12 @@ class TestAnswers:
         assert 0 < repeated < 100
 
     def test_what_the_subject_was_handling_is_not_logged(self, case):
-        """Its text would be made by the subject's own code, outside the guard; the host's own contexts are logged."""
+        """Its text would be created by the subject's code unguarded; the host's own contexts are logged."""
         told, asked, written = case.run(logged_while_handling)
         assert (told, asked) == ("ExternalAccessCheckFailed", [])
         assert "inner" in written
         assert "outer" in written
 
     def test_tasks_and_threads_of_an_activation_ask_from_outside_the_guard(self, case):
-        """Every question reaches the decider unguarded, whichever thread or task it came from."""
+        """Every question reaches the decider unguarded, from any thread or task."""
         assert case.run(in_tasks) == [True, True]

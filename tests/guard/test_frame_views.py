@@ -1,4 +1,4 @@
-"""Frames: guarded code sees the variables of its own, and not those of the runtime that called it."""
+"""Frames: guarded code sees its own variables, and not those of the runtime that called it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.guard.harness import Case
 
 @pytest.fixture
 def case(tmp_path):
-    """A private world in which a body runs in a process of its own."""
+    """Private world in which a body runs in a separate process."""
     return Case(tmp_path)
 
 
@@ -156,7 +156,7 @@ def printed(_):
     guard().run(define)
 
     class Host:
-        """Calls the subject through a library, as a web framework does."""
+        """Host that calls the subject through a library, as a web framework does."""
 
         @functools.singledispatchmethod
         def serves(self, name):
@@ -173,7 +173,7 @@ def printed(_):
 
 
 def test_frames_of_libraries_are_shown_where_they_work_for_the_subject(case):
-    """One that the host called on its way to the subject, or that waits in a coroutine of others, is the host's."""
+    """A library frame that the host called, or that waits in a coroutine of others, belongs to the host."""
     below, above, printed, waiting = case.run(libraries)
     denied = "sandbox_guard_denied:f_locals"
     assert below == [denied]
@@ -207,7 +207,7 @@ def own_names(world):
         return found
 
     def imports():
-        """A module of ours that nobody has loaded yet is imported as ever."""
+        """Import one of our modules that is not loaded yet."""
         import democrai_sandbox.runtime.promises as promises
 
         return callable(promises.Promises)
@@ -221,7 +221,7 @@ def own_names(world):
 
 
 def test_our_modules_and_functions_are_read_and_not_written(case):
-    """The dictionary of a module, found through the module or any function in it, is a copy for guarded code."""
+    """For guarded code the dictionary of a module, found through the module or its functions, is a copy."""
     found, imported, default = case.run(own_names)
     assert found.pop("reload") in {"ok", "TamperDenied"}
     assert found == {

@@ -1,4 +1,4 @@
-"""Code that is not guarded is not affected, also while somebody else in the process is guarded."""
+"""Unguarded code is not affected, also while other code in the process is guarded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import weakref
 
 
 def freedoms(world):
-    """Things a subject may not do, each done by the host; harmless every one."""
+    """Return harmless acts that a subject may not do."""
     folder = os.open(world.outside, os.O_RDONLY)
 
     def traced():
@@ -63,7 +63,7 @@ def freedoms(world):
         os.unlink(world.out("copy"))
 
     def capabilities():
-        """A set finds a builtin function by the address that it calls."""
+        """Return whether sets find builtin functions, which are hashed by their function pointer."""
         for found in (os.supports_dir_fd, os.supports_effective_ids, os.supports_fd, os.supports_follow_symlinks):
             assert all(function in found for function in list(found))
 
@@ -137,7 +137,7 @@ def freedoms(world):
 
 
 def beside(world):
-    """The host's freedoms before any guard, beside one in another thread, between steps of one, and afterwards."""
+    """Do these acts as the host before any guard, beside one in another thread, between its steps, and afterwards."""
     from democrai_sandbox import process_guard_context
 
     entered, leave = threading.Event(), threading.Event()
@@ -172,7 +172,7 @@ def beside(world):
 
 
 def forked_child(world):
-    """A host that forks inside its own process while a thread is guarded: the child is free, and can guard."""
+    """Fork as the host while a thread is guarded: the child is unguarded, and can guard."""
     from democrai_sandbox import current_guard, process_guard_context
 
     read_end, write_end = os.pipe()
@@ -186,7 +186,7 @@ def forked_child(world):
 
 
 def waiting(world):
-    """The host awaits results of guarded tasks in every usual way; each time it goes on unguarded."""
+    """Await results of guarded tasks in every usual way; the host continues unguarded each time."""
     from democrai_sandbox import current_guard, process_guard_context
 
     seen = {}
@@ -261,15 +261,15 @@ def waiting(world):
 
 class TestHost:
     def test_the_host_keeps_every_freedom(self, case):
-        """What a subject may not do, the host does before, beside, between and after guards."""
+        """The host may do what a subject may not, before, beside, between and after guards."""
         assert set(map(str, case.run(beside).values())) == {"{}"}
 
     def test_a_forked_child_is_free_and_can_guard(self, case):
-        """Patches survive a fork; nobody's state does."""
+        """Patches survive a fork; guard state does not."""
         assert case.run(forked_child) == "ok FilesystemDenied None"
 
     def test_awaiting_guarded_work_does_not_guard_the_waiter(self, case):
-        """Whoever waits for a guarded task, future, event or queue goes on as itself."""
+        """Code that waits for a guarded task, future, event or queue continues as itself."""
         seen = case.run(waiting)
         assert {name: subject for name, subject in seen.items() if subject is not None} == {}
         assert len(seen) == 14

@@ -1,4 +1,4 @@
-"""The code of the host inside a folder that a subject writes: it stays as it is, and native modules load from it."""
+"""Code of the host inside a folder that a subject may write: it cannot be changed, and native modules load from it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def environment(folder):
 
 @pytest.fixture(scope="module")
 def granted(tmp_path_factory):
-    """An environment two folders below one that the subject was given; with spaces in its path."""
+    """Environment two folders below a declared one, with spaces in its path."""
     folder = tmp_path_factory.mktemp("granted") / "my work"
     made = environment(folder / "inner" / "the env")
     return made.answers(PROGRAM, folder, made.packages, "", TMPDIR=str(_temp(tmp_path_factory)))
@@ -85,7 +85,7 @@ def granted(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def below_temp(tmp_path_factory):
-    """An environment in the temp folder, which every subject writes."""
+    """Environment in the temp folder, which every subject may write."""
     folder = tmp_path_factory.mktemp("temp") / "inner"
     made = environment(folder / "env")
     return made.answers(PROGRAM, folder.parent, made.packages, "", TMPDIR=str(folder.parent))
@@ -97,29 +97,29 @@ def _temp(factory):
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_it_cannot_be_changed_in_a_granted_folder(granted, change):
-    """No file of the environment can be made, changed, moved or removed, nor the folders around it moved."""
+    """No file of the environment can be created, changed, moved or deleted, and its ancestors cannot be moved."""
     assert granted[change] == REFUSED
 
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_it_cannot_be_changed_in_the_temp_folder(below_temp, change):
-    """The same goes for the folder that every subject may write."""
+    """The same applies to the folder that every subject may write."""
     assert below_temp[change] == REFUSED
 
 
 def test_a_second_name_gives_no_way_to_write_it(granted):
-    """A hard link into a writable folder would be the same file."""
+    """A hard link in a writable folder would be the same file."""
     assert granted["second name"][0] == "FilesystemDenied"
 
 
 @pytest.mark.parametrize("act", ["beside", "in the folder around it", "native module", "source module"])
 def test_all_else_works(granted, below_temp, act):
-    """What lies beside the environment can be written, and its modules can be imported, native ones too."""
+    """Files next to the environment can be written, and its modules can be imported, including native ones."""
     assert (granted[act], below_temp[act]) == ("done", "done")
 
 
 def test_nobody_can_approve_a_change(tmp_path):
-    """A decider that says yes to everything opens what lies beside the environment, and not the environment."""
+    """A decider that approves everything opens the files next to the environment, but not the environment."""
     made = environment(tmp_path / "inner" / "env")
     found = made.answers(PROGRAM, tmp_path, made.packages, "approve", TMPDIR=str(tmp_path / "inner"))
     assert {change: found[change] for change in CHANGES} == dict.fromkeys(CHANGES, REFUSED)
@@ -127,7 +127,7 @@ def test_nobody_can_approve_a_change(tmp_path):
 
 
 def test_a_link_on_the_way_to_it_stays(tmp_path):
-    """The host finds its code by way of a link: another one in its place would be other code."""
+    """The host finds its code through a link: another link in its place would be other code."""
     made = environment(tmp_path / "real" / "env")
     granted = tmp_path / "granted"
     granted.mkdir()
@@ -149,6 +149,6 @@ print(json.dumps(guard.run(lambda: open(folder + "/kept", "w").write("x"))))
 
 
 def test_a_rule_for_a_place_inside_it_counts(tmp_path):
-    """A folder of a package that is declared by its own path can be written."""
+    """A package folder that is declared by its own path can be written."""
     made = Environment(tmp_path / "env")
     assert made.answers(NARROW, made.package("caching")) == 1

@@ -1,4 +1,4 @@
-"""A guard that may start programs and names some as system dependencies: it starts those, and no others."""
+"""A guard that may start programs and names system dependencies starts only those."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DENIED = "sandbox_filesystem_denied"
 
 @pytest.fixture
 def case(tmp_path):
-    """A private world in which a body runs in a process of its own."""
+    """Private world in which a body runs in a separate process."""
     return Case(tmp_path)
 
 
@@ -24,7 +24,7 @@ def rule(target):
 
 
 def ways(world):
-    """Each way to start a program, with the name or path of one."""
+    """Return each way to start a program, with a name or path."""
     devnull = subprocess.DEVNULL
 
     def forked(path):
@@ -71,29 +71,29 @@ def starts(world):
 
 
 SHELLS = ("shell", "system")
-"""They start a shell, which has to be named, and which starts anything."""
+"""They start a shell, which must be declared and can start anything."""
 
 
 @pytest.mark.parametrize("targets", [["true"], ["/usr/bin/true"]])
 def test_a_named_program_starts(case, targets):
-    """By its name or its path; a shell that is not named does not."""
+    """By its name or its path; an undeclared shell does not start."""
     told = case.run(starts, targets, "/usr/bin/true")
     assert {name for name, answer in told.items() if answer != "ok"} == set(SHELLS)
     assert {told[name] for name in SHELLS} == {DENIED}
 
 
 def test_other_programs_do_not_start(case):
-    """Whichever way they are started."""
+    """This applies to every way of starting."""
     assert set(case.run(starts, ["true"], "/usr/bin/env").values()) == {DENIED}
 
 
 def test_without_named_programs_all_start(case):
-    """A guard that may start programs and names none is as before."""
+    """A guard that may start programs and names none starts all."""
     assert set(case.run(starts, [], "/usr/bin/true").values()) == {"ok"}
 
 
 def test_a_named_shell_starts_anything(case):
-    """That is what its name says."""
+    """A shell can run any command."""
     told = case.run(starts, ["sh"], "/usr/bin/true")
     assert {name for name, answer in told.items() if answer == "ok"} == set(SHELLS)
 
@@ -136,7 +136,7 @@ def disguised(world):
 
 
 def test_a_program_in_disguise_does_not_start(case):
-    """What counts is the file that would run; a search tells nothing about files that are not the subject's."""
+    """The file that would run counts; a search reveals nothing about undeclared files."""
     assert case.run(disguised) == {
         "link": DENIED,
         "search path": DENIED,

@@ -1,4 +1,4 @@
-"""The matcher of the core and the one of the policy package give the same answer to every question."""
+"""The matchers of the core and of the policy package give the same results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENTRIES = st.lists(st.tuples(PATHS, st.integers(1, 31)), max_size=12)
 
 
 def native(entries, protected=(), owned=()):
-    """The same roots in the core, unresolved: the paths of these tests do not exist."""
+    """Return the same roots in the core, unresolved, because the paths of these tests do not exist."""
     rows = [(root, mask | (OWNED if root in owned else 0)) for root, mask in entries]
     rows += [(root, PROTECTED) for root in protected]
     return _core.policy(
@@ -42,7 +42,7 @@ def native(entries, protected=(), owned=()):
 @settings(max_examples=examples(4))
 @given(ENTRIES, st.lists(PATHS, max_size=20))
 def test_masks_are_the_same(entries, paths):
-    """Union of the roots at or above, by whole components, in whatever order they were given."""
+    """Union of the roots at or above, by whole components, in any order."""
     policy, index = native(entries), PathIndex(entries)
     for path in paths:
         assert _core.mask(policy, path.encode()) == index.mask(path)
@@ -51,14 +51,14 @@ def test_masks_are_the_same(entries, paths):
 @settings(max_examples=examples(4))
 @given(ENTRIES, st.lists(PATHS, max_size=4), st.lists(PATHS, max_size=4), st.lists(PATHS, max_size=20))
 def test_masks_are_the_same_around_protected_paths(entries, protected, owned, paths):
-    """What is protected is shut, what is owned below it is open again, and what lies above it stays in place."""
+    """Protected paths are closed, owned ones below are open again, and ancestors stay in place."""
     policy, index = native(entries, protected, owned), PathIndex(entries, protected=protected, owned=owned)
     for path in [*paths, *protected, *owned]:
         assert _core.mask(policy, path.encode()) == index.mask(path)
 
 
 def test_ten_thousand_roots_with_shared_beginnings_are_told_apart():
-    """A root never answers for a neighbour that begins with the same letters."""
+    """A root never matches a sibling that starts with the same letters."""
     entries = [(f"/srv/tenant{number}/data", 1 + number % 31) for number in range(10_000)]
     policy = native(entries)
     for number in range(0, 10_000, 97):
@@ -68,7 +68,7 @@ def test_ten_thousand_roots_with_shared_beginnings_are_told_apart():
 
 @pytest.mark.parametrize("path", [b"relative", b"", b"/a\0b", b"/a/", b"/" + b"x" * 5000])
 def test_the_core_takes_only_normalised_absolute_paths(path):
-    """Whatever the Python side hands over, an entry that is not a path is refused and not matched somehow."""
+    """Whatever the Python side passes, an entry that is not a path is rejected."""
     with pytest.raises(ValueError, match=r"path|null"):
         _core.policy(
             subject="demo",
@@ -88,7 +88,7 @@ def test_the_core_takes_only_normalised_absolute_paths(path):
 
 
 def test_normalising_is_the_same_on_both_sides():
-    """The core refuses what normalise_path would still change."""
+    """The core rejects paths that normalise_path would change."""
     for path in ("/a/b", "/", "/é"):
         assert normalise_path(path) == path
         assert _core.mask(native([(path, 7)]), path.encode()) == 7

@@ -1,4 +1,4 @@
-"""The core reads URLs and hosts as the policy package does, and finds the same rules for them."""
+"""The core parses URLs and hosts like the policy package, and finds the same rules."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow,
 
 
 def native(rules):
-    """The same rules in the core."""
+    """Return the same rules in the core."""
     return _core.policy(
         subject="demo",
         kind="module",
@@ -54,14 +54,15 @@ def native(rules):
 
 
 def outcome(function, *args):
-    """What a function returns, or the class of its refusal; any other error is one of the test."""
+    """Return the value of a function, or the class of its refusal; any other error is a test error."""
     try:
         return function(*args)
     except InvalidInputError as error:
         return type(error)
 
 
-# --- reading ---------------------------------------------------------------------------------------------------------
+# --- parsing
+# -----------------------------------------------------------------------------------------------------------
 
 
 def read_in_python(text):
@@ -72,7 +73,7 @@ def read_in_python(text):
 
 @rows("group", GROUPS)
 def test_urls_are_read_the_same(group):
-    """Both accept the same texts, and say the same of scheme, host, port, path and ambiguity."""
+    """Both accept the same texts, with the same scheme, host, port, path and ambiguity."""
     count = 0
 
     @settings(UNHURRIED, max_examples=examples(0.4))
@@ -91,7 +92,7 @@ def test_urls_are_read_the_same(group):
 @rows("filler", ["a", "/", "|", "%7e", "%7c", "é", "日", "/a"])
 @rows("head", ["http://a.com/", "http://a.com/?"])
 def test_the_longest_urls_are_read_the_same(head, filler, length):
-    """Also where the canonical form is longer than what was given."""
+    """This also applies if the canonical form is longer than the text."""
     text = (head + filler * length)[:length]
     same = outcome(_core.read_url, text) == outcome(read_in_python, text)
     assert same
@@ -99,7 +100,7 @@ def test_the_longest_urls_are_read_the_same(head, filler, length):
 
 @rows("value", [b"http://a.com", bytearray(b"http://a.com"), None, 80, ["http://a.com"], object()])
 def test_what_is_no_text_is_refused_as_a_url(value):
-    """With the same error, and not by a crash."""
+    """The error is the same, and nothing crashes."""
     assert outcome(_core.read_url, value) is outcome(parse_request_url, value) is InvalidInputError
 
 
@@ -117,7 +118,7 @@ class Forged(str):
 
 @rows("text", ["http://evil.example/x", "http://a.com\\@b.com", "http://bücher.example/é", "", "x"])
 def test_a_subclass_is_read_by_its_characters(text):
-    """Methods that lie are not asked, for text that is ASCII and for text that is not."""
+    """Lying methods are not called, for ASCII and other text."""
     assert outcome(_core.read_url, Forged(text)) == outcome(read_in_python, text)
 
 
@@ -138,7 +139,7 @@ PORTS = st.one_of(st.none(), st.integers(-1, 65537))
 @settings(UNHURRIED, max_examples=examples(4))
 @given(ODD, PORTS)
 def test_hosts_of_sockets_are_read_the_same(host, port):
-    """Both accept the same hosts and ports, and take an accepted one for the same host."""
+    """Both accept the same hosts and ports, with the same canonical host."""
     target = outcome(parse_socket, host, port)
     if isinstance(target, type):
         assert outcome(_core.socket_mask, native(()), host, port) is target
@@ -194,7 +195,7 @@ ODD_PATHS = st.builds(
 
 @st.composite
 def networks(draw):
-    """An address range of any length around an address of these tests, or around any."""
+    """Return an address range of any length around an address of these tests, or around any."""
     literal = draw(st.one_of(LITERALS, LOOPBACK.filter(lambda host: host[0] in "[1"), st.sampled_from(["10.77.0.9"])))
     address = ipaddress.ip_address(literal.strip("[]"))
     length = draw(st.integers(0, address.max_prefixlen))
@@ -230,7 +231,7 @@ URLS = st.builds(
 @settings(UNHURRIED, max_examples=examples(1))
 @given(RULES, URLS)
 def test_rules_for_urls_are_the_same(rules, urls):
-    """The mask of a request holds exactly the operations for which the index finds a rule."""
+    """The mask of a request has exactly the operations for which the index finds a rule."""
     policy, index = native(rules), NetworkIndex(rules)
     for url in urls:
         target = parse_request_url(url)
@@ -241,7 +242,7 @@ def test_rules_for_urls_are_the_same(rules, urls):
 @settings(UNHURRIED, max_examples=examples(1))
 @given(RULES, several(SPELLED))
 def test_rules_for_sockets_are_the_same(rules, places):
-    """Likewise for an address or name with a port, or with none in particular."""
+    """The same applies to an address or name with or without a port."""
     policy, index = native(rules), NetworkIndex(rules)
     for place, port in product(places, [None, 80, 443, 8080, 1]):
         host = place.strip("[]")
@@ -251,7 +252,7 @@ def test_rules_for_sockets_are_the_same(rules, places):
 
 
 def names_host(declared, host):
-    """Whether a rule is about this name, stated without an index."""
+    """Return whether a rule names this host, without an index."""
     if declared.kind == "wildcard":
         return host.endswith("." + declared.host) and ":" not in host and not host.rpartition(".")[2].isdecimal()
     loopback = {"localhost", "127.0.0.1", "::1"}
@@ -261,7 +262,7 @@ def names_host(declared, host):
 @settings(UNHURRIED, max_examples=examples(1))
 @given(RULES, several(SPELLED))
 def test_names_to_look_up_are_the_same(rules, places):
-    """A name may be looked up for the sake of the same rules, of whatever operation."""
+    """The same rules of any operation allow the lookup of a name."""
     policy, index = native(rules), NetworkIndex(rules)
     for place in places:
         host = parse_socket(place.strip("[]"), None).host
@@ -272,7 +273,7 @@ def test_names_to_look_up_are_the_same(rules, places):
 
 @rows("spelling", [b"h.example", "h.example", "H.EXAMPLE.", b"H.Example."])
 def test_a_host_in_bytes_is_the_host(spelling):
-    """Sockets take bytes for hosts; they are the same host, not another one."""
+    """Sockets accept bytes as hosts; they mean the same host."""
     policy = native(parse_access([rule(["send"], "h.example")], base=None))
     assert _core.socket_mask(policy, spelling, 80) == 4
     assert outcome(_core.socket_mask, policy, b"h\xc3\xa9.example", 80) is InvalidInputError
@@ -282,7 +283,7 @@ def test_a_host_in_bytes_is_the_host(spelling):
 
 
 def many_rules(count):
-    """Rules of every form, with hosts and paths that begin alike."""
+    """Return rules of every form, with hosts and paths that start alike."""
     rows = []
     for number in range(count // 5):
         rows += [
@@ -296,7 +297,7 @@ def many_rules(count):
 
 
 def test_ten_thousand_rules_are_told_apart():
-    """A rule never answers for a neighbour that begins with the same letters."""
+    """A rule never matches a neighbor that starts with the same letters."""
     policy = native(many_rules(10_000))
     for number in range(0, 2000, 97):
         assert _core.url_mask(policy, f"https://u.example/tenant{number}/data/x") == 4
@@ -314,7 +315,7 @@ def test_ten_thousand_rules_are_told_apart():
 
 
 def test_a_decision_costs_the_same_among_ten_thousand_rules():
-    """The number of rules plays no part; `make bench` has the exact figure."""
+    """The number of rules does not matter; `make bench` has the exact figure."""
     urls = ["https://u.example/tenant1/data/x", "http://h1.example:81/b", "https://other.example/" + "a/" * 1000]
 
     def cost(policy):

@@ -1,4 +1,4 @@
-"""Guards inside guards: what merges, what narrows, what is refused, and who may step out."""
+"""Nested guards: merging, narrowing, refused forms, and the bypass."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 
 
 def guard_of(world, subject="demo", **more):
-    """A guard over the root, unless the caller wants another."""
+    """Return a guard over the root, unless the caller wants another."""
     from democrai_sandbox import process_guard_context
 
     more.setdefault("allowed_paths", [world.root])
@@ -16,7 +16,7 @@ def guard_of(world, subject="demo", **more):
 
 
 def subject_now():
-    """The subject of the active guard, or None."""
+    """Return the subject of the active guard, or None."""
     from democrai_sandbox import current_guard
 
     view = current_guard()
@@ -24,13 +24,13 @@ def subject_now():
 
 
 def enter_inner(world, probe):
-    """Runtime code: it enters a tool's guard on behalf of the runtime."""
+    """Enter a tool's guard as runtime code."""
     with guard_of(world, "inner", subject_kind="tool", allowed_paths=[world.out("given")], allowed_imports=["ctypes"]):
         return probe()
 
 
 def merge(world):
-    """The runtime nests guards: entries add up, the chain grows, leaving restores."""
+    """Nest guards as the runtime: entries add up, the chain grows, leaving restores."""
     import os
 
     from democrai_sandbox import configure_guard, current_guard
@@ -58,7 +58,7 @@ def merge(world):
 
 
 def enter_tool(world, probe):
-    """Runtime code: it enters a tool that declares its own access, which is then all it has."""
+    """Enter a tool with its own access list as runtime code."""
     from democrai_sandbox.guard import exact_guard_context
 
     access = [{"resource_type": "filesystem", "operation": "read", "target": world.out("given")}]
@@ -67,7 +67,7 @@ def enter_tool(world, probe):
 
 
 def exact(world):
-    """A tool with a declaration of its own takes nothing from the module around it."""
+    """A tool with its own access list has none of the module's rights."""
     import os
 
     from democrai_sandbox import configure_guard, current_guard
@@ -89,7 +89,7 @@ def exact(world):
 
 
 def narrow(world):
-    """A guard that guarded code opens by itself takes away and never adds."""
+    """A guard that guarded code opens removes rights and never adds any."""
     import os
     import subprocess
 
@@ -135,7 +135,7 @@ def narrow(world):
 
 
 def refused(world):
-    """Forms that could leak a guard to somebody else's frame are refused at entry, and nothing stays behind."""
+    """Forms that could leak a guard to another frame are refused at entry, and nothing remains."""
     seen = {}
 
     def generator():
@@ -223,7 +223,7 @@ def runtime_bypass(world):
 
 
 def bypass(world):
-    """Only code the host registered may step out of a guard, and only until it steps back."""
+    """Only registered code may bypass a guard, and only within the block."""
     from democrai_sandbox import configure_guard, process_guard_bypass_context
 
     configure_guard(runtime_code=[runtime_bypass])
@@ -260,7 +260,7 @@ def sealing(world):
 
 class TestNesting:
     def test_contexts_of_the_runtime_merge(self, case):
-        """Inside, both subjects' paths are open; the chain and the allow chain name both; identity carries over."""
+        """Inside, both subjects' paths are open; the chain and the allow chain contain both; the identity stays."""
         outer, inner, after = case.run(merge)
         assert [outer[name] for name in ("root", "given", "secret")] == ["ok", "FilesystemDenied", "FilesystemDenied"]
         assert [inner[name] for name in ("root", "given", "secret")] == ["ok", "ok", "FilesystemDenied"]
@@ -271,7 +271,7 @@ class TestNesting:
         assert after == outer
 
     def test_every_entry_stays_attributed_to_its_subject(self, case):
-        """The allow chain says which subject contributed which entry."""
+        """The allow chain names the subject of each entry."""
         outer, inner, _ = case.run(merge)
         assert len(outer["allow chain"]) == 1
         first, second = inner["allow chain"]
@@ -279,13 +279,13 @@ class TestNesting:
         assert "inner" in second and str(case.outside / "given") in second and str(case.root) not in second
 
     def test_an_exact_context_takes_nothing_from_around_it(self, case):
-        """A tool's own declaration is all it has; chain and identity still carry on, and leaving restores."""
+        """A tool has exactly its declaration; chain and identity continue, and leaving restores."""
         inner, after = case.run(exact)
         assert inner == [["FilesystemDenied", "ok", "FilesystemDenied"], ["module:outer", "tool:inner"], "u", 1]
         assert after == [["ok", "FilesystemDenied", "FilesystemDenied"], ["module:outer"], "u", 1]
 
     def test_guarded_code_can_only_narrow(self, case):
-        """A guard opened by the subject adds no path, process, import or identity; it can take paths away."""
+        """A guard opened by the subject adds no path, process, import or identity; it can remove paths."""
         seen = case.run(narrow)
         full = {
             "f": "ok", "sub": "ok", "secret": "FilesystemDenied", "identity": ["u1", "s1"],
@@ -296,7 +296,7 @@ class TestNesting:
             assert result == (less if name.startswith("sub") else full), name
 
     def test_forms_that_would_leak_are_refused(self, case):
-        """Generator frames and exit stacks are refused with a RuntimeError, and the caller stays free."""
+        """Generator frames and exit stacks are refused with a RuntimeError, and the caller stays unguarded."""
         for name, result in case.run(refused).items():
             assert result == ["GuardUsageError", True, "ok"], name
 
@@ -322,5 +322,5 @@ class TestNesting:
         }
 
     def test_settings_are_sealed_by_the_first_guard(self, case):
-        """configure_guard works before the first guard and never again."""
+        """configure_guard works only before the first guard."""
         assert case.run(sealing) == ["ok", "GuardSealedError", "GuardSealedError"]

@@ -1,4 +1,4 @@
-"""Operations are told apart: a rule gives what it names, and a denial says what was missing."""
+"""Operations are separate: a rule allows what it names, and a denial names the missing operation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SUBSETS = [subset for size in range(5) for subset in itertools.combinations(OPER
 
 
 def matrix(world):
-    """Every call of the matrix under each given set of operations on the root: how it ended, and what it said."""
+    """Run every call of the matrix under each set of operations on the root; return results and messages."""
     from democrai_sandbox import process_guard_context
 
     table = types.SimpleNamespace(**world.load(world.args[0]))
@@ -30,7 +30,7 @@ def matrix(world):
             error = caught(process_guard_context(subject="demo", access=access).run, call, world.root)
             os.chdir(here)
             missing = needed - set(subset)
-            # move falls back to copying when renaming is refused: what it then meets is another operation
+            # move falls back to copying if renaming is refused, which needs another operation
             problem = judge(error, missing if name != "shutil.move" or not missing else {*table.ALL})
             if problem:
                 wrong[f"{name} with {'+'.join(subset) or 'nothing'}"] = problem
@@ -38,7 +38,7 @@ def matrix(world):
 
 
 def judge(error, missing):
-    """What is wrong with an outcome, given the operations that were missing."""
+    """Return what is wrong with a result, given the missing operations."""
     name = type(error).__name__
     if not missing:
         if getattr(error, "errno", None) == errno.EOPNOTSUPP:
@@ -47,7 +47,7 @@ def judge(error, missing):
     if error is None:
         return f"passed without {sorted(missing)}"
     if name == "Error" and "sandbox_filesystem_denied" in str(error):
-        return None  # shutil collects what it met
+        return None  # shutil collects errors
     if name != "FilesystemDenied":
         return f"{name}: {error}"
     if not missing & set(error.operations):
@@ -56,7 +56,7 @@ def judge(error, missing):
 
 
 def both_ends(world):
-    """Calls with two paths, one of them outside, in both directions; and where nothing may happen."""
+    """Make calls with two paths, one of them outside, in both directions."""
     from democrai_sandbox import process_guard_context
 
     two = {
@@ -87,7 +87,7 @@ def both_ends(world):
 
 
 def link_text(world):
-    """Links by what they will resolve to: relative text is relative to the link, dots count, missing targets too."""
+    """Create links with targets relative to the link, with dots, and missing ones."""
     from democrai_sandbox import process_guard_context
 
     os.mkdir(world.inside("d"))
@@ -109,7 +109,7 @@ def link_text(world):
 
 
 def hard_links(world):
-    """A second name for a file may not carry more rights than its first."""
+    """Create a second name for a file, which may not have more rights than the first."""
     from democrai_sandbox import process_guard_context
 
     for name in ("shown", "work"):
@@ -134,7 +134,7 @@ def hard_links(world):
 
 
 def denial(world):
-    """What a denial says about itself, for different calls and kinds of subject."""
+    """Return the attributes of denials for different calls and kinds of subject."""
     from democrai_sandbox import process_guard_context
 
     def ask(kind, call, *args):
@@ -160,7 +160,7 @@ def denial(world):
 
 
 def starting(world):
-    """The function that a denial names, for each way to start a process."""
+    """Return the function that a denial names, for each way to start a process."""
     import asyncio
     import subprocess
 
@@ -184,7 +184,7 @@ def starting(world):
 
 
 def like_the_kernel(world):
-    """The parts of a denial that libraries look at."""
+    """Return the attributes of a denial that libraries read."""
     from democrai_sandbox import process_guard_context
 
     denied = caught(process_guard_context(subject="demo", allowed_paths=[world.root]).run, open, world.secret)
@@ -192,7 +192,7 @@ def like_the_kernel(world):
 
 
 def as_written(world):
-    """The name in a denial for each way to write one path outside."""
+    """Return the name in a denial for each spelling of one outside path."""
     from democrai_sandbox import process_guard_context
 
     guard = process_guard_context(subject="demo", allowed_paths=[world.root])
@@ -206,7 +206,7 @@ def as_written(world):
 
 
 def sameness(world):
-    """The same question about a path that exists and about one that does not."""
+    """Return the results of the same question for an existing and a missing path."""
     from democrai_sandbox import process_guard_context
 
     questions = {
@@ -252,13 +252,13 @@ def sameness(world):
 class TestMatrix:
     @pytest.mark.parametrize("half", [SUBSETS[:8], SUBSETS[8:]], ids=["few", "many"])
     def test_each_call_needs_exactly_its_operations(self, case, half):
-        """Under every set of operations a call passes when all it needs are given, and names a missing one when not."""
+        """Under every set of operations a call passes if all it needs are allowed, else it names a missing one."""
         assert case.run(matrix, calls.__file__, half) == {}
 
 
 class TestBothEnds:
     def test_moving_and_linking_check_both_ends(self, case):
-        """A call with one end outside is denied, names that end, and leaves both ends as they were."""
+        """A call with one end outside is denied, names that end, and changes neither end."""
         secret, new = str(case.secret), str(case.outside / "new")
         answers = case.run(both_ends)
         for name, (verdict, target, untouched) in answers.items():
@@ -267,7 +267,7 @@ class TestBothEnds:
             assert untouched, name
 
     def test_a_symlink_may_only_point_where_its_maker_may_read(self, case):
-        """A link is judged by where its text leads from its own folder, whether or not anything is there."""
+        """A link is checked by the path its text leads to from its folder, whether or not it exists."""
         assert case.run(link_text) == {
             "absolute outside": "FilesystemDenied",
             "relative outside": "FilesystemDenied",
@@ -280,7 +280,7 @@ class TestBothEnds:
         }
 
     def test_a_hard_link_does_not_turn_reading_into_writing(self, case):
-        """A file that may only be read keeps its content when linked into a folder that may be written."""
+        """A read-only file keeps its content when it is linked into a writable folder."""
         answers, content = case.run(hard_links)
         assert content == "original"
         assert "FilesystemDenied" in answers
@@ -288,7 +288,7 @@ class TestBothEnds:
 
 class TestDenial:
     def test_a_process_is_named_by_the_function_that_was_called(self, case):
-        """Not by the one that it ends in."""
+        """The denial does not name the function that it finally calls."""
         told = case.run(starting)
         assert {name: found for name, found in told.items() if found != name} == {}
 
@@ -297,7 +297,7 @@ class TestDenial:
         assert case.run(like_the_kernel) == [errno.EACCES, os.strerror(errno.EACCES), str(case.secret)]
 
     def test_a_denial_names_the_path_as_it_was_written(self, case):
-        """Relative, with two slashes, as bytes or as another string, like the kernel does; its target is the place."""
+        """Relative, with two slashes, as bytes or another string, like the kernel; the target is the resolved path."""
         assert case.run(as_written) == [True] * 12
 
     @pytest.fixture
@@ -306,7 +306,7 @@ class TestDenial:
         return case.run(denial)
 
     def test_a_denial_says_who_what_and_where(self, case, told):
-        """Class, errno, code shape and the structured attributes of each kind of denial."""
+        """Class, errno, code shape and the attributes of each kind of denial."""
         secret, new = str(case.secret), str(case.outside / "new")
         expected = {
             "read": ("FilesystemDenied", f"sandbox_filesystem_denied:demo:{secret}", "read", secret),
@@ -336,7 +336,7 @@ class TestDenial:
 
     @pytest.mark.parametrize("name", ["read", "write", "delete", "engine"])
     def test_a_hint_is_a_ready_entry(self, told, name):
-        """The hint names the argument of the guard, and holds an entry that it and a manifest take as it is."""
+        """The hint names the guard's argument, and contains an entry that it and a manifest accept."""
         one = told[name]
         entry = entry_in(one["hint"])
         assert entry["resource_type"] == "filesystem"
@@ -346,7 +346,7 @@ class TestDenial:
         assert "access=[...] of process_guard_context(" in one["hint"]
 
     def test_other_hints_name_their_own_cure(self, told):
-        """An import names allowed_imports, a process the task helper."""
+        """For an import it names allowed_imports, for a process the task helper."""
         assert "allowed_imports" in told["module"]["hint"]
         assert "ctypes" in told["module"]["hint"]
         assert "subprocess" in told["process"]["hint"]
@@ -354,12 +354,12 @@ class TestDenial:
         assert told["fd"]["hint"]
 
     def test_the_answer_is_the_same_whether_the_path_exists(self, case):
-        """Type, text, attributes and hint about an outside path do not tell whether something is there."""
+        """Type, text, attributes and hint about an outside path do not reveal whether it exists."""
         assert case.run(sameness) == {}
 
 
 def entry_in(hint):
-    """The first JSON object with a resource type in a text."""
+    """Return the first JSON object with a resource type in a text."""
     decoder = json.JSONDecoder()
     for position, letter in enumerate(hint):
         if letter == "{":

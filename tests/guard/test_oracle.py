@@ -1,4 +1,4 @@
-"""The oracle: its tracer sees, a sample of hostile calls finds nothing, and every native callable is classified."""
+"""Oracle: its tracer detects calls, sampled hostile calls find nothing, and every native callable is classified."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.oracle import callables, classification
 from tests.oracle.accepted import Accepted
 from tests.oracle.tracing import NoContainment
 
-# A few of each door: paths, descriptors, processes, addresses, and what C libraries open by themselves.
+# A few of each kind: paths, descriptors, processes, addresses, and files that C libraries open directly.
 SAMPLE = (
     "posix.open posix.stat posix.kill posix.rename posix.read posix.pread posix.waitpid _io.open_code _sqlite3.connect "
     "_socket.socket.connect _socket.socket.sendto fcntl.fcntl _posixsubprocess.fork_exec mmap.mmap "
@@ -20,7 +20,7 @@ SAMPLE = (
 
 
 def traced(tmp_path, **spec):
-    """Run calls under the tracer; skip where the machine gives no namespaces to contain them."""
+    """Run calls under the tracer; skip if the machine provides no namespaces to contain them."""
     try:
         return callables.Run(sys.executable, tmp_path, **spec)
     except NoContainment as error:
@@ -33,7 +33,7 @@ def holes(run):
 
 @pytest.mark.every
 def test_every_native_callable_is_classified(case):
-    """A callable of a loadable native module that tests/oracle/callables-*.txt does not name fails: run the oracle."""
+    """A native callable that tests/oracle/callables-*.txt does not list fails: run the oracle."""
     names = case.run(all_names, str(classification.FOLDER))
     known = classification.read(classification.this_minor())
     unknown = sorted(set(names) - set(known))
@@ -41,7 +41,7 @@ def test_every_native_callable_is_classified(case):
 
 
 def all_names(world):
-    """Every callable of the native modules that guarded code loads."""
+    """Return every callable of the native modules that guarded code may load."""
     sys.path.append(world.args[0])
     import inventory
 
@@ -67,7 +67,7 @@ def test_sample_of_hostile_calls_stays_inside_the_policy(tmp_path):
 
 
 def test_tracer_reports_a_call_without_a_guard(tmp_path):
-    """Without a guard the same calls are holes: file, descriptor, connection, priority and removal."""
+    """Without a guard the same calls are holes: file, descriptor, connection, priority and deletion."""
     names = ["posix.stat", "posix.read", "_socket.socket.connect", "posix.setpriority", "posix.unlink"]
     found = holes(traced(tmp_path, only=names, unguarded=True, calls=10))
     assert names and {name for name, _, _ in found} == set(names)
@@ -77,13 +77,13 @@ def test_tracer_reports_a_call_without_a_guard(tmp_path):
 
 
 def test_guard_with_a_wider_policy_is_noticed(tmp_path):
-    """A guard that grants more than the policy that is judged by is a hole for every path that it lets pass."""
+    """A guard that allows more than the judging policy is a hole for every path that it allows."""
     found = holes(traced(tmp_path, only=["posix.stat", "_io.open"], wide=True, calls=5))
     assert {name for name, _, _ in found} == {"posix.stat", "_io.open"}
 
 
 def test_refusal_inside_the_policy_is_a_bug():
-    """A refused path that the policy grants is reported; one outside is not."""
+    """A refused path that the policy allows is reported; one outside is not."""
     from tests.oracle.judge import Policy, judge_refusal
 
     policy = Policy([("/granted", 15), ("/read", 1)])
@@ -94,7 +94,7 @@ def test_refusal_inside_the_policy_is_a_bug():
 
 
 def test_accepted_entries_need_a_reason_and_a_use(tmp_path):
-    """An entry without a reason is refused, one that matches nothing is told."""
+    """An entry without a reason is rejected, and one that matches nothing is reported."""
     path = tmp_path / "accepted.toml"
     path.write_text('[[accept]]\nkind = "hole"\ncallable = "posix.*"\nreason = "because"\n')
     accepted = Accepted(path)

@@ -1,4 +1,4 @@
-"""Ordinary work keeps working under a guard: what it may use it can use, in every usual way."""
+"""Ordinary work is not affected by a guard: declared access works in every usual way."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ OPTIONAL = {
 
 
 def one_root(case):
-    """The guard of every workload: one root and the runtime paths."""
+    """Return the guard of every workload: one root and the runtime paths."""
     return {"subject": "demo", "allowed_paths": [str(case.root)]}
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_ordinary_work(tmp_path, workload):
-    """Ordinary work goes on inside a guard that has one root and the runtime paths."""
+    """Ordinary work succeeds inside a guard with one root and the runtime paths."""
     case = Case(tmp_path)
     items = [item for name, item in ITEMS if name == workload]
     outcomes = case.run(run_all, WORKLOADS[workload].__file__, items, one_root(case))
@@ -53,7 +53,7 @@ def test_ordinary_work(tmp_path, workload):
 
 
 def test_work_below_a_symlinked_root(tmp_path):
-    """A root that is itself a symlink serves as well as the folder behind it."""
+    """A root that is a symbolic link works like its target folder."""
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "root").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
     case = Case(tmp_path)
@@ -64,7 +64,7 @@ def test_work_below_a_symlinked_root(tmp_path):
 
 
 def test_the_same_work_without_a_guard(tmp_path):
-    """The work itself is sound: it passes unguarded, but for what shows that a guard is there."""
+    """The work itself is valid: it passes unguarded, except where it detects a guard."""
     wrong = {}
     for name, module in WORKLOADS.items():
         (tmp_path / name).mkdir()

@@ -1,4 +1,4 @@
-"""Random trees of folders, files and links: the guard's verdict is that of the path where a name really leads."""
+"""Random trees of folders, files and links: the guard's verdict is that of the resolved path."""
 
 from __future__ import annotations
 
@@ -74,17 +74,17 @@ NEEDED = {
 
 NODES_THEMSELVES = {"lstat", "readlink"}
 LOOKS = {"stat", "lstat", "readlink"}
-"""Calls that may be made on the folders above a root, which are known to be there."""
+"""Calls that are allowed on ancestor folders of a root, whose existence is known."""
 
 
 def is_above(roots, path):
-    """Whether a root lies below a folder."""
+    """Return whether a root is below a folder."""
     return any(root.startswith(path.rstrip("/") + "/") and root != path for root in roots)
 
 
 @pytest.fixture(scope="module")
 def ask(tmp_path_factory):
-    """A function that puts one request to the server."""
+    """Return a function that sends one request to the server."""
     case = Case(tmp_path_factory.mktemp("trees"))
     spec = {"file": tree_server.__file__, "body": "serve", "base": str(case.base), "args": [], "guard": None}
     process = subprocess.Popen(
@@ -110,7 +110,7 @@ def ask(tmp_path_factory):
 
 
 def probes_outside(index, row):
-    """Whether the path as written goes through `name/..` with a name that may not be read: that would test it."""
+    """Return whether the path as written contains `name/..` with an unreadable name, which would reveal it."""
     steps = os.path.join(row["cwd"], row["path"]).split("/")
     written = row["path"].split("/")
     for position in range(len(steps) - len(written) + 1, len(steps)):
@@ -125,18 +125,18 @@ def probes_outside(index, row):
 
 
 def through_links(row):
-    """Whether the path leads elsewhere than it says."""
+    """Return whether the path contains links."""
     return os.path.normpath(os.path.join(row["cwd"], row["path"])) != row["real"]
 
 
 def judge(index, name, row, free, guarded, roots=()):
-    """What is wrong with the guard's answer, or None. `free` is the answer without a guard."""
+    """Return what is wrong with the guard's result, or None. `free` is the result without a guard."""
     place = row["parent"] if name in NODES_THEMSELVES else row["real"]
     if name in LOOKS and is_above(roots, os.path.normpath(os.path.join(row["cwd"], row["path"]))) and guarded == free:
         return None
     if index.allows(place, NEEDED[name]):
         if free[0] == "error" and (".." in row["path"].split("/") or through_links(row)):
-            # the walk fails somewhere on its way, perhaps outside: then the guard does not tell where
+            # the resolution fails somewhere, perhaps outside: then the guard does not reveal where
             return None if guarded[0] != "value" else f"{place} cannot be reached"
         if guarded[0] == "denied" and probes_outside(index, row):
             return None
@@ -144,7 +144,7 @@ def judge(index, name, row, free, guarded, roots=()):
     if guarded[0] == "denied":
         return None
     if free[0] == "error" and guarded == free:
-        return None  # the walk itself fails before it leaves the roots
+        return None  # the resolution fails before it leaves the roots
     return f"{place} is not allowed"
 
 
@@ -187,11 +187,11 @@ class TestTrees:
     @example(request=UP_FROM_OUTSIDE)
     @example(request=LOOPS)
     def test_the_verdict_is_that_of_the_resolved_path(self, ask, request):
-        """Where the model allows, the guard changes nothing; where it does not, nothing is read."""
+        """Where the model allows, the guard changes nothing; elsewhere nothing is read."""
         told = ask(request)
         masks = [sum(FileAccess[name.upper()] for name in set(operations)) for _, operations in request["roots"]]
         resolved = list(zip(told["roots"], masks, strict=True))
-        # A root that is declared through a link: the link itself may be looked at, too.
+        # A root that is declared through a link: the link itself may be read too.
         written = [(path, mask) for path, mask in zip(told["declared"], masks, strict=True)]
         index = {True: PathIndex(resolved), False: PathIndex(resolved + written)}
         above = [*told["roots"], *told["declared"]]

@@ -1,4 +1,4 @@
-"""Questions about outside paths raise to the subject, tell libraries "nothing there", and are recorded either way."""
+"""Probes of outside paths raise for the subject, return "missing" to libraries, and are recorded in both cases."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def guard_of(world, **more):
 
 
 def install_library(world, text=LIBRARY, name="somelibrary"):
-    """Put a module into a site-packages folder of this process, before the package computes its code roots."""
+    """Install a module into a site-packages folder of this process, before the code roots are computed."""
     import site
 
     site.PREFIXES.append(world.base)
@@ -57,7 +57,7 @@ def install_library(world, text=LIBRARY, name="somelibrary"):
 
 
 def subject_probes(world):
-    """The subject's own code asks, by every probe there is, directly and through containers."""
+    """Probe from the subject's code in every way, directly and through containers."""
     import pathlib
 
     there = pathlib.Path(world.secret)
@@ -95,7 +95,7 @@ def subject_probes(world):
 
 
 def library_probes(world):
-    """A library in site-packages asks on the subject's behalf: first probes, then real access."""
+    """Probe and then access from a library in site-packages on the subject's behalf."""
     install_library(world)
     import somelibrary
 
@@ -116,7 +116,7 @@ def library_probes(world):
 
 
 def forged(world):
-    """Code that only claims to be a library learns no more than "nothing there"."""
+    """Probe from code that only claims to be a library: it learns no more than "missing"."""
     folder = install_library(world)
 
     def subject():
@@ -128,7 +128,7 @@ def forged(world):
 
 
 def recorded(world):
-    """What the host finds afterwards."""
+    """Return what the host finds afterwards."""
     install_library(world)
     import somelibrary
 
@@ -148,7 +148,7 @@ def recorded(world):
 
 
 def recorder(world):
-    """The host's own recorder gets every denial, and its failure lets nothing through."""
+    """The host's recorder gets every denial, and its failure allows nothing."""
     from democrai_sandbox import configure_guard
 
     kept = []
@@ -169,7 +169,7 @@ def recorder(world):
 
 
 def netrc(world):
-    """requests looks for ~/.netrc before each request; nothing of it may show."""
+    """Let requests look for ~/.netrc before each request; nothing of it may show."""
     import requests
     from requests.utils import get_netrc_auth
 
@@ -187,7 +187,7 @@ def netrc(world):
 
 class TestSubject:
     def test_probes_raise_when_the_subject_asks(self, case):
-        """exists, isfile, access and their kin raise for an outside path, there or not; inside they answer."""
+        """exists, isfile, access and similar raise for an outside path, existing or not; inside they answer."""
         seen, inside = case.run(subject_probes)
         assert {name for name, verdict in seen.items() if verdict != "FilesystemDenied"} == set()
         assert inside == {"exists": False, "isdir": True}
@@ -195,7 +195,7 @@ class TestSubject:
 
 class TestLibraries:
     def test_probes_by_a_library_answer_as_if_nothing_were_there(self, case):
-        """The answers for an outside path that exists are those for one that does not; inside they are true."""
+        """The results for an existing outside path equal those for a missing one; inside they are true."""
         seen = case.run(library_probes)
         nothing = {
             "exists": False,
@@ -220,13 +220,13 @@ class TestLibraries:
         assert [seen["inside"][name] for name in ("exists", "isfile", "access", "stat")] == [True, True, True, "ok"]
 
     def test_real_access_by_a_library_is_denied(self, case):
-        """A library that opens, lists, writes or deletes for the subject meets the denial."""
+        """A library that opens, lists, writes or deletes for the subject gets the denial."""
         seen = case.run(library_probes)
         assert set(seen["touch"].values()) == {"FilesystemDenied"}
         assert seen["touch missing"] == seen["touch"]
 
     def test_a_forged_file_name_buys_only_silence(self, case):
-        """Code compiled under a library's name gets no truer answer and no access."""
+        """Code compiled under a library's name gets no truer result and no access."""
         look, touch = case.run(forged, LIBRARY)
         assert not any(value is True or value == "ok" for value in look.values())
         assert set(touch.values()) == {"FilesystemDenied"}
@@ -238,21 +238,21 @@ class TestLibraries:
 
 class TestRecords:
     def test_every_denial_is_recorded_for_the_host(self, case):
-        """Raised or answered with silence, a denial can be read by the host and not by the subject."""
+        """Raised or silent, a denial can be read by the host and not by the subject."""
         inside, found = case.run(recorded)
         assert inside != "told"
         for name in (str(case.secret), str(case.outside / "by-library"), str(case.outside / "opened")):
             assert any(name in one for one in found), (name, found)
 
     def test_a_failing_recorder_lets_nothing_through(self, case):
-        """The host's recorder sees the denials; when it raises, the denial stands."""
+        """The host's recorder sees the denials; if it raises, the denial stays in force."""
         seen, kept = case.run(recorder)
         assert seen == ["FilesystemDenied"] * 3
         assert len(kept) == 3
 
 
 def swallowing(world):
-    """Functions of the standard library that take a refusal for something else."""
+    """Call functions of the standard library that suppress a refusal."""
     import pathlib
     import shutil
     import zipfile

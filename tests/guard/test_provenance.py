@@ -1,4 +1,4 @@
-"""Code that was loaded for a subject runs as that subject, whoever calls it and wherever."""
+"""Code that was loaded for a subject runs as that subject for every caller."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DENIED = "FilesystemDenied"
 
 
 def subject_of(world, source, **names):
-    """Load source as a runtime does: under the subject's guard, its code known as the subject's. Returns its names."""
+    """Load source as a runtime does: under the subject's guard, marked as its code. Return its names."""
     from democrai_sandbox import process_guard_context
     from democrai_sandbox.guard import own_code
 
@@ -125,7 +125,7 @@ by_running = during_import(run_timeit)
 
 
 def every_kind(world):
-    """The host comes across the subject's functions and objects in all sorts of ways."""
+    """Use the subject's functions and objects as the host in many ways."""
     found = subject_of(world, KINDS)
     thing = found["Thing"]()
     calls = {
@@ -164,7 +164,7 @@ found = {attempt(text, file) for file in FILES for text in TEXTS}
 
 
 def forged(world):
-    """Return what became of acts by code that claims to be of a library."""
+    """Return the results of acts by code that claims to be of a library."""
     import os
 
     before = (len, os.umask(0o22))
@@ -173,7 +173,7 @@ def forged(world):
 
 
 def finalised(world):
-    """Blocks that run when the host drops, closes or ends something of the subject's."""
+    """Run blocks when the host drops, closes or ends objects of the subject."""
     import asyncio
     import gc
 
@@ -223,7 +223,7 @@ class Dropped:
 
 
 def elsewhere(world):
-    """Other threads, pools and loops of the host's call the subject's function; and it starts some itself."""
+    """Call the subject's function from threads, pools and loops of the host, and let it start some."""
     import asyncio
     import threading
     from concurrent.futures import ThreadPoolExecutor
@@ -262,7 +262,7 @@ async def task(): attempt()
 
 
 def rights(world):
-    """What is left behind keeps the rights of its subject, and is known as it."""
+    """Code left behind keeps the rights and identity of its subject."""
     from democrai_sandbox.guard import current_guard, is_guarded
 
     with open(world.inside("own.txt"), "w") as file:
@@ -290,7 +290,7 @@ def help(function): return function()
 
 
 def processes(world):
-    """Files are not all there is: programs, the environment, sockets, imports."""
+    """Try programs, the environment, sockets and imports, besides files."""
     found = subject_of(
         world,
         """
@@ -311,7 +311,7 @@ def escape(): return bypass().__enter__()
 
 
 def behind_doors(world):
-    """The subject replaces functions of modules that the host uses while it works for it outside the guard."""
+    """Replace functions of modules that the host uses while it works unguarded for the subject."""
     import textwrap
 
     from democrai_sandbox import configure_guard, process_guard_context
@@ -361,7 +361,7 @@ def act():
 
 
 def legitimate_bypass(world):
-    """What the host's registered code does outside the guard is its own, though a subject has called it."""
+    """Registered host code works unguarded as the host, although a subject has called it."""
     import asyncio
 
     from democrai_sandbox import configure_guard, process_guard_bypass_context, process_guard_context
@@ -417,7 +417,7 @@ async def lend(): return await called_back(read)
 
 
 def stolen_context(world):
-    """A task of the host's that a door began carries the host's freedom; its context is of no use to the subject."""
+    """A host task that a door started carries the host's rights; its context is useless to the subject."""
     import asyncio
 
     from democrai_sandbox import process_guard_context
@@ -455,7 +455,7 @@ async def act():
 
 
 def libraries(world):
-    """A library that the subject was the first to import serves the host as if the host had imported it."""
+    """A library that the subject imported first serves the host as if the host had imported it."""
     found = subject_of(
         world,
         """
@@ -479,7 +479,7 @@ def use(path): return helpful.Reader(path).text
 
 
 def planted_library(world):
-    """A file that the subject puts into the way of a library's import stays the subject's."""
+    """A file that the subject puts in the way of a library's import stays the subject's."""
     import os
 
     os.mkdir(world.inside("place"))
@@ -500,7 +500,7 @@ import wanting
 
 
 def other_guards(world):
-    """Under the guard of another, code of this subject may do what both may; by its entrance, what that says."""
+    """In the guard of another subject its code has the rights of both; through its entrance, the declared ones."""
     from democrai_sandbox import network_policy_context, process_guard_context
     from democrai_sandbox.guard import entrance
 
@@ -519,7 +519,7 @@ def other_guards(world):
 
 
 def no_frames(world):
-    """Without a frame of the subject's there is nothing to be known by: objects made of builtin functions alone."""
+    """Objects made of builtin functions alone have no frame by which their subject is known."""
     found = subject_of(
         world, "import functools\npartial = functools.partial(open, SECRET)\nlazy = map(open, [SECRET])\n"
     )
@@ -527,7 +527,7 @@ def no_frames(world):
 
 
 def unloading(world):
-    """Code that is gone holds no policy; a thousand loads leave nothing behind."""
+    """Unloaded code keeps no policy; a thousand loads leave nothing behind."""
     import gc
     import resource
 
@@ -552,7 +552,7 @@ def unloading(world):
 
 
 def misuse(world):
-    """What is not the code of a module is refused, and without a guard code is nobody's."""
+    """Only the code of a module is accepted, and without a guard it has no owner."""
     from democrai_sandbox.guard import _core, own_code
 
     code = compile("def read(path): return open(path).read()", "x", "exec")
@@ -563,7 +563,7 @@ def misuse(world):
 
 
 def restricting_the_host(world):
-    """A subject tries to have code of the host's marked as its own, or runs it, to hamper the host."""
+    """Try to have host code marked as the subject's, or run it, to restrict the host."""
     found = subject_of(
         world,
         """
@@ -596,7 +596,7 @@ def case(tmp_path: Path) -> Case:
 
 
 def test_file_of_a_library_in_code_of_a_subject(case: Case) -> None:
-    """Code that a subject compiles as if it were of a library has the rights of the subject, not of a library."""
+    """Code that a subject compiles under a library's file name has the rights of the subject, not of a library."""
     assert case.run(forged) == [["SubprocessDenied", "TamperDenied"], True]
 
 
@@ -661,7 +661,7 @@ def write_libraries(folder: Path) -> str:
 
 
 def test_a_library_that_a_subject_imports_first_is_not_the_subjects(case: Case) -> None:
-    """But for functions that are made of text at import: the subject can choose that text."""
+    """Functions that are compiled from text at import are an exception, because the subject can choose that text."""
     path = write_libraries(case.base / "library")
     seen = case.run(libraries, PYTHONPATH=path)
     assert (seen.pop("subject"), seen.pop("generated")) == (DENIED, DENIED)
@@ -683,7 +683,7 @@ def test_under_the_guard_of_another_code_may_do_what_both_may(case: Case) -> Non
 
 
 def test_objects_of_builtin_functions_alone_are_not_known(case: Case) -> None:
-    """A residual, as SECURITY.md says; runtimes take only plain data from subjects."""
+    """A residual, as SECURITY.md says; runtimes accept only plain data from subjects."""
     assert case.run(no_frames) == ["SECRET", "SECRET"]
 
 

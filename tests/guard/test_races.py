@@ -1,4 +1,4 @@
-"""Another process swaps files for links that lead outside, as fast as it can: nothing outside is read or changed."""
+"""Another process swaps files for links to the outside as fast as it can: nothing outside is read or changed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ open(os.path.join(root, "done"), "w").write(str(done))
 
 
 def lay_out(world):
-    """Inside and outside look alike but for their contents; links inside lead to the outside twin of each."""
+    """Create inside and outside with different content; links inside lead to the outside twin of each."""
     os.mkdir(world.inside("dir"))
     os.mkdir(world.out("dir"))
     for top, text in ((world.root, "mine"), (world.outside, "SECRET")):
@@ -50,7 +50,7 @@ def lay_out(world):
 
 
 def race(world, actions, limit=60):
-    """Run the actions in turn until the swapper is done; count how each ended."""
+    """Run the actions in turn until the swapper is done; count the results."""
     counts = {name: {} for name in actions}
     deadline = time.monotonic() + limit
     swapper = subprocess.Popen([sys.executable, "-c", world.args[0], world.root, str(world.args[1])])
@@ -76,7 +76,7 @@ def race(world, actions, limit=60):
 
 
 def readers(world):
-    """Every way to read a file's content or a folder's names."""
+    """Return every way to read a file's content or a folder's names."""
     lay_out(world)
     target, folder, below = world.inside("file"), world.inside("dir"), world.inside("dir", "file")
 
@@ -127,7 +127,7 @@ def readers(world):
 
 
 def writers(world):
-    """Every way to change something, aimed at names that also exist outside."""
+    """Return every way to change something, with names that also exist outside."""
     lay_out(world)
     os.chmod(world.out("dir", "victim"), 0o640)
     os.utime(world.out("dir", "victim"), (1, 1))
@@ -187,7 +187,7 @@ def writers(world):
 
 
 def outside_picture(world):
-    """Names, modes, times and contents of the outside."""
+    """Return names, modes, times and contents of the outside."""
     seen = {}
     for folder, folders, files in os.walk(world.outside):
         for name in folders + files:
@@ -219,14 +219,14 @@ def check_swaps(counts, code, swaps, wanted):
 @pytest.mark.slow
 class TestRaces:
     def test_the_race_is_real(self, case):
-        """Without a guard the swaps show: both contents are read."""
+        """Without a guard both contents are read."""
         counts, code, _ = case.run(readers, SWAPPER, 10_000, False)
         skip_without_exchange(code)
         assert {"mine", "SECRET"} <= set(counts["open"])
         assert {"mine", "SECRET"} <= set(counts["listdir"])
 
     def test_nothing_outside_is_ever_read(self, case):
-        """Over more than 100,000 swaps no read, listing, copy or hard link reaches the outside."""
+        """In more than 100,000 swaps no read, listing, copy or hard link reaches the outside."""
         counts, code, swaps = case.run(readers, SWAPPER, SWAPS, True)
         check_swaps(counts, code, swaps, 100_000)
         leaks = {name: outcomes for name, outcomes in counts.items() if "SECRET" in outcomes}
@@ -235,7 +235,7 @@ class TestRaces:
         assert all("FilesystemDenied" in outcomes for outcomes in counts.values()), counts
 
     def test_nothing_outside_is_ever_changed(self, case):
-        """Over more than 100,000 swaps no write, creation, removal or change of metadata lands outside."""
+        """In more than 100,000 swaps no write, creation, deletion or change of metadata happens outside."""
         counts, code, swaps, changed = case.run(writers, SWAPPER, SWAPS, True)
         check_swaps(counts, code, swaps, 100_000)
         assert changed == []

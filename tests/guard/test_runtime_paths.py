@@ -1,4 +1,4 @@
-"""What every guard can read and write without declaring it, and what it cannot."""
+"""Paths that every guard may read and write without declaring them, and other paths."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def guard_of(world, **more):
 
 
 def readable(world):
-    """Paths that should be readable, and how a read of each ends."""
+    """Return the results of reading paths that should be readable."""
     import idna
 
     import democrai_sandbox
@@ -57,7 +57,7 @@ def readable(world):
 
 
 def unreadable(world):
-    """Paths that must not be readable, and how a read of each ends; written both ways where both exist."""
+    """Return the results of reading paths that must not be readable, in both spellings if both exist."""
     me = os.getpid()
     held = os.open(world.secret, os.O_RDONLY)
     places = [
@@ -135,11 +135,10 @@ def unreadable(world):
 
 
 def writable(world):
-    """What may be written without a rule: the temp directory and /dev/null.
+    """Return what may be written without a rule: the temp directory and /dev/null.
 
-    Whatever is tried on system paths would fail or change nothing without a guard: a guard that fails must not cost
-    the machine its standard library. Files are opened for writing and closed; folders are made that exist; what is no
-    folder is removed as one.
+    The acts on system paths would fail or change nothing without a guard, so that a failing guard does not damage the
+    machine: files are opened for writing and closed, existing folders are created, and files are removed as folders.
     """
 
     def touch(path):
@@ -169,7 +168,7 @@ def writable(world):
 
 
 def library_folder(world):
-    """A site-packages folder of this process's own: read by everybody, written by nobody."""
+    """Use a separate site-packages folder: readable by all subjects, writable by none."""
     import site
 
     site.PREFIXES.append(world.base)
@@ -196,7 +195,7 @@ def library_folder(world):
 
 
 def without(world):
-    """A guard without runtime paths and without roots still imports; beyond code it reads nothing."""
+    """A guard without runtime paths and roots still imports; besides code it reads nothing."""
 
     def subject():
         import colorsys
@@ -218,7 +217,7 @@ def without(world):
 
 
 def protected(world):
-    """Paths the host protects are closed below an allowed root, existing or not, and do not move with their parents."""
+    """Protected paths are closed below an allowed root, existing or not, and do not move with their parents."""
     from democrai_sandbox import configure_guard
 
     os.makedirs(world.inside("app", "config"))
@@ -253,7 +252,7 @@ def protected(world):
 
 
 def later_root(world):
-    """Roots that do not exist yet, are links, or end in a slash."""
+    """Use roots that do not exist yet, are links, or end in a slash."""
     os.symlink(world.out("real"), os.path.join(world.base, "alias"))
     os.mkdir(world.out("real"))
     os.mkdir(world.out("real2"))
@@ -308,10 +307,10 @@ class TestReading:
 
     def test_what_belongs_to_others_is_not(self, case):
         """Accounts, homes, other processes, this process's memory, environment and descriptors, the system's roots."""
-        assert case.run(unreadable) == {"stat /": "ok"}  # above a root, which is known to be there
+        assert case.run(unreadable) == {"stat /": "ok"}  # an ancestor of a root, whose existence is known
 
     def test_without_runtime_paths_imports_still_work(self, case):
-        """include_runtime_paths=False leaves nothing to read but code, and importing is not broken."""
+        """include_runtime_paths=False leaves only code readable, and imports work."""
         seen = case.run(without)
         assert seen.pop("import") == ["colorsys", "xml.dom.minidom", "idna.uts46data"]
         assert seen.pop("/dev/null") == "ok"
@@ -320,7 +319,7 @@ class TestReading:
 
 class TestWriting:
     def test_only_temp_and_null_can_be_written(self, case):
-        """Code, packages and system files cannot; /dev/null takes everything but can neither go nor change."""
+        """Code, packages and system files cannot; /dev/null accepts all writes but cannot be removed or changed."""
         seen = case.run(writable)
         assert seen.pop("/dev/null") == ["ok"] * 2
         assert seen.pop("temp") == ["ok"] * 3
@@ -336,20 +335,20 @@ class TestWriting:
 
 class TestRoots:
     def test_protected_paths_are_closed_below_an_allowed_root(self, case):
-        """They cannot be read, listed, changed, made, linked to or moved with their parent; what is beside them can."""
+        """They cannot be read, listed, changed, created, linked or moved with their parent; their siblings can."""
         seen = case.run(protected)
         assert seen.pop("beside") == ["ok", "ok"]
         assert seen.pop("parent") == "ok"
         assert {name for name, verdict in seen.items() if verdict != "FilesystemDenied"} == set()
 
     def test_roots_may_come_later_or_be_links(self, case):
-        """A root counts where it resolves, also when it appears later; a neighbour with the same beginning does not."""
+        """A root is resolved, also if it appears later; a sibling with the same first letters does not match."""
         seen = case.run(later_root)
         assert seen["future before"] == "FileNotFoundError:ENOENT"
         assert seen["future"] == ["ok", "ok", "FilesystemDenied"]
         for name in ("link", "real", "slash"):
             assert seen[name] == ["ok", "ok", "FilesystemDenied", "ok"], name
-        # The root is where the dots lead; walking through a folder that may not be read would tell whether it is there.
+        # The root is where the dots lead; resolving through an unreadable folder would reveal whether it exists.
         assert seen["dots"] == ["ok", "ok", "FilesystemDenied", "FilesystemDenied"]
         assert seen["file as root"] == ["ok", "FilesystemDenied", "FilesystemDenied"]
         assert seen["everything"] == "ok"

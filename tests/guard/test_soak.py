@@ -13,19 +13,19 @@ import pytest
 
 
 def resident():
-    """Resident memory of this process in KiB."""
+    """Return the resident memory of this process in KiB."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
 
 
 def fill(world, guard):
-    """What the guard keeps of denials is bounded: bring it to its bound."""
+    """Fill the bounded store of denials."""
     for _ in range(2000):
         guard.run(world.can_read)
 
 
 def soak(world):
-    """Four threads and two hundred tasks; `rounds` activations in all."""
+    """Run `rounds` activations in four threads and two hundred tasks."""
     from democrai_sandbox import process_guard_context
     from democrai_sandbox.guard import live_states
 
@@ -120,7 +120,7 @@ def soak(world):
 
 
 def references(world):
-    """Objects handed through guards come back with the references they had, also through denials and failures."""
+    """Objects passed through guards keep their reference counts, also through denials and failures."""
     from democrai_sandbox import process_guard_context
 
     guard = process_guard_context(subject="demo", allowed_paths=[world.root])
@@ -191,7 +191,7 @@ def references(world):
 @pytest.mark.slow
 class TestSoak:
     def test_a_hundred_thousand_activations_leave_nothing(self, case):
-        """No live state, no growing memory, no thread, no guard remains after 4 threads and 200 tasks."""
+        """No live state, growing memory, thread or guard remains after 4 threads and 200 tasks."""
         seen = case.run(soak, 100_000, timeout=200)
         assert seen["wrong"] == []
         assert seen["states"][1] == seen["states"][0]
@@ -202,5 +202,5 @@ class TestSoak:
         assert seen["traced"] < 64 * 1024, seen
 
     def test_no_reference_is_lost_or_kept(self, case):
-        """Reference counts of what passes through guards are the same after hundreds of rounds."""
+        """Reference counts of objects that pass through guards are the same after hundreds of rounds."""
         assert max(map(abs, case.run(references))) <= 3

@@ -65,7 +65,7 @@ def jump():
 
 
 def define(world):
-    """The functions of a subject, loaded as its own code."""
+    """Return the functions of a subject, loaded as its code."""
     from democrai_sandbox.guard import own_code, process_guard_context
 
     names = {}
@@ -354,5 +354,5 @@ def test_tools_are_free_between_the_steps_of_a_coroutine(case):
 
 @pytest.fixture
 def case(tmp_path):
-    """A private world in which a body runs in a process of its own."""
+    """Private world in which a body runs in a separate process."""
     return Case(tmp_path)

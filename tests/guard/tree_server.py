@@ -1,6 +1,6 @@
-"""A long-lived child that builds trees and answers what a guard says about paths in them, one JSON line each.
+"""Long-lived child that builds trees and returns the guard's results for their paths, one JSON line each.
 
-For every question it also answers what the same call does without a guard, and where the path really leads.
+For every question it also returns the result without a guard, and the resolved path.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 
 
 def outcome(function, *args):
-    """The value of a call, or the name of its error."""
+    """Return the value of a call, or the name of its error."""
     try:
         return ["value", function(*args)]
     except OSError as error:
@@ -24,7 +24,7 @@ def outcome(function, *args):
 
 
 def opened(path):
-    """Read a file through open(); its inode tells which file it was."""
+    """Read a file through open(); its inode identifies the file."""
     with open(path, "rb") as file:
         return os.fstat(file.fileno()).st_ino
 
@@ -49,7 +49,7 @@ QUESTIONS = {
 
 
 def build(top, nodes):
-    """Make the tree: [kind, path, target] below `top`; what cannot be made is left out."""
+    """Create the tree: [kind, path, target] below `top`; skip entries that cannot be created."""
     for kind, path, target in nodes:
         place = os.path.join(top, path)
         try:
@@ -64,7 +64,7 @@ def build(top, nodes):
 
 
 def parent_resolved(path):
-    """Where a call that does not follow a last link arrives."""
+    """Return the path that a call that does not follow a last link reaches."""
     if path.endswith(("/", "/.", "/..")) or path in {".", ".."}:
         return os.path.realpath(path)
     head, tail = os.path.split(path)
@@ -72,7 +72,7 @@ def parent_resolved(path):
 
 
 def answer(base, number, request):
-    """Build one tree, ask everything about every path, take the tree away."""
+    """Build one tree, ask everything about every path, remove the tree."""
     from democrai_sandbox import process_guard_context
 
     top = os.path.join(base, str(number))

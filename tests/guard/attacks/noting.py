@@ -1,7 +1,7 @@
-"""Write down the files whose attacks were all seen to work without a guard: ``make golden`` does.
+"""List the files whose attacks were all seen to work without a guard; ``make golden`` runs this.
 
-A new clone plays the attacks of these files under the guard only, as long as they, the kit and the packages are
-unchanged. ``FRESH=1 make test`` plays all of them without a guard again.
+A new clone runs the attacks of these files only under the guard, while they, the kit and the packages are unchanged.
+``FRESH=1 make test`` runs all of them without a guard again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tests.guard.attacks.test_attacks import HERE, SHOWN, attack_key, file_key, 
 
 
 def main() -> None:
-    """Keep the lines that still hold, and add those of files that this machine has seen to work since."""
+    """Keep the valid lines, and add those of files that this machine has since seen to work."""
     minor = "{}.{}".format(*sys.version_info)
     cache = HERE.parents[2] / ".pytest_cache" / "d" / "attacks" / f"shown-{minor}"
     seen = set(cache.read_text().split()) if cache.exists() else set()

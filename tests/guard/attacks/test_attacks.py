@@ -1,4 +1,4 @@
-"""Every attack succeeds without a guard and comes to the verdict it is listed with under one."""
+"""Every attack succeeds without a guard and has its listed verdict under one."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ OTHER_FILES = ("denials_do_not_tell", "denials_do_not_tell_network", "honest_wor
 
 
 def load_attacks() -> list[Attack]:
-    """All attacks of all files, in the order of the files."""
+    """Return all attacks of all files, in the order of the files."""
     for file in sorted(HERE.glob("class_*.py")) + [HERE / f"{name}.py" for name in OTHER_FILES]:
         import_module(f"tests.guard.attacks.{file.stem}")
     return [entry for entries in REGISTRY.attacks.values() for entry in entries.values()]
 
 
 class Stage:
-    """A process that plays attacks in forks of itself, one at a time."""
+    """Process that runs attacks in forks of itself, one at a time."""
 
     def __init__(self, *kind: str) -> None:
         kept = {
@@ -54,7 +54,7 @@ class Stage:
         )
 
     def begin(self, entry: Attack, guard: str, base: Path) -> None:
-        """Start an attack; its traces are left at `base`."""
+        """Start an attack; its traces are left in `base`."""
         base.mkdir()
         order = {"file": entry.file, "name": entry.name, "guard": guard, "base": str(base)}
         if guard == "on" and is_alike_in_its_file(entry) and not is_read_by_the_core(entry):
@@ -63,7 +63,7 @@ class Stage:
         self.process.stdin.flush()
 
     def verdict(self, base: Path) -> dict[str, str | None]:
-        """Wait for the attack that was begun and read its verdict; what it does while it ends counts too."""
+        """Wait for the started attack and return its verdict, including actions during its end."""
         status = json.loads(self.process.stdout.readline())
         out, err = (Path(f"{base}.{kind}").read_text(errors="replace") for kind in ("out", "err"))
         err = err[-2000:]
@@ -86,23 +86,23 @@ class Stage:
 
 
 class Stages(dict[tuple[str, ...], Stage]):
-    """By kind: processes that play attacks; those of an unguarded and of a guarded play run side by side."""
+    """Processes that run attacks, by kind; the unguarded and the guarded run are parallel."""
 
     def __missing__(self, kind: tuple[str, ...]) -> Stage:
         return self.setdefault(kind, Stage(*kind))
 
     def unguarded(self, entry: Attack) -> Stage:
-        """Where the attack is played without a guard."""
+        """Return the process for the attack without a guard."""
         return self[entry.stage, "open"]
 
     def guarded(self, entry: Attack) -> Stage:
-        """Where the attack is played under one."""
+        """Return the process for the attack under a guard."""
         return self[entry.stage, "armed" if is_read_by_the_core(entry) else ""]
 
 
 @pytest.fixture(scope="session")
 def stages() -> Iterator[Stages]:
-    """The processes that play attacks, begun when they are needed."""
+    """Processes that run attacks, started on demand."""
     made = Stages()
     yield made
     for stage in made.values():
@@ -111,7 +111,7 @@ def stages() -> Iterator[Stages]:
 
 @cache
 def file_key(file: str) -> str:
-    """The digest of everything in this repository that unguarded plays depend on, and of the interpreter."""
+    """Return the digest of everything in this repository that unguarded runs depend on, and of the interpreter."""
     shared = [
         file
         for file in sorted(HERE.glob("*.py"))
@@ -124,19 +124,19 @@ def file_key(file: str) -> str:
 
 @cache
 def attack_key(entry: Attack) -> str:
-    """The digest of everything that an unguarded play depends on, on this machine."""
+    """Return the digest of everything that an unguarded run depends on, on this machine."""
     system = f"{sys.version} {platform.release()} {os.geteuid()} {sys.prefix}"
     return digest(system.encode(), file_key(entry.file).encode(), entry.name.encode())
 
 
 @cache
 def file_text(file: Path) -> bytes:
-    """The content of a file."""
+    """Return the content of a file."""
     return file.read_bytes()
 
 
 def digest(*parts: bytes) -> str:
-    """One short digest of several texts."""
+    """Return one short digest of several texts."""
     whole = hashlib.sha256()
     for part in parts:
         whole.update(hashlib.sha256(part).digest())
@@ -145,24 +145,24 @@ def digest(*parts: bytes) -> str:
 
 @pytest.fixture(scope="session")
 def shown(pytestconfig: pytest.Config) -> Remembered:
-    """The attacks that were seen to work without a guard here, by their keys."""
+    """Attacks that were seen to work without a guard here, by their keys."""
     return remembered(pytestconfig, "attacks", "shown-{}.{}".format(*sys.version_info))
 
 
 @cache
 def shown_files() -> set[str]:
-    """The keys of the files whose attacks were all seen to work without a guard, on one machine or another."""
+    """Return the keys of the files whose attacks were all seen to work without a guard, on any machine."""
     return set(SHOWN.read_text().split()[1::2])  # written by noting.py
 
 
 def is_played(entry: Attack) -> bool:
-    """Whether this interpreter and this machine can play the attack."""
+    """Return whether this interpreter and this machine can run the attack."""
     return entry.since <= running_version() <= entry.until and not unmet(entry)
 
 
 @cache
 def keeps_access_times() -> bool:
-    """Whether reading a file shows in its access time here."""
+    """Return whether reading a file changes its access time here."""
     with tempfile.TemporaryDirectory() as folder:
         ground = Ground(folder)
         with open(ground.plant("probe", "text")) as file:
@@ -172,12 +172,12 @@ def keeps_access_times() -> bool:
 
 @cache
 def has_namespaces() -> bool:
-    """Whether an attack may have a network of its own here."""
+    """Return whether an attack may have a separate network here."""
     return namespaces.available()
 
 
 def unmet(entry: Attack) -> str:
-    """What this machine lacks for the attack to mean anything."""
+    """Return the requirements of the attack that this machine lacks."""
     for need in entry.needs:
         if need == "root":
             met = os.geteuid() == 0
@@ -197,7 +197,7 @@ def unmet(entry: Attack) -> str:
 
 
 def meets(expect: Expectation, result: dict[str, str | None]) -> bool:
-    """Whether the verdict under the guard is the expected one."""
+    """Return whether the verdict under the guard is the expected one."""
     if isinstance(expect, Residual | Works):
         return result["verdict"] == "escaped"
     empty_handed = result["verdict"] == "failed" and result["error_type"] is None
@@ -212,7 +212,7 @@ def meets(expect: Expectation, result: dict[str, str | None]) -> bool:
 
 
 def shown_elsewhere(entry: Attack, version: str | None) -> bool:
-    """Whether the run on another interpreter has shown that the attack works without a guard."""
+    """Return whether the run on another interpreter has shown that the attack works without a guard."""
     if version is None:
         return False
     major, minor = version.split(".")
@@ -221,7 +221,7 @@ def shown_elsewhere(entry: Attack, version: str | None) -> bool:
 
 ATTACKS = load_attacks()
 
-# What these try does not meet the interpreter: the core reads it, or the kernel does, the same way on each.
+# These do not depend on the interpreter: the core or the kernel parses their input in the same way on each.
 READ_BY_THE_CORE = (
     *("class_04_", "class_05_", "class_06_", "class_08_", "class_09_", "class_10_", "class_11_", "denials_do_not_tell"),
     *("class_12_", "class_13_", "class_15_", "class_16_", "class_18_", "class_19_", "class_33_wire_text"),
@@ -230,25 +230,25 @@ READ_BY_THE_CORE = (
 
 
 def is_read_by_the_core(entry: Attack) -> bool:
-    """Whether neither the interpreter's version nor what it loaded before the guard can matter to the attack."""
+    """Return whether the interpreter's version and its earlier imports cannot matter to the attack."""
     return entry.since <= (3, 11) and entry.file.startswith(READ_BY_THE_CORE)
 
 
 def is_alike_in_its_file(entry: Attack) -> bool:
-    """Whether nothing happens before the guard is installed but that the attack's file is loaded, or servers start."""
+    """Return whether only the import of the attack's file, or the start of servers, happens before the guard."""
     return entry.early is None or getattr(entry.early, "is_only_servers", False)
 
 
 def used_by_the_host(entry: Attack) -> list[str]:
-    """What the host loads between the guard and the attack: its loop, and the library's client beside servers."""
+    """Return the imports of the host between the guard and the attack: its loop, and the client of servers."""
     if hasattr(sys.modules[f"{__package__}.{entry.file}"], "LOADED"):
-        return []  # then one process will do for all attacks of the file
+        return []  # one process is then enough for all attacks of the file
     is_async = entry.act.__code__.co_flags & inspect.CO_COROUTINE
     return ["asyncio"] * bool(is_async) + ["http.client"] * (entry.stage == "network")
 
 
 def as_parameter(entry: Attack) -> ParameterSet:
-    """An attack, marked when one interpreter is enough for it."""
+    """Return an attack as a parameter, marked if one interpreter is enough."""
     if entry.since > (3, 11):
         return pytest.param(entry, id=entry.id, marks=pytest.mark.every)
     return pytest.param(entry, id=entry.id, marks=pytest.mark.once if is_read_by_the_core(entry) else ())
@@ -256,12 +256,12 @@ def as_parameter(entry: Attack) -> ParameterSet:
 
 @pytest.mark.parametrize("entry", [as_parameter(entry) for entry in ATTACKS])
 def test_attack(entry: Attack, stages: Stages, shown: Remembered, pytestconfig: pytest.Config) -> None:
-    """The attack works without a guard and meets its expected verdict under one."""
+    """The attack works without a guard and has its expected verdict under one."""
     if not entry.since <= running_version() <= entry.until:
         pytest.skip(f"concerns Python {entry.since} to {entry.until}")
     if lacking := unmet(entry):
         pytest.skip(f"needs {lacking}")
-    # A short name: below it there may be a unix socket, whose path has to fit into 108 bytes.
+    # A short name, because the path of a Unix socket below it must fit into 108 bytes.
     with tempfile.TemporaryDirectory(prefix="attack-", ignore_cleanup_errors=True) as folder:
         free, caught = Path(folder, "free"), Path(folder, "caught")
         is_shown = (
@@ -282,10 +282,10 @@ def test_attack(entry: Attack, stages: Stages, shown: Remembered, pytestconfig: 
 
 
 def test_attacks_know_the_secret_only_from_the_file() -> None:
-    """The secret is long enough not to turn up in loot by chance."""
+    """The secret is too long to occur in loot by chance."""
     assert len(Ground.SECRET) > 12
 
 
 def test_residuals_are_listed_where_they_belong() -> None:
-    """What the guard cannot stop is listed in two files and nowhere else."""
+    """Residual attacks are listed in two files and nowhere else."""
     assert {entry.file for entry in ATTACKS if isinstance(entry.expect, Residual)} <= set(RESIDUALS)

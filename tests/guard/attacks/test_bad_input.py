@@ -1,4 +1,4 @@
-"""Bad input is met with a clear typed error or a plain denial, never with a crash and never with an allowance."""
+"""Bad input causes a typed error or a denial, never a crash and never an allowed access."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.guard.attacks.cases import run_cases
 from tests.services.rows import rows
 
-# What a host may get wrong when it makes a guard. Every one is refused before anything runs under it.
+# Mistakes of a host that creates a guard. Each is rejected before anything runs under it.
 ARGUMENTS = {
     "empty_path": "allowed_paths=['']",
     "relative_path": "allowed_paths=['some/where']",
@@ -67,7 +67,7 @@ ARGUMENTS = {
     "unknown_argument": "allowed_path=[inside]",
 }
 
-# Values a subject may give where a path is expected; all of them are named after what is odd about them.
+# Values that a subject may pass as a path, named after their peculiarity.
 PATHS = {
     "nul": "inside + '/own.txt\\0'",
     "nul_then_more": "inside + '/own.txt\\0/../../outside/secret.txt'",
@@ -199,7 +199,7 @@ ENVIRONMENTS = {
 
 
 def harmless(outcome: dict[str, object]) -> bool:
-    """Whether a case neither ended its process nor got at anything outside."""
+    """Return whether a case neither ended its process nor accessed anything outside."""
     value = str(outcome.get("value"))
     return "crashed" not in outcome and "the-secret" not in value and "secret.txt" not in value
 
@@ -210,7 +210,7 @@ def from_environment(values: dict[str, str]) -> str:
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, object]]:
-    """The outcome of every case of this file, run in one child."""
+    """Results of every case of this file, run in one child."""
     cases = {f"make {name}": MAKE.format(arguments) for name, arguments in ARGUMENTS.items()}
     cases |= {
         f"use {name} {number}": USE.format(path=path, door=door)
@@ -223,7 +223,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, ob
 
 @rows("name", ARGUMENTS)
 def test_bad_argument_is_refused(name: str, outcomes: dict[str, dict[str, object]]) -> None:
-    """A guard is not made from a wrong argument; the error is a ValueError or TypeError with a text."""
+    """A wrong argument creates no guard; the error is a ValueError or TypeError with a text."""
     outcome = outcomes[f"make {name}"]
     assert set(outcome.get("raised", ())) & {"ValueError", "TypeError"} and outcome["text"], outcome
     assert "PermissionError" not in outcome["raised"], outcome
@@ -231,26 +231,26 @@ def test_bad_argument_is_refused(name: str, outcomes: dict[str, dict[str, object
 
 @rows("name", sorted(set(ARGUMENTS) - {"unknown_argument", "path_object_of_number"}))
 def test_bad_argument_is_named(name: str, outcomes: dict[str, dict[str, object]]) -> None:
-    """The error is the package's own, and is meant for whoever wrote the call."""
+    """The error is one of the package and tells the caller what to fix."""
     assert "InvalidInputError" in outcomes[f"make {name}"].get("raised", ()), outcomes[f"make {name}"]
 
 
 @rows("name", PATHS)
 def test_bad_path_gains_nothing(name: str, outcomes: dict[str, dict[str, object]]) -> None:
-    """An odd path is an ordinary error or a denial at every door; it neither crashes nor reveals."""
+    """An odd path is an ordinary error or a denial in every function; it neither crashes nor reveals anything."""
     found = {door: outcomes[f"use {name} {number}"] for number, door in enumerate(DOORS)}
     assert {door: outcome for door, outcome in found.items() if not harmless(outcome)} == {}
 
 
 @rows("name", ENVIRONMENTS)
 def test_malformed_environment_is_an_error(name: str, outcomes: dict[str, dict[str, object]]) -> None:
-    """A child whose environment cannot be understood gets an error, never an empty guard."""
+    """A child with a malformed environment gets an error, never an empty guard."""
     outcome = outcomes[f"environment {name}"]
     assert "InvalidInputError" in outcome.get("raised", ()), outcome
 
 
 def test_root_that_does_not_exist_is_accepted(tmp_path: Path) -> None:
-    """A root may be named before it exists, and then covers what is made there, nothing else."""
+    """A root may be declared before it exists, and then covers what is created there, nothing else."""
     cases = {
         "made": "result = guard.run(os.mkdir, base + '/later')",
         "elsewhere": "guard.run(os.mkdir, base + '/other')",

@@ -1,4 +1,4 @@
-"""What a plain function gets away with, code that was loaded for its subject does not."""
+"""Attacks that succeed as plain functions are denied for code that was loaded as the subject's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CLOSED = [
 
 @pytest.fixture(scope="module")
 def stage() -> Iterator[Stage]:
-    """The process that plays attacks in forks of itself."""
+    """Process that runs attacks in forks of itself."""
     made = Stage()
     yield made
     made.close()
@@ -29,7 +29,7 @@ def stage() -> Iterator[Stage]:
 
 @pytest.mark.parametrize("entry", [pytest.param(entry, id=entry.name) for entry in CLOSED])
 def test_a_residual_of_plain_functions_is_none_of_loaded_code(entry: Attack, stage: Stage) -> None:
-    """The same attack, by code that a loader gave to its subject, is denied."""
+    """The same attack is denied if a loader marked its code as the subject's."""
     if not entry.since <= running_version() <= entry.until:
         pytest.skip(f"concerns Python {entry.since} to {entry.until}")
     if lacking := unmet(entry):

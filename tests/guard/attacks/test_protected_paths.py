@@ -1,4 +1,4 @@
-"""Paths the host protects stay closed to every subject, also below a root that the subject was given."""
+"""Protected paths are closed to every subject, also below a declared root."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ACTS = {
     "rmtree": "__import__('shutil').rmtree(inside + '/vault')",
     "sqlite": f"return __import__('sqlite3').connect({SECRET}).execute('select 1')",
 }
-# Ways a host may name the same secret.
+# Ways in which a host may name the same secret.
 NAMES = {
     "folder": "inside + '/vault'",
     "file": SECRET,
@@ -68,7 +68,7 @@ def setup(name: str) -> str:
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, dict[str, object]]]:
-    """Every act under every way of naming the secret, one child per way."""
+    """Results of every act for every way of naming the secret, one child per way."""
     found = {}
     for name, expression in NAMES.items():
         cases = {
@@ -83,7 +83,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, di
 @rows("act", ACTS)
 @rows("name", NAMES)
 def test_protected_path_is_closed(name: str, act: str, outcomes: dict[str, dict[str, dict[str, object]]]) -> None:
-    """However the host names it and whatever else the subject was given, the protected path is denied."""
+    """The protected path is denied for every spelling by the host, whatever else the subject may use."""
     if name == "file" and act in FILE_ONLY:
         return  # concerns the folder, which is not protected here
     found = {more: outcomes[name][f"{act} {more}"] for more in MORE}
@@ -103,27 +103,27 @@ OPEN_CASES = {
 
 
 def test_what_lies_beside_stays_open(tmp_path: Path) -> None:
-    """Protecting a path takes nothing else from the subject."""
+    """Protecting a path affects no other path."""
     cases = {name: GUARD.format(act=act, more="") for name, act in OPEN_CASES.items()}
     found = run_cases(cases, tmp_path / "b", setup(NAMES["folder"]))
     assert [name for name, outcome in found.items() if "value" not in outcome] == [], found
 
 
 def test_host_reads_what_it_protects(tmp_path: Path) -> None:
-    """The protection binds subjects only; the host is not guarded."""
+    """The protection applies only to subjects; the host is not guarded."""
     found = run_cases({"host": f"result = open({SECRET}).read()"}, tmp_path / "b", setup(NAMES["folder"]))
     assert found["host"] == {"value": "'the-secret-4711'"}
 
 
 def test_protection_cannot_be_added_or_lifted_later(tmp_path: Path) -> None:
-    """Once a guard was entered the list is closed, for the host too."""
+    """After the first guard the list is final, for the host too."""
     source = "process_guard_context(subject='s').run(int)\nconfigure_guard(protected_paths=[])"
     found = run_cases({"later": source}, tmp_path / "b", setup(NAMES["folder"]))
     assert "GuardSealedError" in found["later"]["raised"]
 
 
 def test_bad_protected_path_is_refused(tmp_path: Path) -> None:
-    """A host that names a secret wrongly is told so; it must not believe itself protected."""
+    """An invalid protected path is an error, because the host must not believe that it is protected."""
     wrong = ("''", "'relative'", "7", "None", "'/a\\0b'", "[]")
     found = run_cases({name: f"configure_guard(protected_paths=[{name}])" for name in wrong}, tmp_path / "b")
     assert [name for name, outcome in found.items() if "InvalidInputError" not in outcome.get("raised", ())] == [], (

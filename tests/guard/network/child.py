@@ -1,4 +1,4 @@
-"""What runs in the child process of a network test: the words of every guard test, and words about the network."""
+"""Child process of a network test: the functions of every guard test, and functions for the network."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 
 
 def _words():
-    """The child of the other guard tests, as a module."""
+    """Return the child module of the other guard tests."""
     path = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "child.py")
     spec = importlib.util.spec_from_file_location("child", path)
     module = importlib.util.module_from_spec(spec)
@@ -23,42 +23,42 @@ SCHEMES = {"https": "https", "http2": "https"}
 
 
 class World(words.World):
-    """The places of a body on disk, and the servers it may talk to."""
+    """Paths of a body, and its servers."""
 
     def __init__(self, spec):
         super().__init__(spec)
         self.places = spec["places"]
         self.guarded = spec["guarded"]
-        del self.guard  # the base class keeps arguments under the name of a method here
+        del self.guard  # the base class stores arguments under the name of a method here
 
     def address(self, place):
-        """Host and port of a server."""
+        """Return host and port of a server."""
         host, port = self.places[place]
         return host, port
 
     def port(self, place):
-        """The port of a server."""
+        """Return the port of a server."""
         return self.places[place][1]
 
     def at(self, place):
-        """A server in the form of a rule: host:port."""
+        """Return a server in the form of a rule: host:port."""
         return "{}:{}".format(*self.places[place])
 
     def url(self, place, path="", host=None):
-        """A URL of a server, by its address unless another host is named."""
+        """Return a URL of a server, by its address unless another host is named."""
         own, port = self.places[place]
         scheme = SCHEMES.get(place, "http")
         shown = "" if port == {"http": 80, "https": 443}[scheme] else f":{port}"
         return f"{scheme}://{host or own}{shown}{path}"
 
     def tls(self):
-        """A client's context that trusts the tests' authority."""
+        """Return a client's context that trusts the tests' authority."""
         import ssl
 
         return ssl.create_default_context(cafile=self.places["ca"])
 
     def guard(self, *rules, **more):
-        """A guard with these rules, which may use the root and read the authority's certificate."""
+        """Return a guard with these rules, which may use the root and read the authority's certificate."""
         if not self.guarded:
             return NoGuard()
         from democrai_sandbox import process_guard_context
@@ -67,13 +67,13 @@ class World(words.World):
         return process_guard_context(access=[*rules, rule(self.places["ca"], "read", kind="filesystem")], **given)
 
     def under(self, rules, actions, **more):
-        """Run each action in one guard with these rules; what came of each, and what arrived at any server."""
+        """Run each action in one guard with these rules; return the results and the arrivals at all servers."""
         self.journal()
         seen = self.guard(*rules, **more).run(outcomes, actions)
         return {"seen": seen, "arrived": self.journal()}
 
     def journal(self):
-        """What arrived at the servers since the last time somebody asked. Not for use inside a guard."""
+        """Return the arrivals at the servers since the last call. Not for use inside a guard."""
         import socket
 
         with socket.create_connection(self.address("control"), timeout=10) as asking:
@@ -83,7 +83,7 @@ class World(words.World):
 
 
 class NoGuard:
-    """Stands for a guard where a test shows that its body does what it says."""
+    """Replacement of a guard in tests that show that their body works."""
 
     def run(self, function, *arguments):
         return function(*arguments)
@@ -96,18 +96,18 @@ class NoGuard:
 
 
 def rule(target, *operations, kind="network"):
-    """An entry of a manifest."""
+    """Return a manifest entry."""
     operation = operations[0] if len(operations) == 1 else list(operations)
     return {"resource_type": kind, "operation": operation, "target": target}
 
 
 def outcomes(actions):
-    """Run each action of a table, coroutine functions on a loop of their own; what came of each."""
+    """Run each action of a table, coroutine functions on a separate loop; return the results."""
     return {name: outcome(action) for name, action in actions.items()}
 
 
 def outcome(action, *arguments):
-    """Run one action: what it returned (None is `ok`), or what stopped it in a few words."""
+    """Run one action: return its value (None is `ok`), or the error in a few words."""
     try:
         result = action(*arguments)
         if hasattr(result, "__await__"):
@@ -118,7 +118,7 @@ def outcome(action, *arguments):
 
 
 def run_async(awaitable, loop_factory=None):
-    """Await something on a fresh loop."""
+    """Await a coroutine on a new loop."""
     import asyncio
 
     async def wait():
@@ -129,16 +129,16 @@ def run_async(awaitable, loop_factory=None):
 
 
 def tell(error):
-    """A denial as `denied <operation> <target>`, other errors as in the other guard tests."""
+    """Return a denial as `denied <operation> <target>`, other errors as in the other guard tests."""
     if type(error).__name__ == "NetworkDenied":
         return f"denied {error.operation} {error.target}"
     if isinstance(error, OSError) and (error.errno or 0) < 0:
-        return f"{type(error).__name__}:{error.strerror}"  # the resolver has numbers of its own
+        return f"{type(error).__name__}:{error.strerror}"  # the resolver uses different numbers
     return words.describe(error)
 
 
 def denial_behind(error):
-    """The denial that a library wrapped into errors of its own; the error itself where there is none."""
+    """Return the denial that a library wrapped in other errors, or the error itself."""
     pending, seen = [error], []
     while pending:
         one = pending.pop(0)

@@ -1,7 +1,7 @@
-"""One way to fetch a URL for each client library and each of its entry points: `fetch(method, url)`.
+"""One function per client library and entry point that fetches a URL: `fetch(method, url)`.
 
-Loaded in the child (`world.load`). Every recipe trusts the tests' own authority, follows redirects, and gives back
-status and text. Nothing here catches anything: what a subject would see is what a test sees.
+Loaded in the child (`world.load`). Every recipe trusts the tests' authority, follows redirects, and returns status and
+text. Nothing is caught here: a test sees what a subject would see.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import ssl
 
 
 def trusted(bundle):
-    """A client's context that trusts the tests' authority."""
+    """Return a client's context that trusts the tests' authority."""
     return ssl.create_default_context(cafile=bundle)
 
 
@@ -39,7 +39,7 @@ def urllib_opener(bundle):
 
 
 def http_client(bundle):
-    """It follows no redirects by itself, so its user does."""
+    """Follow redirects explicitly, because the client does not."""
     from http.client import HTTPConnection, HTTPSConnection
     from urllib.parse import urlsplit
 
@@ -118,7 +118,7 @@ def urllib3_pool(bundle):
 
 
 def httpx_family(library, form):
-    """A recipe for one entry point of httpx or of httpx2, which have the same face."""
+    """Return a recipe for one entry point of httpx or httpx2, which have the same interface."""
 
     def recipe(bundle):
         module, context = __import__(library), trusted(bundle)
@@ -138,7 +138,7 @@ def httpx_family(library, form):
 
 
 def httpx_family_async(library, form):
-    """The same on an event loop."""
+    """Return the same on an event loop."""
 
     def recipe(bundle):
         module, context = __import__(library), trusted(bundle)
@@ -158,7 +158,7 @@ def httpx_family_async(library, form):
 
 
 def httpx_top_level(library):
-    """The module's own functions, which make a client for one request."""
+    """Return a recipe for the module's functions, which create a client for one request."""
 
     def recipe(bundle):
         module, context = __import__(library), trusted(bundle)

@@ -1,4 +1,4 @@
-"""Fixtures of the network tests: real servers on loopback, and a namespace in which names can be forged."""
+"""Fixtures of the network tests: real servers on loopback, and a namespace with forged names."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from tests.services.ports import port
 
 @pytest.fixture(scope="session")
 def bed(tmp_path_factory):
-    """The servers, once for all tests of this process."""
+    """Servers for all tests of this process."""
     with Bed(tmp_path_factory.mktemp("bed")) as running:
         yield running
 
 
 @pytest.fixture
 def net(tmp_path, bed):
-    """A private world next to the servers."""
+    """Private world with servers."""
     return NetCase(tmp_path, bed)
 
 
 @pytest.fixture(scope="session")
 def namespace(tmp_path_factory):
-    """A network namespace with its own servers and names, once for all tests of this process."""
+    """Network namespace with separate servers and names, for all tests of this process."""
     if reason := why_no_namespaces():
         pytest.skip(reason)
     running = Town(tmp_path_factory.mktemp("town"))
@@ -37,18 +37,18 @@ def namespace(tmp_path_factory):
 
 @pytest.fixture
 def town(tmp_path, namespace):
-    """A private world in which every address and every name leads to the servers of the test."""
+    """Private world in which every address and name leads to the servers of the test."""
     return TownCase(tmp_path, namespace)
 
 
 @pytest.fixture
 def free_port():
-    """A port that nobody listens on, unless the test does."""
+    """Port without a listener, unless the test adds one."""
     with port() as number:
         yield number
 
 
-# In a process that loads this, the clock is as many seconds ahead as LATER says, from one moment to the next.
+# In a process that loads this, the clock is LATER seconds ahead, from one moment to the next.
 _LATER = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -70,7 +70,7 @@ int clock_gettime(clockid_t clock, struct timespec *now)
 
 @pytest.fixture(scope="session")
 def clock(tmp_path_factory):
-    """The environment of a child that can move its own clock ahead by setting LATER."""
+    """Environment of a child that can move its clock ahead by setting LATER."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler to make a clock with")

@@ -1,4 +1,4 @@
-"""Every way to reach an address without a client library. Loaded in the child; each way returns what came back."""
+"""Every way to connect to an address without a client library. Loaded in the child; each returns the reply."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ import socket
 
 PING = b"ping"
 
-# Taken before any guard, as code that wants to be clever would.
+# Stored before any guard, as a clever subject would do.
 EARLY_CONNECT = socket.socket.connect
 EARLY_NATIVE_CONNECT = _socket.socket.connect
 EARLY_SENDTO = socket.socket.sendto
 
 
 def family_of(address):
-    """The family an address tuple belongs to."""
+    """Return the family of an address tuple."""
     return socket.AF_INET6 if ":" in address[0] else socket.AF_INET
 
 
 def fresh(address, kind=socket.SOCK_STREAM):
-    """A new socket for this address, with patience for the tests' own servers."""
+    """Return a new socket for this address, with a timeout for the tests' servers."""
     made = socket.socket(family_of(address), kind)
     made.settimeout(5)
     return made
 
 
 def exchanged(connection):
-    """What a connected socket gets back for a ping."""
+    """Return the reply of a connected socket to a ping."""
     connection.sendall(PING)
     return connection.recv(16).decode()
 
@@ -135,7 +135,7 @@ async def open_connection(address):
 
 
 class Collector(asyncio.Protocol):
-    """Pings as soon as it can, and keeps the first answer."""
+    """Protocol that sends a ping and keeps the first reply."""
 
     def __init__(self):
         self.answer = asyncio.get_running_loop().create_future()
@@ -197,7 +197,7 @@ async def connected_socket_handed_over(address):
 
 
 async def answer_of(transport, protocol):
-    """The first thing that comes back; the transport is closed in any case."""
+    """Return the first reply; always close the transport."""
     try:
         return await asyncio.wait_for(protocol.answer, 5)
     finally:
@@ -282,12 +282,12 @@ LOOP_UDP = {
     function.__name__.replace("_", " "): function
     for function in (datagram_endpoint_connected, datagram_endpoint, loop_sock_sendto)
 }
-# What uvloop does not offer.
+# Not supported by uvloop.
 NOT_UVLOOP = {"loop sock sendto", "loop happy eyeballs"}
 
 
 def ways(blocking, on_loops, address, run_async):
-    """The actions of a table: each way by itself, those on loops for asyncio's loop and for uvloop's."""
+    """Return the actions of a table, those on loops for asyncio's loop and for uvloop's."""
     import uvloop
 
     made = {name: lambda way=way: way(address) for name, way in blocking.items()}

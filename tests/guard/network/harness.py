@@ -1,6 +1,6 @@
-"""Run the body of a network test in a process of its own, next to real servers, here or in a network namespace.
+"""Run the body of a network test in a separate process next to real servers, here or in a network namespace.
 
-The child has what every guard test's child has, and besides it knows where the servers are (see child.py).
+The child has everything that other guard tests' children have, and knows the addresses of the servers (see child.py).
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ CHILD = Path(__file__).with_name("child.py")
 TOWN = Path(__file__).parent / "servers" / "town.py"
 COMMAND = [sys.executable, "-P", "-W", "ignore::DeprecationWarning", str(CHILD)]
 START_LIMIT = 30
-# Below TLS an adapter does the same: one interpreter is enough for it.
+# Below TLS an adapter does the same, so one interpreter is enough.
 PLACES = ["http", pytest.param("https", marks=pytest.mark.once)]
 
 
-# What clients and the guard are made of, but nothing that the guard adapts or changes: each test loads that itself.
+# Modules of clients and the guard, except those that the guard adapts or changes: each test loads these.
 PARTS = (
     *("email.message", "email.parser", "email.utils", "encodings.idna", "fractions", "hashlib", "hmac", "http"),
     *("http.cookies", "inspect", "json", "locale", "logging", "mimetypes", "netrc", "pathlib", "platform", "queue"),
     *("random", "selectors", "signal", "sysconfig", "tempfile", "typing", "uuid", "zipfile", "democrai_sandbox.errors"),
     *("certifi", "charset_normalizer", "click", "h11", "idna", "multidict", "pygments", "rich.progress", "yarl"),
 )
-# What a host has loaded that uses clients itself: the guard first, so that its adapters come to each of them.
+# Imports of a host that uses clients: the guard first, so that its adapters apply to each of them.
 LOADED = (
     *("democrai_sandbox.guard", "asyncio", "http.client", "ssl", "urllib.request", "requests", "urllib3", "httpx"),
     *("httpcore", "httpx2", "httpcore2", "truststore", "anyio._backends._asyncio", "h2.connection", "wsproto"),
@@ -47,12 +47,12 @@ LOADED = (
 
 
 def installed(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of the modules that are here."""
+    """Return the modules that are installed."""
     return tuple(name for name in names if find_spec(name.partition(".")[0]))
 
 
 class NetCase(ForkedCase):
-    """A private world with servers on this machine's loopback."""
+    """Private world with servers on this machine's loopback."""
 
     child = CHILD
     modules = installed(PARTS)
@@ -73,10 +73,10 @@ class NetCase(ForkedCase):
         timeout: float = 120,
         **extra: str,
     ) -> Any:
-        """Run the body in a child. It makes its guards itself; if not `guarded`, those it makes guard nothing.
+        """Run the body in a child. It creates its guards; if not `guarded`, they guard nothing.
 
-        It is a fork of a process that has imported parts of clients, unless it has to be `fresh`; with `loaded`, one
-        that has imported the guard and then the clients.
+        The child is a fork of a process that has imported parts of clients, unless it must be `fresh`; with `loaded`,
+        of one that has imported the guard and then the clients.
         """
         self._bed.journal.drain()
         if loaded:
@@ -85,7 +85,7 @@ class NetCase(ForkedCase):
         return result_of(*play(self, self.spec(body, args, guarded=guarded), self.environment(**extra), timeout))
 
     def spec(self, body: Any, args: tuple[Any, ...], *, guarded: bool) -> dict[str, Any]:
-        """What the child is told."""
+        """Return the settings of the child."""
         return {
             "file": inspect.getsourcefile(body),
             "body": body.__name__,
@@ -98,7 +98,7 @@ class NetCase(ForkedCase):
 
 
 class TownCase(NetCase):
-    """A private world in which every address is at home; names resolve as the test's zone says."""
+    """Private world in which every address is local; names resolve according to the test's zone."""
 
     def __init__(self, base: Path, town: Town) -> None:
         Case.__init__(self, base)
@@ -116,7 +116,7 @@ class TownCase(NetCase):
         timeout: float = 60,
         **extra: str,
     ) -> Any:
-        """Run the body in a child inside the namespace: a fork as in `NetCase`, or with `extra` a fresh process."""
+        """Run the body in a child inside the namespace: a fork as in `NetCase`, or with `extra` a new process."""
         spec, environment = self.spec(body, args, guarded=guarded), self.environment(**extra)
         self._given = {"zone": zone or {}, "timeout": timeout}
         if extra:
@@ -128,7 +128,7 @@ class TownCase(NetCase):
         return result_of(*self.play(spec, environment, timeout))
 
     def fork(self, order: dict[str, Any]) -> int | None:
-        """Have the namespace fork for an order."""
+        """Let the namespace's process fork for a command."""
         return self._tell({"fork": order, "child": str(self.child), "modules": self.modules})["code"]
 
     def _tell(self, what: dict[str, Any]) -> dict[str, Any]:
@@ -138,7 +138,7 @@ class TownCase(NetCase):
 
 
 class Town:
-    """The process that serves a namespace; one for all tests of a session."""
+    """Process that serves a namespace for all tests of a session."""
 
     def __init__(self, directory: Path) -> None:
         self._process = subprocess.Popen(
@@ -154,13 +154,13 @@ class Town:
             raise
 
     def order(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Have a command run in the namespace."""
+        """Run a command in the namespace."""
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
         return json.loads(self._line(order["timeout"] + 10))
 
     def close(self) -> None:
-        """End the process, for sure."""
+        """End the process reliably."""
         self._process.stdin.close()
         try:
             self._process.wait(10)
@@ -170,7 +170,7 @@ class Town:
         self._process.stdout.close()
 
     def _line(self, patience: float) -> str:
-        # Nothing is ever buffered here: the process answers with one line for one line.
+        # Unbuffered, because the process answers each line with one line.
         if not select.select([self._process.stdout], [], [], patience)[0]:
             raise ChildError("the namespace does not answer")
         line = self._process.stdout.readline()
@@ -180,13 +180,13 @@ class Town:
 
 
 def unshare() -> list[str]:
-    """The command that starts another one in namespaces of its own, as root or as anybody."""
+    """Return the command that starts another one in separate namespaces, as root or as any user."""
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     return ["unshare", *user, "--net", "--mount", "--uts", "--kill-child"]
 
 
 def why_no_namespaces() -> str | None:
-    """Say why this machine cannot give a test namespaces of its own; None where it can."""
+    """Return why this machine cannot provide namespaces; None if it can."""
     try:
         probe = subprocess.run(
             [*unshare(), "ip", "link", "set", "lo", "up"], capture_output=True, text=True, timeout=START_LIMIT
@@ -197,7 +197,7 @@ def why_no_namespaces() -> str | None:
 
 
 def result_of(code: object, out: str, err: str) -> Any:
-    """The value that a body returned, or an error with everything its process wrote."""
+    """Return the value of a body, or raise an error with the output of its process."""
     if code != 0:
         raise ChildError(f"exit {code}\n{out[-2000:]}\n{err[-6000:]}")
     return json.loads(out.rstrip("\n").rpartition("\n")[2])

@@ -1,4 +1,4 @@
-"""One way to fetch a URL through a proxy for each client that has proxies. Loaded in the child."""
+"""One function per client with proxy support that fetches a URL through a proxy. Loaded in the child."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def urllib_request(bundle, proxy):
 
 
 def http_client(bundle, proxy):
-    """A tunnel for HTTPS; for HTTP the whole URL in the request line."""
+    """Use a tunnel for HTTPS; for HTTP the whole URL in the request line."""
     from http.client import HTTPConnection, HTTPSConnection
     from urllib.parse import urlsplit
 

@@ -1,4 +1,4 @@
-"""Every way to have a name looked up. Loaded in the child."""
+"""Every way to look up a name. Loaded in the child."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ EARLY_GETADDRINFO = _socket.getaddrinfo
 
 
 def addresses(found):
-    """The addresses of what getaddrinfo returned, each once."""
+    """Return the unique addresses of a getaddrinfo result."""
     return sorted({entry[4][0] for entry in found})
 
 
@@ -37,7 +37,7 @@ ON_LOOPS = {"loop": loop_getaddrinfo, "thread": in_a_thread}
 
 
 def connect(host):
-    """A name handed to connect is looked up by the socket itself."""
+    """Connect to a name, which the socket itself looks up."""
     with socket.socket() as made:
         made.settimeout(5)
         made.connect((host, 80))
@@ -81,7 +81,7 @@ LOOP_DIALS = {"open_connection": open_connection}
 
 
 def ways(plain, on_loops, host, run_async):
-    """The actions of a table for one name."""
+    """Return the actions of a table for one name."""
     import uvloop
 
     made = {name: lambda way=way: way(host) for name, way in plain.items()}

@@ -1,4 +1,4 @@
-"""The adapters of the clients: when they are put in, what they leave alone, and what comes out of a client."""
+"""Adapters of the clients: installation, unchanged behavior, and raised errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHARED = ("urllib3", "requests", "httpx", "httpx2", "httpx async", "httpx2 async
 
 
 def imported(world):
-    """A client that is loaded before the guard is, once it is armed, or by the subject: what a wrong path is told."""
+    """Return the errors for a wrong path with a client that was loaded before or after the guard, or by the subject."""
     client, moment, file = world.args
     makers, recipes = world.load(file)["CLIENTS"][client], {}
 
@@ -42,7 +42,7 @@ def imported(world):
 
 
 def loaded_by_us(world):
-    """The modules of clients that are there once a guard was in force and nobody asked for one."""
+    """Return the client modules that are loaded after a guard was in force without using a client."""
     import sys
 
     before = set(sys.modules)
@@ -51,7 +51,7 @@ def loaded_by_us(world):
 
 
 def odd_modules(world):
-    """What adapters say to modules that are not what they expect."""
+    """Return the results of adapters for unexpected modules."""
     import logging
     import sys
     from importlib.machinery import ModuleSpec
@@ -78,7 +78,7 @@ def odd_modules(world):
 
 
 def forged(world):
-    """Modules that a subject puts in the place of clients: what is called of them, and whether uvloop is missed."""
+    """Return what is called of forged client modules of a subject, and whether uvloop is adapted."""
     import asyncio
     import sys
 
@@ -91,7 +91,7 @@ def forged(world):
             fake = sys.modules[name] = type(sys)(name)
             fake.Loop = type("Loop", (), {"create_connection": None})
             fake.__getattr__ = lambda wanted: asked.append(current_guard() is not None)
-        import colorsys  # an import has the adapters look around
+        import colorsys  # an import triggers the adapters
 
         for name in ("aiohttp", "requests", "uvloop", "uvloop.loop"):
             del sys.modules[name]
@@ -106,24 +106,24 @@ class TestWhen:
     @pytest.mark.parametrize("moment", ["before", "after", "inside"])
     @pytest.mark.parametrize("client", CLIENTS)
     def test_it_does_not_matter_when_a_client_is_imported(self, net, client, moment):
-        """The URL is what is denied, not the connection: the adapter is there in time."""
+        """The URL is denied, not the connection, so the adapter was installed in time."""
         seen = net.run(imported, client, moment, CLIENT_FILE, fresh=moment == "inside")
         port = net.places["http"][1]
         assert set(seen.values()) == {f"denied receive http://127.0.0.1:{port}/other"}, seen
 
     def test_none_is_imported_by_the_guard(self, net):
-        """They are optional, and whoever does without them does not pay for them."""
+        """They are optional, and unused ones cost nothing."""
         names = {"http.client", "urllib.request", "asyncio", "logging", *OPTIONAL}
         assert names.isdisjoint(net.run(loaded_by_us, fresh=True))
 
     def test_a_forged_module_gains_nothing(self, net):
-        """Whatever of it is called runs as the subject, and the real one is recognised when it comes."""
+        """Its code runs as the subject, and the real module is recognized later."""
         told = net.run(forged)
         assert told["asked"] == [True]
         assert told["dialled"] == "denied connect {}:{}".format(*net.places["tcp"])
 
     def test_an_unknown_version_is_told_of_once(self, net):
-        """While a module is being imported the adapter waits; what is missing for good it leaves, aloud."""
+        """While a module is being imported the adapter waits; a missing method is left out with a warning."""
         answers = net.run(odd_modules)
         assert {name for name, answer in answers.items() if answer != [False, True, True, True]} == set()
 
@@ -132,7 +132,7 @@ class TestWhen:
 
 
 def shared(world):
-    """One client of the host's, used by the host and two subjects in turn: over which connection each was answered."""
+    """Use one client of the host by the host and two subjects in turn; return the connection of each request."""
     client, place = world.args
     bundle, url = world.places["ca"], world.url(place, "/allowed")
     use = use_async if client.endswith("async") or client == "aiohttp" else use_sync
@@ -164,7 +164,7 @@ def use_async(client, bundle, url, turns, guard):
 
 
 def makers():
-    """For each client: one that is made once, how it is asked for the number of its connection, how it is closed."""
+    """Return for each client a shared instance, a function that fetches its connection number, and its close function."""
     import ssl
 
     def urllib3(bundle, url):
@@ -217,7 +217,7 @@ def makers():
 
 
 def many_subjects(world):
-    """A client of the host's that very many subjects use one after the other: how many connections stay open."""
+    """Use one client of the host by very many subjects; return the number of open connections."""
     import os
     import ssl
 
@@ -235,7 +235,7 @@ def many_subjects(world):
 
 
 def known_names(world):
-    """A session of the host's that has looked a name up already, and subjects who use it, in turn and at once."""
+    """Use a session of the host that has looked up a name, by subjects in turn and concurrently."""
     import asyncio
 
     import aiohttp
@@ -268,7 +268,7 @@ class TestPools:
     @pytest.mark.parametrize("place", PLACES)
     @pytest.mark.parametrize("client", SHARED)
     def test_connections_are_kept_apart(self, net, client, place):
-        """Everybody is answered, each over one connection of its own, which it finds again."""
+        """Each gets a reply over a separate connection, which it reuses."""
         turns = net.run(shared, client, place, loaded=True)
         by_whom = {}
         for who, connection in turns:
@@ -279,28 +279,29 @@ class TestPools:
     @pytest.mark.once  # concerns the client alone
     @pytest.mark.parametrize("client", SHARED)
     def test_without_guards_there_is_one_connection(self, net, client):
-        """It is the guards that keep them apart, and nothing else."""
+        """Only guards separate the connections."""
         assert len({connection for _, connection in net.run(shared, client, "http", guarded=False, loaded=True)}) == 1
 
-    @pytest.mark.once  # lookups are checked by the core
+    @pytest.mark.once  # the core checks lookups
     def test_names_are_looked_up_by_each_for_itself(self, town):
-        """What a shared client remembers of others' lookups neither helps a subject nor stands in its way."""
+        """Lookups of others in a shared client neither help nor hinder a subject."""
         seen = town.run(known_names, zone={"api.example.com": {"A": ["203.0.113.5"]}}, loaded=True)
         assert seen == [200, 200, 200, 200, "denied receive http://api.example.com/allowed"]
 
     @pytest.mark.once  # counts what the adapters keep, the same way on each interpreter
     def test_they_do_not_pile_up(self, net):
-        """What too many subjects left in a pool is closed; the rest goes with the client."""
+        """Surplus connections of subjects are closed; the others end with the client."""
         for client, (most, left) in net.run(many_subjects, 60, loaded=True).items():
             assert most <= 40, client
             assert left <= 1, client  # urandom
 
 
-# --- what comes out --------------------------------------------------------------------------------------------------
+# --- raised errors
+# -----------------------------------------------------------------------------------------------------
 
 
 def through_proxy(world):
-    """Permitted requests through a proxy that has no rule: denied below the client, which has errors of its own."""
+    """Return the errors of allowed requests through an undeclared proxy, which is denied below the client."""
     import asyncio
     import ssl
     import urllib.request
@@ -355,7 +356,7 @@ def through_proxy(world):
 
 
 def approved(world):
-    """A decider that approves one request and nothing else, met by each client."""
+    """Return each client's result with a decider that approves one request."""
     from democrai_sandbox import configure_guard
 
     file, place = world.args
@@ -370,7 +371,7 @@ def approved(world):
 
 
 def failing_check(world):
-    """A decider that breaks down, met by each client."""
+    """Return each client's result with a failing decider."""
     from democrai_sandbox import configure_guard
 
     class Broken:
@@ -382,7 +383,7 @@ def failing_check(world):
 
 
 def every_client(world, file, url):
-    """What each client and each of its entry points says to one URL, in a guard that allows nothing."""
+    """Return the result of each client and entry point for one URL, in a guard that allows nothing."""
     seen = {}
     for client, forms in world.load(file)["CLIENTS"].items():
         for form, recipe in forms.items():
@@ -392,7 +393,7 @@ def every_client(world, file, url):
 
 
 def while_handling(world):
-    """A connection that is refused, asked for while the subject handles a denial: whose error comes out."""
+    """Return the error of a refused connection that the subject opens while it handles a denial."""
     from democrai_sandbox.errors import NetworkDenied
 
     file, url = world.args
@@ -414,7 +415,7 @@ def while_handling(world):
 class TestWhatComesOut:
     @pytest.mark.parametrize("place", PLACES)
     def test_a_denial_below_a_client_comes_out_as_itself(self, net, place):
-        """Not as a URLError, a ConnectionError, a MaxRetryError or a ConnectError around it."""
+        """The denial is not wrapped in a URLError, ConnectionError, MaxRetryError or ConnectError."""
         told = net.run(through_proxy, place, [], loaded=True)
         proxy = "{}:{}".format(*net.places["proxy"])
         assert set(told["seen"].values()) == {f"denied connect {proxy}"}, told["seen"]
@@ -422,21 +423,21 @@ class TestWhatComesOut:
 
     @pytest.mark.parametrize("place", PLACES)
     def test_with_a_rule_for_the_proxy_they_are_answered(self, net, place):
-        """So it was the proxy that was denied."""
+        """So the proxy was denied."""
         told = net.run(through_proxy, place, [["{}:{}".format(*net.places["proxy"]), "connect"]], loaded=True)
         assert set(told["seen"].values()) == {200}, told["seen"]
 
     @pytest.mark.parametrize("place", PLACES)
     def test_an_approval_of_the_url_is_enough(self, net, place):
-        """The connection that the approved request needs is not asked about."""
+        """The connection of the approved request needs no further question."""
         assert set(net.run(approved, CLIENT_FILE, place, loaded=True).values()) == {200}
 
     def test_a_failed_check_comes_out_as_itself(self, net):
-        """It is no denial, and no error of the client either."""
+        """It is neither a denial nor an error of the client."""
         assert set(net.run(failing_check, CLIENT_FILE, loaded=True).values()) == {"ExternalAccessCheckFailed"}
 
     def test_an_error_of_the_network_stays_the_clients(self, net, free_port):
-        """Also where the subject was handling a denial at that moment, which then is somewhere in the chain."""
+        """This also applies if the subject was handling a denial, which is then in the chain of contexts."""
         seen = net.run(while_handling, CLIENT_FILE, f"http://127.0.0.1:{free_port}/allowed", loaded=True)
         assert {name: told for name, told in seen.items() if told.startswith("denied ")} == {}
         kinds = {name.partition(" ")[0]: told.partition(":")[0] for name, told in seen.items()}
@@ -455,7 +456,7 @@ class TestWhatComesOut:
 
 
 def websockets(world):
-    """A websocket that greets, and what becomes of each thing one does with it."""
+    """Return the result of each operation on a websocket that sends a greeting."""
     client, operations = world.args
     url = world.url("http", "/allowed/socket").replace("http", "ws", 1)
     recipes = {"aiohttp": by_aiohttp, "httpx2": by_httpx2, "httpx2 async": by_httpx2_async}
@@ -526,7 +527,7 @@ class TestWebsockets:
             pytest.skip("httpx2 has no websockets without wsproto")
 
     def test_opening_one_is_connecting(self, net, client):
-        """Receiving from its URL is another thing, and so is the same URL over HTTP."""
+        """Receiving from its URL is another operation, and so is the same URL over HTTP."""
         url = f"ws://127.0.0.1:{net.places['http'][1]}/allowed/socket"
         told = net.run(websockets, client, ["receive", "send"], loaded=True)
         assert told["seen"] == {"all": f"denied connect {url}"}
@@ -534,7 +535,7 @@ class TestWebsockets:
 
     @pytest.mark.parametrize("operation", ["receive", "send"])
     def test_each_direction_is_checked(self, net, client, operation):
-        """What keeps the connection alive goes both ways."""
+        """Keep-alive messages pass in both directions."""
         url = f"ws://127.0.0.1:{net.places['http'][1]}/allowed/socket"
         seen = net.run(websockets, client, ["connect", operation], loaded=True)["seen"]["all"]
         sent = "ok" if operation == "send" else f"denied send {url}"
@@ -542,16 +543,17 @@ class TestWebsockets:
         assert seen == {"greeting": received, "text": sent, "bytes": sent, "json": sent, "ping": "ok"}
 
     def test_with_both_directions_all_of_it_works(self, net, client):
-        """And nothing else is asked for."""
+        """Nothing else is asked for."""
         seen = net.run(websockets, client, ["connect", "receive", "send"], loaded=True)["seen"]["all"]
         assert seen == {"greeting": "hello", "text": "ok", "bytes": "ok", "json": "ok", "ping": "ok"}
 
 
-# --- what they leave alone -------------------------------------------------------------------------------------------
+# --- unchanged behavior
+# ------------------------------------------------------------------------------------------------
 
 
 def looks(world):
-    """How adapted classes look and behave to code that knows them: once with the guard loaded, once without."""
+    """Return the appearance and behavior of adapted classes, with and without the guard."""
     import asyncio
     import inspect
     import pickle
@@ -599,7 +601,7 @@ def looks(world):
 
 
 def custom(world):
-    """Transports and adapters of the subject's own making, and entry points below the usual ones."""
+    """Return the results of custom transports and adapters, and of entry points below the usual ones."""
     import http.client
     import ssl
 
@@ -699,11 +701,11 @@ def custom(world):
 
 class TestWhatTheyLeaveAlone:
     def test_adapted_classes_look_and_work_the_same(self, net):
-        """Names, texts, signatures, coroutine functions, pickling, subclasses."""
+        """Names, docstrings, signatures, coroutine functions, pickling, subclasses."""
         assert net.run(looks, True) == net.run(looks, False)
 
     def test_whatever_carries_a_request_out(self, net):
-        """Transports of the subject's own are checked where they dial; those that stay in memory are not."""
+        """Custom transports are checked where they connect; those in memory are not."""
         seen = net.run(custom, loaded=True)
         denied = f"denied receive http://127.0.0.1:{net.places['http'][1]}/other"
         in_memory = ("httpx mock, other", "httpx2 mock, other", "requests adapter, other", "own scheme, other")
@@ -715,7 +717,7 @@ class TestWhatTheyLeaveAlone:
 
 
 def on_uvloop(world):
-    """A subject on a loop of uvloop's, next to its host."""
+    """Run a subject on a uvloop loop, next to its host."""
     import asyncio
     import contextvars
     import sys
@@ -744,7 +746,7 @@ def on_uvloop(world):
         return await done
 
     async def handled(loop, setter):
-        """Run a handler of the subject's own as the host would, later."""
+        """Run a handler of the subject later, as the host would."""
         setter(lambda loop, context: results.append(world.can_read()))
 
     results = []
@@ -794,7 +796,7 @@ class TestUvloop:
 
     @pytest.mark.once  # concerns uvloop alone
     def test_without_a_guard_everything_is_libuvs(self, net):
-        """The ways themselves are sound."""
+        """The calls themselves work."""
         seen = net.run(on_uvloop, guarded=False)
         assert seen["host"] == seen["peer"] == "uvloop"
         assert seen["call_soon"] == "ok"

@@ -1,4 +1,4 @@
-"""Bad input: a typed refusal from every client and every call, never a crash, never a guess, and nothing sent."""
+"""Bad input: a typed refusal from every client and call, never a crash or a guess, and nothing is sent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.once  # does not depend on the interpreter
 CLIENT_FILE = __file__.replace("test_bad_input.py", "clients.py")
 PORT = "{port}"
 
-# Hosts that parsers read in different ways; the odd spellings of loopback come first.
+# Hosts that parsers read differently; the odd spellings of loopback come first.
 ODD_HOSTS = (
     *(
         "127.1",
@@ -82,7 +82,7 @@ ODD_URLS = (
 
 
 def status(fetch, *arguments):
-    """The status, or what stopped it, seen through whatever the client made of it."""
+    """Return the status or the error, unwrapped from the client's error."""
     try:
         answer = fetch(*arguments)
         return (run_async(answer) if hasattr(answer, "__await__") else answer)[0]
@@ -91,7 +91,7 @@ def status(fetch, *arguments):
 
 
 def urls(world):
-    """Each form of a client with each URL, under a guard that allows the whole of the loopback host."""
+    """Return the result of each client form with each URL, under a guard that allows the whole loopback host."""
     client, texts = world.args
     rules = [rule("127.0.0.1", "connect", "receive", "send")]
     told = {}
@@ -103,7 +103,7 @@ def urls(world):
 
 
 def values(world):
-    """Things that are no text at all, or a text that lies, in the place of a URL, a host or an address."""
+    """Return the results for values that are not text, or lying text, as URL, host or address."""
     import socket
 
     from democrai_sandbox.guard import _core
@@ -149,7 +149,7 @@ def values(world):
             return b"127.0.0.1"
 
     class Turning:
-        """A port that is another one each time it is asked."""
+        """Port that changes with each access."""
 
         def __init__(self):
             self.ports = iter([port, world.port("other"), world.port("other")])
@@ -223,7 +223,7 @@ def values(world):
 
 
 def names(world):
-    """Odd hosts handed to everything that looks names up."""
+    """Return the results of odd hosts in everything that looks up names."""
     import asyncio
     import socket
 
@@ -253,7 +253,7 @@ def names(world):
 
 
 def numbers(world):
-    """Ports and flags of lookups that make no sense."""
+    """Return the results of invalid ports and flags of lookups."""
     import socket
 
     actions = {
@@ -277,14 +277,14 @@ def numbers(world):
 
 
 def refused(verdict):
-    """Whether a verdict is a refusal of this package or an error that the library or interpreter always raises."""
+    """Return whether a verdict is a refusal of this package or a usual error of the library or interpreter."""
     if not isinstance(verdict, str):
         return False
     return not verdict.startswith(("ok", "SystemError", "RuntimeError", "MemoryError"))
 
 
-# What a client makes something else of before it asks, and before anybody is dialled: escapes and look-alike digits
-# resolved, user information and fragments cut off, white space dropped. What it then asks for is plain, and allowed.
+# Clients change these before they ask and connect: they decode escapes and look-alike digits, cut user information and
+# fragments, and drop white space. The result is plain and allowed.
 USERS = ("user@127.0.0.1", "user:pass@127.0.0.1", "allowed.example.com@127.0.0.1")
 TIDIED_HOSTS = {
     "urllib.request": ("%31%32%37.0.0.1",),
@@ -306,7 +306,7 @@ TIDIED_URLS = {
 class TestUrls:
     @pytest.mark.parametrize("client", CLIENTS)
     def test_odd_hosts_reach_nobody(self, net, client):
-        """Every spelling of a host that readers disagree about is refused by every entry point; nothing is sent."""
+        """Every ambiguous spelling of a host is refused by every entry point; nothing is sent."""
         port = net.places["http"][1]
         for form, told in net.run(
             urls, client, [f"http://{host}:{port}/allowed" for host in ODD_HOSTS], loaded=True
@@ -318,7 +318,7 @@ class TestUrls:
 
     @pytest.mark.parametrize("client", CLIENTS)
     def test_odd_urls_reach_nobody(self, net, client):
-        """Empty, broken, of other schemes, with ports that do not exist: an error, and nothing is sent."""
+        """Empty, broken, other schemes, invalid ports: an error, and nothing is sent."""
         port = net.places["http"][1]
         texts = [text.replace(PORT, str(port)) for text in ODD_URLS] + [f"http://127.0.0.1:{port}/{'x' * 65536}"]
         for form, told in net.run(urls, client, texts, loaded=True).items():
@@ -340,7 +340,7 @@ class TestUrls:
 
 class TestValues:
     def test_no_text_is_taken_for_another(self, net):
-        """A str subclass is read as the text it is, not as it says; what is no text is refused by type."""
+        """A str subclass is read by its characters; other types are refused."""
         seen = net.run(values, loaded=True)["requests"]["seen"]
         secret = f"http://127.0.0.1:{net.places['http'][1]}/secret"
         assert seen.pop("lying text") in {f"denied receive {secret}", "InvalidInputError"}
@@ -353,13 +353,13 @@ class TestValues:
         ), seen
 
     def test_a_lying_text_does_not_get_through_a_client(self, net):
-        """Whatever it is fetched with."""
+        """This applies to every client."""
         told = net.run(values, loaded=True)["fetches"]
         assert not isinstance(told["seen"]["lying text, fetched"], list) or told["arrived"][-1]["path"] == "/allowed"
         assert "/secret" not in [entry.get("path") for entry in told["arrived"]]
 
     def test_odd_addresses_are_refused(self, net):
-        """By type: a denial, bad input, or the interpreter's own TypeError, OverflowError or OSError."""
+        """A denial, bad input, or the interpreter's TypeError, OverflowError or OSError."""
         told = net.run(values, loaded=True)["connects"]
         seen = told["seen"]
         port = net.places["http"][1]
@@ -372,7 +372,7 @@ class TestValues:
         assert {entry["at"] for entry in told["arrived"]} <= {"http"}
 
     def test_odd_hosts_are_not_looked_up(self, town):
-        """What is not a name and not a canonical address is bad input to every call, and no question leaves."""
+        """Anything except a name or a canonical address is bad input to every call, and no question is sent."""
         told = town.run(names, [host for host in ODD_HOSTS if "\x00" not in host])
         wrong = {name: verdict for name, verdict in told["seen"].items() if not refused(verdict)}
         assert wrong == {}
@@ -385,7 +385,7 @@ class TestValues:
         assert set(numeric.values()) == {"InvalidInputError"}
 
     def test_odd_lookups(self, town):
-        """Ports, families and flags that make no sense: errors; a lookup without a host is local."""
+        """Invalid ports, families and flags are errors; a lookup without a host is local."""
         told = town.run(numbers)
         seen = told["seen"]
         assert seen.pop("no host") is seen.pop("no host, passive") is True

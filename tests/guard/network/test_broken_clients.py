@@ -1,4 +1,4 @@
-"""HTTP clients that are broken or installed by half: the guard leaves them as they are, and all other imports work."""
+"""Broken or partly installed HTTP clients: the guard leaves them unchanged, and all other imports work."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory):
-    """An environment with all of them."""
+    """Environment with all of them."""
     made = Environment(tmp_path_factory.mktemp("clients") / "env")
     for name, code in CLIENTS.items():
         made.package(name, code)
@@ -54,7 +54,7 @@ def environment(tmp_path_factory):
 @pytest.mark.parametrize("first", ["guarded", "host"])
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_broken_client_breaks_nothing_else(environment, client, first):
-    """Whoever imports it first: it and all modules after it can be imported, and no method of it is replaced."""
+    """Whichever code imports it first, it and later modules can be imported, and its methods are not replaced."""
     found = environment.answers(PROGRAM, client, first)
     assert found.pop("patched") == []
     assert set(found.values()) == {"imported"}, found
@@ -78,5 +78,5 @@ print(json.dumps(wave.__name__))
 
 
 def test_a_subject_cannot_stop_the_imports_of_the_host(environment):
-    """By putting something in the place of a client that fails when it is looked at."""
+    """A subject replaces a client by an object that fails when its attributes are read."""
     assert environment.answers(IMPOSTOR) == "wave"

@@ -1,4 +1,4 @@
-"""Guards inside guards: which network rules are in force, and who is named in a denial."""
+"""Nested guards: the network rules in force, and the subject in a denial."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ pytestmark = pytest.mark.once  # does not depend on the interpreter
 
 
 def fetch(url, method="GET"):
-    """The status of a request by the plainest client."""
+    """Return the status of a request by the simplest client."""
     import urllib.request
 
     with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=5) as response:
@@ -23,13 +23,13 @@ def dial(address):
 
 
 def enter_inner(world, probe):
-    """Runtime code: it enters a tool's guard on behalf of the runtime."""
+    """Enter a tool's guard as runtime code."""
     with world.guard(rule(world.url("other", "/inner"), "receive"), subject="inner", subject_kind="tool"):
         return probe()
 
 
 def enter_exact(world, probe):
-    """Runtime code: it enters a tool that has its own declaration and nothing else."""
+    """Enter a tool with its own access list as runtime code."""
     from democrai_sandbox.guard import exact_guard_context
 
     access = [rule(world.url("other", "/inner"), "receive")]
@@ -38,7 +38,7 @@ def enter_exact(world, probe):
 
 
 def chains(world):
-    """Guards inside guards: merged by the runtime, exact, and narrowed by the subject itself."""
+    """Nest guards: merged by the runtime, exact, and narrowed by the subject."""
     from democrai_sandbox import configure_guard, process_guard_context
 
     configure_guard(runtime_code=[enter_inner, enter_exact])
@@ -79,7 +79,7 @@ def chains(world):
 
 class TestChains:
     def test_the_runtime_merges(self, net):
-        """What the module declared and what the tool declared, while the tool runs; only the module's after it."""
+        """The declarations of module and tool apply while the tool runs; afterwards only the module's."""
         seen = net.run(chains)
         assert (seen["alone"]["outer"], seen["merged"]["outer"], seen["merged"]["inner"]) == (200, 200, 200)
         assert seen["alone"]["inner"].startswith("denied receive ")
@@ -88,18 +88,18 @@ class TestChains:
         assert seen["merged"]["raw"].startswith("denied connect ")
 
     def test_an_exact_context_has_its_own_declarations_only(self, net):
-        """Nothing of what encloses it."""
+        """The enclosing rules do not apply."""
         seen = net.run(chains)["exact"]
         assert seen["inner"] == 200
         assert seen["outer"].startswith("denied receive ")
 
     def test_a_subject_can_only_narrow(self, net):
-        """A guard that it opens by itself takes away, and adds nothing."""
+        """A guard that it opens removes rights and adds none."""
         seen = net.run(chains)
         assert seen["narrowed to nothing"]["outer"].startswith("denied receive ")
         assert seen["narrowed to the same"]["outer"] == 200
         assert {told.split()[0] for told in seen["widened by itself"].values()} == {"denied"}
 
     def test_the_innermost_subject_is_named(self, net):
-        """With the chain that leads to it."""
+        """The denial contains the call chain."""
         assert net.run(chains)["blamed"] == ["inner", ["module:outer", "tool:inner"]]

@@ -1,4 +1,4 @@
-"""Every client and each of its entry points against every way to leave what a rule allows."""
+"""Every client and entry point against every way to exceed a rule."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CASES = ("allowed", "other path", "other port", "other scheme", "other method", 
 
 
 def table(world):
-    """All cells of one client, each in a guard of its own, and what arrived meanwhile."""
+    """Run all cells of one client, each in a separate guard, and return the arrivals."""
     client, place, file = world.args
     other = {"http": "https", "https": "http"}[place]
     home = world.url(place)
@@ -43,7 +43,7 @@ def table(world):
 
 
 def by_name(world):
-    """The main cells by host name, where the name server keeps what it is asked."""
+    """Run the main cells by host name, with a name server that records questions."""
     client, file = world.args
     allowed = rule("https://api.example.com/allowed", "receive")
     cells = {
@@ -67,7 +67,7 @@ def by_name(world):
 
 
 def http2_cells(world):
-    """A client that keeps one HTTP/2 connection for all its requests."""
+    """Run a client that keeps one HTTP/2 connection for all its requests."""
     import asyncio
 
     module = __import__(world.args[0])
@@ -109,7 +109,7 @@ def version(response):
 
 
 def told(fetch, method, url):
-    """Fetch, and keep either the answer or everything the error says."""
+    """Fetch, and return either the response or all attributes of the error."""
     try:
         answer = fetch(method, url, b"" if method == "POST" else None)
         return run_async(answer) if hasattr(answer, "__await__") else answer
@@ -118,7 +118,7 @@ def told(fetch, method, url):
 
 
 def brief(answer):
-    """An answer is told by its status."""
+    """Return the status of a response."""
     return answer[0] if isinstance(answer, list) else answer
 
 
@@ -133,7 +133,7 @@ def raw(world, place):
 
 
 def arrivals(world):
-    """What arrived, in words; a connection counts although nothing was sent on it."""
+    """Describe the arrivals; a connection counts even without data."""
     words = {
         "connect": lambda entry: f"connection at {entry['at']}",
         "request": lambda entry: f"{entry['method']} {entry['path']}",
@@ -143,7 +143,7 @@ def arrivals(world):
 
 
 def wrong_denial(facts, operation, target):
-    """What a denial does not say as it should."""
+    """Return what is wrong with a denial."""
     if not isinstance(facts, dict):
         return [f"no denial: {facts!r}"]
     entry = json.dumps({"resource_type": "network", "operation": operation, "target": target})
@@ -159,7 +159,7 @@ class TestTable:
     @pytest.mark.parametrize("place", PLACES)
     @pytest.mark.parametrize("client", CLIENTS)
     def test_each_case(self, net, client, place):
-        """The allowed request is answered; every other one is denied in full words, and nothing of it arrives."""
+        """The allowed request succeeds; every other one is denied with all attributes, and nothing of it arrives."""
         home = f"{place}://127.0.0.1:{net.places[place][1]}"
         other = {"http": "https", "https": "http"}[place]
         here, ways = (
@@ -194,10 +194,10 @@ class TestTable:
                 wrong[name] = faults
         assert wrong == {}
 
-    @pytest.mark.once  # names are looked up and checked by the core
+    @pytest.mark.once  # the core looks up and checks names
     @pytest.mark.parametrize("client", CLIENTS)
     def test_by_host_name(self, town, client):
-        """A rule that names a host: another name is not even looked up, and its address is not another spelling."""
+        """Another name is not looked up, and the address is not another spelling of the host."""
         ways = {
             "other path": "https://api.example.com/other",
             "other name": "https://evil.example.com/allowed",
@@ -224,7 +224,7 @@ class TestTable:
 class TestHttp2:
     @pytest.mark.parametrize("client", ["httpx", "httpx2"])
     def test_each_case(self, net, client):
-        """Over HTTP/2, where one connection carries many requests: each is checked, and a denied one sends no frame."""
+        """Over HTTP/2, each of many requests on one connection is checked, and a denied one sends no frame."""
         home = f"https://127.0.0.1:{net.places['http2'][1]}"
         for form, told in net.run(http2_cells, client, loaded=True).items():
             assert told["seen"] == {
@@ -244,7 +244,7 @@ class TestHttp2:
 class TestTheCellsThemselves:
     @pytest.mark.parametrize("client", CLIENTS)
     def test_without_a_guard(self, net, client):
-        """Every cell really asks what it says: without a guard all of it arrives, except over the wrong protocol."""
+        """Without a guard every cell arrives, except over the wrong protocol."""
         for name, cell in net.run(table, client, "http", CLIENT_FILE, guarded=False, loaded=True).items():
             case = name.partition(": ")[2]
             if case != "other scheme":
@@ -252,7 +252,7 @@ class TestTheCellsThemselves:
             assert cell["arrived"], name
 
     def test_without_a_guard_by_host_name(self, town):
-        """The same for the names: the other name is looked up and reached."""
+        """The other name is looked up and reached."""
         zone = {"api.example.com": {"A": ["203.0.113.5"]}, "evil.example.com": {"A": ["203.0.113.6"]}}
         seen = town.run(by_name, "requests", CLIENT_FILE, zone=zone, guarded=False, loaded=True)
         assert seen["request: other name"]["told"] == seen["request: redirect out"]["told"] == 200

@@ -1,4 +1,4 @@
-"""What happens when no rule allows: the decider is asked, its answer is kept for the activation, and a no says why."""
+"""Undeclared access: the decider is asked, its result is kept for the activation, and a denial gives the reason."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ pytestmark = pytest.mark.once  # does not depend on the interpreter
 
 
 def fetch(url, method="GET"):
-    """The status of a request by the plainest client."""
+    """Return the status of a request by the simplest client."""
     import urllib.request
 
     with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=5) as response:
@@ -23,7 +23,7 @@ def dial(address):
 
 
 def install(answer):
-    """Configure a decider that answers by this function, and return what it was asked."""
+    """Configure a decider that uses this function, and return the questions it gets."""
     from democrai_sandbox import configure_guard, current_guard
 
     asked = []
@@ -54,7 +54,7 @@ def short(asked):
 
 
 def decision(code, request_id=None, message=None):
-    """An answer as the access service gives it."""
+    """Return a decision as the access service gives it."""
     from democrai_sandbox.policy import EXTERNAL_URL_LOCKED, AccessDecision, DecisionCode
 
     code = DecisionCode(code)
@@ -63,7 +63,7 @@ def decision(code, request_id=None, message=None):
 
 
 def questions(world):
-    """What is asked, how often, and what about."""
+    """Return the questions and their number."""
     asked = install(lambda question: False)
     home, counts = world.url("http"), {}
 
@@ -91,7 +91,7 @@ def questions(world):
 
 
 def answers(world):
-    """Each answer that a decider may give, and what it does to a request."""
+    """Return the effect of each possible result of a decider on a request."""
     box = [None]
     install(lambda question: box[0])
     url, seen = world.url("http", "/other"), {}
@@ -128,7 +128,7 @@ def answers(world):
 
 
 def scope(world):
-    """What an approval opens: the approved operation on the approved target, and the connection it needs."""
+    """Return what an approval allows: its operation on its target, and the connection it needs."""
     home = world.url("http")
     approved = {("receive", f"{home}/other"), ("connect", world.at("tcp"))}
     install(lambda question: (question.operation, question.target) in approved)
@@ -146,7 +146,7 @@ def scope(world):
 
 
 def failures(world):
-    """A decider that fails stops the operation, and is asked again the next time."""
+    """Return the results with a failing decider, which is asked again the next time."""
     box = [RuntimeError("the store is down")]
 
     def answer(question):
@@ -173,7 +173,7 @@ def failures(world):
 
 
 def changes(world):
-    """Approvals that arrive later: the next activation sees them, the running one after the host has said so."""
+    """Return the effect of later approvals on the next activation, and on the running one after access_changed()."""
     from democrai_sandbox.guard import access_changed
 
     allowed = [False]
@@ -222,14 +222,14 @@ def changes(world):
 
 
 def inside_access_changed(world):
-    """A subject that would have its answers forgotten."""
+    """Try to reset the results as a subject."""
     from democrai_sandbox.guard import access_changed
 
     return world.guard().run(world.verdict, access_changed)
 
 
 def attributes(world):
-    """Everything a network denial says about itself, for a request, a socket, a name and a kind of socket."""
+    """Return all attributes of a network denial for a request, a socket, a name and a kind of socket."""
     import pickle
     import socket
 
@@ -258,7 +258,7 @@ def attributes(world):
 
 
 def missing(world):
-    """Requests and sockets whose target is empty."""
+    """Return the errors of requests and sockets with an empty target."""
     import asyncio
     import http.client
     import socket
@@ -297,7 +297,7 @@ def missing(world):
 
 class TestQuestions:
     def test_it_is_asked_once_per_operation_and_target(self, net):
-        """Never for what the rules allow; once for a target, however spelled; anew by the next activation."""
+        """Never for declared access; once for a target in any spelling; again in the next activation."""
         counts = net.run(questions)["counts"]
         home, tcp = (f"127.0.0.1:{net.places[place][1]}" for place in ("http", "tcp"))
         assert counts["allowed"] == []
@@ -310,7 +310,7 @@ class TestQuestions:
         assert {target.rpartition(":")[2] for _, target in counts["localhost"]} <= {str(net.places["tcp"][1])}
 
     def test_the_question_tells_who_asks_for_what(self, net):
-        """Subject, kind, chain, identity; a pending request is wanted; the decider runs outside the guard."""
+        """Subject, kind, chain, identity; a request may be filed; the decider runs unguarded."""
         assert net.run(questions)["first"] == {
             "resource": "network",
             "operation": "receive",
@@ -326,7 +326,7 @@ class TestQuestions:
 
 class TestAnswers:
     def test_a_yes_lets_the_request_through(self, net):
-        """True, a session approval, a permanent approval, a declaration the guard does not know of."""
+        """True, a session approval, a permanent approval, or a declaration unknown to the guard."""
         seen = net.run(answers)
         yes = {name for name, cell in seen.items() if cell["told"] == 200}
         assert yes == {"true", "session approval", "permanent approval", "allowlist"}
@@ -343,7 +343,7 @@ class TestAnswers:
                 assert cell["told"]["str"].startswith("External URL is locked."), name
 
     def test_the_denial_carries_the_decision(self, net):
-        """With the id of a pending request, and with the message of one who said no."""
+        """It contains the id of a pending request, or the message of a denial."""
         seen = {name: cell["told"] for name, cell in net.run(answers).items()}
         # wording: contract, section 3
         assert seen["pending"]["decision"] == [False, "pending", True, "External URL is locked."]
@@ -356,7 +356,7 @@ class TestAnswers:
         assert seen["false"]["request_id"] is None
 
     def test_an_approval_covers_its_operation_and_target(self, net):
-        """GET and HEAD of that URL, with the connection they need: no raw socket, no other verb, nothing below."""
+        """GET and HEAD of that URL, with their connection: no raw socket, no other method, nothing below."""
         told = net.run(scope)
         seen = told["seen"]
         assert [seen[name] for name in ("request", "head", "query")] == [200, 200, 200]
@@ -368,7 +368,7 @@ class TestAnswers:
         assert seen["other socket"] == f"denied connect 127.0.0.1:{net.places['sink'][1]}"
 
     def test_a_failure_is_not_a_denial(self, net):
-        """It is ExternalAccessCheckFailed and no OSError, allows nothing, and is forgotten."""
+        """It is ExternalAccessCheckFailed and not an OSError, allows nothing, and is not cached."""
         seen = net.run(failures)
         for name, told in seen["told"].items():
             assert told["type"] == "ExternalAccessCheckFailed", name
@@ -378,7 +378,7 @@ class TestAnswers:
         assert seen["arrived"] == 2  # one connection and one request
 
     def test_an_approval_that_arrives_later(self, net):
-        """The next activation sees it; the running one when the host says that access changed. So for a revocation."""
+        """The next activation sees it; the running one after access_changed(). The same applies to a revocation."""
         url = f"http://127.0.0.1:{net.places['http'][1]}/other"
         assert net.run(changes) == [
             ["closed", f"denied receive {url}", 1],
@@ -390,7 +390,7 @@ class TestAnswers:
         ]
 
     def test_only_the_host_says_that_access_changed(self, net):
-        """A subject could otherwise ask the decider without end."""
+        """A subject could otherwise ask the decider without limit."""
         assert net.run(inside_access_changed) == "TamperDenied"
 
 
@@ -417,14 +417,14 @@ class TestDenials:
         assert "token" not in seen["told"]["request"]["hint"]
 
     def test_it_can_be_sent_and_is_kept(self, net):
-        """Pickled it is the same; the host finds it among the recent denials; diagnostics hold the hint."""
+        """It survives pickling; the host finds it among the recent denials; diagnostics contain the hint."""
         seen = net.run(attributes)
         assert seen["same"] is True
         assert set(seen["recent"]) >= {told["str"] for told in seen["told"].values()}
         assert seen["told"]["request"]["hint"] in seen["diagnostics"]
 
     def test_an_empty_target_is_missing(self, net):
-        """It has an error of its own."""
+        """It has a specific error."""
         told = net.run(missing)
         assert {name: facts["type"] for name, facts in told.items()} == dict.fromkeys(told, "NetworkTargetMissingError")
         assert {facts["str"] for facts in told.values()} == {"network_target_missing"}

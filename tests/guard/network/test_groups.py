@@ -1,4 +1,4 @@
-"""Multicast groups: joining one tells everybody on the link which, so it needs a rule that names the group."""
+"""Multicast groups: joining one announces it on the link, so it needs a rule that names the group."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FOUR, SIX = ("four", "four by six", "four, one source", "four, group"), ("six", 
 
 
 def test_no_group_is_joined_without_a_rule(net):
-    """A rule for another address does not do. The denial names what to declare."""
+    """A rule for another address is not enough. The denial names the entry to declare."""
     for rules in ([], [["239.9.9.8", "connect"], ["a.example", "connect"]]):
         seen = net.run(joining, rules)
         assert {seen[name] for name in FOUR} == {"denied connect 239.9.9.9"}

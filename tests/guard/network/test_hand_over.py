@@ -1,4 +1,4 @@
-"""The hand-over: a permitted request opens the one connection it needs, where it needs it and while it lasts."""
+"""Connection permits: an allowed HTTP request opens the one connection it needs, while it lasts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 
 def dial(address, timeout=5):
-    """Connect, and say who is there."""
+    """Connect, and return the peer."""
     import socket
 
     with socket.create_connection(address, timeout=timeout) as made:
@@ -14,7 +14,7 @@ def dial(address, timeout=5):
 
 
 def tickets(world):
-    """What an open ticket lets through, and what it does not."""
+    """Return what an open permit allows and refuses."""
     import socket
 
     from democrai_sandbox.guard import _core
@@ -75,7 +75,7 @@ def raw_bytes(world, place, data):
 
 
 def carried(world):
-    """Who carries an open ticket: what is started inside it. What was started before, or lives longer, does not."""
+    """Return which code has an open permit: code that is started inside it, not code from before or after."""
     import asyncio
     import threading
     from concurrent.futures import ThreadPoolExecutor
@@ -160,7 +160,7 @@ def carried(world):
 
 
 def others(world):
-    """A ticket in the hands of another subject, or of nobody."""
+    """Use a permit by another subject, or without a subject."""
     from democrai_sandbox.guard import _core
 
     address, url = world.address("http"), world.url("http", "/allowed")
@@ -177,7 +177,7 @@ def others(world):
 
 
 def clients_in_threads(world):
-    """Requests that a client makes from threads and tasks of its caller."""
+    """Make requests from threads and tasks of the caller."""
     import asyncio
     from concurrent.futures import ThreadPoolExecutor
 
@@ -206,7 +206,7 @@ def clients_in_threads(world):
 
 class TestTickets:
     def test_it_opens_its_own_connection_and_nothing_else(self, net):
-        """Its host and port by TCP, as often as needed; no other port, address, protocol or kind of bytes."""
+        """Its host and port over TCP, repeatedly; no other port, address, protocol or kind of bytes."""
         seen = net.run(tickets)["inside"]
         here, other = (f"127.0.0.1:{net.places[place][1]}" for place in ("http", "other"))
         assert seen["its own"] == seen["again"] == here
@@ -216,32 +216,32 @@ class TestTickets:
         assert seen["raw send"] == "InvalidInputError"
 
     def test_it_lasts_as_long_as_the_request(self, net):
-        """Not before, not after, and not when it is merely held."""
+        """Not before, not after, and not when it is merely referenced."""
         seen = net.run(tickets)
         denied = f"denied connect 127.0.0.1:{net.places['http'][1]}"
         assert seen["before"] == seen["after"] == seen["not entered"] == seen["after denied"] == denied
         assert seen["denied"].startswith("denied receive http://")
 
     def test_one_inside_another(self, net):
-        """The innermost is the one that counts; after it the outer one is good again."""
+        """The innermost permit counts; after it the outer one is valid again."""
         seen = net.run(tickets)
         here, other = (f"127.0.0.1:{net.places[place][1]}" for place in ("http", "other"))
         assert seen["nested"] == {"inner": other, "outer": f"denied connect {here}"}
         assert seen["after inner"] == {"outer": here, "inner": f"denied connect {other}"}
 
     def test_without_a_guard_there_is_none(self, net):
-        """Nothing to permit."""
+        """Without a guard no permit is needed."""
         assert net.run(tickets)["unguarded"] is True
 
     def test_it_is_worth_nothing_to_another_subject(self, net):
-        """Whoever gets hold of it gains nothing by it."""
+        """Another subject gains nothing from it."""
         seen = net.run(others)
         assert seen["other"].startswith(("denied connect", "GuardUsageError"))
 
 
 class TestWhoCarriesIt:
     def test_threads_and_pools(self, net):
-        """A thread or job started inside carries it; one from before does not, and none after it has ended."""
+        """A thread or job started inside has it; an earlier one does not, and none has it after its end."""
         seen = net.run(carried)["plain"]
         here = f"127.0.0.1:{net.places['http'][1]}"
         carrying = {name for name, verdict in seen.items() if verdict == here}
@@ -250,7 +250,7 @@ class TestWhoCarriesIt:
 
     @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
     def test_tasks(self, net, loop):
-        """The same for tasks, for several at once and for work they hand to threads."""
+        """The same applies to tasks, also several, and to their work in threads."""
         seen = net.run(carried)[loop]
         here = f"127.0.0.1:{net.places['http'][1]}"
         assert seen.pop("tasks") == [here]

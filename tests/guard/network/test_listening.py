@@ -1,4 +1,4 @@
-"""Listening: loopback and client ports are ordinary, everything beyond needs a rule."""
+"""Listening: loopback and client ports need no rule, everything else does."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ pytestmark = pytest.mark.once  # does not depend on the interpreter
 
 
 def listening(world):
-    """Binding and listening, on loopback and beyond."""
+    """Bind and listen, on loopback and beyond."""
     import asyncio
     import socket
 
@@ -73,7 +73,7 @@ def listening(world):
 
 
 def unlike(seen, expected, names=None):
-    """What did not come out as expected."""
+    """Return the unexpected results."""
     return {name: seen[name] for name in names or seen if seen[name] != expected}
 
 
@@ -83,7 +83,7 @@ class TestListening:
         *("create_server", "start_server", "uvloop server", "client port", "client port, empty", "client port, udp"),
     )
     BEYOND = ("beyond", "beyond, empty", "beyond, udp", "beyond, mapped", "beyond, start_server", "beyond, uvloop")
-    # The standard library makes an error of its own from what stopped it, with the same number.
+    # The standard library raises a different error with the same number.
     REWORDED = ("beyond, create_server",)
 
     def test_loopback_and_client_ports_are_ordinary(self, net, free_port):
@@ -92,20 +92,20 @@ class TestListening:
         assert unlike(seen, "ok", self.LOCAL) == {}
 
     def test_beyond_loopback_it_needs_a_rule(self, net, free_port):
-        """The denial says what to declare: receive on that address and port."""
+        """The denial names the entry to declare: receive on that address and port."""
         seen = net.run(listening, free_port, [])
         assert unlike(seen, f"denied receive 0.0.0.0:{free_port}", self.BEYOND) == {}
         assert unlike(seen, "PermissionError:EACCES", self.REWORDED) == {}
         assert seen["beyond, ipv6"] == f"denied receive [::]:{free_port}"
 
     def test_a_client_port_is_not_listened_on(self, net, free_port):
-        """A port of the system's choice does for a client, and not for a server beyond loopback."""
+        """A system-assigned port is allowed for a client, but not for a server beyond loopback."""
         seen = net.run(listening, free_port, [])
         assert seen["listen on a client port"].startswith("denied receive 0.0.0.0")
         assert seen["listen without bind"].startswith("denied receive 0.0.0.0")
 
     def test_the_denial_names_no_port_of_the_systems_choice(self, net, free_port):
-        """The port is another one in the next run: the address without a port is what to declare."""
+        """The port differs in the next run, so the entry to declare is the address without a port."""
         seen = net.run(listening, free_port, [])
         assert seen["listen on a client port"] == "denied receive 0.0.0.0"
         assert seen["listen on a copy"] == "denied receive 0.0.0.0"
@@ -113,18 +113,18 @@ class TestListening:
         assert seen["listen without bind"] == "denied receive 0.0.0.0"
 
     def test_with_the_rule_that_the_denial_names_it_listens(self, net, free_port):
-        """On any port, also of the system's choice."""
+        """The rule applies to any port, also a system-assigned one."""
         seen = net.run(listening, free_port, [["0.0.0.0", "receive"], ["::", "receive"]])
         assert unlike(seen, "ok", [name for name in seen if name.startswith("listen on a")]) == {}
 
     @pytest.mark.parametrize("target", ["0.0.0.0:{}", "0.0.0.0"])
     def test_with_a_rule_it_listens(self, net, free_port, target):
-        """The rule that the denial names opens it."""
+        """The rule that the denial names allows it."""
         seen = net.run(listening, free_port, [[target.format(free_port), "receive"]])
         assert unlike(seen, "ok", (*self.BEYOND, *self.REWORDED)) == {}
 
     def test_connect_is_no_permission_to_listen(self, net, free_port):
-        """Nor is a URL."""
+        """Neither does a URL rule."""
         rules = [[f"0.0.0.0:{free_port}", "connect", "send"], [f"http://0.0.0.0:{free_port}", "receive"]]
         seen = net.run(listening, free_port, rules)
         assert unlike(seen, f"denied receive 0.0.0.0:{free_port}", self.BEYOND) == {}

@@ -1,4 +1,4 @@
-"""Names: who may ask for which, what an answer permits, and which answers are never believed."""
+"""Name lookups: allowed questions, usable answers, and rejected answers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FORBIDDEN = (
 
 
 def lookups(world):
-    """Every way to have a name looked up, for each of the names."""
+    """Look up each of the names in every way."""
     kinds, names, rules = world.args
     resolving = world.load(RESOLVING)
     tables = {"lookups": ("LOOKUPS", "ON_LOOPS"), "dials": ("DIALS", "LOOP_DIALS")}
@@ -45,7 +45,7 @@ def lookups(world):
 
 
 def quiet(world):
-    """Questions whose answer is allowed to be wrong, but which must not leave."""
+    """Ask questions that may fail, but must not be sent."""
     import socket
 
     host = world.args[0]
@@ -58,7 +58,7 @@ def quiet(world):
 
 
 def by_hand(world):
-    """A question put together by the subject itself, sent to the resolver it knows."""
+    """Send a handmade question to the known resolver."""
     import socket
 
     packet = b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x06secret\x04evil\x07example\x03net\x00\x00\x01\x00\x01"
@@ -77,7 +77,7 @@ def by_hand(world):
 
 
 def pinning(world):
-    """What a looked-up name permits, step by step, in one guard and in the next."""
+    """Return what a looked-up name allows, step by step, in one guard and in the next."""
     import socket
 
     def dial(host, port):
@@ -106,7 +106,7 @@ def pinning(world):
 
 
 def lifetime(world):
-    """An address dialled soon after its name was looked up, a little later, much later, and after another lookup."""
+    """Connect to an address soon, a little later and much later after its lookup, and after another lookup."""
     import os
     import socket
 
@@ -129,7 +129,7 @@ def lifetime(world):
 
 
 def fall_back(world):
-    """Each client at a port where only one of a name's addresses answers."""
+    """Use each client with a port on which only one of a name's addresses responds."""
     rules = [rule("http://dual.example.com:81/allowed", "receive")]
     told = {}
     for client, forms in world.load(CLIENT_FILE)["CLIENTS"].items():
@@ -141,7 +141,7 @@ def fall_back(world):
 
 
 def status(fetch, url):
-    """The status, or the denial that is behind whatever the client made of it."""
+    """Return the status, or the denial behind the client's error."""
     try:
         answer = fetch("GET", url)
         return (run_async(answer) if hasattr(answer, "__await__") else answer)[0]
@@ -150,14 +150,14 @@ def status(fetch, url):
 
 
 def answers(world):
-    """What is left of the answers for some names."""
+    """Return the remaining answers for some names."""
     names, rules = world.args
     resolve = world.load(RESOLVING)["LOOKUPS"]["getaddrinfo"]
     return world.under([rule(*one) for one in rules], {name: lambda name=name: resolve(name) for name in names})["seen"]
 
 
 def several(world):
-    """Each address of a name may be dialled, and one that cannot be reached fails as it would anywhere."""
+    """Connect to each address of a name; an unreachable one fails as usual."""
     import socket
 
     def dial(host):
@@ -172,7 +172,7 @@ def several(world):
 
 
 def approved(world):
-    """A decider approves one name on one port."""
+    """Let a decider approve one name on one port."""
     import socket
 
     from democrai_sandbox import configure_guard
@@ -196,7 +196,7 @@ def approved(world):
 
 @pytest.fixture(scope="module")
 def always(tmp_path_factory, namespace):
-    """The names that need no rule, looked up once for the tests below."""
+    """Names that need no rule, looked up once for the tests below."""
     from tests.guard.network.harness import TownCase
 
     names = ["localhost", "LocalHost", "workbench"]
@@ -206,7 +206,7 @@ def always(tmp_path_factory, namespace):
 class TestAsking:
     @pytest.mark.parametrize("kind", ["lookups", "dials"])
     def test_a_name_without_a_rule_is_not_looked_up(self, town, kind):
-        """No way of asking lets a question out: not for a name that exists, not for one that does not."""
+        """No function sends a question, whether or not the name exists."""
         names = ["evil.example.net", "c2vjcmv0.evil.example.net", "listed.example.com"]
         rules = [["api.example.com", "connect"], ["http://api.example.com/x", "receive", "send"]]
         for name, told in town.run(lookups, kind, names, rules, zone=ZONE).items():
@@ -224,14 +224,14 @@ class TestAsking:
     )
     @pytest.mark.parametrize("operation", ["connect", "receive"])
     def test_a_name_that_a_rule_names_is_looked_up(self, town, target, operation):
-        """Whatever the rule's form, port, path and operation are."""
+        """Form, port, path and operation of the rule do not matter."""
         told = town.run(lookups, "lookups", ["api.example.com"], [[target, operation]], zone=ZONE)["api.example.com"]
         wrong = {way: found for way, found in told["seen"].items() if found != ["203.0.113.5"]}
         assert wrong == {}
         assert {entry["name"] for entry in told["arrived"]} == {"api.example.com", "5.113.0.203.in-addr.arpa"}
 
     def test_a_wildcard_names_what_is_below_it(self, town):
-        """One or more labels below, not the name itself, and nothing that merely ends like it."""
+        """One or more labels below, not the name itself, and no name with merely the same ending."""
         names = ["deep.sub.example.com", "example.com", "evilexample.com"]
         seen = town.run(answers, names, [["*.example.com", "receive"]], zone=ZONE)
         assert seen["deep.sub.example.com"] == ["203.0.113.8"]
@@ -246,13 +246,13 @@ class TestAsking:
             assert always[name]["arrived"] == []
 
     def test_an_address_is_not_a_name(self, town):
-        """It passes the lookup without a rule: whether it may be dialled is asked when it is."""
+        """An address needs no rule for the lookup; connecting to it is checked."""
         seen = town.run(answers, ["203.0.113.5", "127.0.0.1", "2001:db8::5", "::1"], [], zone=ZONE)
         assert seen == {address: [address] for address in seen}
         assert town.arrived == []
 
     def test_questions_that_swallow_errors_do_not_leave_either(self, town):
-        """getfqdn gives the name back, as if there were no such name."""
+        """getfqdn returns the name, as if it did not exist."""
         told = town.run(quiet, "evil.example.net", zone=ZONE)
         assert told["seen"]["getfqdn"] == "evil.example.net"
         assert told["arrived"] == []
@@ -264,13 +264,13 @@ class TestAsking:
         assert told["arrived"] == []
 
     def test_an_approval_permits_the_lookup_and_the_connection(self, town):
-        """The decider is asked for host and port; its yes covers just these."""
+        """The decider is asked for host and port; its approval covers exactly these."""
         seen, asked = town.run(approved, zone=ZONE)
         assert seen == {"approved": "203.0.113.66", "other port": "denied connect evil.example.net:8080"}
         assert asked[0] == ["connect", "evil.example.net:80", True]
 
     def test_without_a_guard_every_way_asks(self, town):
-        """The ways themselves are sound."""
+        """The functions themselves work."""
         told = town.run(lookups, "lookups", ["api.example.com"], [], zone=ZONE, guarded=False)["api.example.com"]
         assert {tuple(found) for found in told["seen"].values()} == {("203.0.113.5",)}
         assert len(told["arrived"]) >= len(told["seen"])
@@ -278,7 +278,7 @@ class TestAsking:
 
 class TestPinning:
     def test_what_a_name_resolved_to_may_be_dialled(self, town):
-        """Not before it was looked up, on the rule's port only, and no other address. The denial knows the name."""
+        """Not before its lookup, only on the rule's port, and no other address. The denial contains the name."""
         seen = town.run(pinning, zone=ZONE)["first"]
         assert seen == {
             "address, before": "denied connect 203.0.113.5:80",
@@ -290,11 +290,11 @@ class TestPinning:
         }
 
     def test_the_answer_permits_nothing_to_a_subject_without_the_rule(self, town):
-        """An address that somebody else looked up stays closed."""
+        """An address that another subject looked up stays closed."""
         assert town.run(pinning, zone=ZONE)["stranger"] == {"address": "denied connect 203.0.113.5:80"}
 
     def test_a_url_rule_resolves_and_does_not_dial(self, town):
-        """The name may be asked for, a raw socket there may not be opened."""
+        """The name may be looked up, but a raw socket may not be opened."""
         assert town.run(pinning, zone=ZONE)["by url"] == {
             "name": "203.0.113.5",
             "dial": "denied connect api.example.com:80",
@@ -302,7 +302,7 @@ class TestPinning:
         }
 
     def test_every_address_of_a_name_may_be_dialled(self, town):
-        """Of both families; one that is not there fails as anywhere, and the next is tried."""
+        """Both families; an unreachable address fails as usual, and the next one is tried."""
         seen = town.run(several, zone=ZONE)
         assert seen["two.example.com"] in {"203.0.113.5", "203.0.113.6"}
         assert seen["dual.example.com"] in {"203.0.113.5", "2001:db8::5"}
@@ -314,7 +314,7 @@ class TestPinning:
         assert seen["203.0.113.7"] == "denied connect 203.0.113.7:80"
 
     def test_an_answer_does_not_last_for_ever(self, town, clock):
-        """The address is good for a while; then the name has to be looked up again."""
+        """After a while the name must be looked up again."""
         assert town.run(lifetime, zone=ZONE, **clock) == {
             "name": "203.0.113.5",
             "soon": "203.0.113.5",
@@ -324,12 +324,12 @@ class TestPinning:
         }
 
     def test_the_next_address_is_tried_within_the_same_request(self, town):
-        """A name of both families whose IPv6 address does not answer: every client goes on to the other."""
+        """A name of both families whose IPv6 address does not respond: every client tries the other."""
         for name, told in town.run(fall_back, zone=ZONE).items():
             assert told == 200, name
 
     def test_an_alias_is_followed(self, town):
-        """The permitted name may be an alias of one that no rule names: its addresses are what counts."""
+        """The allowed name may be an alias of an undeclared one: its addresses count."""
         seen = town.run(
             answers, ["alias.example.com", "target.example.net"], [["alias.example.com", "connect"]], zone=ZONE
         )
@@ -344,7 +344,7 @@ class TestForbiddenAnswers:
     ZONE = {name: {"AAAA" if ":" in address else "A": [address]} for name, address in NAMES.items()}
 
     def test_a_name_never_leads_inside(self, town):
-        """Loopback, link-local, metadata, multicast, unspecified, also in IPv6 clothes: the denial names it."""
+        """Loopback, link-local, metadata, multicast, unspecified, also as IPv6: the denial names the address."""
         seen = town.run(answers, list(self.NAMES), [["*.example.com", "connect", "receive", "send"]], zone=self.ZONE)
         wrong = {}
         for name, address in self.NAMES.items():
@@ -365,7 +365,7 @@ class TestForbiddenAnswers:
         ids=["literally", "by a range", "everything"],
     )
     def test_unless_a_rule_names_the_address(self, town, rules, opens):
-        """For whatever operation. A range of everything names nothing in particular."""
+        """Any operation counts. A range of everything names no address."""
         named = {"127.0.0.1", "169.254.169.254", "::1", "fe80::1", "64:ff9b::7f00:1"}
         names = [name for name, address in self.NAMES.items() if address in named]
         declared = [["*.example.com", "connect"], *([one, "receive"] for one in rules)]
@@ -373,7 +373,7 @@ class TestForbiddenAnswers:
         assert {name: found == [self.NAMES[name]] for name, found in seen.items()} == dict.fromkeys(names, opens)
 
     def test_private_networks_are_ordinary(self, town):
-        """Names inside a company lead there."""
+        """Names inside a company resolve to them."""
         zone = {
             "a.example.com": {"A": ["10.0.0.5"]},
             "b.example.com": {"A": ["192.168.1.5"]},
@@ -383,7 +383,7 @@ class TestForbiddenAnswers:
         assert seen == {"a.example.com": ["10.0.0.5"], "b.example.com": ["192.168.1.5"], "c.example.com": ["fd12::5"]}
 
     def test_of_several_answers_only_the_bad_ones_are_dropped(self, town):
-        """What is left may be used."""
+        """The remaining addresses may be used."""
         seen = town.run(answers, ["mixed.example.com", "sly.example.com"], [["*.example.com", "connect"]], zone=ZONE)
         assert seen["mixed.example.com"] == ["203.0.113.5"]
         assert seen["sly.example.com"].startswith("denied connect 169.254.169.254")

@@ -27,7 +27,7 @@ def network(**arguments):
 
 
 def alone(world):
-    """The network is restricted, and nothing else is."""
+    """Only the network is restricted."""
     import subprocess
     import sys
 
@@ -48,7 +48,7 @@ def alone(world):
 
 
 def shorthand(world):
-    """A target in the short form stands for connecting, receiving and sending."""
+    """A target in the short form means connecting, receiving and sending."""
     actions = {
         "get": lambda: fetch(world.url("http", "/allowed")),
         "post": lambda: fetch(world.url("http", "/allowed"), "POST"),
@@ -61,13 +61,13 @@ def shorthand(world):
 
 
 def enter(guard, act):
-    """Runtime code: what it enters inside a guard is merged with that, not narrowed by it."""
+    """Enter a context as runtime code, which merges instead of narrowing."""
     with guard:
         return act()
 
 
 def together(world):
-    """Entered by the runtime together with a process guard, in both orders, and on a loop."""
+    """Enter it as the runtime together with a process guard, in both orders, and on a loop."""
     import asyncio
 
     from democrai_sandbox import configure_guard, process_guard_context
@@ -104,7 +104,7 @@ def together(world):
 
 
 def view(world):
-    """Who is guarded, by the word of the guard itself."""
+    """Return the guard's own information about the subject."""
     from democrai_sandbox import current_guard
 
     def look():
@@ -117,7 +117,7 @@ def view(world):
 
 
 def narrowing(world):
-    """A subject inside a process guard that opens a network context by itself."""
+    """Open a network context as a subject inside a process guard."""
     from democrai_sandbox import network_policy_context
 
     url = world.url("http", "/allowed")
@@ -142,7 +142,7 @@ def narrowing(world):
 
 
 def wrong(world):
-    """Arguments that are refused."""
+    """Return the errors for invalid arguments."""
     cases = {
         "no subject": {"subject": ""},
         "kind": {"subject_kind": "alien"},
@@ -158,7 +158,7 @@ def wrong(world):
 
 class TestAlone:
     def test_it_restricts_the_network_only(self, net):
-        """Files, children and imports stay as they are around it."""
+        """Files, children and imports are not restricted."""
         seen = net.run(alone)
         url = f"http://127.0.0.1:{net.places['http'][1]}"
         assert seen["seen"] == {
@@ -174,13 +174,13 @@ class TestAlone:
         assert seen["arrived"] == ["/allowed"]
 
     def test_targets_stand_for_all_three_operations(self, net):
-        """In this context as in a process guard."""
+        """The same applies in a process guard."""
         for form, seen in net.run(shorthand).items():
             other = f"denied connect 127.0.0.1:{net.places['sink'][1]}"
             assert seen == {"get": 200, "post": 200, "socket": "ok", "other": other}, form
 
     def test_it_knows_its_subject(self, net):
-        """And the request's identity; its denials name it."""
+        """It also knows the identity; its denials contain both."""
         seen, told = net.run(view)
         assert seen == ["whisper", "engine", "u", "o", "s"]
         assert (told["type"], told["subject"], told["subject_chain"]) == (
@@ -190,7 +190,7 @@ class TestAlone:
         )
 
     def test_bad_arguments(self, net):
-        """Are refused when the context is made."""
+        """They are rejected when the context is created."""
         assert set(net.run(wrong).values()) == {"InvalidInputError"}
 
 
@@ -205,7 +205,7 @@ class TestTogether:
             assert told == {"request": 200, "other": denied, "inside": "ok", "secret": "FilesystemDenied"}, form
 
     def test_a_subject_can_only_narrow_with_it(self, net):
-        """It takes away, adds nothing to the network, and opens no file."""
+        """It removes rights, adds nothing to the network, and opens no file."""
         seen = net.run(narrowing)
         assert seen["before"] == seen["after"] == seen["wide"]["allowed"] == 200
         assert seen["nothing"].startswith("denied receive ")

@@ -1,4 +1,4 @@
-"""The observer: told of every permitted endpoint before it is dialled, seldom, from outside the guard."""
+"""Observer: called unguarded before each allowed connection, once per endpoint and minute."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def dial(address):
 
 
 def install(act=lambda endpoint: None):
-    """Configure an observer that keeps what it is told."""
+    """Configure an observer that records its calls."""
     from democrai_sandbox import configure_guard, current_guard
 
     told = []
@@ -45,7 +45,7 @@ def install(act=lambda endpoint: None):
 
 
 def endpoints(world):
-    """What the observer is told for requests and sockets, permitted and denied."""
+    """Return the observer's calls for requests and sockets, allowed and denied."""
     told = install()
     allowed = [rule(world.url("http", "/allowed"), "receive"), rule(world.at("tcp"), "connect")]
     counts = {}
@@ -70,7 +70,7 @@ def endpoints(world):
 
 
 def names(world):
-    """A name with several addresses."""
+    """Use a name with several addresses."""
     told = install()
     rules = [rule("http://two.example.com/allowed", "receive"), rule("dual.example.com:7", "connect")]
 
@@ -81,7 +81,7 @@ def names(world):
 
 
 def order(world):
-    """When the observer is told, nothing has been sent yet."""
+    """Return whether anything was sent before the observer was called."""
     arrived = []
     install(lambda endpoint: arrived.extend(world.journal()))
     seen = world.guard(rule(world.url("http", "/allowed"), "receive")).run(
@@ -91,7 +91,7 @@ def order(world):
 
 
 def later(world):
-    """The same endpoint again and again while time passes."""
+    """Use the same endpoint repeatedly while time passes."""
     import os
 
     told = install()
@@ -109,7 +109,7 @@ def later(world):
 
 
 def failing(world):
-    """An observer that raises."""
+    """Use an observer that raises."""
     box = [RuntimeError("no kernel here")]
 
     def act(endpoint):
@@ -140,7 +140,7 @@ def not_an_observer(world):
 
 class TestEndpoints:
     def test_it_is_told_of_what_is_permitted(self, net):
-        """Subject, host, addresses and port of a request and of a raw socket; of nothing that is denied."""
+        """Subject, host, addresses and port of a request and of a raw socket; nothing that is denied."""
         seen = net.run(endpoints)
         assert seen["denied"][0] == []
         common = {
@@ -154,7 +154,7 @@ class TestEndpoints:
         assert seen["socket"][0] == [{**common, "port": net.places["tcp"][1]}]
 
     def test_it_is_told_once(self, net):
-        """Of one endpoint in one activation, for a good while; another activation tells it anew, the host never."""
+        """Once per endpoint and activation for a while; another activation reports it again, the host never."""
         seen = net.run(endpoints)
         assert seen["again"] == [[], [200, 200]]
         assert seen["socket again"] == [[], ["ok"]]
@@ -162,11 +162,11 @@ class TestEndpoints:
         assert seen["host"] == []
 
     def test_it_is_told_again_after_a_minute(self, net, clock):
-        """A subject that lives long keeps its endpoints fresh."""
+        """A long-running subject keeps its endpoints current."""
         assert net.run(later, **clock) == [1, 1, 2, 2, 3]
 
     def test_a_name_comes_with_all_its_addresses(self, town):
-        """Those that may be dialled for it."""
+        """Only the addresses that it may connect to."""
         zone = {
             "two.example.com": {"A": ["203.0.113.5", "203.0.113.6", "127.0.0.1"]},
             "dual.example.com": {"A": ["203.0.113.5"], "AAAA": ["2001:db8::5"]},
@@ -179,13 +179,13 @@ class TestEndpoints:
         ]
 
     def test_it_is_told_before_the_connection_is_made(self, net):
-        """So that the kernel's allowlist can be ready for it."""
+        """The kernel's allowlist can then be ready."""
         assert net.run(order) == [200, [], 2]
 
 
 class TestFailures:
     def test_what_it_raises_stops_the_connection(self, net):
-        """As a failed check, not as a denial; nothing is sent, and a healthy observer is asked again."""
+        """It is a failed check, not a denial; nothing is sent, and a working observer is called again."""
         told, arrived, recovered = net.run(failing)
         assert [one["type"] for one in told] == ["ExternalAccessCheckFailed"] * 3
         assert all("OSError" not in one["bases"] for one in told)
@@ -193,5 +193,5 @@ class TestFailures:
         assert recovered == 200
 
     def test_it_must_be_one(self, net):
-        """Anything else is refused when it is configured."""
+        """Other objects are rejected in the configuration."""
         assert set(net.run(not_an_observer)) == {"InvalidInputError"}

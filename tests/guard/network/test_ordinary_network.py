@@ -1,4 +1,4 @@
-"""Ordinary use of the network keeps working under a manifest that fits it."""
+"""Ordinary use of the network works with a suitable manifest."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ from tests.services.rows import rows
 MODULES = (with_requests, with_the_standard_library, with_httpx, with_aiohttp, plain_sockets, own_servers)
 FILES = {module.__file__: [name for name, one in vars(module).items() if inspect.isfunction(one)] for module in MODULES}
 ITEMS = [name for names in FILES.values() for name in names]
-# They dial a server that the subject runs itself, at a port nobody knows beforehand.
+# They connect to a server of the subject, on a port that is not known in advance.
 DIALS_ITSELF = {name for name in ITEMS if name.startswith("own_")} | {"multiprocessing_connection"}
 
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory, bed):
-    """All pieces, done once in one child."""
+    """Results of all pieces, run once in one child."""
     case = NetCase(tmp_path_factory.mktemp("ordinary"), bed)
     return case.run(work, FILES, sorted(DIALS_ITSELF | {"ftp"}), fresh=True)
 
 
 @rows("item", ITEMS)
 def test_ordinary_work(outcomes, item):
-    """One piece of work with a manifest that names what it uses."""
+    """One piece of work with a manifest that declares its access."""
     assert outcomes[item] == "ok", outcomes[item]
 
 
 @pytest.mark.once  # concerns the work alone
 def test_the_same_work_without_a_guard(net):
-    """The work itself is sound."""
+    """The work itself is valid."""
     told = net.run(work, FILES, [], guarded=False, loaded=True)
     assert {name: outcome for name, outcome in told.items() if outcome != "ok"} == {}
 
 
 def test_without_a_manifest_nothing_of_it_works(net):
-    """But for what stays inside the process or below the subject's own root; and nothing arrives anywhere."""
+    """Except for work inside the process or below the subject's root; and nothing arrives anywhere."""
     told, arrived = net.run(work_undeclared, FILES, loaded=True)
     inside = {"socket_pairs", "own_unix_server"}
     inside |= {f"{library}_{item}" for library in ("httpx", "httpx2") for item in ("mock_transport", "no_target")}
@@ -54,8 +54,8 @@ def test_without_a_manifest_nothing_of_it_works(net):
     assert arrived == []
 
 
-@pytest.mark.once  # names are looked up and checked by the core
+@pytest.mark.once  # the core looks up and checks names
 def test_by_host_name(town):
-    """Names with several addresses, of both families, in pools and at once."""
+    """Names with several addresses, of both families, in pools and concurrently."""
     zone = {"api.example.com": {"A": ["203.0.113.5", "203.0.113.6"], "AAAA": ["2001:db8::5"]}}
     assert town.run(by_name, zone=zone, loaded=True) == {name: [200] * 3 for name in ("requests", "httpx2", "aiohttp")}

@@ -1,4 +1,4 @@
-"""Pools: a connection that is kept open belongs to the subject that opened it."""
+"""Pools: an idle connection belongs to the subject that opened it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 
 def pools(world):
-    """One client object of the host, used by the host and by two subjects in turn: over which connection each time."""
+    """Use one client of the host by the host and two subjects in turn; return the connection each time."""
     url = world.url("http", "/allowed")
     fetch = SHARED[world.args[0]](world)
     allowed = rule(url, "receive", "send")
@@ -18,7 +18,7 @@ def pools(world):
 
 
 def at_once(world):
-    """Several subjects in threads share one client; each may fetch its own page and tries its neighbour's."""
+    """Share one client between several subjects in threads; each may fetch its page and tries its neighbor's."""
     import threading
 
     fetch = SHARED[world.args[0]](world)
@@ -70,7 +70,7 @@ def shared_httpx2(world):
 
 
 def shared_async(library):
-    """A client that lives on a loop of the host's; each fetch is a task there, made where it is asked for."""
+    """Use a client on a loop of the host; each fetch is a task there, created by its caller."""
 
     def make(world):
         import asyncio
@@ -112,7 +112,7 @@ class TestPools:
     @pytest.mark.once  # test_adapters.py shows it on each interpreter
     @pytest.mark.parametrize("client", SHARED)
     def test_connections_are_not_shared_between_subjects(self, net, client):
-        """One client object for everybody: the host and each subject keep connections of their own, and reuse those."""
+        """With one shared client object, the host and each subject have and reuse separate connections."""
         seen = net.run(pools, client, loaded=True)
         peers = {who: {peer for one, peer in seen if one == who} for who in ("host", "first", "second")}
         assert not peers["host"] & peers["first"]
@@ -123,12 +123,12 @@ class TestPools:
 
     @pytest.mark.parametrize("client", ["requests", "urllib3", "httpx", "httpx2"])
     def test_subjects_at_once_do_not_get_in_each_others_way(self, net, client):
-        """Every subject gets its own page every time, and its neighbour's never."""
+        """Every subject always gets its page, and never its neighbor's."""
         for mine, verdicts in enumerate(net.run(at_once, client, loaded=True)):
             assert verdicts == ["ok", f"page{(mine + 1) % 6}"] * 6
 
     @pytest.mark.once  # concerns the clients alone
     @pytest.mark.parametrize("client", SHARED)
     def test_without_a_guard_they_are(self, net, client):
-        """The client pools: otherwise the test above would show nothing."""
+        """The client does pool; otherwise the test above would show nothing."""
         assert len({peer for _, peer in net.run(pools, client, guarded=False, loaded=True)}) == 1

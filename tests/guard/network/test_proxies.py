@@ -1,4 +1,4 @@
-"""Proxies: they need a rule of their own, and do not hide what is asked for."""
+"""Proxies: they need a separate rule, and do not hide the requested URL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FILE = __file__.replace("test_proxies.py", "proxied.py")
 
 
 def cells(world):
-    """Every case of one client, in guards with and without a rule for the proxy."""
+    """Run every case of one client, in guards with and without a rule for the proxy."""
     client = world.args[0]
     proxy = f"http://{world.at('proxy')}"
     fetch = world.load(FILE)["PROXIED"][client](world.places["ca"], proxy)
@@ -48,7 +48,7 @@ def cells(world):
 
 
 def served(told):
-    """What is wrong with the cells that a declared proxy should serve: plain and through a tunnel."""
+    """Return the problems of cells that a declared proxy should serve: plain and through a tunnel."""
     for form in ("host rule", "url rule"):
         for case in ("http", "https"):
             verdict, arrived = told[f"{form}: {case}"]
@@ -58,7 +58,7 @@ def served(told):
 
 
 def denied(told, expected, forms):
-    """What is wrong with the cells that should be denied before the proxy hears of them."""
+    """Return the problems of cells that should be denied before the proxy is contacted."""
     for form in forms:
         for case, verdict in expected.items():
             if told[f"{form}: {case}"] != [verdict, []]:
@@ -68,7 +68,7 @@ def denied(told, expected, forms):
 class TestProxies:
     @pytest.mark.parametrize("client", PROXIED)
     def test_each_case(self, net, client):
-        """A declared proxy serves what is declared; what is asked for is checked all the same; it needs a rule."""
+        """A declared proxy serves declared URLs; the URL is still checked; the proxy needs a rule."""
         told = net.run(cells, client, loaded=True)
         ports = {place: net.places[place][1] for place in ("http", "https", "other", "tls", "proxy")}
         hidden = {

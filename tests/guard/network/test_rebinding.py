@@ -1,4 +1,4 @@
-"""Rebinding: a name that leads somewhere else the next time, and what every client makes of it."""
+"""DNS rebinding: a name with another address the next time, with every client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ZONE = {"rebind.example.com": {"A": [["203.0.113.5"], ["127.0.0.1"]]}}
 
 
 def fetch_twice(world):
-    """Each client fetches a name twice over new connections; what came of it, and where it arrived."""
+    """Fetch a name twice over new connections with each client; return the results and arrivals."""
     client, rules = world.args
     told = {}
     for form, recipe in world.load(CLIENT_FILE)["CLIENTS"][client].items():
@@ -26,7 +26,7 @@ def fetch_twice(world):
 
 
 def status(fetch, url):
-    """The status, or the denial that is behind whatever the client made of it."""
+    """Return the status, or the denial behind the client's error."""
     try:
         answer = fetch("GET", url)
         return (run_async(answer) if hasattr(answer, "__await__") else answer)[0]
@@ -39,7 +39,7 @@ def count(entries, event):
 
 
 def rebinding(world):
-    """A name that leads outside the first time and inside the second, dialled by every plain way."""
+    """Connect in every plain way to a name that resolves to the outside first and to the inside then."""
     import socket
 
     def dial():
@@ -62,7 +62,7 @@ def rebinding(world):
 
 class TestRebinding:
     def test_a_later_answer_is_checked_again(self, town):
-        """The first answer stays usable; the second leads inside and is refused, as often as it is asked."""
+        """The first answer stays usable; the second is forbidden and always refused."""
         told = town.run(rebinding, zone=ZONE)
         assert told["seen"]["first"] == told["seen"]["kept"] == "203.0.113.5"
         assert told["seen"]["second"].startswith("denied connect 127.0.0.1")
@@ -74,7 +74,7 @@ class TestRebinding:
         "client", ["urllib.request", "http.client", "requests", "urllib3", "httpx", "httpx2", "aiohttp"]
     )
     def test_no_client_follows_a_name_inside(self, town, client):
-        """The first fetch is answered; for the second nothing is dialled at all."""
+        """The first fetch succeeds; the second opens no connection."""
         records = {"A": [["203.0.113.5"], ["127.0.0.1"]]}
         forms = (
             "urlopen",
@@ -99,7 +99,7 @@ class TestRebinding:
 
     @pytest.mark.parametrize("client", ["requests", "httpx2", "aiohttp"])
     def test_a_name_that_moves_outside_is_followed(self, town, client):
-        """Another public answer is just another answer."""
+        """Another public address is allowed."""
         records = {"A": [["203.0.113.5"], ["203.0.113.6"]]}
         forms = ("request", "session", "function", "send", "stream", "async-request", "async-send", "async-stream")
         zone = {f"{form}.rebind.example.com": records for form in forms}

@@ -1,4 +1,4 @@
-"""Sockets: what a rule in host form opens, what nothing opens, and that no way around the check is left."""
+"""Sockets: access by a rule in host form, forbidden kinds, and no way around the check."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ DIALLING = __file__.replace("test_sockets.py", "dialling.py")
 
 
 def dial(world):
-    """Every way to an address under the given rules: blocking calls, asyncio and uvloop."""
+    """Connect to an address in every way under the given rules: blocking calls, asyncio and uvloop."""
     transport, address, rules = world.args
     dialling = world.load(DIALLING)
     actions = dialling["ways"](dialling[transport], dialling[f"LOOP_{transport}"], tuple(address), run_async)
@@ -16,7 +16,7 @@ def dial(world):
 
 
 def families(world):
-    """Sockets of every odd kind: what came of making each."""
+    """Create sockets of every odd kind and return the results."""
     import socket
 
     def make(numbers):
@@ -34,7 +34,7 @@ def families(world):
 
 
 def ordinary_kinds(world):
-    """Sockets everybody makes, under a guard without any rule."""
+    """Create usual sockets under a guard without any rule."""
     import socket
 
     def pair():
@@ -59,7 +59,7 @@ def ordinary_kinds(world):
 
 
 def foreign_sockets(world):
-    """Sockets that the host connected: used through the object, and through its number."""
+    """Use sockets that the host connected, through the object and through its number."""
     import os
     import socket
     import ssl
@@ -98,7 +98,7 @@ def foreign_sockets(world):
 
 
 def unlike(seen, expected, names=None):
-    """What did not come out as expected."""
+    """Return the unexpected results."""
     return {name: seen[name] for name in names or seen if seen[name] != expected}
 
 
@@ -114,20 +114,20 @@ TCP_RULES = [
 class TestConnecting:
     @pytest.mark.parametrize(("name", "target", "host"), TCP_RULES, ids=[name for name, _, _ in TCP_RULES])
     def test_a_rule_in_host_form_opens_every_way_to_its_address(self, net, name, target, host):
-        """Blocking calls, asyncio and uvloop reach what the rule names."""
+        """Blocking calls, asyncio and uvloop can connect to the declared address."""
         port = net.places["tcp"][1]
         seen = net.run(dial, "TCP", [host, port], [[target(port), "connect"]])["seen"]
         assert unlike(seen, "ping") == {}
 
     def test_another_port_is_denied_every_way(self, net):
-        """The denial is raised, by connect_ex too, and not a single connection is made."""
+        """The denial is raised, also by connect_ex, and no connection is opened."""
         port, other = net.places["tcp"][1], net.places["sink"][1]
         told = net.run(dial, "TCP", ["127.0.0.1", other], [[f"127.0.0.1:{port}", "connect"]])
         assert unlike(told["seen"], f"denied connect 127.0.0.1:{other}") == {}
         assert told["arrived"] == []
 
     def test_another_address_is_denied_every_way(self, net):
-        """The loopback host is 127.0.0.1 and ::1; the other loopback addresses are hosts of their own."""
+        """The loopback host is 127.0.0.1 and ::1; the other loopback addresses are separate hosts."""
         port = net.places["tcp"][1]
         told = net.run(dial, "TCP", ["127.0.0.2", port], [[f"127.0.0.1:{port}", "connect"]])
         assert unlike(told["seen"], f"denied connect 127.0.0.2:{port}") == {}
@@ -135,14 +135,14 @@ class TestConnecting:
 
     @pytest.mark.parametrize("operation", ["receive", "send"])
     def test_without_connect_no_raw_socket(self, net, operation):
-        """A host-form rule for another operation is no permission to connect."""
+        """A host-form rule for another operation does not allow connecting."""
         port = net.places["tcp"][1]
         told = net.run(dial, "TCP", ["127.0.0.1", port], [[f"127.0.0.1:{port}", operation]])
         assert unlike(told["seen"], f"denied connect 127.0.0.1:{port}") == {}
         assert told["arrived"] == []
 
     def test_a_url_rule_opens_no_raw_socket(self, net):
-        """Not even one that allows everything at that origin."""
+        """Even a rule that allows everything at that origin does not."""
         port = net.places["http"][1]
         rules = [[f"http://127.0.0.1:{port}", "connect", "receive", "send"]]
         told = net.run(dial, "TCP", ["127.0.0.1", port], rules)
@@ -150,7 +150,7 @@ class TestConnecting:
         assert told["arrived"] == []
 
     def test_without_a_guard_every_way_leads_there(self, net):
-        """The ways themselves are sound."""
+        """The calls themselves work."""
         for transport, place in (("TCP", "tcp"), ("UDP", "udp")):
             told = net.run(dial, transport, net.places[place], [], guarded=False)
             assert unlike(told["seen"], "ping") == {}
@@ -170,10 +170,10 @@ class TestIpv6:
         assert unlike(seen, "ping") == {}
 
     def test_a_mapped_address_is_its_ipv4_address(self, net):
-        """It is permitted and denied as that."""
+        """It is allowed and denied as that address."""
         port = net.places["tcp"][1]
         seen = net.run(dial, "TCP", ["::ffff:127.0.0.2", port, 0, 0], [[f"127.0.0.2:{port}", "connect"]])["seen"]
-        del seen["create connection bound"]  # bound to ::1, it cannot reach an IPv4 address
+        del seen["create connection bound"]  # bound to ::1, it cannot connect to an IPv4 address
         assert unlike(seen, "ping") == {}
         told = net.run(dial, "TCP", ["::ffff:127.0.0.2", port, 0, 0], [[f"127.0.0.1:{port}", "connect"]])
         del told["seen"]["create connection bound"]
@@ -181,7 +181,7 @@ class TestIpv6:
         assert told["arrived"] == []
 
     def test_a_denied_address_is_shown_in_brackets(self, net):
-        """The target of the denial is what a rule would say."""
+        """The target of the denial has the form of a rule."""
         told = net.run(dial, "TCP", ["2001:db8::1", 80, 0, 0], [])
         assert unlike(told["seen"], "denied connect [2001:db8::1]:80") == {}
 
@@ -194,7 +194,7 @@ class TestDatagrams:
         assert unlike(seen, "ping") == {}
 
     def test_everything_else_is_denied(self, net):
-        """No datagram leaves without a rule; an address in the call is checked like one connected to."""
+        """No datagram is sent without a rule; an address in the call is checked like a connected one."""
         told = net.run(dial, "UDP", net.places["udp"], [["127.0.0.1:9", "connect"]])
         assert unlike(told["seen"], "denied connect 127.0.0.1:{}".format(net.places["udp"][1])) == {}
         assert told["arrived"] == []
@@ -226,7 +226,7 @@ ODD_KINDS = {
 
 class TestKinds:
     def test_only_internet_and_unix_sockets_are_made(self, net):
-        """Everything else is denied before the kernel is asked, by numbers, whichever class makes it."""
+        """Others are denied before the kernel is called, by number, for every class."""
         seen = net.run(families, list(ODD_KINDS.values()))
         wrong = {
             name: seen[f"{way}{numbers}"]
@@ -240,7 +240,7 @@ class TestKinds:
         assert wrong == {}
 
     def test_ordinary_sockets_need_no_rule(self, net):
-        """Making one reaches nobody; a pair talks to itself."""
+        """Creating one contacts no peer; a pair is connected to itself."""
         seen = net.run(ordinary_kinds)
         assert seen.pop("pair") == "x"
         assert set(seen.values()) == {"ok"}, seen
@@ -248,7 +248,7 @@ class TestKinds:
 
 class TestForeignSockets:
     def test_a_connection_of_the_host_is_not_the_subjects(self, net):
-        """Neither sending nor receiving, plain, TLS or datagrams; a number is not even taken for a socket."""
+        """Neither sending nor receiving, plain, TLS or datagrams; a number is not accepted as a socket."""
         names = ["send", "sendall", "sendmsg", "recv", "recv_into", "udp send", "tls send", "pair"]
         numbers = ["fileno", "fromfd", "os.write"]
         told = net.run(foreign_sockets, [], names + numbers)
@@ -262,7 +262,7 @@ class TestForeignSockets:
         assert told["arrived"] == []
 
     def test_one_to_a_permitted_peer_may_be_used(self, net):
-        """A rule for its peer makes it as good as a connection of the subject's own; its number stays closed."""
+        """A rule for its peer makes it usable like the subject's own connection; its number stays closed."""
         port = net.places["tcp"][1]
         told = net.run(foreign_sockets, [[f"127.0.0.1:{port}", "connect"]], ["sendall", "recv", "fromfd"])
         assert told["seen"] == {"sendall": "ok", "recv": "waiting", "fromfd": "FilesystemFdDenied"}

@@ -1,4 +1,4 @@
-"""Code outside any guard is not affected, whatever guards live next to it."""
+"""Unguarded code is not affected by guards in the same process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CLIENT_FILE = str(Path(__file__).with_name("clients.py"))
 
 
 def beside(world):
-    """A subject sits in a guard in another thread; the host meanwhile uses the network as it likes."""
+    """Use the network as the host while a subject is guarded in another thread."""
     import socket
     import threading
 
@@ -69,7 +69,7 @@ def unix(path):
 
 
 def connect_ex(port):
-    """A refused connection is an errno for the host, as ever."""
+    """A refused connection is an errno for the host, as usual."""
     import errno
     import socket
 
@@ -83,7 +83,7 @@ def status(fetch, method, url):
 
 
 def on_one_loop(world):
-    """Guarded and unguarded tasks on one loop, taking turns on the same client."""
+    """Run guarded and unguarded tasks on one loop, in turn on the same client."""
     import asyncio
 
     import aiohttp
@@ -118,7 +118,7 @@ def on_one_loop(world):
 
 
 def sequence(world):
-    """The same calls before, between and after guards; pools of the host live through it."""
+    """Make the same calls before, between and after guards, with a pool of the host."""
     import requests
 
     session = requests.Session()
@@ -132,7 +132,7 @@ def sequence(world):
 
 
 def leftovers(world):
-    """Sockets that a subject made and left behind are the host's to use and to close."""
+    """Use and close, as the host, sockets that a subject left behind."""
     made = []
 
     def subject():
@@ -147,7 +147,7 @@ def leftovers(world):
 
 
 def signatures(world):
-    """Names and parameters of what the guard touches, with it in the process or without."""
+    """Return names and parameters of changed functions, with and without the guard."""
     import http.client
     import inspect
     import socket
@@ -161,7 +161,7 @@ def signatures(world):
 
 class TestBesideAGuard:
     def test_every_client_and_every_socket_works(self, net, free_port):
-        """While a subject that may do nothing lives in another thread."""
+        """A subject without rights runs in another thread meanwhile."""
         seen = net.run(beside, CLIENT_FILE, free_port)
         assert seen["subject"] == [f"denied connect 127.0.0.1:{net.places['tcp'][1]}"] * 2
         assert {name: code for name, code in seen["clients"].items() if code != 200} == {}
@@ -171,7 +171,7 @@ class TestBesideAGuard:
         assert set(seen["sockets"].values()) == {"ok"}, seen["sockets"]
 
     def test_tasks_on_one_loop(self, net):
-        """Guarded and unguarded tasks interleave on the same client; each gets its own verdict."""
+        """Guarded and unguarded tasks interleave on the same client; each has its own result."""
         denied = f"denied receive http://127.0.0.1:{net.places['http'][1]}/any"
         assert net.run(on_one_loop) == {"httpx2": [["200"], [denied]], "aiohttp": [["200"], [denied]]}
 
@@ -182,10 +182,10 @@ class TestBesideAGuard:
         assert set(seen[1::2]) == {f"denied receive http://127.0.0.1:{net.places['http'][1]}/any"}
 
     def test_what_a_subject_leaves_behind_is_the_hosts(self, net):
-        """A connection made inside a guard works outside it."""
+        """A connection created inside a guard works outside it."""
         assert net.run(leftovers) == "mine now"
 
 
 def test_patched_callables_look_the_same(net):
-    """Whoever inspects them sees what the standard library documents."""
+    """Introspection shows what the standard library documents."""
     assert net.run(signatures) == net.run(signatures, guarded=False)

@@ -1,4 +1,4 @@
-"""Unix sockets are network too: connecting needs a rule or a root, binding one is making a file."""
+"""Unix sockets are part of the network: connecting needs a rule or a root, binding creates a file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ pytestmark = pytest.mark.once  # does not depend on the interpreter
 
 
 def unix_sockets(world):
-    """Unix sockets by path and by abstract name, streams and datagrams, under the given rules."""
+    """Use Unix sockets by path and by abstract name, streams and datagrams, under the given rules."""
     import os
     import socket
 
@@ -71,7 +71,7 @@ def unix_sockets(world):
 
 
 def own_unix_sockets(world):
-    """Unix sockets that the subject binds: below its root, in its temporary folder, outside, and abstract."""
+    """Bind Unix sockets as a subject: below its root, in its temporary folder, outside, and abstract."""
     import os
     import socket
 
@@ -106,7 +106,7 @@ def own_unix_sockets(world):
 
 
 def unlike(seen, expected, names=None):
-    """What did not come out as expected."""
+    """Return the unexpected results."""
     return {name: seen[name] for name in names or seen if seen[name] != expected}
 
 
@@ -119,7 +119,7 @@ class TestUnixSockets:
     DATAGRAMS = ("sendto", "sendmsg", "connected")
 
     def test_undeclared_it_is_denied(self, net):
-        """By path, through a link or dots, abstract, as datagram: the target is where it really leads."""
+        """By path, through a link or dots, abstract, as datagram: the target is the resolved path."""
         told = net.run(unix_sockets, [])
         seen = told["seen"]
         assert unlike(seen, f"denied connect unix:{net.places['unix']}", self.BY_PATH) == {}
@@ -128,7 +128,7 @@ class TestUnixSockets:
         assert told["arrived"] == []
 
     def test_declared_it_opens(self, net):
-        """The rule names the socket; every spelling of its path leads there."""
+        """The rule names the socket; every spelling of its path works."""
         names = ("unix", "abstract", "unix datagram")
         told = net.run(unix_sockets, [[f"unix:{net.places[name]}", "connect"] for name in names])
         assert unlike(told["seen"], "ping", (*self.BY_PATH, *self.ABSTRACT)) == {}
@@ -136,26 +136,26 @@ class TestUnixSockets:
         assert len([entry for entry in told["arrived"] if entry["event"] == "datagram"]) == len(self.DATAGRAMS)
 
     def test_a_rule_opens_its_own_socket_only(self, net):
-        """Neither the folder nor another socket of the same folder."""
+        """Neither the folder nor another socket in it."""
         told = net.run(unix_sockets, [[f"unix:{net.places['unix']}", "connect"]])
         assert unlike(told["seen"], "ping", self.BY_PATH) == {}
         denied = {told["seen"][name].partition(" unix:")[0] for name in (*self.ABSTRACT, *self.DATAGRAMS)}
         assert denied == {"denied connect"}
 
     def test_binding_is_making_a_file(self, net):
-        """Below a root it works and can be dialled; outside it is a filesystem denial and makes nothing."""
+        """Below a root it works and accepts connections; outside it is a filesystem denial and creates nothing."""
         seen = net.run(own_unix_sockets)
         assert seen["below the root"] == "x"
         assert seen["outside"] == seen["through a link"] == "FilesystemDenied"
         assert seen["made"] is False
 
     def test_the_temporary_folder_is_everybodys(self, net):
-        """A socket there is not the subject's own: the runtime gave the folder, the subject did not declare it."""
+        """A socket there does not belong to the subject: the runtime provides the folder, and it is not declared."""
         seen = net.run(own_unix_sockets)
         assert seen["temporary"] == f"denied connect unix:{net.base}/tmp/own.sock"
 
     def test_an_abstract_name_is_listened_on_by_rule(self, net):
-        """It is everybody's namespace; a name of the system's choice is harmless."""
+        """All processes share the namespace; a system-assigned name is harmless."""
         seen = net.run(own_unix_sockets)
         assert seen["abstract"] == f"denied receive unix:@{seen['name']}"
         assert seen["permitted"] == "ok"

@@ -1,4 +1,4 @@
-"""Websockets: the upgrade is a connection, and each direction is a permission of its own."""
+"""Websockets: the upgrade is a connection, and each direction is a separate operation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ ALL = ("connect", "receive", "send")
 
 
 def conversations(world):
-    """A greeting received and a message sent, under the given rules, at each address; what arrived is told too."""
+    """Receive a greeting and send a message under the given rules, at each address; return the arrivals too."""
     import aiohttp
 
     place, rules = world.args
@@ -60,7 +60,7 @@ def conversations(world):
 
 
 def rebound(world):
-    """A websocket to a name that leads inside the second time."""
+    """Open a websocket to a name that resolves to a forbidden address the second time."""
     import aiohttp
 
     async def talk():
@@ -82,13 +82,13 @@ def rebound(world):
 @pytest.mark.parametrize(("place", "scheme"), [("http", "ws"), ("https", "wss")])
 class TestDirections:
     def test_with_every_permission_it_is_a_conversation(self, net, place, scheme):
-        """By its own scheme or by that of HTTP, which is the same address."""
+        """Its own scheme and that of HTTP are the same address."""
         seen, arrived = net.run(conversations, place, [[f"{scheme}://HOME/chat", *ALL]], loaded=True)
         assert seen["ws"] == seen["http"] == {"connect": "ok", "send": "ok", "receive": "hello"}
         assert [entry["data"] for entry in arrived if entry["event"] == "message"] == ["secret"] * 2
 
     def test_connecting_is_not_sending_or_receiving(self, net, place, scheme):
-        """Each direction needs its own word in the rule."""
+        """Each direction needs its operation in the rule."""
         url = f"{scheme}://127.0.0.1:{net.places[place][1]}/chat/socket"
         seen, arrived = net.run(conversations, place, [[f"{scheme}://HOME/chat", "connect"]], loaded=True)
         assert seen["ws"] == {"connect": "ok", "send": f"denied send {url}", "receive": f"denied receive {url}"}
@@ -98,7 +98,7 @@ class TestDirections:
         assert [entry for entry in arrived if entry["event"] == "message"] == []
 
     def test_without_connect_there_is_no_upgrade(self, net, place, scheme):
-        """Neither by the directions alone nor by rules for HTTP requests at the same address."""
+        """Neither the directions alone nor rules for HTTP requests at the same address are enough."""
         home = f"{scheme}://127.0.0.1:{net.places[place][1]}"
         rules = [[f"{scheme}://HOME/chat", "receive", "send"], [f"{place}://HOME/chat", *ALL]]
         seen, arrived = net.run(conversations, place, rules, loaded=True)
@@ -108,7 +108,7 @@ class TestDirections:
         assert {entry["path"] for entry in arrived} <= {"/chat/page"}
 
     def test_another_path_is_another_address(self, net, place, scheme):
-        """Also behind a redirect; and a rule for websockets is none for requests."""
+        """This also applies after a redirect; and a rule for websockets does not allow HTTP requests."""
         home = f"127.0.0.1:{net.places[place][1]}"
         seen, arrived = net.run(conversations, place, [[f"{scheme}://HOME/chat", *ALL]], loaded=True)
         assert seen["other path"] == {"connect": f"denied connect {scheme}://{home}/other/socket"}
@@ -118,7 +118,7 @@ class TestDirections:
 
 
 def test_no_name_leads_a_websocket_inside(town):
-    """The second answer for the name is refused before anything is dialled."""
+    """The second answer for the name is refused before a connection is opened."""
     zone = {"rebind.example.com": {"A": [["203.0.113.5"], ["127.0.0.1"]]}}
     told = town.run(rebound, zone=zone, loaded=True)
     assert told["seen"]["first"] == "hello"

@@ -1,10 +1,10 @@
-"""The wire: every byte on a connection that a request opened is read again, whoever sends it."""
+"""Wire: every byte on a checked connection is parsed again, whichever code sends it."""
 
 from __future__ import annotations
 
 
 def wire(world):
-    """What may be sent on a connection that a ticket opened, byte for byte; the sink keeps what arrives."""
+    """Send bytes on a connection that a permit opened; the sink records the arrivals."""
     import socket
 
     from democrai_sandbox.guard import _core
@@ -52,7 +52,7 @@ def wire(world):
 
 
 def http2_wire(world):
-    """Requests put on an HTTP/2 connection by hand, with frames of the subject's own making."""
+    """Send handmade frames on an HTTP/2 connection."""
     import socket
 
     import h2.connection
@@ -106,7 +106,7 @@ def http2_wire(world):
 
 
 def own_connection(world):
-    """http.client's connection, connected first and asked afterwards, and then used by its socket."""
+    """Connect http.client first, then make requests, and then use its socket."""
     from http.client import HTTPConnection
 
     home = world.url("http")
@@ -141,7 +141,7 @@ def own_connection(world):
 
 
 def times(world):
-    """How long this thread works on one write, of its own choice, to a connection that a ticket opened."""
+    """Return this thread's processor time for one write to a connection that a permit opened."""
     import socket
     import time
 
@@ -167,7 +167,7 @@ def times(world):
             try:
                 made.send(data)
             except ValueError:
-                pass  # refused, but read to its end
+                pass  # refused, but parsed to its end
             return time.thread_time() - before
 
     writes = {
@@ -178,7 +178,7 @@ def times(world):
     }
 
     def least():
-        """Take turns, so that a busy moment of the machine does not hit all runs of one write alone."""
+        """Take the minimum over alternating runs, so that a busy moment does not affect one write alone."""
         runs = [{name: work(data) for name, data in writes.items()} for _ in range(5)]
         return {name: min(run[name] for run in runs) for name in writes}
 
@@ -187,7 +187,7 @@ def times(world):
 
 class TestOnTheWire:
     def test_reading_a_write_takes_as_long_as_the_write_is(self, net):
-        """Any number of requests in one write, and headers that fill a table, are read in linear time."""
+        """Any number of requests in one write, and headers that fill a table, are parsed in linear time."""
         spent = net.run(times)
         assert spent["four times as many"] < spent["requests"] * 9, spent
         assert spent["headers that the table keeps"] < spent["headers"] * 6, spent
@@ -199,14 +199,14 @@ class TestOnTheWire:
                 assert seen["told"] == "HTTP/1.1 200 OK", name
 
     def test_anything_else_is_stopped_before_it_leaves(self, net):
-        """Another path, method or host, the second of two requests, what is not HTTP at all."""
+        """Another path, method or host, the second of two requests, and data that is not HTTP."""
         for name, seen in net.run(wire).items():
             if not name.startswith("allowed"):
                 assert seen["told"].startswith(("denied ", "InvalidInputError")), (name, seen)
                 assert seen["secret"] is False, name
 
     def test_the_same_for_http2(self, net):
-        """Each stream's headers are read on the wire: what is not permitted is not sent, whoever made the frames."""
+        """Each stream's headers are parsed on the wire: a denied request is not sent, from any sender."""
         told = net.run(http2_wire)
         here = f"127.0.0.1:{net.places['http2'][1]}"
         fine = {"allowed": 1, "allowed, in pieces": 2, "allowed, again": 5}
@@ -219,7 +219,7 @@ class TestOnTheWire:
                 assert set(arrived) <= {f"GET /allowed {here}"}, name
 
     def test_a_connection_opened_ahead_of_its_request(self, net):
-        """To an origin for which something is permitted it opens; each request on it is checked, also by its socket."""
+        """It opens for an origin with an allowed URL; each request on it is checked, also through its socket."""
         told = net.run(own_connection)
         home = f"http://127.0.0.1:{net.places['http'][1]}"
         assert told["seen"] == {

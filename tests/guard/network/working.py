@@ -1,10 +1,10 @@
-"""The bodies of the ordinary work: what a manifest for it says, and each piece in a guard of its own."""
+"""Bodies of the ordinary work: its manifest, and each piece in a separate guard."""
 
 from __future__ import annotations
 
 
 def manifest(world):
-    """What a module that does all this would declare."""
+    """Return the manifest of a module that does all this."""
     everything = ("connect", "receive", "send")
     origins = ("http", "https", "http2")
     rules = [rule(world.url(place, "/work"), "receive", "send") for place in origins]
@@ -16,20 +16,20 @@ def manifest(world):
 
 
 def work(world):
-    """Each piece of work in a guard of its own."""
+    """Run each piece of work in a separate guard."""
     files, by_host = world.args
     rules, told = manifest(world), {}
     for file, names in files.items():
         pieces = world.load(file)
         for name in names:
-            # Passive FTP and servers of one's own use ports that are not known beforehand: a rule for the host.
+            # Passive FTP and own servers use ports that are not known in advance: a rule for the host.
             more = [rule("127.0.0.1", "connect", "receive", "send")] if name in by_host else []
             told[name] = world.guard(*rules, *more).run(attempt, pieces[name], world)
     return told
 
 
 def work_undeclared(world):
-    """Each piece in a guard that declares nothing: what stopped it."""
+    """Run each piece in a guard without declarations and return the errors."""
     world.journal()
     told = {}
     for file, names in world.args[0].items():
@@ -39,7 +39,7 @@ def work_undeclared(world):
 
 
 def attempt(piece, world):
-    """Do it; `ok`, or where and how it failed."""
+    """Run a piece; return `ok`, or where and how it failed."""
     import traceback
 
     try:
@@ -52,7 +52,7 @@ def attempt(piece, world):
 
 
 def by_name(world):
-    """The usual work against a host name, over TLS, with an answer that has several addresses."""
+    """Run the usual work against a host name, over TLS, with several addresses."""
     import asyncio
 
     import aiohttp

@@ -1,4 +1,4 @@
-"""Ordinary concurrent work: threads, pools, loops and the primitives between them. Nothing here leaves the machine."""
+"""Ordinary concurrent work: threads, pools, loops and synchronization. It does not leave the machine."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def selectors_and_poll(w):
 
 
 def multiprocessing_primitives(w):
-    """Locks, queues, values and shared memory: what needs no process."""
+    """Use locks, queues, values and shared memory without a process."""
     import multiprocessing
     import multiprocessing.connection
     import multiprocessing.dummy
@@ -243,7 +243,7 @@ def schedulers(w):
 
 
 def local_sockets(w):
-    """A pair of connected sockets and a loop over them, without an address."""
+    """Use a pair of connected sockets and a loop over them, without an address."""
     import asyncio
     import socket
 
@@ -283,7 +283,7 @@ def asyncio_debug_mode(w):
 
 
 def what_was_handed_over(w):
-    """Callbacks and handlers are shown as they were given."""
+    """Callbacks and handlers are shown as they were passed."""
     import asyncio
     import traceback
 

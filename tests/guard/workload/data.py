@@ -1,4 +1,4 @@
-"""Ordinary work with data: databases, serialisation, logs, caches."""
+"""Ordinary work with data: databases, serialization, logs, caches."""
 
 from __future__ import annotations
 

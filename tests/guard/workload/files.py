@@ -1,4 +1,4 @@
-"""Ordinary work with files: everything stays inside the root, the temp directory or the runtime paths."""
+"""Ordinary work with files inside the root, the temp directory and the runtime paths."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def opener_argument(w):
 
 
 def own_dir_opener(w):
-    """The recipe of the documentation passes dir_fd: refused, with a denial that names it."""
+    """The recipe of the documentation passes dir_fd, which is refused with a denial that names it."""
     number = os.open(w.root, os.O_RDONLY)
     try:
         open("f", "w", opener=lambda name, flags: os.open(name, flags, dir_fd=number))
@@ -269,7 +269,7 @@ def metadata(w):
 
 
 def answers_of_stat(w):
-    """All fields are those that the interpreter reads from a descriptor, of each time a file can have."""
+    """All fields equal those that the interpreter reads from a descriptor, for each kind of time."""
     path = os.path.join(w.root, "dated")
     with open(path, "w+") as file:
         for seconds in (0, 1, 1_700_000_000, 4_000_000_000, -1, -1_000_000_000, 9_500_000_000):
@@ -303,7 +303,7 @@ def arguments_of_stat(w):
 
 
 def errors_are_the_systems(w):
-    """Inside the root what is missing is missing and what is there is there: the kernel's errors, not denials."""
+    """Inside the root, errors are the kernel's errors, not denials."""
     missing = os.path.join(w.root, "missing")
     for call, expected in (
         (lambda: open(missing), FileNotFoundError),

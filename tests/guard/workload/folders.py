@@ -38,7 +38,7 @@ def globbing(w):
 
 
 def walking_by_descriptor(w):
-    """os.fwalk works with dir_fd: it may be refused, with a denial that says so, but not lose half of the tree."""
+    """os.fwalk uses dir_fd: it may be refused with a denial, but must not lose half of the tree."""
     Path(w.root, "sub", "deep").mkdir(parents=True)
     try:
         found = list(os.fwalk(w.root))
@@ -93,7 +93,7 @@ def moving_and_removing(w):
 
 
 def across_roots(w):
-    """Moving between two places the subject may use, on one or two file systems."""
+    """Move between two allowed places, on one or two file systems."""
     path = Path(tempfile.mkdtemp(), "f")
     path.write_text("x")
     shutil.move(path, Path(w.root, "f"))

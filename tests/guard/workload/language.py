@@ -1,4 +1,4 @@
-"""Ordinary work with the language and its standard library: not about files, and all of it must keep working."""
+"""Ordinary work with the language and its standard library, without files."""
 
 from __future__ import annotations
 
@@ -467,7 +467,7 @@ def own_codecs(w):
 
 
 def signatures_of_replaced_methods(w):
-    """They are those of the functions that were replaced."""
+    """Their signatures equal those of the replaced functions."""
     import asyncio
     import concurrent.futures
     import inspect

@@ -1,4 +1,4 @@
-"""Ordinary work with third-party libraries, those that are installed. A missing one is reported as skipped."""
+"""Ordinary work with installed third-party libraries. A missing one is reported as skipped."""
 
 from __future__ import annotations
 

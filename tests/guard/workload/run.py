@@ -7,7 +7,7 @@ import traceback
 
 
 def run_all(world):
-    """Run every named function of a workload, each in a folder of its own; unguarded when no guard is given."""
+    """Run every named function of a workload, each in a separate folder; unguarded without a guard."""
     path, names, guard = world.args
     space = world.load(path)
     if guard is None:
@@ -18,7 +18,7 @@ def run_all(world):
 
 
 def work(world, space, names):
-    """Each outcome: ok, the missing module, or the error with its traceback."""
+    """Return each result: ok, the missing module, or the error with its traceback."""
     top = world.root
     seen = {}
     for name in names:

@@ -1,4 +1,4 @@
-"""All servers of the network tests in one thread with a loop of its own, and one journal for all of them.
+"""All servers of the network tests in one thread with a separate loop, and one journal for all of them.
 
 Their number is fixed, every conversation has a time limit, and closing the bed closes every connection.
 """
@@ -30,7 +30,7 @@ START_LIMIT = 20
 
 
 class Bed:
-    """Servers on loopback at ports of the system's choice, until it is closed."""
+    """Servers on loopback at system-assigned ports, until it is closed."""
 
     def __init__(self, directory: Path) -> None:
         self.journal = Journal()
@@ -80,7 +80,7 @@ class Bed:
             await self._hang_up()
 
     async def _hang_up(self) -> None:
-        """Close what is still open: a client that never left, a conversation in the middle."""
+        """Close the remaining connections and conversations."""
         for protocol in self._accepted:
             transport = getattr(protocol, "transport", None) or getattr(protocol, "_transport", None)
             if transport is not None:
@@ -105,7 +105,7 @@ class Bed:
         await self.unix_servers()
 
     def tracked(self, factory: Callable[[], Any]) -> Callable[[], Any]:
-        """The same factory, whose protocols are hung up at the end if their clients did not do it."""
+        """Return a factory whose protocols are closed at the end if their clients did not."""
 
         def made() -> Any:
             protocol = factory()
@@ -115,7 +115,7 @@ class Bed:
         return made
 
     async def control(self) -> None:
-        """Start the server that tells what arrived at the others."""
+        """Start the server that reports the arrivals at the others."""
         runner = await control(self.journal)
         self._closers.append(runner.cleanup)
         await self.listen("control", runner.server, ("127.0.0.1",))
@@ -129,7 +129,7 @@ class Bed:
         await self.listen(name, runner.server, addresses, port, tls, noted=True)
 
     async def plain_servers(self, everywhere: tuple[str, ...], certificates: Certificates) -> None:
-        """Start what is not HTTP, or not quite."""
+        """Start the servers without HTTP."""
         one = ("127.0.0.1",)
         await self.listen("tcp", self.tracked(partial(Stream, "tcp", self.journal)), everywhere)
         await self.listen("sink", self.tracked(partial(Sink, "sink", self.journal)), one)
@@ -143,7 +143,7 @@ class Bed:
         self._closers.append(_closing(transport))
 
     async def unix_servers(self) -> None:
-        """Start the echoes behind unix sockets: by path, abstract, and for datagrams."""
+        """Start the echo servers on Unix sockets: by path, abstract, and for datagrams."""
         stream, datagrams = str(self._directory / "stream.sock"), str(self._directory / "dgram.sock")
         abstract = f"democrai-test-{id(self):x}-{self.places['http'][1]}"
         for name, address in (("unix", stream), ("abstract", f"\0{abstract}")):
@@ -169,7 +169,7 @@ class Bed:
         *,
         noted: bool = False,
     ) -> None:
-        """Listen on one port of several addresses; `noted` when the protocol does not note connections itself."""
+        """Listen on one port of several addresses; `noted` if the protocol does not record connections itself."""
 
         def accepted() -> Any:
             if noted:
@@ -195,7 +195,7 @@ def _conversation(service: Callable[..., Any], name: str, journal: Journal) -> a
 
 
 def _listeners(addresses: tuple[str, ...], port: int) -> list[socket.socket]:
-    """Return sockets on the same port of every address; the system's first choice may be taken at another address."""
+    """Return sockets on the same port of every address; a system-assigned port may be taken on another address."""
     for _ in range(20):
         made: list[socket.socket] = []
         try:

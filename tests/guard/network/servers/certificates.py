@@ -1,4 +1,4 @@
-"""A certificate authority of the tests' own, and one certificate for every name and address they use."""
+"""Certificate authority of the tests, with one certificate for all names and addresses."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """The client's bundle, and contexts for servers."""
+    """Client's bundle, and contexts for servers."""
 
     bundle: Path
     chain: Path
 
     def server_context(self, *protocols: str) -> ssl.SSLContext:
-        """Return what a server needs to speak TLS, and the protocols it offers by ALPN."""
+        """Return a server's TLS context with its ALPN protocols."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self.chain)
         if protocols:
@@ -31,7 +31,7 @@ class Certificates:
 
 
 def make_certificates(directory: Path) -> Certificates:
-    """Make a new authority; its key never leaves this process."""
+    """Create a new authority; its key never leaves this process."""
     authority = trustme.CA()
     made = Certificates(directory / "ca.pem", directory / "server.pem")
     authority.cert_pem.write_to_path(made.bundle)

@@ -1,4 +1,4 @@
-"""A server that speaks HTTP/2 over TLS, and nothing else."""
+"""Server that supports only HTTP/2 over TLS."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import h2.events
 if TYPE_CHECKING:
     from tests.guard.network.servers.journal import Journal
 
-# What all streams of a connection may send together; each of them still waits for a window of 64 kB of its own. Where
-# several wait for the window they share, httpcore2 2.16 can stall until the read times out: one that queued for the
-# connection's read lock reads on, even if what it waits for was in the read before (pydantic/httpx2, issue 1133).
+# Window of all streams of a connection together; each stream still has a window of 64 kB. If several streams wait for a
+# shared window, httpcore2 2.16 can stall until the read times out: a waiter of the connection's read lock keeps
+# reading, even if its data was in the previous read (pydantic/httpx2, issue 1133).
 SHARED_WINDOW = 1 << 24
 
 
 class Http2(asyncio.Protocol):
-    """Echoes each request as JSON when its stream has ended."""
+    """Protocol that echoes each request as JSON when its stream has ended."""
 
     def __init__(self, name: str, journal: Journal) -> None:
         self._name = name
@@ -31,14 +31,14 @@ class Http2(asyncio.Protocol):
         self.transport: Any = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send the server's preface, and in the same piece a window that no test fills."""
+        """Send the server's preface together with a window that no test fills."""
         self.transport = transport
         self._engine.initiate_connection()
         self._engine.increment_flow_control_window(SHARED_WINDOW)
         self._flush()
 
     def data_received(self, data: bytes) -> None:
-        """Take in frames; a client that speaks something else is shown the door."""
+        """Process frames; close the connection if the client uses another protocol."""
         try:
             for event in self._engine.receive_data(data):
                 self._take(event)
@@ -66,7 +66,7 @@ class Http2(asyncio.Protocol):
         if path.endswith("/redirect"):
             self._engine.send_headers(stream, [(":status", "302"), ("location", query.partition("to=")[2])], True)
             return
-        # What is echoed fits into one frame and any window.
+        # The echo fits into one frame and any window.
         told = {"method": head[":method"], "path": path, "body": body[:1000].decode("latin-1"), "size": len(body)}
         self._engine.send_headers(stream, [(":status", "200"), ("content-type", "application/json")])
         self._engine.send_data(stream, json.dumps(told).encode(), end_stream=True)

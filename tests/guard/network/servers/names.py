@@ -1,4 +1,4 @@
-"""A name server that answers as a test scripted it, and keeps every question it was asked."""
+"""Name server with scripted answers that records every question."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from tests.guard.network.servers.journal import Journal
 
 Zone = dict[str, dict[str, Any]]
-"""By name and type: a list of records, or a list of such lists, of which each question gets the next one."""
+"""Zone by name and type: a list of records, or a list of such lists, of which each question gets the next one."""
 
 
 class NameServer(asyncio.DatagramProtocol):
-    """Nothing it says may be kept: the time to live is 0 unless the zone has another."""
+    """Name server protocol. The time to live is 0 unless the zone has another."""
 
     def __init__(self, name: str, journal: Journal) -> None:
         self._name = name
@@ -30,16 +30,16 @@ class NameServer(asyncio.DatagramProtocol):
         self.transport: Any = None
 
     def script(self, zone: Zone) -> None:
-        """Answer by this zone from now on, beginning with the first answers."""
+        """Use this zone from now on, starting with the first answers."""
         self._zone = {name.lower(): records for name, records in zone.items()}
         self._asked.clear()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the way out."""
+        """Store the transport."""
         self.transport = transport
 
     def datagram_received(self, data: bytes, address: Any) -> None:
-        """Answer one question; what is no question gets no answer."""
+        """Answer one question; ignore anything else."""
         try:
             query = dns.message.from_wire(data)
         except dns.exception.DNSException:

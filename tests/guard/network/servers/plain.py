@@ -1,4 +1,4 @@
-"""Servers without HTTP: echoes over TCP, UDP and unix sockets, and a sink that keeps the very bytes it was sent."""
+"""Servers without HTTP: echoes over TCP, UDP and Unix sockets, and a sink that records raw bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
 class Stream(asyncio.Protocol):
-    """A server of byte streams: notes connections and what they bring."""
+    """Stream server that records connections and their data."""
 
     def __init__(self, name: str, journal: Journal) -> None:
         self._name = name
@@ -20,27 +20,27 @@ class Stream(asyncio.Protocol):
         self.transport: Any = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Note the connection, also when nothing will be sent on it."""
+        """Record the connection, even if nothing is sent on it."""
         self.transport = transport
         self._journal.note(self._name, "connect")
 
     def data_received(self, data: bytes) -> None:
-        """Send back what came."""
+        """Send the data back."""
         self._journal.note(self._name, "bytes", data=data.decode("latin-1"))
         self.transport.write(data)
 
 
 class Sink(Stream):
-    """Takes anything for HTTP and answers each blank line, so that a test sees what was really on the wire."""
+    """Server that accepts anything as HTTP and answers each blank line, so that a test sees the raw bytes."""
 
     def data_received(self, data: bytes) -> None:
-        """Answer once for every head that may have ended in this piece."""
+        """Answer once for every request head that may have ended in this data."""
         self._journal.note(self._name, "bytes", data=data.decode("latin-1"))
         self.transport.write(ANSWER * data.count(b"\r\n\r\n"))
 
 
 class Datagrams(asyncio.DatagramProtocol):
-    """Sends every datagram back, where there is somewhere to send it."""
+    """Server that sends every datagram back, if it has a return address."""
 
     def __init__(self, name: str, journal: Journal) -> None:
         self._name = name
@@ -48,11 +48,11 @@ class Datagrams(asyncio.DatagramProtocol):
         self.transport: Any = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the way out."""
+        """Store the transport."""
         self.transport = transport
 
     def datagram_received(self, data: bytes, address: Any) -> None:
-        """Note it and return it."""
+        """Record it and send it back."""
         self._journal.note(self._name, "datagram", data=data.decode("latin-1"))
         if address:
             self.transport.sendto(data, address)

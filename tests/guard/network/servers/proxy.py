@@ -1,4 +1,4 @@
-"""A forward proxy: absolute-form requests and CONNECT tunnels."""
+"""Forward proxy: absolute-form requests and CONNECT tunnels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PATIENCE = 15
 
 
 class Proxy:
-    """One connection of a client; what it asks for is noted before it is fetched."""
+    """One client connection; requests are recorded before they are forwarded."""
 
     def __init__(self, name: str, journal: Journal) -> None:
         self._name = name

@@ -1,4 +1,4 @@
-"""A mail server and a file server, as small as the standard library's clients allow."""
+"""Mail server and file server, as small as the standard library's clients allow."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Service:
         self._journal = journal
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Talk until the client leaves or is too slow."""
+        """Serve until the client leaves or times out."""
         self._journal.note(self._name, "connect")
         try:
             async with asyncio.timeout(PATIENCE):
@@ -46,7 +46,7 @@ class Service:
 
 
 class Mail(Service):
-    """SMTP that accepts every letter, in the open or after STARTTLS."""
+    """SMTP server that accepts every mail, in plain text or after STARTTLS."""
 
     greeting = "220 mail"
 
@@ -75,7 +75,7 @@ class Mail(Service):
 
 
 class Files(Service):
-    """FTP with one file, in passive mode."""
+    """FTP server with one file, in passive mode."""
 
     greeting = "220 files"
     content = b"the file"

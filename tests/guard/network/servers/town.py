@@ -1,8 +1,7 @@
-"""The servers of a network namespace of its own: every address in the world leads to them, and so does every name.
+"""Servers of a separate network namespace: every address and every name leads to them.
 
-Run as a script inside the namespace, it takes orders from its input, one line of JSON each: a zone for the name server
-and a command to run, or what a process of tests.services.forks is to fork for. It answers with what came of it and with
-everything that arrived meanwhile.
+Run as a script inside the namespace, it reads commands as lines of JSON: a zone for the name server and a command to
+run, or a fork of a process of tests.services.forks. It replies with the result and all arrivals.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ SET_UP = (
     "link set lo up",
     "route add local default dev lo",
     "-6 route add local default dev lo",
-    # One network that cannot be reached, for names of which not every address answers.
+    # One unreachable network, for names with partly unreachable addresses.
     "route add unreachable 198.51.100.0/24",
 )
 
 
 def set_up(directory: Path) -> None:
-    """Make this namespace a world of its own. Fails where namespaces are not what they should be."""
+    """Set up this namespace. Fails where namespaces do not work."""
     for arguments in SET_UP:
         subprocess.run(["ip", *arguments.split()], check=True, capture_output=True)
     for name, text in FILES.items():
@@ -72,7 +71,7 @@ def make_town(directory: Path):
 
 
 def follow(order: dict, town) -> dict:
-    """Run one command or fork in this world and tell what happened."""
+    """Run one command or fork in this world and report the result."""
     town.call(town.names.script, order["zone"])
     town.journal.drain()
     if "fork" in order:
@@ -98,7 +97,7 @@ def follow(order: dict, town) -> dict:
 
 
 def main() -> None:
-    """Serve orders until the input ends."""
+    """Serve commands until the input ends."""
     directory = Path(sys.argv[1])
     set_up(directory)
     sys.path.insert(0, str(ROOT))

@@ -1,6 +1,6 @@
-"""The web server of the tests: an echo, and whatever else a client has to cope with.
+"""Web server of the tests: an echo, and responses that clients must handle.
 
-The last segment of the path says what it does, so that every behaviour exists below any prefix that a rule may name:
+The last segment of the path selects the behavior, so that every behavior exists below any prefix of a rule:
 `/allowed/redirect?to=...`, `/upload`, `/allowed/gzip`. Everything else is echoed.
 """
 
@@ -24,7 +24,7 @@ LONGEST_PAUSE = 10
 
 
 class Site:
-    """One server's handlers; what arrives is noted under its name."""
+    """Handlers of one server; arrivals are recorded under its name."""
 
     def __init__(self, name: str, journal: Journal) -> None:
         self._name = name
@@ -43,7 +43,7 @@ class Site:
         }
 
     async def start(self) -> web.ServerRunner:
-        """Return the running protocol factory; listening is up to the caller."""
+        """Return the running protocol factory; the caller listens."""
         runner = web.ServerRunner(web.Server(self._answer, keepalive_timeout=30))
         await runner.setup()
         return runner
@@ -132,10 +132,10 @@ class Site:
 
 
 async def control(journal: Journal) -> web.ServerRunner:
-    """Answer every request with what arrived at the servers until then; asking leaves no trace itself."""
+    """Answer every request with the arrivals so far, without being recorded."""
 
     async def answer(_: web.BaseRequest) -> web.StreamResponse:
-        # What was sent before this question was asked has been accepted, but perhaps not been read yet.
+        # Earlier data has been accepted, but perhaps not been read yet.
         await asyncio.sleep(0.005)
         return web.Response(text=json.dumps(journal.drain()), headers={"Connection": "close"})
 

@@ -1,4 +1,4 @@
-"""Servers that the subject runs itself on loopback, and dials itself."""
+"""Servers that the subject runs on loopback, with its own clients."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def own_aiohttp_server(world):
 
 
 async def own_streams_on_uvloop_and_back(world):
-    """A server on one kind of loop, its client on the other."""
+    """Run a server on one kind of loop and its client on the other."""
     import asyncio
 
     import uvloop
@@ -168,7 +168,7 @@ def multiprocessing_connection(world):
 
 
 def own_broken_connection(world):
-    """Sending on a connection that the other end has reset, and on one that was never made: the kernel's errors."""
+    """Send on a connection that the peer has reset, and on one that was never opened: the kernel's errors."""
     import select
     import socket
     import struct

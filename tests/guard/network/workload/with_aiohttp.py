@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-BLOB = bytes(range(256)) * 4096  # a megabyte, which no socket takes in one piece
+BLOB = bytes(range(256)) * 4096  # a megabyte, which no socket accepts in one piece
 DIGEST = hashlib.sha256(BLOB).hexdigest()
 
 
@@ -72,7 +72,7 @@ async def aiohttp_timeout(world):
 
 
 async def aiohttp_as_coroutine(world):
-    """A request is also a coroutine: it is awaited, made a task, cancelled, stepped by hand, and given up."""
+    """A request is also a coroutine: it is awaited, made a task, cancelled, stepped manually, and dropped."""
     import asyncio
 
     import aiohttp

@@ -1,10 +1,10 @@
-"""Ordinary work with httpx and httpx2, which have the same face."""
+"""Ordinary work with httpx and httpx2, which have the same interface."""
 
 from __future__ import annotations
 
 import hashlib
 
-BLOB = bytes(range(256)) * 4096  # a megabyte, which no socket takes in one piece
+BLOB = bytes(range(256)) * 4096  # a megabyte, which no socket accepts in one piece
 DIGEST = hashlib.sha256(BLOB).hexdigest()
 
 
@@ -41,7 +41,7 @@ def httpx2_timeout(world):
 
 
 def httpx_no_target(world, library="httpx"):
-    """What is not the URL of a web server is refused by the client, with its own error."""
+    """The client rejects anything that is not a web URL, with its own error."""
     module = __import__(library)
     for url in ("nothing", "unknown://example.com"):
         try:
@@ -108,7 +108,7 @@ async def httpx2_async_http2(world):
 
 
 def httpx2_http2_large(world):
-    """Headers longer than a frame, a body longer than the window, header fields that are repeated and indexed."""
+    """Headers longer than a frame, a body longer than the window, repeated and indexed header fields."""
     import httpx2
 
     with httpx2.Client(http2=True, verify=world.tls(), headers={"X-Long": "long " * 5000}) as client:
@@ -119,7 +119,7 @@ def httpx2_http2_large(world):
 
 
 async def httpx2_http2_at_once(world):
-    """Uploads and downloads side by side on one connection."""
+    """Parallel uploads and downloads on one connection."""
     import asyncio
 
     import httpx2
@@ -136,7 +136,7 @@ async def httpx2_http2_at_once(world):
 
 
 def httpx_mock_transport(world, library="httpx"):
-    """No network at all: a transport of the subject's own, for a URL that its manifest allows."""
+    """Without a network: a custom transport for a declared URL."""
     module = __import__(library)
     transport = module.MockTransport(lambda request: module.Response(200, text="made up"))
     with module.Client(transport=transport) as client:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 
-BLOB = bytes(range(256)) * 4096  # a megabyte, which no socket takes in one piece
+BLOB = bytes(range(256)) * 4096  # a megabyte, which no socket accepts in one piece
 DIGEST = hashlib.sha256(BLOB).hexdigest()
 
 
