@@ -164,7 +164,7 @@ def use_async(client, bundle, url, turns, guard):
 
 
 def makers():
-    """Return for each client a shared instance, a function that fetches its connection number, and its close function."""
+    """Return for each client a shared instance, a fetch of its connection number, and its close function."""
     import ssl
 
     def urllib3(bundle, url):
