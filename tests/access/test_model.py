@@ -245,7 +245,7 @@ class TwoNodes(RuleBasedStateMachine):
 
     @rule(node=nodes, question=questions, spelling=picks)
     def ask(self, node, question, spelling):
-        """A user requests an access: one request per access and origin, whatever the node knows."""
+        """A user requests an access: one request per access and origin, also on a lagging node."""
         subject, place, user, session = question
         self.asked.append((subject, self.world[place % len(self.world)], user, session))
         self.ask_again(node, len(self.asked) - 1, spelling)

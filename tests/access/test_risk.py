@@ -133,7 +133,7 @@ def test_an_earlier_denial_raises_a_low_risk():
 
 
 def test_reasons_come_with_the_highest_first():
-    """All reasons are listed, whatever their level."""
+    """Reasons of all levels are listed."""
     found = assess(access("send", "http://10.0.0.7/", ResourceType.NETWORK), History(revocations=1))
     assert [(reason.code, reason.level) for reason in found.reasons] == [
         ("not_encrypted", Risk.HIGH),

@@ -402,7 +402,7 @@ def anyio_threads(world):
 
 class TestThreads:
     def test_threads_started_under_a_guard_are_guarded(self, case):
-        """Whatever starts the thread, it runs as its starter; the host's threads are unguarded."""
+        """In every way of starting, a thread runs as its starter; the host's threads are unguarded."""
         seen = case.run(threads)
         assert seen["inside"] == DENIED
         assert seen["host"] == FREE

@@ -335,7 +335,7 @@ class TestAnswers:
         assert "vault" not in asked[0]
 
     def test_nobody_can_approve_that_it_is_carried_out_of_its_place(self, case):
-        """A folder above a protected path is neither moved nor created again, whatever was approved for it."""
+        """A folder above a protected path is neither moved nor created again, even with an approval."""
         seen, asked = case.run(above_protected)
         assert seen == [False, "FilesystemDenied", "FilesystemDenied", False, "ok"]
         assert len(asked) == 1

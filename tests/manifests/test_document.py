@@ -153,7 +153,7 @@ def test_deep_and_large_but_allowed():
     "data", [b" " * LARGEST_MANIFEST + b"{}", " " * LARGEST_MANIFEST + "{}", "ü" * LARGEST_MANIFEST, b"[" * 10_000_000]
 )
 def test_too_large_is_refused_unread(data):
-    """More than a mebibyte is one problem, whatever the content."""
+    """More than a mebibyte is one problem, for any content."""
     (problem,) = problems_of(data)
     assert "1,048,576" in problem.message
 

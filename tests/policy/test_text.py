@@ -37,7 +37,7 @@ class Pretender:
 
 
 def test_subclasses_become_exact_text_without_their_methods():
-    """The copy has the characters of the original, whatever its methods return."""
+    """The copy has the characters of the original, although its methods return others."""
     copy = exact_str(Liar("/etc"))
     assert type(copy) is str
     assert copy == "/etc"

@@ -108,7 +108,7 @@ def test_an_action_without_a_context_does_not_run_as_another_organization(keepin
 
 
 def test_an_action_that_came_after_the_request_is_in_the_audit(keeping):
-    """The approver starts the action, so the audit log must record when and by whom it was attached."""
+    """The approver starts the action, so the audit log must record its attachment with time and user."""
     asked = keeping.check(URL).request_id
     ask(keeping, action="other")
     told = [record.after for record in keeping.store.audit(AuditFilter(request_id=asked), Page()).items]

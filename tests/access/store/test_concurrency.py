@@ -211,7 +211,7 @@ def test_processes_share_a_database(store, url):
 
 @pytest.mark.parametrize("since", [0, 1])
 def test_what_a_node_reads_is_of_one_moment(store, other, since):
-    """A node never sees an old and a new decision together, whatever changes in between."""
+    """A node never sees an old and a new decision together, even if decisions change in between."""
     store.decide(approval("/x"), now=NOW)
     stop = threading.Event()
 

@@ -83,7 +83,7 @@ def go_on(acknowledged):
 
 
 def test_what_was_acknowledged_survives_kills_under_load(server, served):
-    """At whatever moment the server dies, acknowledged writes are stored and the chain is intact."""
+    """At any moment that the server dies, acknowledged writes are stored and the chain is intact."""
     acknowledged, stop = [], threading.Event()
 
     def register(name):

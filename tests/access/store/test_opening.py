@@ -135,7 +135,7 @@ def test_sqlite_is_told_to_keep_what_was_acknowledged(database):
 
 
 def test_a_database_that_cannot_hold_every_text_is_refused(postgres):
-    """The error names the encoding and the fix; nothing is created, whatever the URL requests."""
+    """The error names the encoding and the fix; nothing is created for any options of the URL."""
     name = f"ascii_{os.getpid()}"
     postgres.execute(f"CREATE DATABASE {name} ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
     urls = (postgres.url(name), f"{postgres.url(name)}&client_encoding=sql_ascii")

@@ -83,7 +83,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, di
 @rows("act", ACTS)
 @rows("name", NAMES)
 def test_protected_path_is_closed(name: str, act: str, outcomes: dict[str, dict[str, dict[str, object]]]) -> None:
-    """The protected path is denied for every spelling by the host, whatever else the subject may use."""
+    """The protected path is denied for every spelling by the host, also with other rights of the subject."""
     if name == "file" and act in FILE_ONLY:
         return  # concerns the folder, which is not protected here
     found = {more: outcomes[name][f"{act} {more}"] for more in MORE}

@@ -782,7 +782,7 @@ def on_uvloop(world):
 
 class TestUvloop:
     def test_a_subject_does_not_get_to_libuv(self, net):
-        """Its connections are asyncio's, by whatever name it calls; the host's are still libuv's."""
+        """Its connections are asyncio's, by every name that it calls; the host's are still libuv's."""
         seen = net.run(on_uvloop, loaded=True)
         sink = "{}:{}".format(*net.places["sink"])
         assert seen.pop("host") == "uvloop"
