@@ -1,7 +1,7 @@
 """Matrix of file calls: the effect of each on a small tree, and the operations it needs there.
 
-Each entry is `name: (needed operations, call)`. The call gets the tree's folder, which contains `a` and `b` (files), `dir`
-(a folder with one file), `empty` (a folder) and `link` (a symlink to `a`).
+Each entry is `name: (needed operations, call)`. The call gets the tree's folder, which contains `a` and `b` (files),
+`dir` (a folder with one file), `empty` (a folder) and `link` (a symlink to `a`).
 """
 
 from __future__ import annotations

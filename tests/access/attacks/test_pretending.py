@@ -309,7 +309,7 @@ def nested_identities(world):
 
 
 def test_guarded_code_asks_as_nobody_else(case):
-    """Subject, user, organization and session are those of the enclosing guard, although guarded code opens and sets others."""
+    """Subject, user, organization and session are those of the enclosing guard, despite forged ones."""
     told = case.run(nested_identities)
     assert {label: said for label, said in told["allowed"].items() if said is True} == {}, told
     assert told["origins"] == [["demo", "uma", "s1"]], told
