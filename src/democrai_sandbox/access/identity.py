@@ -35,7 +35,7 @@ class Caller(_Fields):
 
     @property
     def may_decide(self) -> bool:
-        """Whether this user may approve and deny: a known user, not limited to an organization, with the super role."""
+        """Whether this user may approve and deny: a known user without an organization, with super rights."""
         return bool(self.user_id) and not self.organization_id and SUPER in (self.role, self.access_level)
 
 

@@ -116,7 +116,7 @@ def _to_ascii_label(label: str, host: str) -> str:
     lowered = label.lower()
     # Lower case must not turn a foreign letter into an ASCII one (KELVIN SIGN becomes "k").
     if _CAPITAL_SIGMA in label or sum(map(str.isascii, lowered)) != sum(map(str.isascii, label)):
-        raise InvalidInputError.of(f"the host contains a letter that lower case changes: {shown(host)}")
+        raise InvalidInputError.of(f"the host contains a letter that becomes another one in lower case: {shown(host)}")
     try:
         import idna  # noqa: PLC0415  # only hosts that are not ASCII need it
     except ImportError:
