@@ -27,7 +27,7 @@ try:
     from redis.exceptions import ResponseError
     from redis.retry import Retry
 except ImportError as error:
-    message = "redis events need a missing package; install it with: pip install 'democrai-sandbox[redis]'"
+    message = "the redis package is not installed; run: pip install 'democrai-sandbox[redis]'"
     raise InvalidInputError.of(message, pointer="/type") from error
 
 if TYPE_CHECKING:
