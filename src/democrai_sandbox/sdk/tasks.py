@@ -170,7 +170,7 @@ class ChildResult(NamedTuple):
     """Whether it wrote more than was stored."""
     timed_out: bool
     unenforced: tuple[str, ...] = ()
-    """Rules of the caller that the kernel could not enforce, in words; also empty without a kernel layer."""
+    """Rules of the subject that the kernel does not enforce for this program; empty if it enforces all of them."""
 
     @property
     def text(self) -> str:

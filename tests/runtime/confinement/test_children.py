@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from democrai_sandbox.runtime.children.launching import UNCONFINED
+
 LAB = os.path.join(os.path.dirname(__file__), "lab.py")
 
 MODULE = """
@@ -347,5 +349,5 @@ def unconfined(world):
 
 
 def test_without_a_kernel_layer_nothing_is_confined_but_the_time(case):
-    """A shell is not confined; the wall-clock limit needs no kernel layer."""
-    assert case.run(unconfined) == [[0, "SECRET", "", []], True, True]
+    """The result reports that the kernel enforces nothing; the time limit needs no kernel."""
+    assert case.run(unconfined) == [[0, "SECRET", "", list(UNCONFINED)], True, True]

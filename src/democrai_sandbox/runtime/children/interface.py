@@ -39,7 +39,7 @@ class Child(Protocol):
     ended: int
     """Descriptor that becomes readable when the program has ended."""
     unenforced: tuple[str, ...]
-    """Rules of the caller that a confining launcher could not enforce, in words."""
+    """Rules of the subject that the kernel does not enforce for the program, in words."""
     timed_out: bool
     """Whether the launcher stopped it because of its timeout; known after ``collect``."""
     failure: str

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from .interface import Order
 
 
+UNCONFINED = ("files, network and system calls: the kernel does not confine this program",)
+"""Reported with the result of each program that starts without the spawn server."""
+
+
 class PopenLauncher:
     """Starts programs as children of this process. Descriptors are closed, the umask is the host's."""
 
@@ -23,7 +27,7 @@ class PopenLauncher:
 class PopenChild:
     """A child of this process."""
 
-    unenforced: tuple[str, ...] = ()
+    unenforced: tuple[str, ...] = UNCONFINED
     timed_out = False
     failure = ""
 
