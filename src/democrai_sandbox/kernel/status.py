@@ -97,6 +97,9 @@ def landlock_now(applied: ControlStatus, *, reaches_outside: bool) -> ControlSta
 
 def not_wanted(name: str) -> ControlStatus:
     """Return the state of a control that was not asked for."""
+    if name == SPAWN_SERVER:  # needs no privileges, unlike the rest of sandbox.os.enabled
+        reason = "sandbox.os.seccomp.enabled and sandbox.os.enabled are false"
+        return ControlStatus(name, ControlState.OFF, reason, fix="set sandbox.os.seccomp.enabled to true")
     setting = _SETTINGS.get(name, "sandbox.os.enabled")
     return ControlStatus(name, ControlState.OFF, f"{setting} is false", fix=f"set {setting} to true")
 

@@ -263,7 +263,7 @@ def _native_findings(manifest: ModuleManifest) -> Iterator[Finding]:
             f"it imports {root}, whose native code opens {NATIVE_ACCESS[root]} directly; the guard in the process of "
             "the host cannot see that",
             f'Run it in a worker that the kernel confines: "{manifest.subject}": process in sandbox.isolation, with '
-            "sandbox.os.enabled.",
+            "sandbox.os.seccomp.enabled.",
         )
 
 
