@@ -1,4 +1,4 @@
-"""An application with users of its own runs modules for them, and has the console below /sandbox."""
+"""An application with its own users runs modules for them, and serves the console below /sandbox."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PEOPLE = {"ada": Roles("Ada", role="super"), "uma": Roles("Uma")}
 
 
 class Users:
-    """Who sends a request, and what they are: that only the application knows. Here a header says it."""
+    """The users of the application. Here a header names the user."""
 
     login_url = "/login"
     identify = staticmethod(lambda visit: session_of(visit.headers.get("x-user", "")))
@@ -24,7 +24,7 @@ class Users:
 
 
 def session_of(user: str) -> Identity:
-    """Return somebody, with the session that approvals hold for."""
+    """Return the identity of a user, with the session for which approvals count."""
     return Identity(user, session_key=f"{user}-today")
 
 
@@ -36,7 +36,7 @@ app.exception_handler(SandboxDenied)(lambda _, denial: JSONResponse({"error": st
 
 @app.post("/forecast")
 async def forecast(url: str, x_user: Annotated[str, Header()]) -> Any:
-    """Have a module work for whoever asks."""
+    """Run an action of a module for the user."""
     caller = sandbox.caller(session_of(x_user))
     if caller is None:
         raise HTTPException(401)
