@@ -87,6 +87,8 @@ def _extensions(settings: ExtensionSettings) -> Iterator[tuple[str, Any]]:
         "/extensions/extractors": settings.extractors,
     }
     for pointer, entries in listed.items():
+        if not entries:
+            yield pointer, {}
         for name, entry in entries.items():
             for key in NAMED[pointer]:
                 value = getattr(entry, key)
