@@ -244,7 +244,7 @@ def test_words_that_had_two_meanings():
 
 
 def test_workers_are_confined_without_the_helper():
-    """os-enforcement.md: ``sandbox.os.seccomp.enabled`` alone starts the spawn server, and status names that setting."""
+    """os-enforcement.md: ``seccomp.enabled`` alone starts the spawn server, and the status names that setting."""
     assert os_settings({"seccomp": {"enabled": True}}).wants_spawn_server
     assert not os_settings({"landlock": {"enabled": True}}).wants_spawn_server
     assert "sandbox.os.seccomp.enabled" in not_wanted(SPAWN_SERVER).fix
