@@ -100,8 +100,11 @@ def _advice(error: BaseException) -> Iterator[str]:
 
 
 def release(outcome: Any) -> Any:
-    """Return the value of an outcome, or raise its error. The outcome is copied first, because an extension made it."""
-    kind, *facts = plain(outcome)
+    """Return the value of an outcome, or raise what it says. The outcome is copied first: an extension made it."""
+    try:
+        kind, *facts = plain(outcome)
+    except InvalidInputError as error:  # a value at the limit of nesting, which the outcome around it exceeds
+        raise errors.ResultInvalid.of(error.problems) from None
     if kind == VALUE:
         return facts[0]
     raise _rebuilt(kind, facts)  # not through a local variable: the error's traceback would keep the error alive

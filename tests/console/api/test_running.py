@@ -236,6 +236,12 @@ async def deep():
     for _ in range(100): found = [found]
     return found
 
+@sdk.action("limit")
+def limit():
+    found = []
+    for _ in range(64): found = [found]
+    return found
+
 @sdk.action("date")
 def day(): return {"day": date(2026, 5, 4)}
 """
@@ -250,7 +256,7 @@ def test_a_result_that_cannot_be_passed_on_is_a_fault_of_the_extension(tmp_path,
     (folder / "module.py").write_text(ODD)
     config = {"modules_path": str(folder.parent), "sandbox": {"isolation": {"module:odd": isolation}}}
     with serving(tmp_path, config, extensions=False) as served, served.bearer(served.administrator()) as client:
-        for action, pointer in (("object", "/a/1"), ("deep", "")):
+        for action, pointer in (("object", "/a/1"), ("deep", ""), ("limit", "")):
             answer = client.post(f"/api/v1/modules/odd/actions/{action}")
             assert (answer.status_code, answer.json()["code"]) == (502, "extension_result_invalid")
             assert [problem["pointer"] for problem in answer.json()["problems"]] == [pointer]
