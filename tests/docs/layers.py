@@ -50,7 +50,7 @@ def can_filter():
 def table(found):
     """Return the table in Markdown."""
     columns = [column for column in COLUMNS if column in found]
-    lines = [f"| act | by | {' | '.join(columns)} |", f"|---|---|{'---|' * len(columns)}"]
+    lines = [f"| operation | by | {' | '.join(columns)} |", f"|---|---|{'---|' * len(columns)}"]
     for act in ACTS:
         cells = [f"**{STOPPED}**" if found[column][act.name, act.by] == STOPPED else THROUGH for column in columns]
         lines.append(f"| {act.name} | {act.by} | {' | '.join(cells)} |")

@@ -22,7 +22,9 @@ complete = pytest.mark.skipif(
 def told():
     """The table of the page, as ``layers.measured`` returns it."""
     text = (REPOSITORY / "SECURITY.md").read_text()
-    head, _, *rows = re.search(r"^\| act \| by \|.*?\n\n", text, re.DOTALL | re.MULTILINE).group().strip().splitlines()
+    head, _, *rows = (
+        re.search(r"^\| operation \| by \|.*?\n\n", text, re.DOTALL | re.MULTILINE).group().strip().splitlines()
+    )
     columns = [cell.strip() for cell in head.strip("|").split("|")][2:]
     found = {column: {} for column in columns}
     for row in rows:
