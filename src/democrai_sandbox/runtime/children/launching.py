@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .interface import Order
 
 
-UNCONFINED = ("files, network and system calls: the kernel does not confine this program",)
+UNCONFINED = ("files, network and system calls: the kernel does not confine this program to the rules of its subject",)
 """Reported with the result of each program that starts without the spawn server."""
 
 
