@@ -19,7 +19,7 @@ from democrai_sandbox.policy import SubjectKind
 from democrai_sandbox.runtime.children.launching import UNCONFINED
 from democrai_sandbox.sdk import testing
 from tests.docs.examples import run
-from tests.docs.pages import REPOSITORY, blocks, pages, prose
+from tests.docs.pages import REPOSITORY, blocks, pages
 from tests.services.commands import COMMAND
 
 MODULE = """
@@ -43,6 +43,11 @@ def read(path):
 @sdk.action("exists")
 def exists(path):
     return os.path.exists(path)
+
+
+@sdk.action("ask")
+def ask(path):
+    return sdk.access.check_external_access(resource_type="filesystem", operation="read", target=path)
 
 
 @sdk.action("same")
@@ -121,6 +126,13 @@ def test_a_module_without_entries_reads_the_runtime_paths(module, secret):
     for path in ("/etc/passwd", secret):
         with pytest.raises(FilesystemDenied):
             module.action("read", path=path)
+
+
+def test_runtime_paths_are_allowed_by_the_allowlist(module):
+    """approvals.md, SECURITY.md: the answer about such a file, with the message of the table."""
+    answer = module.action("ask", path="/etc/hosts")
+    assert answer["code"] == "sandbox_allowlist"
+    assert f"| {answer['message']} |" in text_of("docs/approvals.md")
 
 
 def test_a_denial_is_short_and_its_hint_has_the_entry(module):
@@ -234,13 +246,12 @@ def test_each_terminal_of_the_quickstart_is_set_up():
     assert second.count('export PATH="') == 1
 
 
-def test_words_that_had_two_meanings():
-    """A tool's own list is exact on every page; *request* without HTTP is one that waits for an administrator."""
-    for name in ("docs/concepts.md", "docs/manifests.md", "docs/ai.md"):
-        assert "exactly" in text_of(name), name
-    assert "of the subjects around it" not in text_of("docs/approvals.md")
+def test_pages_agree_about_tools_managers_and_links():
+    """A tool's own list is exact on every page; approvals.md names managers; configuration.md links embedding.md."""
+    for name in ("concepts", "manifests", "ai", "approvals", "testing", "extensions", "shadow"):
+        assert "exactly" in text_of(f"docs/{name}.md"), name
+    assert "`sandbox.managers`" in text_of("docs/approvals.md")
     assert "[embed](embedding.md)" in text_of("docs/configuration.md")
-    assert "no way to the store" not in prose(REPOSITORY / "docs/approvals.md")
 
 
 def test_workers_are_confined_without_the_helper():

@@ -27,7 +27,7 @@ _ALLOWED = AccessDecision(
     allowed=True,
     code=DecisionCode.SANDBOX_ALLOWLIST,
     requires_approval=False,
-    message="Allowed by the sandbox declarations of the subject.",
+    message="Allowed by the sandbox allowlist of the subject.",
 )
 _LOCKED = {
     ResourceType.NETWORK: EXTERNAL_URL_LOCKED,
