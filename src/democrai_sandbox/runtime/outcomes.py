@@ -100,10 +100,10 @@ def _advice(error: BaseException) -> Iterator[str]:
 
 
 def release(outcome: Any) -> Any:
-    """Return the value of an outcome, or raise what it says. The outcome is copied first: an extension made it."""
+    """Return the value of an outcome, or raise its error. The outcome is copied first, because an extension made it."""
     try:
         kind, *facts = plain(outcome)
-    except InvalidInputError as error:  # a value at the limit of nesting, which the outcome around it exceeds
+    except InvalidInputError as error:  # the outcome adds one level of nesting to the value
         raise errors.ResultInvalid.of(error.problems) from None
     if kind == VALUE:
         return facts[0]
