@@ -1,6 +1,6 @@
-"""The reference application: everything of this distribution, wired from one configuration.
+"""Reference application: all packages of this distribution, set up from one configuration.
 
-``Sandbox`` comes from its module when it is first used: reading a configuration needs none of what it stands on.
+``Sandbox`` is loaded on first use, because reading a configuration does not need its dependencies.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Authenticator", "Identity", "RoleLookup", "Roles", "Sandbox", "Visit
 
 
 def __getattr__(name: str) -> Any:
-    """Load what has the name."""
+    """Load an attribute on first use."""
     if name == "Sandbox":
         return import_module(".sandbox", __name__).Sandbox
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

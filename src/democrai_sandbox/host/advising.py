@@ -1,4 +1,4 @@
-"""What to do about a verdict, step by step: what to declare, what to ask for, and who can decide."""
+"""Next steps after a verdict: the entry to declare, the request to file, and who can decide."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from democrai_sandbox.errors import fixes
 from democrai_sandbox.policy import ResourceType, SubjectKind
 
-from .explanations import Answer, Verdict
+from .explanations import OTHER_SESSIONS, Answer, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from .explanations import Explanation
 
 WHO_DECIDES = (
-    "Only a user who is not scoped to an organization and has the super role or the super access level can decide; "
-    "guarded code never can."
+    "Only a user without an organization who has the super role or the super access level can decide. "
+    "Guarded code never can."
 )
 
 
 def advice_for(found: Explanation, *, is_final: bool) -> tuple[str, ...]:
-    """Return the steps, in the order in which they are worth trying; none for what is allowed."""
+    """Return the steps in the order to try them; empty for allowed access."""
     if found.verdict in (Verdict.ALLOWED, Verdict.REFUSED) or found.access is None:
         return ()
     if is_final:
-        return ("Use another place: the subject's own data folder is open to it without any declaration.",)
+        return ("Use another path. The subject can use its data folder without a declaration.",)
     return tuple(_steps(found, found.access))
 
 
@@ -36,21 +36,22 @@ def _steps(found: Explanation, access: AccessTuple) -> Iterator[str]:
     denial, request = layers["denial"], layers["request"].request
     if found.verdict is Verdict.DENIED and denial.answer is Answer.DENIES and denial.decision is not None:
         made = denial.decision
-        yield f"{made.created_by} denied it; somebody has to revoke decision {made.id} before it can be approved."
+        yield f"{made.created_by} denied it. Revoke decision {made.id} before you approve it."
     if layers["target"].decides:
-        yield "Send the path as servers read it: such a one can neither be asked for nor approved."
+        yield "Use a path that all servers read the same way: this one cannot be requested or approved."
     if request is not None:
-        yield f"{fixes.WAITING.format(request=request.id)} Nothing else has to be done: a yes counts at once."
+        yield f"{fixes.WAITING.format(request=request.id)} An approval takes effect immediately."
     if access.subject.kind is SubjectKind.MCP:
-        yield f"Stable: correct {_place(found, access)}."
+        yield f"If the target is fixed, correct {_place(found, access)}."
     else:
-        yield f"Stable: declare it in {_place(found, access)}."
+        yield f"If the target is fixed, declare it in {_place(found, access)}."
     if request is None and not layers["target"].decides and denial.answer is not Answer.DENIES:
-        yield f"Chosen while it runs: {fixes.asking(access.resource_type, access.operation, access.target)}"
+        asking = fixes.asking(access.resource_type, access.operation, access.target)
+        yield f"If the target is chosen at run time: {asking}"
         if access.resource_type is ResourceType.FILESYSTEM:
-            yield "Ask before opening the file: a denied file operation puts no request down."
-    if "sessions in which it is approved" in layers["session_approval"].text:
-        yield "An approval for a session counts in that session alone: name its key to see it."
+            yield "Ask before you open the file: a denied file operation does not file a request."
+    if OTHER_SESSIONS in layers["session_approval"].text:
+        yield "A session approval covers only its session. Pass the session key to include it."
     yield WHO_DECIDES
 
 

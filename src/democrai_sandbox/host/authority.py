@@ -1,4 +1,4 @@
-"""Who may change what holds for everybody: administrators, and never guarded code."""
+"""Permission check for changes that affect all users: administrators only, never guarded code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def require_administrator(caller: Caller, what: str) -> None:
-    """Refuse guarded code, and users who may not decide. ``what`` names it in a denial."""
+    """Raise for guarded code and for users who may not decide. ``what`` names the action in a denial."""
     refuse_guarded(what)
     if not caller.may_decide:
-        raise ExternalAccessAdminRequired("this is for administrators: the super role, and no organization")
+        raise ExternalAccessAdminRequired("only administrators may do this: the super role, and no organization")

@@ -1,8 +1,8 @@
-"""Which declarations count when a subject acts inside others.
+"""Declarations that count in a call chain.
 
-What the runtime enters is merged: a subject may do what it declares, and what the subjects around it do. A tool, agent
-or pipeline with declarations of its own, an MCP server, an engine and an extractor take nothing from what is around
-them. Decisions are always about the innermost subject alone.
+The runtime merges guards: a subject may use its declared access and that of the subjects around it. A tool, agent or
+pipeline with its own ``access`` list, an MCP server, an engine and an extractor inherit nothing. Decisions always
+concern the innermost subject only.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 _ALONE = frozenset({SubjectKind.MCP, SubjectKind.ENGINE, SubjectKind.EXTRACTOR, SubjectKind.CORE})
 _PLACES = frozenset({SubjectKind.TASK, SubjectKind.SKILL})
-"""Names for where something runs: they declare nothing themselves."""
+"""Kinds that only name where code runs, and declare nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One subject of a chain, and whether its declarations count."""
+    """Subject of a call chain, and whether its declarations count."""
 
     grants: Grants
     counts: bool
@@ -34,12 +34,12 @@ class Link:
 
     @property
     def subject(self) -> Subject:
-        """Whose declarations they are."""
+        """Owner of the declarations."""
         return self.grants.subject
 
 
 def links_of(sandbox: Sandbox, chain: SubjectChain, *, installing: bool = False) -> tuple[Link, ...]:
-    """Return the subjects of a chain from the innermost on, each with whether it counts."""
+    """Return the subjects of a call chain, innermost first, each with whether it counts."""
     if len(chain) == 1:
         return (
             Link(_in_phase(grants_of(sandbox, chain[0]), installing=installing), counts=True, text="it acts itself"),
@@ -49,13 +49,13 @@ def links_of(sandbox: Sandbox, chain: SubjectChain, *, installing: bool = False)
     for subject in reversed(chain):
         grants = _in_phase(_declared_by(sandbox, subject), installing=installing and not found)
         if apart:
-            text = f"it does not count: {apart} takes nothing from what is around it"
+            text = f"it does not count: {apart} inherits nothing from its callers"
         elif not grants.is_known:
             text = grants.note
         elif subject.kind in _PLACES:
-            text = "it declares nothing itself"
+            text = "it declares nothing"
         else:
-            text = "its declarations count" if grants.rules else "it declares nothing that would count"
+            text = "its declarations count" if grants.rules else "it has no declarations that count"
         found.append(Link(grants, counts=not apart, text=text))
         if not apart and _stands_alone(sandbox, subject):
             apart = str(subject)
@@ -63,15 +63,15 @@ def links_of(sandbox: Sandbox, chain: SubjectChain, *, installing: bool = False)
 
 
 def rule_owner(links: tuple[Link, ...], rule: AccessRule) -> Grants:
-    """Return whose rule it is."""
+    """Return the owner of a rule."""
     return next(link.grants for link in links if rule in link.grants.rules)
 
 
 def _declared_by(sandbox: Sandbox, subject: Subject) -> Grants:
-    """Return what a subject declares itself: one that declares nothing runs under what is around it in this chain."""
+    """Return a subject's declarations; without any, it has the rights of its callers in this chain."""
     if subject.kind in _PLACES or (_is_part(subject) and not _stands_alone(sandbox, subject)):
         known = grants_of(sandbox, subject)
-        note = "it declares nothing, and runs under what is around it" if known.is_known else known.note
+        note = "it declares nothing and has the rights of its caller" if known.is_known else known.note
         return Grants(subject, f"the declaration of {subject.kind} {subject.name}", note=note, is_known=known.is_known)
     return grants_of(sandbox, subject)
 
@@ -87,7 +87,7 @@ def _is_part(subject: Subject) -> bool:
 
 
 def _in_phase(grants: Grants, *, installing: bool) -> Grants:
-    """Return what holds while it is installed, in the place of what holds while it serves."""
+    """Return the grants of the install phase instead of the runtime phase."""
     if not installing:
         return grants
     return replace(grants, rules=grants.install_rules, other_rules=grants.rules, install_rules=())

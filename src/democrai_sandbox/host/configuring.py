@@ -1,7 +1,6 @@
-"""What administrators set for extensions while the host runs: models, MCP servers, settings, installations.
+"""Settings that administrators change while the host runs: models, MCP servers, settings, installations.
 
-The API, the console and the command line all come here. Entries of the configuration can be read here, and are changed
-in its file.
+Used by the API, the console and the command line. Entries of the configuration file are read-only here.
 """
 
 from __future__ import annotations
@@ -34,38 +33,38 @@ if TYPE_CHECKING:
     from .sandbox import Sandbox
 
 CONFIGURATION, DATABASE, APPLICATION = "configuration", "database", "application"
-"""Where an entry is set."""
+"""Origin of an entry."""
 _WHAT = "extension settings"
 
 
 class ModelEntry(NamedTuple):
-    """A model that agents can use, or that one names and the host lacks."""
+    """Model that agents can use, or that an agent names but the host lacks."""
 
     name: str
     target: str
-    """What an agent has to be allowed to send to; empty where it is not known."""
+    """Endpoint that an agent must be allowed to send to; empty if unknown."""
     is_configured: bool
     """Whether the host has it."""
     agents: tuple[str, ...]
-    """Those that name it."""
+    """Agents that name it."""
     source: str = ""
-    """``configuration``, ``database`` or ``application``; empty for one that the host lacks."""
+    """``configuration``, ``database`` or ``application``; empty for a model that the host lacks."""
     endpoint: str = ""
     model: str = ""
-    """The name by which the endpoint knows it."""
+    """Name of the model at the endpoint."""
     has_key: bool = False
     timeout_seconds: float | None = None
     options: Mapping[str, Any] = MappingProxyType({})
-    """Without what is called secret in them."""
+    """Without secret values."""
 
 
 class ServerEntry(NamedTuple):
-    """An MCP server of the registry."""
+    """MCP server of the registry."""
 
     name: str
     transport: str
     endpoint_url: str
-    """Without what may be secret in it."""
+    """Without parts that may be secret."""
     enabled: bool
     timeout_ms: int
     source: str
@@ -73,42 +72,42 @@ class ServerEntry(NamedTuple):
 
 
 class ShownSettings(NamedTuple):
-    """The settings of an engine or extractor."""
+    """Settings of an engine or extractor."""
 
     settings: dict[str, Any]
-    """Without what is called secret in it."""
+    """Without secret values."""
     source: str
     """``configuration`` or ``database``."""
     url_keys: tuple[str, ...]
-    """The settings whose values are URLs that the extension may then use."""
+    """Settings whose values are URLs that the extension may then use."""
 
 
 # ---- models ----------------------------------------------------------------------------------------------------------
 
 
 def models(sandbox: Sandbox, caller: Caller) -> tuple[ModelEntry, ...]:
-    """List the models of the host, and those that agents name and the host lacks."""
+    """List the models of the host, and models that agents name but the host lacks."""
     require_administrator(caller, _WHAT)
     known, used, stored = sandbox.runtime.ai.models, sandbox.runtime.ai.agents_by_model, sandbox.models.all()
     return tuple(_model_entry(sandbox, name, stored.get(name)) for name in sorted({*known, *used, *stored}))
 
 
 def add_model(sandbox: Sandbox, name: str, entry: Mapping[str, object], caller: Caller) -> ModelEntry:
-    """Add a model; raises ``InvalidInputError`` with every problem, ``EntryExists`` or ``EntryConfigured``."""
+    """Add a model; raise ``InvalidInputError`` with every problem, ``EntryExists`` or ``EntryConfigured``."""
     require_administrator(caller, _WHAT)
     added = sandbox.models.add(name, entry, now=sandbox.access.node.clock(), actor=caller.user_id)
     return _model_changed(sandbox, added)
 
 
 def change_model(sandbox: Sandbox, name: str, changes: Mapping[str, object], caller: Caller) -> ModelEntry:
-    """Change a model, whose name stays; raises ``EntryUnknown`` besides."""
+    """Change a model except its name; also raises ``EntryUnknown``."""
     require_administrator(caller, _WHAT)
     changed = sandbox.models.change(name, changes, now=sandbox.access.node.clock(), actor=caller.user_id)
     return _model_changed(sandbox, changed)
 
 
 def remove_model(sandbox: Sandbox, name: str, caller: Caller) -> ModelEntry:
-    """Remove a model with its key; return what it was."""
+    """Remove a model with its key; return its last state."""
     require_administrator(caller, _WHAT)
     removed = sandbox.models.remove(name, now=sandbox.access.node.clock(), actor=caller.user_id)
     entry = _model_entry(sandbox, name, removed)
@@ -122,7 +121,7 @@ def _model_changed(sandbox: Sandbox, stored: StoredModel) -> ModelEntry:
 
 
 def _announce_models(sandbox: Sandbox) -> None:
-    """Tell the other nodes, and have the change take effect here at once; the node looks again by itself besides."""
+    """Apply the change on this node and notify the others. Each node also polls."""
     sandbox.access.node.announce()
     with suppress(StoreUnavailable):
         sandbox.models.refresh()
@@ -162,7 +161,7 @@ def mcp_servers(sandbox: Sandbox, caller: Caller) -> tuple[ServerEntry, ...]:
 
 
 def add_mcp_server(sandbox: Sandbox, entry: Mapping[str, object], caller: Caller) -> ServerEntry:
-    """Register a server; raises ``InvalidInputError`` with every problem, ``EntryExists`` or ``EntryConfigured``."""
+    """Register a server; raise ``InvalidInputError`` with every problem, ``EntryExists`` or ``EntryConfigured``."""
     require_administrator(caller, _WHAT)
     now = sandbox.access.node.clock()
     server = sandbox.runtime.store.add_mcp_server(entry, now=now, actor=caller.user_id)
@@ -171,7 +170,7 @@ def add_mcp_server(sandbox: Sandbox, entry: Mapping[str, object], caller: Caller
 
 
 def change_mcp_server(sandbox: Sandbox, name: str, changes: Mapping[str, object], caller: Caller) -> ServerEntry:
-    """Change a server, whose name stays; raises ``EntryUnknown`` besides."""
+    """Change a server except its name; also raises ``EntryUnknown``."""
     require_administrator(caller, _WHAT)
     now = sandbox.access.node.clock()
     server = sandbox.runtime.store.update_mcp_server(name, changes, now=now, actor=caller.user_id)
@@ -180,7 +179,7 @@ def change_mcp_server(sandbox: Sandbox, name: str, changes: Mapping[str, object]
 
 
 def remove_mcp_server(sandbox: Sandbox, name: str, caller: Caller) -> ServerEntry:
-    """Remove a server; return what it was."""
+    """Remove a server; return its last state."""
     require_administrator(caller, _WHAT)
     store = sandbox.runtime.store
     entry = _entry(sandbox, store.mcp_server(name))
@@ -214,7 +213,7 @@ def change_settings(
     wanted: Mapping[str, Any] | None = None,
     unwanted: Iterable[str] = (),
 ) -> ShownSettings:
-    """Set some settings and remove others; the rest stays. They take effect with a new process, at the next call."""
+    """Set some settings and remove others. They take effect in a new process, at the next call."""
     require_administrator(caller, _WHAT)
     extension = _installed(sandbox, kind, name)
     removed = frozenset(unwanted)
@@ -252,7 +251,7 @@ def _shown(sandbox: Sandbox, extension: Extension, settings: Mapping[str, Any]) 
 
 
 async def install(sandbox: Sandbox, kind: str, name: str, caller: Caller, *, again: bool = False) -> InstallStatus:
-    """Begin to install an engine or extractor in the background, and return its status."""
+    """Start installing an engine or extractor in the background, and return its status."""
     require_administrator(caller, _WHAT)
     extension = _installed(sandbox, kind, name)
     runtime = sandbox.runtime.installed(extension.kind)
@@ -262,12 +261,12 @@ async def install(sandbox: Sandbox, kind: str, name: str, caller: Caller, *, aga
     now = sandbox.access.node.clock()
     await asyncio.to_thread(sandbox.runtime.store.note_install, kind, name, now=now, actor=caller.user_id)
     sandbox.installing.begin(runtime, name, caller=caller, again=again)
-    await asyncio.sleep(0)  # it has begun then, and its status says so
+    await asyncio.sleep(0)  # let the task start, so that the status shows it
     return await asyncio.to_thread(runtime.status, name)
 
 
 def _installed(sandbox: Sandbox, kind: str, name: str) -> Extension:
-    """Return an engine or extractor; a module has neither settings nor an installation."""
+    """Return an engine or extractor; modules have no settings and no installation."""
     extension = find(sandbox, kind, name)
     if extension.kind is ManifestKind.MODULE:
         raise _not_installed()
@@ -275,5 +274,5 @@ def _installed(sandbox: Sandbox, kind: str, name: str) -> Extension:
 
 
 def _not_installed() -> InvalidInputError:
-    message = "only engines and extractors are installed and have settings: a module runs as it is"
+    message = "only engines and extractors are installed and have settings; a module runs as it is"
     return InvalidInputError.of(message, pointer="/kind")

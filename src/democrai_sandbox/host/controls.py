@@ -1,4 +1,4 @@
-"""Controls of the kernel layer as lines of a report."""
+"""Kernel controls as lines of a report."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FACTS = MappingProxyType(
         "helper": "process {pid} at {socket}",
     }
 )
-"""What is worth a line about a control that is active; the details have the rest."""
+"""Summary of an active control; the details contain the rest."""
 
 _STATES = MappingProxyType(
     {
@@ -45,7 +45,7 @@ _STATES = MappingProxyType(
 
 
 def control_line(control: ControlStatus, *, wanted: bool) -> Line:
-    """Return what is said about a control; ``wanted`` is whether the configuration asks for it."""
+    """Return the line of a control; ``wanted`` is whether the configuration enables it."""
     return Line(
         control.name,
         _TITLES.get(control.name, control.name),
@@ -61,5 +61,5 @@ def control_line(control: ControlStatus, *, wanted: bool) -> Line:
 def _active(control: ControlStatus) -> str:
     try:
         return f"in force: {_FACTS[control.name].format_map(control.details)}"
-    except (KeyError, TypeError):  # it was not measured
+    except (KeyError, TypeError):  # not measured
         return "in force"

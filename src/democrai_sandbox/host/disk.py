@@ -1,4 +1,4 @@
-"""Whether there is room on the disks that the host writes to, found out by reserving some."""
+"""Check free disk space in the host's folders by reserving some."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from .settings import HostSettings
 
 _ROOM = 1024 * 1024
-"""Bytes; what a busy moment of the database takes."""
+"""Bytes to reserve: the needs of the database under load."""
 
 
 def full_folders(settings: HostSettings) -> tuple[str, ...]:
-    """Return the folders of the host in which nothing can be written any more: the disk or the quota is full."""
+    """Return the host's folders on a full disk or quota."""
     database = database_file(settings)
     folders = (settings.state_dir, settings.data_dir, *((str(Path(database).parent),) if database else ()))
     return tuple(folder for folder in dict.fromkeys(folders) if not _has_room(folder))

@@ -1,4 +1,4 @@
-"""Paths that are written with ``..``: where they lead, and what the guard looks at before it follows them."""
+"""Paths with ``..``: their target, and the folders that the guard checks before it follows them."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ _UP = ".."
 
 
 def is_dotted(question: Question) -> bool:
-    """Whether it is asked about a path that goes up somewhere."""
+    """Whether the question is about a path with ``..``."""
     target = question.target
     is_path = question.resource_type == ResourceType.FILESYSTEM and target.startswith("/")
     return is_path and len(target) <= LONGEST_RAW_TARGET and _UP in target.split("/")
 
 
 def leads_to(question: Question) -> str:
-    """Return the target; of a path that goes up, the place to which the kernel comes: links count where they stand."""
+    """Return the target; for a path with ``..``, the path that the kernel reaches by following links."""
     if not is_dotted(question):
         return question.target
     try:
         return os.path.realpath(question.target)
     except (OSError, ValueError):
-        return question.target  # whoever reads it says what is wrong with it
+        return question.target  # the parser reports the problem
 
 
 def on_the_way(question: Question, explain: Callable[[Question], Explanation]) -> Explanation | None:
-    """Return why the guard refuses such a path before it follows it; None when it does not.
+    """Return the reason why the guard refuses such a path before following it; None if it does not.
 
-    A name before ``..`` has to be there, so whoever may not read it must not find that out. ``explain`` answers for a
-    path as it is written: at this point the guard follows no link.
+    A name before ``..`` must exist, so a subject that may not read it must not learn that it exists. ``explain``
+    answers for a path as written: the guard follows no links at this point.
     """
     for folder in _folders(question):
         found = explain(replace(question, operation=Operation.READ.value, target=folder))
@@ -50,7 +50,7 @@ def on_the_way(question: Question, explain: Callable[[Question], Explanation]) -
         return replace(
             found,
             question=question,
-            words=f"Written as {question.target}, it is refused because of {folder}, before it is followed to {place}: "
+            words=f"The path {question.target} is refused because of {folder}, before it is followed to {place}: "
             f"{found.words}",
             advice=(f"Write the path without ..: {place}", *found.advice),
         )
@@ -58,7 +58,7 @@ def on_the_way(question: Question, explain: Callable[[Question], Explanation]) -
 
 
 def _folders(question: Question) -> Iterator[str]:
-    """Yield what stands before each ``..`` that follows a name."""
+    """Yield the folder before each ``..`` that follows a name."""
     parts, after_name = question.target.split("/") if is_dotted(question) else [], False
     for place, part in enumerate(parts):
         if part == _UP and after_name:

@@ -1,4 +1,4 @@
-"""What a decision does, in one sentence: whom it covers, for how long, and how many other requests it answers."""
+"""Effect of a decision in one sentence: the covered users, its duration, and the other requests it answers."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 def effect_words(
     access: AccessTuple, effect: Effect, scope: Scope, *, until: str = "", user: str = "", session: str = ""
 ) -> str:
-    """Return what a decision allows or denies, to whom and for how long, without a full stop.
+    """Return the allowed or denied access, its users and its duration, without a full stop.
 
-    ``until`` is when it ends, for one that has an end: ``for 7 days``. The texts of others stand in it as they are.
+    ``until`` is the end of a limited decision: ``for 7 days``. Texts from other sources are included unescaped.
     """
     rule = decided_words(access, may=effect is Effect.APPROVAL)
     return f"{rule[:1].upper()}{rule[1:]}, {whom_words(scope, user, session)}, {until or end_words(effect, scope)}"
 
 
 def whom_words(scope: Scope, user: str = "", session: str = "") -> str:
-    """Return whom a decision covers."""
+    """Return the users and sessions that a decision covers."""
     if scope is Scope.PERMANENT:
         return "for every user and session"
     whose = f"user {user} in " if user else ""
@@ -32,24 +32,24 @@ def whom_words(scope: Scope, user: str = "", session: str = "") -> str:
 
 
 def end_words(effect: Effect, scope: Scope) -> str:
-    """Return when a decision without a time limit ends."""
+    """Return the end of a decision without a time limit."""
     if scope is Scope.SESSION:
         return "until that session ends"
     return (
         "until an administrator revokes it"
         if effect is Effect.APPROVAL
-        else "until an administrator removes the denial"
+        else "until an administrator revokes the denial"
     )
 
 
 def answers_words(reach: Reach, scope: Scope) -> str:
-    """Return how many other waiting requests a decision will answer."""
+    """Return how many other pending requests a decision will answer."""
     count = reach.in_session if scope is Scope.SESSION else reach.requests
     if not count:
-        return "no other waiting request is answered by it"
+        return "it answers no other pending request"
     users = "" if scope is Scope.SESSION else f" of {_number(reach.users, 'user')}"
     least = "at least " if reach.more else ""
-    return f"it also answers {least}{_number(count, 'other waiting request')}{users}"
+    return f"it also answers {least}{_number(count, 'other pending request')}{users}"
 
 
 def answered_words(count: int) -> str:

@@ -1,4 +1,4 @@
-"""What the kernel layer would do with an access, beside what the guard decides about it."""
+"""Effect of the kernel layer on an access, beside the guard's decision."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ if TYPE_CHECKING:
 
 
 class KernelView(NamedTuple):
-    """What one control says about an access."""
+    """Result of one control for an access."""
 
     layer: str
     lets_through: bool | None
-    """None where it has no say, or is not in force."""
+    """None if the control does not apply or is not in force."""
     text: str
     disagreement: str = ""
-    """Set when it and the guard would not come to the same."""
+    """Set if the control and the guard give different results."""
 
 
 def kernel_view(kernel: Kernel, wanted: Wanted, *, allowed: bool) -> KernelView:
-    """Return what the kernel would do; ``allowed`` is what the guard would say."""
+    """Return the kernel's result; ``allowed`` is the guard's result."""
     if wanted.resource_type is ResourceType.FILESYSTEM:
         return _landlock(kernel, wanted, allowed=allowed)
     if wanted.parsed is not None:
         return _egress(kernel, wanted.parsed, allowed=allowed)
-    text = "programs are started by the spawn server, held to the rules of the subject that starts them"
+    text = "the spawn server starts programs and confines them to the rules of their subject"
     if kernel.spawn is None:
-        return KernelView(LANDLOCK, lets_through=None, text="programs are started directly")
-    ended = "; one that the application starts by itself is ended by SIGSYS" if SECCOMP in kernel.wanted else ""
+        return KernelView(LANDLOCK, lets_through=None, text="programs are started directly, without confinement")
+    ended = "; other programs that the application starts are killed with SIGSYS" if SECCOMP in kernel.wanted else ""
     return KernelView(LANDLOCK, lets_through=None, text=f"{text}{ended}")
 
 
 def outside_lists(kernel: Kernel, rules: Iterable[AccessRule]) -> tuple[AccessRule, ...]:
-    """Return the rules for files that Landlock keeps the whole application from."""
+    """Return the file rules that Landlock denies to the whole application."""
     if kernel.baseline is None:
         return ()
     absent = _missing(kernel)
@@ -55,21 +55,21 @@ def outside_lists(kernel: Kernel, rules: Iterable[AccessRule]) -> tuple[AccessRu
 
 
 def _roots(kernel: Kernel, wanted: Wanted | AccessRule) -> list[str]:
-    """Return the listed paths at or around a file."""
+    """Return the listed paths that contain a file."""
     target = wanted.target if isinstance(wanted, Wanted) else wanted.normalized_target
     listed = _lists(kernel, reading=wanted.operation in READING)
     return [path for path in listed if is_at_or_below(target, path)]
 
 
 def _missing(kernel: Kernel) -> tuple[str, ...]:
-    """Return the listed paths that were not there when Landlock was applied."""
+    """Return the listed paths that did not exist when Landlock was applied."""
     missing = kernel.status()[LANDLOCK].details.get("missing")
     return missing if isinstance(missing, tuple) else ()
 
 
 def _landlock(kernel: Kernel, wanted: Wanted, *, allowed: bool) -> KernelView:
     if kernel.baseline is None:
-        text = _absent(kernel, LANDLOCK, "Landlock holds this process to nothing")
+        text = _absent(kernel, LANDLOCK, "Landlock does not restrict this process")
         return KernelView(LANDLOCK, lets_through=None, text=text)
     reading = wanted.operation in READING
     absent = _missing(kernel)
@@ -77,17 +77,17 @@ def _landlock(kernel: Kernel, wanted: Wanted, *, allowed: bool) -> KernelView:
     root = next((path for path in roots if path not in absent), None)
     if root is not None:
         what = "read" if reading else "written"
-        children = "; a program that it starts is held to its own rules as well" if kernel.spawn else ""
-        text = f"Landlock lets the whole application through: {root} may be {what}{children}"
+        children = "; its children are also restricted by their own rules" if kernel.spawn else ""
+        text = f"Landlock allows it for the whole application: {root} may be {what}{children}"
         return KernelView(LANDLOCK, lets_through=True, text=text)
-    text = f"Landlock keeps the whole application from {wanted.target}"
+    text = f"Landlock denies {wanted.target} to the whole application"
     if not allowed:
         return KernelView(LANDLOCK, lets_through=False, text=text)
     extra = "extra_read_paths" if reading else "extra_write_paths"
-    fix = f"make sure that it exists, add it to sandbox.os.landlock.{extra} and start again"
+    fix = f"create it, add it to sandbox.os.landlock.{extra} and restart"
     if roots:
-        fix = f"{roots[0]} was not there when the application started: make it, and start again"
-    disagreement = f"the guard allows it and the kernel does not: {fix}"
+        fix = f"{roots[0]} did not exist when the application started: create it and restart"
+    disagreement = f"the guard allows it, but the kernel does not: {fix}"
     return KernelView(LANDLOCK, lets_through=False, text=text, disagreement=disagreement)
 
 
@@ -97,7 +97,7 @@ def _lists(kernel: Kernel, *, reading: bool) -> tuple[str, ...]:
 
 def _egress(kernel: Kernel, target: NetworkTarget, *, allowed: bool) -> KernelView:
     if target.kind is TargetKind.UNIX:
-        return KernelView(EGRESS, lets_through=None, text="a unix socket is no matter of packets")
+        return KernelView(EGRESS, lets_through=None, text="the packet filter does not apply to unix sockets")
     if kernel.egress is None:
         return KernelView(EGRESS, lets_through=None, text=_absent(kernel, EGRESS, "no packet filter is in force"))
     sources = _wanting(kernel.egress.builder.build(), target)
@@ -106,34 +106,34 @@ def _egress(kernel: Kernel, target: NetworkTarget, *, allowed: bool) -> KernelVi
         return _closed(where, sources)
     status = kernel.egress.status()
     if flaw := _flaw(status, target, wanted=bool(sources)):
-        disagreement = f"the guard allows it, the packet filter does not: {flaw}"
-        return KernelView(EGRESS, lets_through=False, text=f"packets to {where} do not pass", disagreement=disagreement)
+        disagreement = f"the guard allows it, but the packet filter does not: {flaw}"
+        return KernelView(EGRESS, lets_through=False, text=f"packets to {where} are blocked", disagreement=disagreement)
     doubt = _doubt(status)
     if sources:
-        text = f"packets to {where} pass; wanted by {', '.join(sources)}"
+        text = f"packets to {where} are allowed for {', '.join(sources)}"
         return KernelView(EGRESS, lets_through=True, text=text, disagreement=doubt)
-    text = f"packets to {where} do not pass yet: it is added when the guard permits the first connection"
+    text = f"packets to {where} are blocked until the guard permits the first connection"
     return KernelView(EGRESS, lets_through=None, text=text, disagreement=doubt)
 
 
 def _closed(where: str, sources: list[str]) -> KernelView:
-    """Return what is said about a target that the guard keeps a subject from."""
+    """Return the result for a target that the guard denies to a subject."""
     if not sources:
-        return KernelView(EGRESS, lets_through=False, text=f"packets to {where} do not pass")
-    text = f"packets to {where} pass; wanted by {', '.join(sources)}"
-    other = "the kernel lets the application reach it for others: the guard alone keeps this one"
+        return KernelView(EGRESS, lets_through=False, text=f"packets to {where} are blocked")
+    text = f"packets to {where} are allowed for {', '.join(sources)}"
+    other = "the kernel allows it for other subjects; only the guard denies it to this one"
     return KernelView(EGRESS, lets_through=True, text=text, disagreement=other)
 
 
 def _flaw(status: ControlStatus, target: NetworkTarget, *, wanted: bool) -> str:
-    """Return why packets to a target do not pass although they are to; empty when nothing is known to keep them."""
+    """Return why packets to an allowed target are blocked; empty without a known reason."""
     if target.host in _listed(status, "withheld"):
         return (
-            f"{target.host} leads to this machine itself or its link, which a name server cannot open: "
+            f"{target.host} resolves to a loopback or link-local address, which a DNS name may not open: "
             "declare the address instead of the name"
         )
     if target.host in _listed(status, "unresolved"):
-        return f"the host did not resolve {target.host} to an address: correct the name, or the name service"
+        return f"{target.host} could not be resolved: correct the name, or the DNS configuration"
     failed = _listed(status, "failed_sources")
     if failed and not wanted:
         return f"sources of the allowlist could not be read: {'; '.join(map(str, failed))}"
@@ -141,11 +141,11 @@ def _flaw(status: ControlStatus, target: NetworkTarget, *, wanted: bool) -> str:
 
 
 def _doubt(status: ControlStatus) -> str:
-    """Return what keeps the packet filter from following; empty when it does."""
+    """Return why the packet filter may be out of date; empty if it is current."""
     if status.state is ControlState.ACTIVE:
         return ""
     fix = f"; to fix it: {status.fix}" if status.fix else ""
-    return f"the packet filter is {status.state}, and may not do what is said here: {status.reason}{fix}"
+    return f"the packet filter is {status.state} and may differ from this result: {status.reason}{fix}"
 
 
 def _listed(status: ControlStatus, name: str) -> list[object]:
@@ -154,16 +154,16 @@ def _listed(status: ControlStatus, name: str) -> list[object]:
 
 
 def _absent(kernel: Kernel, name: str, text: str) -> str:
-    """Say that a control is not in force, and why if it was asked for."""
-    told = f"{text}: the guard alone decides"
+    """Return that a control is not in force, and why if it is enabled."""
+    told = f"{text}; only the guard decides"
     if name not in kernel.wanted:
         return told
     status = kernel.status()[name]
-    return f"{told}. It was asked for: {status.reason}{f'; to fix it: {status.fix}' if status.fix else ''}"
+    return f"{told}. It is enabled, but: {status.reason}{f'; to fix it: {status.fix}' if status.fix else ''}"
 
 
 def _wanting(allowlist: Allowlist, target: NetworkTarget) -> list[str]:
-    """Return who has a host and port on the allowlist."""
+    """Return the sources of a host and port in the allowlist."""
     names: Iterable[str] = (
         endpoint.source
         for endpoint in allowlist.endpoints

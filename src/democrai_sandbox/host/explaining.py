@@ -1,6 +1,6 @@
-"""Why something is allowed or not: layer by layer what would happen now.
+"""Explain why an access is allowed or denied now, layer by layer.
 
-It only reads: nothing is asked for, noted or counted by it, and no guard is used.
+Read-only: it files no request, records and counts nothing, and uses no guard.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .advising import advice_for
 from .chains import links_of, rule_owner
 from .dotted import is_dotted, leads_to, on_the_way
 from .enforcement import kernel_view
-from .explanations import Answer, Explanation, LayerAnswer, Question, Verdict, pattern_note
+from .explanations import OTHER_SESSIONS, Answer, Explanation, LayerAnswer, Question, Verdict, pattern_note
 from .grants import is_around_protected, is_protected, runtime_path
 from .hints import hint_for
 from .nearness import Nearest, covering_rule, nearest_rule
@@ -52,7 +52,7 @@ _MOST_DECISIONS = 20_000
 
 
 def explain(sandbox: Sandbox, question: Question) -> Explanation:
-    """Return what would happen now if the subject did this. Who may know that is for the caller to ask."""
+    """Return the result of this access now. The caller must check who may know it."""
     refused = on_the_way(question, partial(_explain, sandbox, None))
     return refused or _explain(sandbox, os.path.realpath, question)
 
@@ -62,20 +62,20 @@ def _explain(sandbox: Sandbox, place_of: Callable[[str], str] | None, question: 
         wanted = Reader().read(question.resource_type, question.operation, leads_to(question), place_of)
     except InvalidInputError as error:
         layer = LayerAnswer("target", Answer.DENIES, str(error), decides=True)
-        return Explanation(question, Verdict.REFUSED, f"This cannot be asked for: {error}", (layer,))
+        return Explanation(question, Verdict.REFUSED, f"Invalid question: {error}", (layer,))
     return _Explaining(sandbox, question, wanted).explanation()
 
 
 @dataclass(frozen=True, slots=True)
 class _Declared:
-    """What the declarations say."""
+    """Result of the declarations."""
 
     answer: Answer
     text: str
     rule: AccessRule | None = None
     nearest: Nearest | None = None
     is_final: bool = False
-    """Whether nobody could approve it."""
+    """Whether approval is impossible."""
 
 
 class _Explaining:
@@ -122,19 +122,19 @@ class _Explaining:
 
     def _target_layer(self) -> LayerAnswer:
         wanted, given = self._wanted, self._question.target
-        text = f"it is {wanted.target}" if wanted.target == given else f"{given} is read as {wanted.target}"
+        text = f"the target is {wanted.target}" if wanted.target == given else f"{given} is read as {wanted.target}"
         if is_dotted(self._question):
-            text = f"{given} leads to {wanted.target}, which decides; what stands before each .. may be read as well"
+            text = f"{given} leads to {wanted.target}, which decides; each folder before .. must be readable as well"
         text += pattern_note(self._question)
         if wanted.is_ambiguous:
-            text += "; servers read its path in different ways, so only a rule without a path covers it"
+            text += "; servers read its path differently, so only a rule without a path covers it"
         return LayerAnswer("target", Answer.SILENT, text)
 
     def _chain_layer(self) -> Iterable[LayerAnswer]:
-        """Say who takes part, where more than one does."""
+        """Yield the subjects of a call chain with more than one subject."""
         if len(self._links) > 1:
             members = "; ".join(f"{link.subject}: {link.text}" for link in reversed(self._links))
-            yield LayerAnswer("chain", Answer.SILENT, f"from the outermost: {members}")
+            yield LayerAnswer("chain", Answer.SILENT, f"call chain, outermost first: {members}")
 
     def _declared(self) -> _Declared:
         if self._wanted.resource_type is ResourceType.FILESYSTEM and (found := self._place()) is not None:
@@ -144,44 +144,44 @@ class _Explaining:
         if rule is not None:
             grants = rule_owner(self._links, rule)
             words = rule_words(grants.subject, rule.resource_type, rule.operation, rule.normalized_target)
-            return _Declared(Answer.ALLOWS, f"{grants.source} says that {words}{_noted(grants)}", rule)
+            return _Declared(Answer.ALLOWS, f"{grants.source} declares that {words}{_noted(grants)}", rule)
         near, grants = nearest_rule(rules, self._wanted), self._grants
         if covering_rule(grants.install_rules, self._wanted) is not None:
-            text = f"{grants.source} declares it for the installation only, not while it serves"
+            text = f"{grants.source} declares it for the install phase only, not for the runtime phase"
         elif covering_rule(grants.other_rules, self._wanted) is not None:
-            text = f"{grants.source} declares it for while it serves, not for the installation"
+            text = f"{grants.source} declares it for the runtime phase only, not for the install phase"
         elif near is not None:
             grants = rule_owner(self._links, near.rule)
-            text = f"{grants.source} does not declare it; nearest is {near.rule.normalized_target}: {near.why}"
+            text = f"{grants.source} does not declare it; the nearest rule is {near.rule.normalized_target}: {near.why}"
         else:
-            text = f"{grants.source} declares nothing like it"
+            text = f"{grants.source} declares nothing similar"
         return _Declared(Answer.SILENT, f"{text}{_noted(grants)}", nearest=near)
 
     def _place(self) -> _Declared | None:
-        """Return what follows from where a path lies, whatever the rules say."""
+        """Return the result for paths with a special role, which take precedence over the rules."""
         path, operation = self._wanted.target, self._wanted.operation
         for grants in self._counting:
             if own := grants.own_place(path, file_access(operation)):
-                return _Declared(Answer.ALLOWS, f"{own} is its own: the runtime gives it to {grants.subject}")
+                return _Declared(Answer.ALLOWS, f"the runtime gives {own} to {grants.subject}")
         if is_protected(self._sandbox, path):
-            text = "the host keeps this path from every subject; no rule opens it, and nobody can approve it"
+            text = "it is a protected path: no rule can allow it, and it cannot be approved"
             return _Declared(Answer.DENIES, text, is_final=True)
         if operation in _MOVING and is_around_protected(self._sandbox, path):
             text = (
-                f"the host protects something below it, so that no rule lets a subject {operation} it, "
-                "and nobody can approve it"
+                f"it contains a protected path: no rule can allow a subject to {operation} it, "
+                "and it cannot be approved"
             )
             return _Declared(Answer.DENIES, text, is_final=True)
         if is_host_code(path, operation) and not self._is_declared_inside():
-            text = "it is or contains code of the host, which no subject can change, and nobody can approve it"
+            text = "it is or contains code of the host, which subjects cannot change: it cannot be approved"
             return _Declared(Answer.DENIES, text, is_final=True)
         has_runtime_paths = any(grants.has_runtime_paths for grants in self._counting)
         if has_runtime_paths and (root := runtime_path(path, operation)):
-            return _Declared(Answer.ALLOWS, f"{root} belongs to the runtime, which every subject may {operation}")
+            return _Declared(Answer.ALLOWS, f"{root} is a runtime path, which every subject may {operation}")
         return None
 
     def _is_declared_inside(self) -> bool:
-        """Whether a rule is about a place inside the code of the host, and not only about a folder around it."""
+        """Whether a rule names a path inside the code of the host, and not only an ancestor folder."""
         rules = filter(None, (covering_rule(grants.rules, self._wanted) for grants in self._counting))
         return any(is_inside_host_code(os.path.realpath(rule.normalized_target)) for rule in rules)
 
@@ -223,30 +223,30 @@ class _Explaining:
         return LayerAnswer(layer, Answer.ALLOWS if allows else Answer.DENIES, text, decision=found)
 
     def _no_session(self, sessions: list[Decision]) -> str:
-        """Say that it is not approved in this session, and how many there are in which it is."""
+        """Return that it is not approved in this session, and the number of sessions in which it is."""
         others = {one.session_key for one in sessions if covers(one.access, self._access)}
-        what = "it is not approved in this session" if self._question.session_key else "no session was named"
-        return f"{what}; sessions in which it is approved: {len(others)}" if others else what
+        what = "not approved in this session" if self._question.session_key else "no session was given"
+        return f"{what}; {OTHER_SESSIONS} {len(others)}" if others else what
 
     def _waiting(self) -> LayerAnswer:
         waiting = self._sandbox.access.store.waiting_for(self._access)
         if not waiting:
-            return LayerAnswer("request", Answer.SILENT, "no request for it waits")
+            return LayerAnswer("request", Answer.SILENT, "no pending request")
         mine = [one for one in waiting if one.origin.user_id == self._question.user_id]
-        whose = "for this user" if mine and self._question.user_id else f"for {waiting[0].origin.user_id or 'nobody'}"
-        many = "1 waits" if len(waiting) == 1 else f"{len(waiting)} wait"
-        text = f"{many} for a decision; one was made {whose}"
+        whose = "this user" if mine and self._question.user_id else waiting[0].origin.user_id or "no user"
+        many = "1 pending request" if len(waiting) == 1 else f"{len(waiting)} pending requests"
+        text = f"{many}, one of them by {whose}" if len(waiting) > 1 else f"{many} by {whose}"
         return LayerAnswer("request", Answer.SILENT, text, request=(mine or waiting)[0])
 
     # ---- verdict -----------------------------------------------------------------------------------------------------
 
     def _verdict(self, declared: _Declared, layers: Mapping[str, LayerAnswer]) -> tuple[Verdict, str]:
-        """Return what happens, and the layer that makes it so: in the order in which a check looks at them."""
+        """Return the verdict and the deciding layer, in the order of a check."""
         if declared.is_final:
             return Verdict.DENIED, "declared"
         order = ["declared", "denial", "session_approval", "permanent_approval"]
         if self._subject.kind is SubjectKind.MCP:
-            order[:2] = ["denial", "declared"]  # the endpoint of a server is asked about before it is contacted
+            order[:2] = ["denial", "declared"]  # a check precedes each contact with the server's endpoint
         for name in order:
             if layers[name].answer is not Answer.SILENT:
                 return (Verdict.ALLOWED if layers[name].answer is Answer.ALLOWS else Verdict.DENIED), name
@@ -259,8 +259,8 @@ class _Explaining:
         may = verdict is Verdict.ALLOWED
         words = rule_words(access.subject, access.resource_type, access.operation, access.target, may=may)
         why = {
-            Verdict.PENDING: "; a request waits for a decision",
-            Verdict.NEEDS_APPROVAL: "; nobody has decided about it",
+            Verdict.PENDING: "; a request is pending",
+            Verdict.NEEDS_APPROVAL: "; it is neither declared nor approved",
         }
         return f"{words[0].upper()}{words[1:]}{why.get(verdict, '')}."
 

@@ -1,4 +1,4 @@
-"""What an explanation says: the question, what each layer answers, and the verdict."""
+"""Explanation: the question, the answer of each layer, and the verdict."""
 
 from __future__ import annotations
 
@@ -19,31 +19,35 @@ if TYPE_CHECKING:
     from .nearness import Nearest
 
 
+OTHER_SESSIONS = "sessions with an approval:"
+"""Start of the number of other sessions in the text of the layer ``session_approval``."""
+
+
 class Verdict(StrEnum):
-    """What would happen."""
+    """Result of an access."""
 
     ALLOWED = "allowed"
     DENIED = "denied"
     PENDING = "pending"
-    """Denied for now: somebody has asked, and nobody has decided."""
+    """Denied until a pending request is approved."""
     NEEDS_APPROVAL = "needs_approval"
-    """Denied for now: nobody has asked yet."""
+    """Denied; no request is pending."""
     REFUSED = "refused"
-    """It cannot be asked for in this way."""
+    """The question is invalid."""
 
 
 class Answer(StrEnum):
-    """What one layer says."""
+    """Answer of one layer."""
 
     ALLOWS = "allows"
     DENIES = "denies"
     SILENT = "silent"
-    """It has nothing to say about it."""
+    """The layer does not decide."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What somebody wants to know."""
+    """Access to explain."""
 
     subject: Subject
     resource_type: str
@@ -52,19 +56,19 @@ class Question:
     user_id: str = ""
     session_key: str = ""
     ancestors: SubjectChain = ()
-    """The subjects around it, outermost first."""
+    """Callers of the subject, outermost first."""
     installing: bool = False
-    """Whether it is an engine or extractor that is being installed."""
+    """Whether the question is about the install phase of an engine or extractor."""
 
     @property
     def chain(self) -> SubjectChain:
-        """Everybody who takes part, the subject itself last."""
+        """All subjects of the call chain, the subject itself last."""
         return append_subject(self.ancestors, self.subject)
 
 
 @dataclass(frozen=True, slots=True)
 class LayerAnswer:
-    """What one layer says, in words, and what stands behind it."""
+    """Answer of one layer, with its reasons."""
 
     layer: str
     """``target``, ``chain``, ``declared``, ``denial``, ``session_approval``, ``permanent_approval``, ``request`` or
@@ -72,42 +76,42 @@ class LayerAnswer:
     answer: Answer
     text: str
     decides: bool = False
-    """Whether the verdict is this layer's."""
+    """Whether this layer decides."""
     decision: Decision | None = None
     request: Request | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The verdict and how it comes about."""
+    """Verdict with the answers of all layers."""
 
     question: Question
     verdict: Verdict
     words: str
-    """The verdict as a sentence."""
+    """Verdict as a sentence."""
     layers: tuple[LayerAnswer, ...]
     access: AccessTuple | None = None
-    """What was asked for, normalised; None when it was refused."""
+    """Normalized access; None for an invalid question."""
     rule: AccessRule | None = None
-    """The declared rule that covers it."""
+    """Declared rule that covers the access."""
     nearest: Nearest | None = None
-    """Without such a rule, the one that lacks least."""
+    """Nearest rule if no rule covers the access."""
     hint: str = ""
-    """What to declare and where, or whom to ask."""
+    """Entry to declare and its place, or the request to file."""
     entry: Mapping[str, str] | None = None
-    """The entry for the ``access`` list that would allow it."""
+    """Entry for the ``access`` list that would allow it."""
     file: str = ""
-    """Where that entry belongs."""
+    """Place for that entry."""
     kernel: str = ""
-    """How the kernel layer and the guard disagree; empty when they do not."""
+    """Difference between the kernel layer and the guard; empty if they agree."""
     links: tuple[Link, ...] = ()
-    """The subjects of the chain, innermost first, and whether their declarations count."""
+    """Subjects of the call chain, innermost first, and whether their declarations count."""
     advice: tuple[str, ...] = ()
-    """What to do about it, step by step, and who can."""
+    """Next steps, and who can take them."""
 
 
 def pattern_note(question: Question) -> str:
-    """Return what is to be said about a file target that looks like a pattern; empty about others."""
+    """Return a note for a file target that looks like a pattern; empty for others."""
     if question.resource_type != ResourceType.FILESYSTEM or not pattern_in(question.target):
         return ""
-    return "; file targets have no wildcards, so this is about a file of exactly that name"
+    return "; file targets have no wildcards, so this means a file with exactly this name"

@@ -1,4 +1,4 @@
-"""What a subject may do before anybody decides anything: its declarations, and what the runtime gives it."""
+"""Rights of a subject without decisions: its declarations, and the paths from the runtime."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ _CONTACT = frozenset({Operation.SEND, Operation.RECEIVE})
 
 @dataclass(frozen=True, slots=True)
 class Grants:
-    """The declarations that are in force for a subject, and where they stand."""
+    """Declarations of a subject, and where they are."""
 
     subject: Subject
     source: str
-    """Who declares: ``manifest.json of module reports``."""
+    """Place of the declarations: ``manifest.json of module reports``."""
     file: str = ""
     rules: tuple[AccessRule, ...] = ()
     install_rules: tuple[AccessRule, ...] = ()
-    """What holds only while it is installed."""
+    """Rules of the install phase only."""
     other_rules: tuple[AccessRule, ...] = ()
-    """What holds only while it serves, when these are the grants of its installation."""
+    """Rules of the runtime phase only, if these are the grants of the install phase."""
     own_read: tuple[str, ...] = ()
     own_write: tuple[str, ...] = ()
     has_runtime_paths: bool = True
@@ -56,7 +56,7 @@ class Grants:
     note: str = ""
 
     def own_place(self, path: str, access: FileAccess) -> str:
-        """Return the place of its own in which it may do this to a path; empty when it lies in none."""
+        """Return the subject's folder that allows this access to a path; empty without one."""
         for folders, mask in ((self.own_read, FileAccess.READ), (self.own_write, _SCRATCH)):
             for folder in folders:
                 if access & mask and is_at_or_below(path, os.path.realpath(folder)):
@@ -65,30 +65,30 @@ class Grants:
 
 
 def grants_of(sandbox: Sandbox, subject: Subject) -> Grants:
-    """Return what a subject has by its declarations. Reads the registries, and changes nothing."""
+    """Return a subject's grants. Reads the registries without changing them."""
     if subject.kind in _PARTS:
         return _of_part(sandbox, subject)
     if subject.kind is SubjectKind.SKILL:
-        note = "a skill is run by the host's own code, which gives it its access; decisions count besides"
+        note = "the host's code runs a skill and sets its access; decisions count as well"
         return Grants(subject, "the process_guard_context(...) of the host", note=note)
     if subject.kind is SubjectKind.TASK:
         module = Subject(SubjectKind.MODULE, subject.name.rpartition(".")[0] or subject.name)
-        return _under(subject, grants_of(sandbox, module), f"a {subject.kind} runs under what encloses it: {module}")
+        return _under(subject, grants_of(sandbox, module), f"a {subject.kind} has the rights of its caller: {module}")
     if subject.kind is SubjectKind.MCP:
         return _of_server(sandbox, subject)
     if subject.kind is SubjectKind.CORE:
-        note = "code of the host runs outside of any guard; what it asks the service is answered by decisions alone"
+        note = "code of the host runs without a guard; its access checks are answered by decisions only"
         return Grants(subject, "the host", has_runtime_paths=False, note=note)
     return _of_extension(sandbox, subject)
 
 
 def is_protected(sandbox: Sandbox, path: str) -> bool:
-    """Tell whether the host keeps a path from all subjects but the one whose own place lies there."""
+    """Return whether the host protects a path from all subjects except the owner of that folder."""
     return any(is_at_or_below(path, root) for root in _protected(sandbox))
 
 
 def is_around_protected(sandbox: Sandbox, path: str) -> bool:
-    """Tell whether something lies below a path that the host protects: no rule lets it be made or taken away."""
+    """Return whether a path contains a protected path, so that no rule allows creating or deleting it."""
     return any(root != path and is_at_or_below(root, path) for root in _protected(sandbox))
 
 
@@ -99,7 +99,7 @@ def _protected(sandbox: Sandbox) -> tuple[str, ...]:
 
 
 def runtime_path(path: str, operation: Operation) -> str:
-    """Return the path of the runtime that lets every subject do this; empty when there is none."""
+    """Return the runtime path that allows this to every subject; empty without one."""
     wanted = int(file_access(operation))
     for entry, mask in runtime_entries():
         root = os.path.realpath(os.fsdecode(entry))
@@ -113,7 +113,7 @@ def runtime_path(path: str, operation: Operation) -> str:
 def _of_extension(sandbox: Sandbox, subject: Subject) -> Grants:
     extension = _found(sandbox, subject)
     if extension is None:
-        return Grants(subject, str(subject), is_known=False, note=f"there is no {subject.kind} of this name")
+        return Grants(subject, str(subject), is_known=False, note=f"no {subject.kind} has this name")
     manifest, data = extension.manifest, sandbox.runtime.settings.data_of(subject)
     source = f"manifest.json of {subject.kind} {subject.name}"
     known = Grants(subject, source, own_read=(extension.folder,), own_write=(data,), note=_state(extension))
@@ -134,7 +134,7 @@ def _of_extension(sandbox: Sandbox, subject: Subject) -> Grants:
 
 
 def _configured(sandbox: Sandbox, manifest: EngineManifest, note: str) -> tuple[tuple[AccessRule, ...], str]:
-    """Return the rules for the URLs of an engine's stored configuration."""
+    """Return the rules for the URLs in an engine's stored settings."""
     try:
         stored = sandbox.runtime.store.settings(manifest.kind.value, manifest.name)
         return config_rules(manifest.runtime.allowed_config_urls, stored), note
@@ -145,15 +145,15 @@ def _configured(sandbox: Sandbox, manifest: EngineManifest, note: str) -> tuple[
 def _of_part(sandbox: Sandbox, subject: Subject) -> Grants:
     asset = next((one for one in sandbox.runtime.ai.assets if one.label == str(subject)), None)
     if asset is None:
-        return Grants(subject, str(subject), is_known=False, note=f"there is no {subject.kind} of this name")
+        return Grants(subject, str(subject), is_known=False, note=f"no {subject.kind} has this name")
     module = None if asset.module is None else grants_of(sandbox, Subject(SubjectKind.MODULE, asset.module))
     source = f"the declaration of {subject.kind} {subject.name}"
     if asset.declaration.access is not None:
         file, rules = "" if module is None else module.file, asset.declaration.access
         return Grants(subject, source, file, rules, own_read=own_places(asset))
     if module is None:
-        return Grants(subject, source, note="it declares nothing: it runs under whatever calls it")
-    return _under(subject, module, f"it declares nothing, and runs under {module.subject}")
+        return Grants(subject, source, note="it declares nothing and has the rights of its caller")
+    return _under(subject, module, f"it declares nothing and has the rights of {module.subject}")
 
 
 def _of_server(sandbox: Sandbox, subject: Subject) -> Grants:
@@ -161,10 +161,10 @@ def _of_server(sandbox: Sandbox, subject: Subject) -> Grants:
     try:
         server = sandbox.runtime.store.mcp_server(subject.name)
     except LookupError:
-        note = "no MCP server of this name is registered"
+        note = "no MCP server with this name is registered"
         return Grants(subject, source, has_runtime_paths=False, is_known=False, note=note)
     rules = tuple(rule for rule in server.access if rule.operation in _CONTACT)
-    note = "" if server.enabled else "the server is not enabled"
+    note = "" if server.enabled else "the server is disabled"
     return Grants(subject, source, rules=rules, has_runtime_paths=False, note=note)
 
 
@@ -185,4 +185,4 @@ def _found(sandbox: Sandbox, subject: Subject) -> Extension | None:
 def _state(extension: Extension) -> str:
     if not extension.is_broken:
         return ""
-    return "it is broken and does not run: " + "; ".join(map(str, extension.problems))
+    return "it is broken and cannot run: " + "; ".join(map(str, extension.problems))

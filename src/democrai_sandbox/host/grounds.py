@@ -1,4 +1,4 @@
-"""Why something was allowed or denied: found out when it happens, because decisions change afterwards."""
+"""Reasons of allowed and denied accesses, determined when they happen, because decisions change later."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _MOST_KEPT = 4096
 
 
 class Grounds:
-    """Says why, from what is in memory: it is asked on the threads on which things happen."""
+    """Determines reasons from memory only, because it runs on the threads of the accesses."""
 
     def __init__(self, runtime: Runtime, service: AccessService) -> None:
-        """Know what extensions of this runtime declare, and what was decided."""
+        """Store the runtime with the declarations, and the service with the decisions."""
         self._runtime = runtime
         self._service = service
         self._known: dict[tuple[str, str], Reason] = {}
 
     def of_connection(self, label: str, target: str) -> Reason:
-        """Return why a subject may connect: declarations do not change while the process runs, so it is kept."""
+        """Return why a subject may connect. Cached, because declarations do not change while the process runs."""
         known = self._known.get((label, target))
         if known is None:
             if len(self._known) >= _MOST_KEPT:
@@ -39,7 +39,7 @@ class Grounds:
         return known
 
     def of_denial(self, label: str, resource: str, denial: SandboxDenied, target: str) -> Reason:
-        """Return why something was denied, as the denial itself says, or the decisions in force."""
+        """Return the reason of a denial, from the denial itself or the decisions in force."""
         if resource not in tuple(ResourceType):
             return Reason.UNKNOWN
         decision = getattr(denial, "decision", None)
@@ -57,7 +57,7 @@ class Grounds:
         if subject is None:
             return Reason.UNKNOWN
         if subject.kind is SubjectKind.MCP:
-            return Reason.DECLARED  # the registry has the one place that a server is at
+            return Reason.DECLARED  # the registry contains the server's only endpoint
         for manifest in self._manifests(subject):
             sections = tuple(manifest.sections.values())
             rules = (rule for section in sections if section for rule in section.access)

@@ -1,4 +1,4 @@
-"""What somebody is to do about a denial: the words of the denial itself, for one that did not happen."""
+"""Hints of denials for accesses that have not happened."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 class _ProgramDenied(SandboxDenied):
-    """A program that is not declared; whoever starts it is told by the service, not by an exception."""
+    """Undeclared program. The service reports it to the caller without an exception."""
 
     @property
     def hint(self) -> str:
-        """The manifest entry, and the approval call."""
+        """Manifest entry and approval call."""
         wanted = {"resource_type": "system_dependency", "operation": self.operation, "target": self.target}
         return (
             f"Add to {self._place('access')}:\n  {json.dumps(wanted)}\n"
-            f"Or ask for approval: {fixes.asking('system_dependency', self.operation, self.target)}"
+            f"Or request approval: {fixes.asking('system_dependency', self.operation, self.target)}"
         )
 
 
@@ -38,7 +38,7 @@ _DENIALS: Mapping[ResourceType, type[SandboxDenied]] = MappingProxyType(
 
 
 def hint_for(access: AccessTuple, pending: Request | None = None, *, installing: bool = False) -> str:
-    """Return what would let a subject do this, as its denial would say it; with a request, that it waits."""
+    """Return the hint of the denial for this access, which mentions a pending request."""
     subject = access.subject
     denial = _DENIALS[access.resource_type](
         access.target,

@@ -1,4 +1,4 @@
-"""Engines and extractors of the configuration: checked against what there is, and installed in the background."""
+"""Configured engines and extractors: check them, and install them in the background."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NOBODY = Caller()
 
 
 def check_configured(settings: ExtensionSettings, registry: Registry) -> None:
-    """Refuse settings of engines and extractors that there are not, and URLs that are none; all at once."""
+    """Reject settings of unknown engines and extractors, and invalid URLs, with all problems in one error."""
     problems = [problem for subject, entry in settings.installed() for problem in _problems(registry, subject, entry)]
     if problems:
         raise ConfigInvalid(problems)
@@ -40,7 +40,7 @@ def _problems(registry: Registry, subject: Subject, entry: InstalledSettings) ->
     place = pointer_to(f"/extensions/{subject.kind}s", subject.name)
     extension = known.get(subject.name)
     if extension is None:
-        message = f"there is no {subject.kind} {subject.name!r} in the folders of the configuration: remove it here"
+        message = f"{subject.kind} {subject.name!r} does not exist in the configured folders: remove this entry"
         yield Problem(place, message, nearest(subject.name, known))
         return
     try:
@@ -58,29 +58,29 @@ def url_keys(extension: Extension) -> tuple[str, ...]:
 
 
 class Installing:
-    """Installations in the background. The status of the extension has their result."""
+    """Background installations. The status of the extension contains their result."""
 
     def __init__(self, runtime: Runtime) -> None:
-        """Begin with none."""
+        """Start without installations."""
         self._runtime = runtime
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, runtime: InstalledRuntime, name: str, *, caller: Caller = _NOBODY, again: bool = False) -> None:
-        """Begin an installation, on the loop that runs here."""
+        """Start an installation on the running event loop."""
         task = asyncio.get_running_loop().create_task(_installed(runtime, name, caller, again=again))
-        # A task that nothing refers to may vanish.
+        # The event loop holds tasks weakly, so keep a reference.
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
     async def begin_configured(self, settings: ExtensionSettings) -> None:
-        """Begin with what the configuration wants installed and is not."""
+        """Start the configured installations that are missing."""
         for subject, entry in settings.installed():
             runtime = self._runtime.installed(ManifestKind(subject.kind.value))
             if entry.install and runtime is not None and await _is_wanted(runtime, subject.name):
                 self.begin(runtime, subject.name)
 
     async def stop(self) -> None:
-        """End what is under way, and wait for it."""
+        """Cancel running installations, and wait for their end."""
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
@@ -94,7 +94,7 @@ class Installing:
 
 
 async def _is_wanted(runtime: InstalledRuntime, name: str) -> bool:
-    """Tell whether an extension has to be installed. One that is broken is listed as such, and left alone."""
+    """Return whether an extension must be installed. A broken one is skipped."""
     try:
         status = await asyncio.to_thread(runtime.status, name)
     except (ExtensionUnknown, SandboxError) as error:
@@ -109,4 +109,4 @@ async def _installed(runtime: InstalledRuntime, name: str, caller: Caller, *, ag
     except InstallFailed as error:
         _log.warning("the installation of %s failed: %s", name, error)
     except SandboxError as error:
-        _log.warning("the installation of %s was not begun: %s", name, error)
+        _log.warning("the installation of %s was not started: %s", name, error)

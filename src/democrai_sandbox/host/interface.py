@@ -1,4 +1,4 @@
-"""What the host asks of the application that it is part of: who is there, and what that person is."""
+"""Interface between the host and the embedding application: authentication and roles."""
 
 from __future__ import annotations
 
@@ -11,53 +11,53 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """What is known of whoever sends a request, before anybody has said who that is."""
+    """Facts about an HTTP request before authentication."""
 
     headers: Mapping[str, str]
     """By lower-case name."""
     cookies: Mapping[str, str]
     address: str
-    """Of the client; behind a trusted proxy, the one that the proxy names."""
+    """Address of the client; behind a trusted proxy, the address from the proxy."""
     path: str
 
 
 class Identity(NamedTuple):
-    """Who an authenticator found."""
+    """Authenticated user."""
 
     user_id: str
     session_key: str
-    """Names the session that approvals hold for. No secret: it is shown, and kept with requests."""
+    """Session key for approvals. Not a secret: it is displayed and stored with requests."""
     scopes: frozenset[str] | None = None
-    """What a machine's token may do, from ``host.scopes``; None for a person, who may what the role allows."""
+    """Scopes of an API token, from ``host.scopes``; None for a user, whose role decides."""
 
 
 class Roles(NamedTuple):
-    """What a person is, for ``Caller``."""
+    """Roles of a user, for ``Caller``."""
 
     name: str
-    """For people to read."""
+    """Display name."""
     role: str = ""
-    """``super`` may decide, unless scoped to an organization."""
+    """``super`` may decide, unless the user belongs to an organization."""
     access_level: str = ""
     organization_id: str = ""
 
 
 class Authenticator(Protocol):
-    """Says who sends a request. An application puts its own in the place of ``host.accounts``."""
+    """Identifies the sender of an HTTP request. An application can replace ``host.accounts`` with it."""
 
     def identify(self, visit: Visit) -> Identity | None:
-        """Return who it is, None for nobody. Called for every request, on a thread: it may look things up."""
+        """Return the user, or None without one. Called for every HTTP request on a thread, so it may block."""
         ...
 
     @property
     def login_url(self) -> str:
-        """Where a person is sent who is nobody yet."""
+        """URL for signing in."""
         ...
 
 
 class RoleLookup(Protocol):
-    """Says what a person is now: asked for every request, and when something goes on that waited for an approval."""
+    """Returns the current roles of a user, for every HTTP request and before a resume action runs."""
 
     def roles(self, user_id: str) -> Roles | None:
-        """Return what they are; None for somebody who is not there any more, or shut out."""
+        """Return the roles; None for a user who does not exist or is disabled."""
         ...

@@ -1,4 +1,4 @@
-"""Extensions as people look at them: what each is, what it offers, and what is wrong or questionable about it."""
+"""Overview of extensions: their state, the functions they offer, and their problems."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .sandbox import Sandbox
 
 SURFACES = ("render", "action", "command", "task")
-"""What of a module people can run, in the order in which it is shown."""
+"""Runnable functions of a module, in display order."""
 _LONGEST_HINT = 300
 _IN_PROCESS = "in_process"
 
@@ -42,7 +42,7 @@ class ExtensionState(StrEnum):
     BROKEN = "broken"
     NOT_INSTALLED = "not_installed"
     OUTDATED = "outdated"
-    """It was installed for another manifest or another interpreter than the present one."""
+    """Installed for another manifest or interpreter than the current one."""
     INSTALLING = "installing"
 
 
@@ -58,7 +58,7 @@ _STATES = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """An extension in the list of all."""
+    """Extension in a list."""
 
     kind: ManifestKind
     name: str
@@ -67,61 +67,61 @@ class Overview:
     description: str
     folder: str
     isolation: str
-    """``in_process``, or ``process`` for one that has a process of its own."""
+    """``in_process``, or ``process`` for an extension with a worker."""
     problems: tuple[Problem, ...]
     findings: tuple[Finding, ...]
     install: InstallStatus | None
-    """None for modules, which need no installation, and for what is broken."""
+    """None for modules, which need no installation, and for broken extensions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """Something of a module that can be run."""
+    """Runnable function of a module."""
 
     kind: str
     name: str
     parameters: tuple[str, ...]
-    """The names of what it takes, where its code is in this process."""
+    """Parameter names, if its code is loaded in this process."""
     hint: str
-    """The first line of its documentation; text of the extension."""
+    """First line of its documentation; text of the extension."""
     every: float | None
-    """Seconds between the runs of a task that goes by the clock."""
+    """Seconds between the runs of a scheduled task."""
 
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """An extension in full."""
+    """Extension with all details."""
 
     overview: Overview
     manifest_file: str
     lines: tuple[str, ...]
-    """The manifest as it is written now; empty when it cannot be read."""
+    """Current content of the manifest; empty if it cannot be read."""
     offers: tuple[Offered, ...]
     printed: Printed
     limits: tuple[tuple[str, str, int], ...]
-    """Section (``host`` for the configuration's), name and number."""
+    """Section (``host`` for the configuration), name and number."""
 
 
 def overview(sandbox: Sandbox) -> tuple[Overview, ...]:
-    """List all extensions, by kind and name. Reads files of those that are installed: not for an event loop."""
+    """List all extensions, by kind and name. Reads files, so do not call it on an event loop."""
     return tuple(_overview(sandbox, one) for one in sorted(sandbox.runtime.extensions, key=_order))
 
 
 def find(sandbox: Sandbox, kind: str, name: str) -> Extension:
-    """Return an extension, broken or not; raises ``ExtensionUnknown`` with the nearest name."""
+    """Return an extension, broken or not; raise ``ExtensionUnknown`` with the nearest name."""
     wanted = ManifestKind(kind) if kind in ("module", "engine", "extractor") else None
     if wanted is None:
-        message = f"there are extensions of the kinds module, engine and extractor, not {kind!r}"
+        message = f"unknown kind {kind!r}: use module, engine or extractor"
         raise InvalidInputError.of(message, pointer="/kind")
     if wanted is ManifestKind.MODULE and name in sandbox.runtime.modules.extensions:
-        return sandbox.runtime.modules.extensions[name]  # knows more than the registry: what its import came to
+        return sandbox.runtime.modules.extensions[name]  # includes the result of the import, unlike the registry
     return sandbox.runtime.registry.get(wanted, name)
 
 
 def detail(sandbox: Sandbox, kind: str, name: str) -> Detail:
-    """Return one extension in full; raises ``ExtensionUnknown``."""
+    """Return one extension with all details; raise ``ExtensionUnknown``."""
     extension = find(sandbox, kind, name)
-    file = os.path.join(extension.folder, FILE_NAME)  # noqa: PTH118 - a text
+    file = os.path.join(extension.folder, FILE_NAME)  # noqa: PTH118 - a str path
     return Detail(
         _overview(sandbox, extension),
         file,
@@ -133,7 +133,7 @@ def detail(sandbox: Sandbox, kind: str, name: str) -> Detail:
 
 
 def offers(sandbox: Sandbox, extension: Extension) -> tuple[Offered, ...]:
-    """Return what of a module can be run; nothing of one that is broken, and nothing of the other kinds."""
+    """Return the runnable functions of a module; empty for broken modules and other kinds."""
     if extension.kind is not ManifestKind.MODULE:
         return ()
     for module in sandbox.runtime.modules.all_loaded():
@@ -183,7 +183,7 @@ def _offered(surface: Surface | SurfaceInfo) -> Offered:
     if isinstance(surface, Surface):
         code, text = surface.function.__code__, surface.function.__doc__
         parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        # Whatever the extension put there: only a plain text is looked at.
+        # The extension controls this value: accept only a plain str.
         hint = text.strip().partition("\n")[0][:_LONGEST_HINT] if type(text) is str else ""
     seconds = float(every) if isinstance(every, int | float) else None
     return Offered(surface.kind, surface.name, parameters, hint, seconds)
@@ -199,7 +199,7 @@ def _limits(sandbox: Sandbox, extension: Extension) -> Iterator[tuple[str, str, 
 
 
 def _lines(file: str) -> tuple[str, ...]:
-    """Return the lines of a manifest as it is now, broken or not; a device or a pipe is not waited for."""
+    """Return the lines of a manifest, broken or not, without blocking on a device or pipe."""
     try:
         with open(file, "rb", opener=open_at_once) as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
@@ -211,5 +211,5 @@ def _lines(file: str) -> tuple[str, ...]:
 
 
 def line_of(problem: Problem) -> int:
-    """Return the line that a problem is about; 0 where none is known."""
+    """Return the line of a problem; 0 if unknown."""
     return problem.line if isinstance(problem, PlacedProblem) else 0

@@ -1,7 +1,7 @@
-"""Keeping what is the host's out of sight of modules in its process.
+"""Hide objects of the host from modules in its process.
 
-A web framework holds on to what it serves, and its objects can be found: from the loop to a connection, from there to
-the application. Functions of ours do not show guarded code what they close over, so that is where things are kept.
+A web framework holds references to its application, and guarded code can follow references from the event loop to them.
+Guarded code cannot read closures of our functions, so the objects are stored there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def refuse_guarded(what: str) -> None:
-    """Raise ``TamperDenied`` inside a guard, also when the host calls what guarded code left behind."""
+    """Raise ``TamperDenied`` inside a guard, also when the host calls a function that guarded code registered."""
     if not is_guarded():
         return
     guard = current_guard()
@@ -33,7 +33,7 @@ def refuse_guarded(what: str) -> None:
 
 
 def once(make: Callable[[], T], what: str) -> Callable[[], T]:
-    """Return a function that makes something when it is first called, and gives it to the host alone."""
+    """Return a function that creates an object on its first call, and returns it to the host only."""
     made = cache(make)
 
     def given() -> T:
@@ -44,16 +44,16 @@ def once(make: Callable[[], T], what: str) -> Callable[[], T]:
 
 
 def taken(what: str, *places: tuple[ModuleType, str]) -> Callable[[], tuple[Any, ...]]:
-    """Take things out of the modules that define them; return a function that gives them to the host alone.
+    """Remove attributes from their modules; return a function that returns them to the host only.
 
-    A name in a module can be read by everybody in the process, and what it names be changed if it is a library's.
+    All code in the process can read names in a module, and change the objects of a library.
     """
     found = tuple(vars(module).pop(name) for module, name in places)
     return once(lambda: found, what)
 
 
 def inside(what: str) -> Any:
-    """Return an attribute for a class that can be read and set by the host alone. ``what`` names it in a denial."""
+    """Return a class attribute that only the host can read and set. ``what`` names it in a denial."""
     values: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
     def read(owner: Any) -> Any:

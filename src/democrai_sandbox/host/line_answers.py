@@ -1,4 +1,4 @@
-"""An error line, explained by the node: what it is, and what would happen now to whoever it was about."""
+"""Explain an error line on a node: its meaning, and the result of the same access now."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ _REQUESTS = (Operation.RECEIVE, Operation.SEND)
 
 @dataclass(frozen=True, slots=True)
 class LineAnswer:
-    """What a line is, and how things stand now."""
+    """Meaning of a line, and the current state of its access."""
 
     reading: Reading
     explanations: tuple[Explanation, ...] = ()
-    """Those that are not allowed, where there are such; the line may leave open which one it was about."""
+    """Only those that are not allowed, if any; the line may not say which one it is about."""
     note: str = ""
-    """What has to be known about them."""
+    """Note about the explanations."""
 
 
 def explain_line(sandbox: Sandbox, line: str, *, user_id: str = "", session_key: str = "") -> LineAnswer:
-    """Return what a line means here and now; one that is none of ours is refused. Who may know is for the caller."""
+    """Return the meaning of a line; reject unknown lines. The caller must check who may know it."""
     reading = read_line(line)
     if not reading.resource_type or not reading.target or reading.word is not None:
         return LineAnswer(reading)
     chains = tuple(_chains(sandbox, reading))[:_MOST]
     if not chains:
-        return LineAnswer(reading, note=f"nobody here is called {reading.subject}: the line may come from another host")
+        return LineAnswer(reading, note=f"unknown subject {reading.subject}: the line may come from another host")
     who, kind, installing = (user_id, session_key), reading.resource_type, reading.phase == _INSTALL
     asked = [
         explain(sandbox, Question(chain[-1], kind, operation, reading.target, *who, chain[:-1], installing))
@@ -60,7 +60,7 @@ def explain_line(sandbox: Sandbox, line: str, *, user_id: str = "", session_key:
     ]
     standing = [one for one in asked if one.verdict is not Verdict.ALLOWED]
     if not standing:
-        note = "it would be allowed now: something was declared or approved since the line was written"
+        note = "it would be allowed now: it was declared or approved after the line was written"
         return LineAnswer(reading, tuple(asked[:_MOST]), note)
     return LineAnswer(reading, tuple(standing[:_MOST]), _note(reading, chains, standing))
 
@@ -68,16 +68,16 @@ def explain_line(sandbox: Sandbox, line: str, *, user_id: str = "", session_key:
 def _note(reading: Reading, chains: tuple[SubjectChain, ...], standing: list[Explanation]) -> str:
     open_ends = []
     if not reading.operation and len(standing) > 1:
-        open_ends.append("for which operation")
+        open_ends.append("for which operation it was")
     if len(chains) > 1:
-        open_ends.append("which of several subjects of that name it was")
+        open_ends.append("which of several subjects with that name it was")
     if not reading.phase and any(chain[-1].kind in _PHASED for chain in chains):
-        open_ends.append("whether it was being installed; this is while it serves")
+        open_ends.append("whether it was in the install phase; this answer is for the runtime phase")
     return f"the line does not say {' and '.join(open_ends)}" if open_ends else ""
 
 
 def _operations(reading: Reading) -> Iterable[Operation]:
-    """Return the operations that the line can be about."""
+    """Return the possible operations of the line."""
     valid = VALID_OPERATIONS[ResourceType(reading.resource_type)]
     if named := tuple(Operation(one) for one in reading.operations if one in valid):
         return named
@@ -89,7 +89,7 @@ def _operations(reading: Reading) -> Iterable[Operation]:
 
 
 def _chains(sandbox: Sandbox, reading: Reading) -> Iterator[SubjectChain]:
-    """Yield whom the line can be about: as it says, or everybody of that name."""
+    """Yield the possible call chains: the one in the line, or every subject with that name."""
     try:
         if reading.chain:
             yield chain_from_list(reading.chain)
@@ -98,7 +98,7 @@ def _chains(sandbox: Sandbox, reading: Reading) -> Iterator[SubjectChain]:
             yield (Subject.parse(reading.subject),)
             return
     except InvalidInputError:
-        pass  # a name with a colon in it
+        pass  # a name with a colon
     for one in survey(sandbox):
         if one.subject.name == reading.subject:
             yield (one.subject,)

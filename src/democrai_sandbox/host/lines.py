@@ -1,4 +1,4 @@
-"""What is said about the layers of a sandbox: lines with a state, and the report that they make up."""
+"""Report about the layers of a sandbox: lines with a state."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 
 class LineState(StrEnum):
-    """How a layer does."""
+    """State of a layer."""
 
     OK = "ok"
     DEGRADED = "degraded"
-    """It works, but not for everything or not as it should."""
+    """Works with restrictions."""
     OFF = "off"
     UNSUPPORTED = "unsupported"
-    """This machine cannot do it."""
+    """Not possible on this machine."""
 
 
 class Area(StrEnum):
-    """What a line belongs to."""
+    """Group of lines."""
 
     HOST = "host"
-    """The interpreter, folders and addresses: looked at before anything is started."""
+    """Interpreter, folders and addresses, checked before the start."""
     GUARD = "guard"
     DECISIONS = "decisions"
     KERNEL = "kernel"
@@ -39,10 +39,10 @@ class Area(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One layer: what is true of it now, and what to do where that is less than it could be."""
+    """Current state of one layer, and how to improve it."""
 
     name: str
-    """Stable, for machines."""
+    """Stable name for programs."""
     title: str
     area: Area
     state: LineState
@@ -50,15 +50,15 @@ class Line:
     fix: str = ""
     details: Mapping[str, object] = field(default_factory=dict)
     wanted: bool = True
-    """Whether the configuration asks for it: what is off because nobody wants it is no trouble."""
+    """Whether the configuration enables it: a layer that is off and not enabled is not a problem."""
 
     @property
     def is_well(self) -> bool:
-        """Whether nothing needs to be done."""
+        """Whether no action is needed."""
         return self.state is LineState.OK or (not self.wanted and self.state is not LineState.DEGRADED)
 
     def as_dict(self) -> dict[str, object]:
-        """Return it as plain data."""
+        """Return the line as JSON data."""
         return {
             "name": self.name,
             "title": self.title,
@@ -73,7 +73,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything at one time."""
+    """All lines at one time."""
 
     at: datetime
     version: str
@@ -81,15 +81,15 @@ class Report:
     pid: int
     lines: tuple[Line, ...]
     attempts: tuple[Attempt, ...] = ()
-    """What the last self-test of the kernel layer met."""
+    """Results of the last self-test of the kernel layer."""
 
     @property
     def is_well(self) -> bool:
-        """Whether every layer that is asked for does what it should."""
+        """Whether every enabled layer works."""
         return all(line.is_well for line in self.lines)
 
     def __getitem__(self, name: str) -> Line:
-        """Return the line of this name."""
+        """Return the line with this name."""
         for line in self.lines:
             if line.name == name:
                 return line
@@ -100,7 +100,7 @@ class Report:
         return tuple(line for line in self.lines if line.area is area)
 
     def as_dict(self) -> dict[str, object]:
-        """Return it as plain data."""
+        """Return the report as JSON data."""
         return {
             "at": self.at.isoformat(),
             "version": self.version,

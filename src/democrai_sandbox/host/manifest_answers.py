@@ -1,4 +1,4 @@
-"""What a manifest alone says about an access: no node is asked, and no decision is known."""
+"""Explain an access from a manifest only, without a node and its decisions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _KINDS = (
 
 
 def explain_by_manifest(file: str, question: Question) -> Explanation:
-    """Return whether a manifest declares something. What the runtime gives, and what was decided, is not known here."""
+    """Return whether a manifest declares an access. Paths from the runtime and decisions are unknown here."""
     rules = _rules(_loaded(file, question), installing=question.installing)
     refused = on_the_way(question, partial(_explain, file, rules, None))
     return refused or _explain(file, rules, os.path.realpath, question)
@@ -47,22 +47,22 @@ def _explain(
         wanted = Reader().read(question.resource_type, question.operation, leads_to(question), place_of)
     except InvalidInputError as error:
         layer = LayerAnswer("target", Answer.DENIES, str(error), decides=True)
-        return Explanation(question, Verdict.REFUSED, f"This cannot be asked for: {error}", (layer,))
+        return Explanation(question, Verdict.REFUSED, f"Invalid question: {error}", (layer,))
     access = AccessTuple(question.subject, wanted.resource_type, wanted.operation, wanted.target)
     rule, near = covering_rule(rules, wanted), None
     if rule is not None:
         words = rule_words(question.subject, rule.resource_type, rule.operation, rule.normalized_target)
-        layer = LayerAnswer("declared", Answer.ALLOWS, f"{file} says that {words}", decides=True)
+        layer = LayerAnswer("declared", Answer.ALLOWS, f"{file} declares that {words}", decides=True)
     else:
         near = nearest_rule(rules, wanted)
-        told = f"; nearest is {near.rule.normalized_target}: {near.why}" if near else ""
+        told = f"; the nearest rule is {near.rule.normalized_target}: {near.why}" if near else ""
         layer = LayerAnswer("declared", Answer.SILENT, f"{file} does not declare it{told}{pattern_note(question)}")
     verdict = Verdict.NEEDS_APPROVAL if rule is None else Verdict.ALLOWED
     said = rule_words(*(access.subject, access.resource_type, access.operation, access.target), may=rule is not None)
     return Explanation(
         question,
         verdict,
-        f"By its manifest alone, {said}.",
+        f"According to the manifest alone, {said}.",
         (layer,),
         access=access,
         rule=rule,
@@ -75,14 +75,14 @@ def _explain(
 def _loaded(file: str, question: Question) -> Manifest:
     kind = next((model for kinds, model in _KINDS if question.subject.kind in kinds), None)
     if kind is None:
-        what = f"a {question.subject.kind} has no manifest of its own: name the module, engine, extractor or MCP server"
+        what = f"a {question.subject.kind} has no manifest: use its module, or an engine, extractor or MCP server"
         raise InvalidInputError.of(what, pointer="/subject")
     name = question.subject.name
     if question.subject.kind is SubjectKind.TASK:
         name = name.rpartition(".")[0] or name
     manifest = load_manifest(file, kind, name=name)
     if manifest.name != name:
-        raise InvalidInputError.of(f"{file}: it is the manifest of {manifest.name}, not of {name}", pointer="/subject")
+        raise InvalidInputError.of(f"{file} is the manifest of {manifest.name}, not of {name}", pointer="/subject")
     return manifest
 
 

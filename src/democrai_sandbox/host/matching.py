@@ -1,4 +1,4 @@
-"""What was observed of a subject, matched with the rules and decisions that speak of it."""
+"""Match the observed accesses of a subject with its rules and decisions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Something that a subject did or tried, and what stands behind it."""
+    """Observed access, with the rule and decision that cover it."""
 
     observed: Observed
     declared: AccessRule | None
@@ -39,41 +39,41 @@ class Seen:
 
     @property
     def is_ruled(self) -> bool:
-        """Whether it is something that access rules speak of: a file, the network, a program."""
+        """Whether access rules apply to it: a file, the network, a program."""
         return self.observed.resource_type in tuple(ResourceType)
 
     @property
     def is_decided_since(self) -> bool:
-        """Whether the decision that speaks of it was made after it happened the last time."""
+        """Whether its decision was made after its last occurrence."""
         return self.decided is not None and self.decided.created_at > self.observed.last
 
 
 def speaks_of(rule: AccessRule, target: str) -> bool:
-    """Tell whether a connection to a host and port can have been made under a rule."""
+    """Return whether a rule covers a connection to a host and port."""
     request = _read(target)
     return request is not None and _Spoken(rule).of_connection(request)
 
 
 def rule_of(decision: Decision) -> AccessRule:
-    """Return what a decision is about as a rule."""
+    """Return a decision as a rule."""
     access = decision.access
     return AccessRule(access.resource_type, access.operation, access.target, access.target)
 
 
 class Matching:
-    """Compares what was observed with rules, by the matching of every check."""
+    """Compares observed accesses with rules, with the matching of every check."""
 
     def __init__(self, observed: Iterable[Observed]) -> None:
-        """Read the targets once."""
+        """Parse the targets once."""
         self._observed = tuple((one, _request_of(one)) for one in observed)
 
     def times(self, rule: AccessRule) -> int:
-        """Return how often something was seen that a rule speaks of."""
+        """Return how often accesses covered by a rule were observed."""
         spoken = _Spoken(rule)
         return sum(one.count for one, target in self._observed if spoken.of(one, target))
 
     def explained(self, rules: Iterable[AccessRule], decisions: Iterable[Decision]) -> tuple[Seen, ...]:
-        """Return everything that was observed with the rule and the decision that speak of it."""
+        """Return all observed accesses with the rule and the decision that cover them."""
         declared = [(rule, _Spoken(rule)) for rule in rules]
         decided = [(one, _Spoken(rule_of(one))) for one in decisions]
         return tuple(
@@ -87,7 +87,7 @@ class Matching:
 
 
 class _Spoken:
-    """What one rule speaks of."""
+    """Accesses that one rule covers."""
 
     def __init__(self, rule: AccessRule) -> None:
         self._rule = rule
@@ -97,7 +97,7 @@ class _Spoken:
             self._index = NetworkIndex([rule])
             if rule.resource_type is ResourceType.NETWORK:
                 self._declared = parse_declaration(rule.normalized_target)
-        except InvalidInputError:  # stored by an older version, which wrote targets in another way
+        except InvalidInputError:  # stored by an older version with another notation
             self._is_readable = False
 
     def of(self, observed: Observed, target: NetworkTarget | None) -> bool:
@@ -112,7 +112,7 @@ class _Spoken:
             return rule.normalized_target == observed.target
         try:
             return bool(is_at_or_below(observed.target, rule.normalized_target))
-        except InvalidInputError:  # what code asked for may be no path at all
+        except InvalidInputError:  # code may have requested an invalid path
             return False
 
     def _is_reached(self, observed: Observed, target: NetworkTarget) -> bool:
@@ -123,7 +123,7 @@ class _Spoken:
         return observed.result == ALLOWED and self.of_connection(target)
 
     def of_connection(self, target: NetworkTarget) -> bool:
-        """Tell it for one that was let through: it is seen as host and port, whichever request it was made for."""
+        """Return whether the rule covers an allowed connection, which is observed as host and port without its URL."""
         declared = self._declared
         if declared is None or target.kind is not TargetKind.HOST:
             return False

@@ -1,7 +1,7 @@
-"""The models of the host, ready to be asked by agents: those of its configuration, and those of the database.
+"""Models that agents can use: those of the configuration, and those of the database.
 
-The keys of configured models are read once, when the host starts. Models of the database are followed while it runs;
-their keys are sealed with the key ring, each bound to the name and the endpoint of its model.
+The keys of configured models are read once at start. Models of the database are updated while the host runs; their keys
+are encrypted with the key ring, each bound to the name and endpoint of its model.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("democrai_sandbox.host")
 STORED_FIELDS = ("endpoint", "model", "timeout_seconds", "options")
-"""What is stored of a model besides its key."""
+"""Stored fields of a model, except its key."""
 _LONGEST = 4096
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def open_models(settings: HostSettings, given: Mapping[str, Model] | None = None) -> dict[str, Model]:
-    """Return the models by name: those of the configuration, and those that the application brings itself."""
+    """Return the models by name: those of the configuration and those from the application."""
     brought = dict(given or {})
     twice = sorted(brought.keys() & settings.extensions.models.keys())
     if twice:
@@ -53,25 +53,25 @@ def open_models(settings: HostSettings, given: Mapping[str, Model] | None = None
 
 
 def key_of(name: str, settings: ModelSettings) -> str:
-    """Return the key of a model; empty for one without. Nothing of it is in any error."""
+    """Return the key of a model; empty without one. Errors never contain it."""
     if not settings.api_key_file:
         return settings.api_key
     file = settings.api_key_file
     setting = f"extensions.models.{name}.api_key_file"
     try:
-        # Without waiting: a pipe of this name would keep the host from starting.
+        # Non-blocking: a pipe at this path would block the start.
         with open(os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as stream:  # noqa: PTH123 - a number
             mode = os.fstat(stream.fileno()).st_mode
             text = stream.read(_LONGEST) if stat.S_ISREG(mode) else b""
     except OSError as error:
         raise StateUnusable(
             f"{setting}: {file} cannot be read: {error.strerror}",
-            fix=f"let user {os.geteuid()} read it, or name another file",
+            fix=f"make it readable for user {os.geteuid()}, or use another file",
         ) from None
     if not stat.S_ISREG(mode):
-        raise StateUnusable(f"{setting}: {file} is not a file", fix="name a file whose first line is the key")
+        raise StateUnusable(f"{setting}: {file} is not a file", fix="use a file whose first line is the key")
     if stat.S_IMODE(mode) & _OTHERS:
-        raise StateUnusable(f"{setting}: others may read {file}", fix=f"chmod 600 {file}, and replace the key")
+        raise StateUnusable(f"{setting}: other users can read {file}", fix=f"chmod 600 {file}, and replace the key")
     try:
         return api_key(text.partition(b"\n")[0].decode("ascii", "replace").strip())
     except ValueError as error:
@@ -96,7 +96,7 @@ def _made(settings: ModelSettings, key: str) -> OpenAiModel:
 
 
 class _Unusable:
-    """Takes the place of a stored model that cannot be asked; asking it says why."""
+    """Replacement for a stored model that cannot be used; a call raises the reason."""
 
     target = ""
 
@@ -109,7 +109,7 @@ class _Unusable:
 
 
 class _Followed(NamedTuple):
-    """A stored model, and what was made of it."""
+    """Stored model with the object created from it."""
 
     stored: StoredModel
     model: Model
@@ -117,10 +117,10 @@ class _Followed(NamedTuple):
 
 
 class StoredModels:
-    """The models of the database: changed by administrators, and followed on every node."""
+    """Models of the database, which administrators change and every node follows."""
 
     def __init__(self, store: RuntimeStore, ring: Callable[[], KeyRing], known: KnownModels) -> None:
-        """Take where they are stored, the keys that are present at each call, and where agents look them up."""
+        """Store the database, the current keys, and the registry that agents use."""
         self._store = store
         self._ring = ring
         self._known = known
@@ -128,7 +128,7 @@ class StoredModels:
         self._followed: dict[str, _Followed] = {}
 
     def refresh(self) -> None:
-        """Read what is stored, and have agents use that from their next question on. From any thread."""
+        """Read the stored models; agents use them from their next call. Any thread may call this."""
         with self._lock:
             before, stored = self._followed, self._store.models()
             found = {one.name: _kept(before.get(one.name), one) or self._follow(one) for one in stored}
@@ -137,18 +137,18 @@ class StoredModels:
                 self._known.exchange({name: one.model for name, one in found.items()})
 
     def all(self) -> dict[str, StoredModel]:
-        """Return those that are stored, by name."""
+        """Return the stored models by name."""
         return {one.name: one for one in self._store.models()}
 
     def add(self, name: str, entry: Mapping[str, object], *, now: datetime, actor: str) -> StoredModel:
-        """Add a model; raises ``InvalidInputError`` with every problem, ``EntryExists`` or ``EntryConfigured``."""
+        """Add a model; raise ``InvalidInputError`` with every problem, ``EntryExists`` or ``EntryConfigured``."""
         settings = stored_model(name, dict(entry))
         return self._store.add_model(name, lambda: self._sealed(name, settings), now=now, actor=actor)
 
     def change(self, name: str, changes: Mapping[str, object], *, now: datetime, actor: str) -> StoredModel:
-        """Change a model; its key stays unless there is another one in the changes, or an empty text for none.
+        """Change a model. Its key stays unless the changes contain another one, or an empty text for none.
 
-        The key stays with its endpoint: with another endpoint it has to be given again.
+        The key belongs to its endpoint: with another endpoint it must be entered again.
         """
 
         def changed(before: StoredModel) -> StoredModel:
@@ -157,14 +157,14 @@ class StoredModels:
             if "api_key" in changes or not before.sealed_key:
                 return after
             if after.settings["endpoint"] != before.settings.get("endpoint"):
-                message = "the key was given for another endpoint: give it again, or an empty text for no key"
+                message = "the key belongs to another endpoint: enter it again, or an empty text for no key"
                 raise InvalidInputError.of(message, pointer="/api_key")
             return after._replace(sealed_key=before.sealed_key)
 
         return self._store.change_model(name, changed, now=now, actor=actor)
 
     def remove(self, name: str, *, now: datetime, actor: str) -> StoredModel:
-        """Remove a model with its key, and return what it was; raises ``EntryUnknown`` or ``EntryConfigured``."""
+        """Remove a model with its key and return it; raise ``EntryUnknown`` or ``EntryConfigured``."""
         return self._store.remove_model(name, now=now, actor=actor)
 
     def _sealed(self, name: str, settings: ModelSettings) -> StoredModel:
@@ -173,15 +173,15 @@ class StoredModels:
         return StoredModel(name, facts, key)
 
     def _follow(self, stored: StoredModel) -> _Followed:
-        """Make a model of what is stored; one that another hand has changed is not used."""
+        """Create a model object; reject a stored model that was tampered with."""
         try:
             settings = stored_model(stored.name, dict(stored.settings))
             key = unseal_secret(self._ring(), stored.sealed_key, *_owner(*stored[:2])) if stored.sealed_key else ""
             return _Followed(stored, _made(replace(settings, api_key=""), key), is_usable=True)
         except Unreadable as error:
-            why = f"the key of model {stored.name} cannot be read: {error}; give it again"
+            why = f"the key of model {stored.name} cannot be decrypted: {error}; enter it again"
         except InvalidInputError as error:
-            why = f"the stored model {stored.name} is not valid: {'; '.join(map(str, error.problems))}"
+            why = f"the stored model {stored.name} is invalid: {'; '.join(map(str, error.problems))}"
         known = self._followed.get(stored.name)
         if known is None or known.stored != stored:
             _log.error("%s", why)
@@ -189,7 +189,7 @@ class StoredModels:
 
 
 def reseal_model_keys(store: RuntimeStore, ring: KeyRing) -> tuple[int, tuple[str, ...]]:
-    """Put the keys of all stored models under the first key; return how many, and the models that no key opens."""
+    """Encrypt the keys of all stored models with the first key; return their number, and models that no key opens."""
     unreadable = []
 
     def attempt(stored: StoredModel) -> bytes | None:
@@ -203,10 +203,10 @@ def reseal_model_keys(store: RuntimeStore, ring: KeyRing) -> tuple[int, tuple[st
 
 
 def _kept(before: _Followed | None, stored: StoredModel) -> _Followed | None:
-    """Return what was made before, if it can be used and nothing has changed."""
+    """Return the previous object if it is usable and nothing has changed."""
     return before if before is not None and before.is_usable and before.stored == stored else None
 
 
 def _owner(name: str, settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what the key of a model is bound to."""
+    """Return the context to which the key of a model is bound."""
     return "model", name, str(settings.get("endpoint", ""))

@@ -1,4 +1,4 @@
-"""How far a yes may reach: exactly what was asked for, or what lies around it, each in words and with its warnings."""
+"""Targets for an approval: the requested one, or wider ones, each with a description and warnings."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_SERVER = "Everything at this server"
+_SERVER = "Everything on this server"
 _NEAREST = 4
 _WIDEST = 2
-"""Of very deep paths only these are offered: a list of a hundred folders is no help."""
+"""Limit for very deep paths, to keep the list short."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One target that a decision could be about. It covers what was asked for."""
+    """Possible target of a decision. It covers the requested target."""
 
     target: str
     label: str
     words: str
-    """The rule that would follow, as a sentence."""
+    """Resulting rule as a sentence."""
     warnings: tuple[str, ...]
     is_exact: bool
 
     @property
     def is_broad(self) -> bool:
-        """Whether it deserves a second look before it is granted for good."""
+        """Whether a permanent approval of it needs a confirmation."""
         return bool(self.warnings)
 
 
 def choices(access: AccessTuple, *, look: bool = True) -> tuple[Choice, ...]:
-    """Return what can be decided about a request: what was asked for first, then what is wider and wider.
+    """Return the possible targets for a request: the requested one first, then wider ones.
 
-    With ``look`` a path is called a file or a folder as it is now: for those alone who decide.
+    With ``look``, a path is described as file or folder by reading the disk: only for users who may decide.
     """
     exact = _choice(access, access.target, _label(access, look=look), is_exact=True, look=look)
     wider = [
@@ -63,7 +63,7 @@ def choices(access: AccessTuple, *, look: bool = True) -> tuple[Choice, ...]:
 
 
 def _label(access: AccessTuple, *, look: bool) -> str:
-    """Return the name of what was asked for: by what a decision about it covers."""
+    """Return the label of the requested target, by the coverage of its decision."""
     if access.resource_type is ResourceType.FILESYSTEM:
         return _path_label(access.target, look=look)
     if access.resource_type is ResourceType.SYSTEM_DEPENDENCY:
@@ -102,7 +102,7 @@ def _wider(access: AccessTuple) -> Iterator[tuple[str, str]]:
         try:
             yield from _wider_network(parse_declaration(access.target), access.operation)
         except InvalidInputError:
-            return  # what is no declaration cannot be widened into one
+            return  # an invalid declaration cannot be widened
 
 
 def _wider_network(target: NetworkTarget, operation: Operation) -> Iterator[tuple[str, str]]:
@@ -111,7 +111,7 @@ def _wider_network(target: NetworkTarget, operation: Operation) -> Iterator[tupl
         for path in _fewer(paths):
             yield replace(target, path=path).normalized, _below(path)
         yield replace(target, path=()).normalized, _SERVER
-    # Only who connects gains by more than the addresses of a server: any port, any protocol.
+    # Only connect gains from more than the URLs of a server: any port, any protocol.
     if operation is not Operation.CONNECT:
         return
     if target.kind is TargetKind.URL:
@@ -122,7 +122,7 @@ def _wider_network(target: NetworkTarget, operation: Operation) -> Iterator[tupl
 
 
 def _folders(access: AccessTuple) -> Iterator[str]:
-    """Yield the folders around a path, the nearest first, up to where they would hold far more than one needs."""
+    """Yield the ancestor folders of a path, nearest first, up to those that are too broad."""
     folder = access.target
     while folder not in ("", "/"):
         folder = folder.rpartition("/")[0] or "/"
@@ -139,7 +139,7 @@ def _fewer(found: list[T]) -> list[T]:
 def _choice(access: AccessTuple, target: str, label: str, *, is_exact: bool, look: bool) -> Choice:
     rule = AccessRule(access.resource_type, access.operation, target, target)
     is_path = access.resource_type is ResourceType.FILESYSTEM
-    # What lies around a path is a folder, there or not.
+    # An ancestor of a path is a folder, whether it exists or not.
     kind = path_kind(access.resource_type, target, look=look) if is_exact or not is_path else PathKind.FOLDER
     words = rule_words(access.subject, access.resource_type, access.operation, target, kind=kind)
     return Choice(target, label, words, _warnings(rule), is_exact)
@@ -149,4 +149,4 @@ def _warnings(rule: AccessRule) -> tuple[str, ...]:
     try:
         return tuple(finding.message for finding in broadness(rule))
     except InvalidInputError:
-        return ()  # kept by an older version, which wrote targets in another way
+        return ()  # stored by an older version with another notation

@@ -1,4 +1,4 @@
-"""The rule that came nearest to allowing something, and what it lacks."""
+"""Find the nearest rule to an access, and the difference."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _PLACE = 50
 
 @dataclass(frozen=True, slots=True)
 class Nearest:
-    """A rule that does not cover what was asked for, and why."""
+    """Rule that does not cover the access, and why."""
 
     rule: AccessRule
     why: str
 
 
 def covering_rule(rules: Iterable[AccessRule], wanted: Wanted) -> AccessRule | None:
-    """Return the rule that covers what is wanted, by the matching of every check."""
+    """Return the rule that covers the access, with the matching of every check."""
     if wanted.parsed is not None:
         return NetworkIndex(rules).find(wanted.operation, wanted.parsed)
     same = [rule for rule in rules if (rule.resource_type, rule.operation) == (wanted.resource_type, wanted.operation)]
@@ -50,7 +50,7 @@ def covering_rule(rules: Iterable[AccessRule], wanted: Wanted) -> AccessRule | N
 
 
 def nearest_rule(rules: Iterable[AccessRule], wanted: Wanted) -> Nearest | None:
-    """Return the rule about the same kind of resource that lacks least; None when none comes near."""
+    """Return the nearest rule for the same resource type; None if none is near."""
     same_kind = [rule for rule in rules if rule.resource_type is wanted.resource_type]
     if wanted.resource_type is ResourceType.SYSTEM_DEPENDENCY:
         return _similar_name(same_kind, wanted)
@@ -63,21 +63,21 @@ def nearest_rule(rules: Iterable[AccessRule], wanted: Wanted) -> Nearest | None:
 def _similar_name(rules: list[AccessRule], wanted: Wanted) -> Nearest | None:
     close = nearest(wanted.target, [rule.normalized_target for rule in rules])
     found = next((rule for rule in rules if rule.normalized_target == close), None)
-    return None if found is None else Nearest(found, f"it is for {close}")
+    return None if found is None else Nearest(found, f"the rule is for {close}")
 
 
 def _path(rule: AccessRule, wanted: Wanted) -> tuple[int, str]:
     root = rule.normalized_target
     if is_at_or_below(wanted.target, root):
-        return _PLACE + root.count("/"), f"it is for {rule.operation}, not for {wanted.operation}"
+        return _PLACE + root.count("/"), f"the rule is for {rule.operation}, not for {wanted.operation}"
     shared = _shared(root, wanted.target)
     if not shared or rule.operation is not wanted.operation:
         return _FAR, ""
-    return shared, f"{wanted.target} does not lie below {root}"
+    return shared, f"{wanted.target} is not below {root}"
 
 
 def _shared(one: str, other: str) -> int:
-    """Return how many folders two paths have in common, from the root on."""
+    """Return the number of common leading folders of two paths."""
     pairs = zip(one.split("/")[1:], other.split("/")[1:], strict=False)
     count = 0
     for left, right in pairs:
@@ -93,14 +93,14 @@ def _network(rule: AccessRule, wanted: Wanted) -> tuple[int, str]:
         return _FAR, ""
     declared = parse_declaration(rule.normalized_target)
     if NetworkIndex([rule]).allows(rule.operation, asked):
-        return _PLACE + len(declared.path), f"it is for {rule.operation}, not for {wanted.operation}"
+        return _PLACE + len(declared.path), f"the rule is for {rule.operation}, not for {wanted.operation}"
     if declared.kind is TargetKind.UNIX or asked.kind is TargetKind.UNIX:
         return _FAR, ""
     if not _is_same_host(declared, asked):
         return _other_host(declared, asked)
     lacks = list(_lacks(declared, asked))
     if rule.operation is not wanted.operation:
-        lacks.append(f"it is for {rule.operation}, not for {wanted.operation}")
+        lacks.append(f"the rule is for {rule.operation}, not for {wanted.operation}")
     return _HOST - len(lacks), "; ".join(lacks)
 
 
@@ -111,27 +111,27 @@ def _is_same_host(declared: NetworkTarget, asked: NetworkTarget) -> bool:
 
 
 def _other_host(declared: NetworkTarget, asked: NetworkTarget) -> tuple[int, str]:
-    """A name that was misspelled, or one beside it."""
+    """Return the difference for a misspelled or neighboring host name."""
     if declared.kind is TargetKind.NETWORK:
         return _FAR, ""
     if declared.kind is TargetKind.WILDCARD and asked.host == declared.host:
-        return _NAME + 1, f"the pattern *.{declared.host} does not stand for {declared.host} itself"
+        return _NAME + 1, f"the pattern *.{declared.host} does not include {declared.host} itself"
     related = asked.host.endswith(f".{declared.host}") or declared.host.endswith(f".{asked.host}")
     if related or nearest(asked.host, [declared.host]):
-        return _NAME, f"it is for the host {declared.host}, not for {asked.host}"
+        return _NAME, f"the rule is for the host {declared.host}, not for {asked.host}"
     return _FAR, ""
 
 
 def _lacks(declared: NetworkTarget, asked: NetworkTarget) -> Iterable[str]:
-    """Yield in what a rule for the same host differs."""
+    """Yield the differences of a rule for the same host."""
     if declared.kind is TargetKind.URL and asked.kind is not TargetKind.URL:
-        yield "it allows requests to URLs, not connections of one's own"
+        yield "the rule allows HTTP requests to URLs, not direct socket connections"
     if declared.kind is TargetKind.URL and asked.kind is TargetKind.URL and declared.scheme != asked.scheme:
-        yield f"the scheme is {declared.scheme}, not {asked.scheme}"
+        yield f"the rule has the scheme {declared.scheme}, not {asked.scheme}"
     if declared.port is not None and declared.port != asked.port:
-        yield f"the port is {declared.port}, not {asked.port or 'any'}"
+        yield f"the rule has the port {declared.port}, not {asked.port or 'any'}"
     if declared.kind is TargetKind.URL and declared.path:
         if asked.ambiguous:
-            yield "servers read the path that was asked for in different ways, so no rule with a path covers it"
+            yield "servers read the requested path differently, so no rule with a path covers it"
         elif asked.kind is TargetKind.URL and asked.path[: len(declared.path)] != declared.path:
-            yield f"the path does not lie below /{'/'.join(declared.path)}"
+            yield f"the path is not below /{'/'.join(declared.path)}"

@@ -1,7 +1,7 @@
-"""What subjects were seen to do since this process began: permitted connections, and whatever was denied.
+"""Observed accesses of subjects since the start of this process: permitted connections and all denials.
 
-It is told on the threads on which things happen, so it is quick and never fails. What it keeps is bounded: subjects
-choose what they try, and how often.
+It is called on the threads of the accesses, so it is fast and never fails. Its size is limited, because subjects choose
+their accesses.
 """
 
 from __future__ import annotations
@@ -58,28 +58,28 @@ _RESOURCES: Mapping[type[SandboxDenied], str] = MappingProxyType(
 
 
 class Reason(StrEnum):
-    """What was in force when something was allowed or denied."""
+    """Reason of an allowed or denied access."""
 
     DECLARED = "declared"
     INHERITED = "inherited"
-    """The subject declares nothing of its own, and runs under what encloses it."""
+    """The subject declares nothing and has the rights of its caller."""
     APPROVED = "approved"
     PENDING = "pending"
-    """Not declared, and the request for it was not decided."""
+    """Not declared, and its request is undecided."""
     DENIED = "denied"
-    """By a decision."""
+    """Recorded decision."""
     NOT_DECLARED = "not_declared"
     UNKNOWN = ""
-    """Also for what no access rule is about."""
+    """Also for accesses without access rules."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """One thing that a subject did or was kept from, however often."""
+    """Access that a subject made or was denied, with its count."""
 
     operation: str
     resource_type: str
-    """``network``, ``filesystem``, or one of those that no rule is about: ``process``, ``import`` and so on."""
+    """``network``, ``filesystem``, or a type without rules: ``process``, ``import`` and so on."""
     target: str
     result: str
     """``allowed`` or ``denied``."""
@@ -87,7 +87,7 @@ class Observed:
     first: datetime
     last: datetime
     reason: Reason = Reason.UNKNOWN
-    """Why, as it was when it happened; what happened for another reason is another entry."""
+    """Reason at that time; the same access with another reason is a separate entry."""
 
 
 class _What(NamedTuple):
@@ -106,27 +106,27 @@ class _Times:
 
 
 class Observations:
-    """Told by the guard (``DenialRecorder``, ``EndpointObserver``), read by consoles and monitors."""
+    """Written by the guard (``DenialRecorder``, ``EndpointObserver``), read by the console and metrics."""
 
     def __init__(self) -> None:
-        """Begin with nothing seen."""
+        """Start empty."""
         self.since = datetime.now(UTC)
-        # May be entered twice: a finaliser can run at any place, also here, and do what is noted.
+        # Reentrant: a finalizer can run at any point, even here, and cause an access.
         self._lock = threading.RLock()
         self._subjects: OrderedDict[str, OrderedDict[_What, _Times]] = OrderedDict()
         self._grounds: Grounds | None = None
         self._totals: Counter[tuple[str, str]] = Counter()
 
     def explain_by(self, grounds: Grounds) -> None:
-        """Keep why things happen, too, from now on."""
+        """Record reasons from now on."""
         self._grounds = grounds
 
-    # ---- told --------------------------------------------------------------------------------------------------------
+    # ---- writing -----------------------------------------------------------------------------------------------------
 
     def record(self, denial: SandboxDenied) -> None:
-        """Take note of a denial."""
+        """Record a denial."""
         if (denial.subject_kind, denial.subject) == _CANARY:
-            return  # the host has tried whether its guard denies
+            return  # from the host's test of its guard
         kind = _RESOURCES.get(type(denial), _OTHER)
         label, target = f"{denial.subject_kind}:{denial.subject}", _text(denial.target)
         reason = Reason.UNKNOWN
@@ -135,34 +135,34 @@ class Observations:
         self._note(label, _What(_text(denial.operation), kind, target, DENIED, reason), _text(denial.layer))
 
     def observe(self, endpoint: ObservedEndpoint) -> None:
-        """Take note of a connection that is about to be made; the same one is told again after a minute."""
+        """Record a connection that is about to be opened; the guard repeats it after a minute."""
         subject, kind, host, addresses, port = endpoint
         place = host or next(iter(addresses), "")
         label, target = f"{kind}:{subject}", f"{bracketed(_text(place))}:{port}"
         reason = Reason.UNKNOWN if self._grounds is None else self._grounds.of_connection(label, target)
         self._note(label, _What("connect", "network", target, ALLOWED, reason), "guard")
 
-    # ---- read --------------------------------------------------------------------------------------------------------
+    # ---- reading -----------------------------------------------------------------------------------------------------
 
     def of(self, subject: Subject) -> tuple[Observed, ...]:
-        """Return what was seen of a subject, the latest first."""
+        """Return the observed accesses of a subject, latest first."""
         with self._lock:
             entries = self._subjects.get(_label(subject)) or OrderedDict[_What, _Times]()
             found = [_seen(what, times) for what, times in entries.items()]
         return tuple(sorted(found, key=lambda entry: entry.last, reverse=True))
 
     def subjects(self) -> tuple[Subject, ...]:
-        """Return of whom something was seen, as far as their names are names of subjects."""
+        """Return the observed subjects with valid names."""
         with self._lock:
             labels = list(self._subjects)
         return tuple(subject for label in labels if (subject := _subject(label)) is not None)
 
     def totals(self) -> dict[tuple[str, str], int]:
-        """Return how often each layer (``guard``) came to each result since this process began."""
+        """Return the number of results per layer (``guard``) since the start of this process."""
         with self._lock:
             return dict(self._totals)
 
-    # ---- parts -------------------------------------------------------------------------------------------------------
+    # ---- internal ----------------------------------------------------------------------------------------------------
 
     def _note(self, label: str, what: _What, layer: str) -> None:
         now = time()
@@ -180,7 +180,7 @@ class Observations:
             entries.move_to_end(what)
 
     def _entries(self, label: str) -> OrderedDict[_What, _Times]:
-        """Return what is known of a subject; whoever was quiet for longest is forgotten for a new one."""
+        """Return the entries of a subject; for a new subject, drop the least recently active one."""
         found = self._subjects.get(label)
         if found is None:
             found = self._subjects[label] = OrderedDict()
@@ -208,5 +208,5 @@ def _subject(label: str) -> Subject | None:
 
 
 def _text(value: Any) -> str:
-    """Return a text to keep: of that very type, and not longer than a person could want to see."""
+    """Return a text to store: a plain str of limited length."""
     return (value if type(value) is str else "")[:_LONGEST_TARGET]

@@ -1,4 +1,4 @@
-"""One process per SQLite database: whoever serves it holds a lock on a file beside it, which says who that is."""
+"""One process per SQLite database: the server holds a lock on a file beside it, which contains its process id."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from democrai_sandbox.errors import StateUnusable
 
 
 class Ownership:
-    """The lock of one process. The kernel lets it go when the process ends, however it ends."""
+    """Lock of one process. The kernel releases it when the process ends."""
 
     def __init__(self, database: str) -> None:
-        """Take it, or say who has it. No database file, no lock: a server's database is for many nodes."""
+        """Take the lock, or raise with its owner. A database server needs no lock: nodes share it."""
         self._descriptor = -1
         if database:
             self._take(f"{database}.lock", database)
 
     def release(self) -> None:
-        """Let the next one in. May be called twice."""
+        """Release the lock. Safe to call twice."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -29,10 +29,10 @@ class Ownership:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StateUnusable(
-                f"{path} cannot be opened: {error.strerror}", fix="remove it, if it is no file"
+                f"{path} cannot be opened: {error.strerror}", fix="remove it if it is not a regular file"
             ) from None
         try:
-            # A lock of the process, not of the open file: what this process forks does not inherit it.
+            # A lock of the process, not of the open file, so that forks do not inherit it.
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
@@ -40,14 +40,14 @@ class Ownership:
             holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip() or "another one"
             os.close(descriptor)
             raise StateUnusable(
-                f"{database} is being served by process {_shown(holder)} already",
-                fix="stop that one, name another state_dir, or use PostgreSQL, which many may serve together",
+                f"process {_shown(holder)} already serves {database}",
+                fix="stop that process, use another state_dir, or use PostgreSQL, which several nodes can share",
             ) from None
         self._descriptor = descriptor
 
 
 def _shown(pid: str) -> str:
-    """Return the number with the name of the program, where it can be had."""
+    """Return the process id with the command line, if available."""
     if not pid.isdecimal():
         return pid
     try:

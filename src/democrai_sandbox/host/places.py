@@ -1,4 +1,4 @@
-"""The host's folders and files: made before anything else, kept from every subject, open to the host below Landlock."""
+"""Folders and files of the host: created first, protected from every subject, and accessible under Landlock."""
 
 from __future__ import annotations
 
@@ -24,43 +24,43 @@ if TYPE_CHECKING:
 
 _PRIVATE = 0o700
 READING = frozenset({Operation.READ, Operation.EXECUTE})
-"""The operations that Landlock's list of readable paths is for."""
+"""Operations that need a readable path in Landlock."""
 _WRITING = frozenset({Operation.CREATE, Operation.MODIFY, Operation.DELETE})
 _BESIDE = ("", "-wal", "-shm", "-journal", ".lock")
-"""What the names of a SQLite database and of the files beside it end with."""
+"""Suffixes of a SQLite database and its companion files."""
 
 
 class MadePlaces:
-    """Folders and files that one start has made itself, which a refused start removes again."""
+    """Folders and files created by one start, which a failed start removes again."""
 
     def __init__(self) -> None:
-        """Begin with nothing made."""
+        """Start empty."""
         self._files: list[Path] = []
         self._folders: list[Path] = []
 
     def add_file(self, path: str) -> None:
-        """Note a file that was just made."""
+        """Record a created file."""
         self._files.append(Path(path))
 
     def add_folders(self, place: Path) -> None:
-        """Note the folders that will be made with this one, the outermost first."""
+        """Record the folders that will be created with this one, outermost first."""
         missing = [folder for folder in (place, *place.parents) if not folder.exists()]
         self._folders += reversed(missing)
 
     def remove(self) -> None:
-        """Remove it all, as far as nothing else was put there since."""
+        """Remove everything that contains no other files."""
         for path in self._files:
             for end in _BESIDE:
                 with suppress(OSError):
                     Path(f"{path}{end}").unlink()
         for folder in reversed(self._folders):
-            with suppress(OSError):  # something else is in it, or the kernel layer has closed its parent
+            with suppress(OSError):  # not empty, or the kernel layer denies access to its parent
                 folder.rmdir()
         self._files, self._folders = [], []
 
 
 def prepare_places(settings: HostSettings, made: MadePlaces | None = None) -> None:
-    """Make the folders of the host, for its own user alone, and refuse those in which nothing can be kept."""
+    """Create the host's folders for its user only; raise for folders that are not usable."""
     made = MadePlaces() if made is None else made
     _check_folder(_made(settings.state_dir, "state_dir", made), "state_dir")
     _check_folder(_made(settings.data_dir, "data_dir", made), "data_dir")
@@ -72,13 +72,13 @@ def prepare_places(settings: HostSettings, made: MadePlaces | None = None) -> No
 
 
 def database_file(settings: HostSettings) -> str:
-    """Return the file of a SQLite database; empty for a server's."""
+    """Return the file of a SQLite database; empty for a database server."""
     url = parse_url(settings.database, needs_folder=False)
     return str(url.database) if url.get_backend_name() == SQLITE else ""
 
 
 def protected_paths(settings: HostSettings) -> tuple[str, ...]:
-    """Return what no subject reaches, whatever it declares; of the data below it each gets its own place back."""
+    """Return the paths that no subject can access, except its own data folder below them."""
     keys = (model.api_key_file for model in settings.extensions.models.values())
     named = (settings.state_dir, settings.config_file, settings.key_file, settings.os.policy_file, *keys)
     database = database_file(settings)
@@ -87,10 +87,10 @@ def protected_paths(settings: HostSettings) -> tuple[str, ...]:
 
 
 def application_places(settings: HostSettings, extensions: Iterable[Extension] = ()) -> ApplicationPlaces:
-    """Return what the application itself reads and writes, for Landlock, with what its extensions declare."""
+    """Return the application's paths for Landlock, including those that its extensions declare."""
     written = (_folder_of(path) for path in (settings.key_file, database_file(settings)) if path)
     declared = [rule for extension in extensions for rule in declared_files(extension)]
-    there = [rule for rule in declared if os.path.exists(rule.normalized_target)]  # noqa: PTH110 - a text
+    there = [rule for rule in declared if os.path.exists(rule.normalized_target)]  # noqa: PTH110 - a str path
     return ApplicationPlaces(
         data_dir=settings.data_dir,
         state_dir=settings.state_dir,
@@ -100,7 +100,7 @@ def application_places(settings: HostSettings, extensions: Iterable[Extension] =
 
 
 def declared_files(extension: Extension) -> Iterator[AccessRule]:
-    """Yield the rules for files that an extension declares in any section of its manifest."""
+    """Yield the file rules in all sections of an extension's manifest."""
     sections = extension.manifest.sections if extension.manifest else {}
     for section in filter(None, sections.values()):
         yield from (rule for rule in section.access if rule.resource_type is ResourceType.FILESYSTEM)
@@ -129,21 +129,21 @@ def _made(folder: str, setting: str, made: MadePlaces) -> Path:
         made.add_folders(place)
         place.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
     except FileExistsError:
-        raise StateUnusable(f"{setting}: {folder} is not a folder", fix="name another one, or move the file") from None
+        raise StateUnusable(f"{setting}: {folder} is not a folder", fix="use another path, or move the file") from None
     except OSError as error:
         raise StateUnusable(
-            f"{setting}: {folder} cannot be made: {error.strerror}",
-            fix=f"make it for the user that runs this ({_user()}), or name another one",
+            f"{setting}: {folder} cannot be created: {error.strerror}",
+            fix=f"create it for the user of this process ({_user()}), or use another folder",
         ) from None
     return place
 
 
 def _check_folder(place: Path, setting: str) -> None:
-    """Refuse a folder that others may write to, or in which this user makes no file: that shows by trying."""
+    """Raise for a folder that other users can write to, or in which this user cannot create a file."""
     found = place.stat()
     if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise StateUnusable(
-            f"{setting}: others may write to {place} (owner {found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o})",
+            f"{setting}: others can write to {place} (owner {found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o})",
             fix=f"chown {_user()} {place} && chmod 700 {place}",
         )
     try:
@@ -151,13 +151,13 @@ def _check_folder(place: Path, setting: str) -> None:
             pass
     except OSError as error:
         raise StateUnusable(
-            f"{setting}: nothing can be written in {place}: {error.strerror}",
-            fix=f"let user {_user()} write there, or name another folder",
+            f"{setting}: no file can be created in {place}: {error.strerror}",
+            fix=f"make it writable for user {_user()}, or use another folder",
         ) from None
 
 
 def _make_private(database: Path) -> bool:
-    """Make a new database for its owner alone; SQLite gives the files beside it the same mode. Tell if it is new."""
+    """Create a new database file for its owner only, whose mode SQLite copies. Return whether it is new."""
     try:
         os.close(os.open(database, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     except FileExistsError:
@@ -174,6 +174,6 @@ def _user() -> int:
 
 
 def own_services(settings: HostSettings) -> dict[str, str]:
-    """Return where the host itself keeps decisions and hears of them: reached before any extension is known."""
+    """Return the URLs of the host's database and event stream, which are used before extensions are loaded."""
     events = settings.stream.get("url", "")
     return {"database": settings.database, **({"events": str(events)} if events else {})}

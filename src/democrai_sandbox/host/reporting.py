@@ -1,4 +1,4 @@
-"""Every layer of a running sandbox as it is measured now: for the status page, the API and the command line."""
+"""Measured state of every layer of a running sandbox, for the status page, the API and the command line."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ _MOST_COUNTED = 1000
 _LATE_AFTER_POLLS = 5
 _SLOW_STORE = 1.0
 _NOWHERE = "/democrai-sandbox-canary/nothing/here"
-_AWAY = "see that the database runs and can be reached from here; nothing new is allowed until then"
+_AWAY = "check that the database server is running and reachable; undeclared access is refused until then"
 
 
 def report(sandbox: Sandbox) -> Report:
-    """Measure every layer. Asks the database and the helper, so not on an event loop; changes nothing."""
+    """Measure every layer without changing anything. Queries the database and the helper, so not on an event loop."""
     kernel = sandbox.kernel.status()
     wanted = frozenset(sandbox.kernel.wanted)
     lines = [_guard_line(), _store_line(sandbox), _snapshot_line(sandbox), _events_line(sandbox)]
@@ -74,17 +74,17 @@ def _guard_line() -> Line:
     line = Line("guard", "Python guard", Area.GUARD, LineState.OK, "", details=details)
     passed = _went_through()
     if passed:
-        summary = f"it does not hold: {', '.join(passed)} went through"
-        return replace(line, state=LineState.OFF, summary=summary, fix="stop this process, and start it anew")
-    return replace(line, summary=f"armed: {guarded} entry points are guarded, and every canary was stopped just now")
+        summary = f"not effective: {', '.join(passed)} succeeded under a guard"
+        return replace(line, state=LineState.OFF, summary=summary, fix="stop this process and restart it")
+    return replace(line, summary=f"active: {guarded} guarded functions; every canary was stopped just now")
 
 
 def _went_through() -> list[str]:
-    """Try harmless acts under a guard that allows nothing; return those that were not stopped."""
+    """Run harmless operations under a guard that allows nothing; return those that succeeded."""
     acts: tuple[tuple[str, Callable[[], object]], ...] = (
-        ("making a folder", partial(os.mkdir, _NOWHERE)),
+        ("creating a folder", partial(os.mkdir, _NOWHERE)),
         ("removing a file", partial(os.unlink, _NOWHERE)),
-        ("signalling a process", partial(os.kill, os.getpid(), 0)),
+        ("signaling a process", partial(os.kill, os.getpid(), 0)),
     )
     return [name for name, act in acts if not _is_stopped(act)]
 
@@ -94,7 +94,7 @@ def _is_stopped(act: Callable[[], object]) -> bool:
         exact_guard_context(subject="canary", subject_kind="core", include_runtime_paths=False).run(act)
     except SandboxDenied:
         return True
-    except OSError:  # it got as far as the system
+    except OSError:  # it reached the system
         return False
     return False
 
@@ -110,15 +110,15 @@ def _store_line(sandbox: Sandbox) -> Line:
     try:
         details["schema"] = version = ask_in_time(sandbox.access.node, partial(_schema_asked, sandbox.access.store))
     except SchemaOutdated as error:
-        return replace(line, state=LineState.DEGRADED, summary="it has another schema than is needed", fix=str(error))
+        return replace(line, state=LineState.DEGRADED, summary="the schema version does not match", fix=str(error))
     except StoreUnavailable as error:
-        summary = f"it cannot be reached ({type(error.__cause__ or error).__name__})"
+        summary = f"not reachable ({type(error.__cause__ or error).__name__})"
         return replace(line, state=LineState.OFF, summary=summary, fix=_AWAY)
     seconds = perf_counter() - begun
     details["milliseconds"] = round(seconds * 1000, 1)
     answered = f"{url.get_backend_name()}, schema {_told(version)}, answered in {seconds * 1000:.1f} ms"
     if seconds > _SLOW_STORE:
-        return replace(line, state=LineState.DEGRADED, summary=answered, fix="look for what keeps the database busy")
+        return replace(line, state=LineState.DEGRADED, summary=answered, fix="check the load of the database")
     return replace(line, summary=answered)
 
 
@@ -129,12 +129,12 @@ def _schema_asked(store: Store) -> str:
 
 
 def _told(version: str) -> str:
-    """Say it when the database is ahead: an upgrade has begun, and this node is to be exchanged."""
-    return version if version == HEAD else f"{version} (this node's is {HEAD}, and may go on)"
+    """Mark a newer schema: an upgrade has begun, and this node should be updated."""
+    return version if version == HEAD else f"{version} (newer than this node's {HEAD}, still usable)"
 
 
 def _snapshot_line(sandbox: Sandbox) -> Line:
-    """Tell how old the knowledge is by which this process answers checks."""
+    """Return the age of the decisions in memory."""
     status, poll = sandbox.access.node.status, sandbox.settings.poll_seconds
     age = status.seconds_since_refresh
     details = {"node": status.node, "generation": status.generation, "seconds_since_refresh": round(age, 2)}
@@ -142,10 +142,10 @@ def _snapshot_line(sandbox: Sandbox) -> Line:
     line = Line("snapshot", "Decisions in memory", Area.DECISIONS, LineState.OK, "", details=details)
     seen = f"generation {status.generation}, read {age:.1f} s ago"
     if not status.store_reachable:
-        return replace(line, state=LineState.DEGRADED, summary=f"{seen}; the store is away, what is known holds on")
+        return replace(line, state=LineState.DEGRADED, summary=f"{seen}; the database is down, known decisions hold")
     if age > max(_LATE_AFTER_POLLS * poll, _LATE_AFTER_POLLS):
-        summary = f"{seen}; it should be read every {poll:g} s"
-        return replace(line, state=LineState.DEGRADED, summary=summary, fix="see the log: what keeps the reader busy")
+        summary = f"{seen}; expected every {poll:g} s"
+        return replace(line, state=LineState.DEGRADED, summary=summary, fix="check the log for errors of the reader")
     return replace(line, summary=seen)
 
 
@@ -155,9 +155,9 @@ def _events_line(sandbox: Sandbox) -> Line:
     details = {"type": kind, "connected": connected, "node": sandbox.access.bus.node}
     line = Line("events", "Events", Area.DECISIONS, LineState.OK, "", details=details)
     if not connected:
-        summary = f"{kind}: not connected; other nodes hear of decisions within {poll:g} s all the same"
+        summary = f"{kind}: not connected; decisions still reach other nodes within {poll:g} s"
         return replace(line, state=LineState.DEGRADED, summary=summary, fix="check network.stream in the configuration")
-    reach = "within this process" if kind == "memory" else "connected, other nodes hear at once"
+    reach = "within this process" if kind == "memory" else "connected; decisions reach other nodes immediately"
     return replace(line, summary=f"{kind}: {reach}")
 
 
@@ -174,31 +174,31 @@ def _extensions_line(sandbox: Sandbox) -> Line:
     counted = ", ".join(_number(number, kind) for kind, number in kinds.items()) or "none"
     if broken:
         summary = f"{counted}; {len(broken)} cannot run"
-        fix = f"see what is wrong with {', '.join(broken[:5])}{', …' if len(broken) > 5 else ''}"  # noqa: PLR2004
+        fix = f"check the problems of {', '.join(broken[:5])}{', …' if len(broken) > 5 else ''}"  # noqa: PLR2004
         return replace(line, state=LineState.DEGRADED, summary=summary, fix=fix)
     if shut:
         subject, paths = next(iter(shut.items()))
-        summary = f"{counted}; Landlock keeps {subject} from {paths[0]}, which it declares"
-        fix = "make sure that the path exists, and restart the application: its lists are made at the start"
+        summary = f"{counted}; Landlock denies {paths[0]} to {subject}, which declares it"
+        fix = "create the path and restart the application: Landlock is applied at the start"
         return replace(line, state=LineState.DEGRADED, summary=summary, fix=fix)
     return replace(line, summary=counted)
 
 
 def _outside(sandbox: Sandbox, extension: Extension) -> tuple[str, ...]:
-    """Return the paths that an extension declares and Landlock keeps the whole application from."""
+    """Return the declared paths of an extension that Landlock denies to the whole application."""
     rules = outside_lists(sandbox.kernel, declared_files(extension))
     return tuple(dict.fromkeys(rule.normalized_target for rule in rules))
 
 
 def _workers_line(sandbox: Sandbox) -> Line:
-    """Tell of the processes beside this one; engines and extractors have theirs once they were used."""
+    """Return the loaded modules and the worker processes; engines and extractors start theirs on first use."""
     runtime = sandbox.runtime
     modules = tuple(runtime.modules.all_loaded())
     apart = {str(one.extension.subject): one.worker.pid for one in modules if one.worker is not None}
     for kind, installed in (("engine", runtime.engines), ("extractor", runtime.extractors)):
         apart |= {f"{kind}:{name}": pid for name, pid in installed.workers.items()}
     running = sum(pid is not None for pid in apart.values())
-    summary = f"{_number(len(modules), 'module')} loaded, {_number(running, 'process', 'processes')} beside this one"
+    summary = f"{_number(len(modules), 'module')} loaded, {_number(running, 'worker process', 'worker processes')}"
     held = runtime.confinement
     details = {"loaded": len(modules), "processes": apart, "unenforced": held.unenforced, "closed": held.closed}
     return Line("workers", "Workers", Area.RUNTIME, LineState.OK, summary, details=details)
@@ -214,20 +214,20 @@ def _unfinished(sandbox: Sandbox) -> tuple[Sequence[Task], Sequence[Resume]]:
 
 
 def _work_lines(sandbox: Sandbox) -> Iterator[Line]:
-    """Tell of tasks and resumptions, which the store knows."""
+    """Yield the lines of tasks and resume actions, from the database."""
     try:
         tasks, resumes = ask_in_time(sandbox.access.node, partial(_unfinished, sandbox))
     except StoreUnavailable:
         for name, title in (("tasks", "Tasks"), ("resumes", "Resumptions")):
-            yield Line(name, title, Area.RUNTIME, LineState.DEGRADED, "the store cannot be asked", _AWAY)
+            yield Line(name, title, Area.RUNTIME, LineState.DEGRADED, "the database is not reachable", _AWAY)
         return
     states = Counter(task.state.value for task in tasks)
     nodes = sorted({task.node for task in tasks})
-    told = ", ".join(f"{number} {state}" for state, number in sorted(states.items())) or "none is unfinished"
+    told = ", ".join(f"{number} {state}" for state, number in sorted(states.items())) or "none unfinished"
     yield Line("tasks", "Tasks", Area.RUNTIME, LineState.OK, told, details={**states, "nodes": nodes})
     failing = sum(bool(resume.last_error) for resume in resumes)
-    told = f"{len(resumes)} wait or run" if resumes else "none is waiting"
+    told = f"{len(resumes)} waiting or running" if resumes else "none waiting"
     state, fix = LineState.OK, ""
     if failing:
-        state, told, fix = LineState.DEGRADED, f"{told}; {failing} failed and are tried again", "see their requests"
+        state, told, fix = LineState.DEGRADED, f"{told}; {failing} failed and will be retried", "check their requests"
     yield Line("resumes", "Resumptions", Area.RUNTIME, state, told, fix, {"unfinished": len(resumes)})

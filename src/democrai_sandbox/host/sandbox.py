@@ -1,4 +1,4 @@
-"""The whole of it in one object: what an application makes of a configuration, starts, and stops."""
+"""Sandbox object: an application creates it from a configuration, starts it, and stops it."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ if TYPE_CHECKING:
 _LEASE = timedelta(minutes=5)
 _AGES = timedelta(days=36525)
 _made = threading.Event()
-"""Set once there is a sandbox: the guard is settled for the whole process, and for good."""
+"""Set after a sandbox exists: the guard is configured once per process."""
 
 
 class Sandbox:
-    """A sandbox in somebody's application. One per process, made before its first thread and its first socket.
+    """Sandbox in an application. Create one per process, before its first thread and its first socket.
 
-    ``async with`` starts and stops it on the application's loop. Its parts are there for the host alone: a module in
-    the same process that comes by it finds nothing.
+    ``async with`` starts and stops it on the application's event loop. Only the host can read its parts: a module in
+    the same process that obtains the object cannot.
     """
 
     settings: HostSettings = inside("sandbox")
@@ -82,9 +82,9 @@ class Sandbox:
     models: StoredModels = inside("sandbox")
     """Models that administrators add while the sandbox runs."""
     installing: Installing = inside("sandbox")
-    """Installations of engines and extractors that are under way in the background."""
+    """Background installations of engines and extractors."""
     closing: asyncio.Event = inside("sandbox")
-    """Set when the sandbox is about to stop: what keeps a connection open ends it then."""
+    """Set when the sandbox is about to stop, so that open event streams end."""
     _ownership: Ownership = inside("sandbox")
     _places: MadePlaces = inside("sandbox")
 
@@ -98,10 +98,11 @@ class Sandbox:
         roles: RoleLookup | None = None,
         models: Mapping[str, Model] | None = None,
     ) -> Self:
-        """Put it together from a file, a mapping, or the environment alone; refuse what is wrong, all at once.
+        """Create a sandbox from a file, a mapping, or the environment alone; raise one error with all problems.
 
-        ``authenticator`` and ``roles`` are the application's own users; without them there are accounts in the
-        database. Folders are made, the database is opened, and the kernel layer is applied to this process for good.
+        ``authenticator`` and ``roles`` connect the application's users; without them the sandbox manages accounts in
+        its database. This creates folders, opens the database, and applies the kernel layer to this process
+        permanently.
         """
         return cls(load(source, environ=environ).settings, authenticator=authenticator, roles=roles, models=models)
 
@@ -113,10 +114,10 @@ class Sandbox:
         roles: RoleLookup | None = None,
         models: Mapping[str, Model] | None = None,
     ) -> None:
-        """Put it together from settings that were checked."""
+        """Create a sandbox from validated settings."""
         if (authenticator is None) is not (roles is None):
             raise HostRefused(
-                "an authenticator and a role lookup belong together", fix="give both, or neither for own accounts"
+                "an authenticator needs a role lookup, and vice versa", fix="pass both, or neither for own accounts"
             )
         _check_alone()
         self.settings = settings
@@ -128,7 +129,7 @@ class Sandbox:
         except BaseException:
             self._places.remove()
             raise
-        # Without the lock nothing is removed: what was just made may be in use by who has it.
+        # Remove nothing without the lock: the process that holds it may use the created files.
         self._ownership = Ownership(database_file(settings))
         try:
             self._open(authenticator, roles)
@@ -140,7 +141,7 @@ class Sandbox:
         _made.set()
 
     def _open(self, authenticator: Authenticator | None, roles: RoleLookup | None) -> None:
-        """Open the store and check it, then let its connections go: none may be open when the kernel layer comes."""
+        """Open and check the database, then close its connections: the kernel layer must be applied without any."""
         self.access = _access(self.settings, self._places)
         try:
             self.accounts = None if authenticator else self._own_accounts()
@@ -156,10 +157,10 @@ class Sandbox:
         return accounts
 
     def _run(self, models: Mapping[str, Model] | None) -> None:
-        """Apply the kernel layer, then make the runtime, which settles the guard."""
+        """Apply the kernel layer, then create the runtime, which seals the guard."""
         settings = self.settings
         known = open_models(settings, models)
-        # The store is asked before the runtime adds its sources: the packet filter has to know it from the start.
+        # The database is used before the runtime adds its sources, so the packet filter needs it from the start.
         own = AllowlistBuilder([ConfigSource(own_services(settings))])
         runtime = _runtime_settings(settings)
         self.kernel = Kernel(settings.os, application_places(settings, discover(runtime)), endpoints=own)
@@ -189,9 +190,9 @@ class Sandbox:
     # ---- life
 
     async def start(self) -> None:
-        """Load the decisions and the extensions, and begin to serve; a broken extension is listed, the others run."""
+        """Load the decisions and the extensions, and start serving. A broken extension is listed; the others run."""
         self._check_fresh()
-        self._places = MadePlaces()  # in use from here on
+        self._places = MadePlaces()  # in use from now on, so never removed
         try:
             await asyncio.to_thread(self.access.node.start)
             await asyncio.to_thread(self._mark_lost)
@@ -205,43 +206,43 @@ class Sandbox:
         await self.installing.begin_configured(self.settings.extensions)
 
     def _check_fresh(self) -> None:
-        """Refuse a second start: what a sandbox holds is taken once, before the kernel layer, and let go for good."""
+        """Refuse a second start: the resources of a sandbox are opened once, before the kernel layer."""
         if self.is_started:
-            raise HostRefused("this sandbox is started already", fix="share the one that runs")
+            raise HostRefused("this sandbox is already started", fix="share the running one")
         if self.closing.is_set():
-            raise HostRefused("this sandbox was stopped, and does not start again", fix="start another process")
+            raise HostRefused("this sandbox was stopped and cannot start again", fix="start a new process")
 
     def _mark_lost(self) -> None:
-        """Mark what ran as lost: nobody else serves this database, and no clock has to be waited for to know that."""
+        """Mark running work as lost immediately: no other process serves this database."""
         if database_file(self.settings):
             now = utc_now()
             self.runtime.store.mark_lost(silent_since=now + _AGES, now=now)
 
     def _follow_models(self) -> None:
-        """Read the models of the database, now and whenever some node has changed something."""
+        """Read the models of the database, now and after each change on any node."""
         self.models.refresh()
         self.access.node.on_change(self.models.refresh)
         self.access.node.add_chore(self.models.refresh)
 
     async def stop(self) -> None:
-        """Have everything end that runs, and let go of what is held. May be called twice."""
+        """Stop all running work and release all resources. Safe to call twice."""
         self.closing.set()
         if self.is_started:
             self.is_started = False
             await self.installing.stop()
-            # What goes on after an approval runs on this loop: it is waited for while the loop still turns.
+            # Resume actions run on this event loop, so wait for them while it runs.
             await asyncio.to_thread(self.access.resumes.stop)
             await self.runtime.stop()
         await asyncio.to_thread(self.close)
 
     def close(self) -> None:
-        """Let go of what a sandbox holds that was never started. May be called twice."""
+        """Release the resources of a sandbox that was never started. Safe to call twice."""
         self.access.stop()
         self.kernel.stop()
         self._ownership.release()
 
     def abandon(self) -> None:
-        """Close a sandbox that never served, and remove the keys, the database and the folders made for it."""
+        """Close a sandbox that never served, and remove the keys, database and folders created for it."""
         self.access.stop()
         self._places.remove()
         self.close()
@@ -259,15 +260,15 @@ class Sandbox:
         async with self:
             yield
 
-    # ---- people
+    # ---- users
 
     def caller(self, identity: Identity) -> Caller | None:
-        """Return somebody as the services know them, with what they are now; None for somebody who is shut out."""
+        """Return a user with current roles, for the services; None for a disabled user."""
         found = self.roles.roles(identity.user_id)
         return None if found is None else self.caller_with(identity, found)
 
     def caller_with(self, identity: Identity, found: Roles) -> Caller:
-        """Return somebody as the services know them, with roles that were looked up already."""
+        """Return a user with known roles, for the services."""
         return Caller(
             user_id=identity.user_id,
             organization_id=found.organization_id,
@@ -277,42 +278,42 @@ class Sandbox:
         )
 
     def _requester(self, origin: Origin) -> Caller:
-        """Return a requester as they are now: what they were when they asked may be over."""
+        """Return a requester with current roles, which may have changed since the request."""
         if not origin.user_id:
             return Caller(session_key=origin.session_key, organization_id=origin.organization_id)
         found = self.roles.roles(origin.user_id)
         if found is None:
-            raise RuntimeServiceFailed(f"user {origin.user_id!r} is not there any more, or shut out: nothing was run")
+            raise RuntimeServiceFailed(f"user {origin.user_id!r} does not exist or is disabled: nothing was run")
         present = self.caller_with(Identity(origin.user_id, origin.session_key), found)
         return Caller(*present[:-1], task_id=origin.task_id)
 
     def _session_ended(self, session_key: str) -> None:
-        """End the approvals that held for a session."""
+        """End the approvals of a session."""
         self.access.administration.end_session(session_key)
 
 
 def _check_alone() -> None:
-    """Refuse a second sandbox before anything is made for it."""
+    """Refuse a second sandbox before creating anything for it."""
     if _made.is_set():
         raise HostRefused(
-            "there is a sandbox in this process already, and its rules hold for the whole of it",
-            fix="share that one, or make the other in a process of its own",
+            "this process already has a sandbox, whose rules apply to the whole process",
+            fix="share that sandbox, or create the other one in a separate process",
         )
 
 
 def _who(
     authenticator: Authenticator | None, roles: RoleLookup | None, accounts: Accounts | None
 ) -> tuple[Authenticator, RoleLookup]:
-    """Return who says who somebody is, and what they are: the application, or the accounts in the database."""
+    """Return the authenticator and role lookup: the application's, or those of the sandbox's accounts."""
     if authenticator is not None and roles is not None:
         return authenticator, roles
     if accounts is None:
-        raise HostRefused("an authenticator and a role lookup belong together", fix="give both, or neither")
+        raise HostRefused("an authenticator needs a role lookup, and vice versa", fix="pass both, or neither")
     return accounts, accounts
 
 
 def _access(settings: HostSettings, places: MadePlaces) -> Access:
-    """Open the access service; what is wrong with its database or its keys is said as what it is."""
+    """Open the access service; raise precise errors for problems with its database or keys."""
     if _check_keys(settings):
         places.add_file(settings.key_file)
     wanted = AccessSettings(
@@ -334,24 +335,24 @@ def _access(settings: HostSettings, places: MadePlaces) -> Access:
         shown = shown_url(parse_url(settings.database, needs_folder=False))
         raise StateUnusable(
             f"the database {shown} cannot be used: {reason_of(error)}",
-            fix="see that it is there and that this user may use it, or set database.url",
+            fix="check that it exists and that this user may use it, or set database.url",
         ) from None
 
 
 def _check_keys(settings: HostSettings) -> bool:
-    """Read the key file, or make it, and say what is wrong with it; return whether it was made."""
+    """Read or create the key file; raise if it is not usable. Return whether it was created."""
     try:
         is_new = make_key_file(settings.key_file)
         KeyRing.open(settings.key_file)
     except OSError as error:
         raise StateUnusable(
             f"the key file {settings.key_file} cannot be used: {error.strerror}",
-            fix="let the user that runs this read it, or set database.key_file",
+            fix="make it readable for the user of this process, or set database.key_file",
         ) from None
     except InvalidInputError as error:
         raise StateUnusable(
             f"the key file cannot be used: {_one_line(error)}",
-            fix="put back the one that was made with the database: what waits to go on is encrypted with it",
+            fix="restore the key file that was created with the database: it encrypts the resume contexts",
         ) from None
 
     return is_new

@@ -1,4 +1,4 @@
-"""What a machine's token may do. A token acts for its owner: a scope never gives what the owner may not."""
+"""Scopes of an API token. A token acts for its owner and never has more rights than the owner."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Scope(StrEnum):
-    """One thing that a token may be good for."""
+    """Permission of a token."""
 
     REQUESTS_READ = "requests:read"
     REQUESTS_DECIDE = "requests:decide"
@@ -25,4 +25,4 @@ class Scope(StrEnum):
     STATUS_READ = "status:read"
     """Status and metrics."""
     ACCOUNTS_MANAGE = "accounts:manage"
-    """People, sessions and tokens."""
+    """Users, sessions and tokens."""

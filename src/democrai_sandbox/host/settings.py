@@ -1,4 +1,4 @@
-"""What a configuration settles, as the host uses it: read and checked, every path absolute, every default filled in."""
+"""Validated configuration of the host, with absolute paths and all defaults."""
 
 from __future__ import annotations
 
@@ -18,62 +18,62 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """``server``: where the console and the API are served."""
+    """``server``: address of the console and the API."""
 
     host: str = "127.0.0.1"
-    """An address of this machine. Beyond loopback ``public_url`` must be ``https``: passwords travel over it."""
+    """Address of this machine. Beyond loopback, ``public_url`` must use ``https`` to protect passwords."""
     port: int = 8420
-    """0 takes any free one."""
+    """0 selects a free port."""
     public_url: str = ""
-    """What people type, when a proxy stands before it: ``https://sandbox.example.com``."""
+    """URL that users open, when a proxy is in front: ``https://sandbox.example.com``."""
     trusted_proxies: tuple[str, ...] = ()
-    """Addresses whose ``X-Forwarded-For`` is believed."""
+    """Proxy addresses whose ``X-Forwarded-For`` is trusted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleSettings:
-    """``console``: sessions of people."""
+    """``console``: sessions of users."""
 
     enabled: bool = True
-    """Serve the pages; the API, health and metrics are there without them."""
+    """Serve the pages; the API, health and metrics do not need them."""
     idle_minutes: int = 60
-    """A session that was not used for so long is over."""
+    """Time without use after which a session ends."""
     session_hours: int = 12
-    """A session is over after so long in any case."""
+    """Maximum duration of a session."""
     reauth_minutes: int = 0
-    """Ask for the password again before a permanent approval, if it was not given for so long; 0 never asks."""
+    """Ask for the password again before a permanent approval after this time; 0 never asks."""
     reauth_high_risk: bool = True
     """Ask for the password again before every permanent approval of high risk."""
     unused_days: int = 30
-    """An approval that was not used for so long is pointed out."""
+    """Time without use after which an approval is marked as unused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardSettings:
-    """``sandbox.guard``: the guard in the process."""
+    """``sandbox.guard``: guard in the process."""
 
     native_packages: tuple[str, ...] = ()
-    """Installed packages that may use ctypes and cffi for themselves, and so run native code for a subject."""
+    """Installed packages that may use ctypes and cffi, and so run native code for a subject."""
 
 
 MODEL_TIMEOUT = 60.0
-"""Seconds that an answer of a model may take, unless its settings say otherwise."""
+"""Default timeout of a model, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSettings:
-    """One of ``extensions.models``: where a model is, and how it is asked."""
+    """One of ``extensions.models``: endpoint and parameters of a model."""
 
     endpoint: str
-    """The URL up to ``/chat/completions``."""
+    """URL before ``/chat/completions``."""
     model: str
-    """The name by which the endpoint knows it."""
+    """Name of the model at the endpoint."""
     api_key: str = field(default="", repr=False)
     api_key_file: str = ""
-    """A file whose first line is the key; read when the host starts."""
+    """File whose first line is the key; read at the start."""
     timeout_seconds: float = MODEL_TIMEOUT
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Sent with each request, such as ``temperature``."""
+    """Parameters of each request, such as ``temperature``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,25 +81,25 @@ class InstalledSettings:
     """One of ``extensions.engines`` or ``extensions.extractors``."""
 
     install: bool = False
-    """Install it in the background when the host starts, if its environment is missing or outdated."""
+    """Install it in the background at the start, if its environment is missing or outdated."""
     settings: Mapping[str, Any] | None = field(default=None, repr=False)
-    """What its code reads with ``sdk.engines.settings()``; None leaves that to the database."""
+    """Settings for ``sdk.engines.settings()``; None uses those of the database."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtensionSettings:
-    """``extensions``: what extensions use that is the host's to choose."""
+    """``extensions``: resources of extensions that the host chooses."""
 
     models: Mapping[str, ModelSettings] = field(default_factory=dict)
     mcp_approval: McpApproval = McpApproval.REGISTERED
     """``extensions.mcp.approval``."""
     mcp_servers: Mapping[str, McpServer] = field(default_factory=dict, repr=False)
-    """``extensions.mcp.servers``; the query of a URL may hold a secret."""
+    """``extensions.mcp.servers``; the query of a URL may contain a secret."""
     engines: Mapping[str, InstalledSettings] = field(default_factory=dict)
     extractors: Mapping[str, InstalledSettings] = field(default_factory=dict)
 
     def installed(self) -> Iterator[tuple[Subject, InstalledSettings]]:
-        """Yield what is set for engines and extractors, by subject."""
+        """Yield the settings of engines and extractors by subject."""
         for kind, entries in ((SubjectKind.ENGINE, self.engines), (SubjectKind.EXTRACTOR, self.extractors)):
             for name, entry in entries.items():
                 yield Subject(kind, name), entry
@@ -107,22 +107,22 @@ class ExtensionSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSettings:
-    """The whole configuration."""
+    """Complete configuration."""
 
     state_dir: str
-    """Database, keys, sockets: everything that is the host's own lies here unless it is put elsewhere."""
+    """Default folder of the host's files: database, keys, sockets."""
     data_dir: str
-    """What extensions keep; ``<state_dir>/data`` by default."""
+    """Data of extensions; ``<state_dir>/data`` by default."""
     database: str = field(repr=False)
-    """``database.url``; SQLite in the state directory by default. May hold a password."""
+    """``database.url``; SQLite in the state directory by default. May contain a password."""
     key_file: str
-    """``database.key_file``: the keys for what requests go on with."""
+    """``database.key_file``: keys for resume contexts."""
     database_wait: float = 60.0
-    """``database.wait_seconds``: how long ``serve`` waits for a database server that does not answer yet."""
+    """``database.wait_seconds``: seconds that ``serve`` waits for a database server that does not answer yet."""
     database_connections: int = 16
-    """``database.connections``: of one process to the database, at most."""
+    """``database.connections``: maximum database connections of one process."""
     config_file: str = ""
-    """Where the configuration was read; empty without a file."""
+    """Path of the configuration file; empty without one."""
 
     modules_path: str | None = None
     engines_path: str | None = None
@@ -134,9 +134,9 @@ class HostSettings:
     stream_type: str = "memory"
     """``network.stream.type``."""
     stream: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """The other keys of ``network.stream``; may hold a password."""
+    """Other keys of ``network.stream``; may contain a password."""
     endpoints: Mapping[str, str] = field(default_factory=dict)
-    """``network.endpoints``: remote services of the host itself, URLs by name, for the egress allowlist."""
+    """``network.endpoints``: remote services of the host, URLs by name, for the egress allowlist."""
 
     isolation: Mapping[str, str] = field(default_factory=dict)
     """``sandbox.isolation``: ``module:reports: process``."""
@@ -148,11 +148,11 @@ class HostSettings:
     load_timeout: float = 30.0
     """``sandbox.load_timeout``."""
     managers: tuple[Subject, ...] = ()
-    """``sandbox.managers``: modules whose code may decide, for a person who may."""
+    """``sandbox.managers``: modules whose code may decide, for a user who may."""
     pending_days: int = 30
-    """``sandbox.pending_days``: how long a request waits for a decision."""
+    """``sandbox.pending_days``: days that a request waits for a decision."""
     poll_seconds: float = 1.0
-    """``sandbox.poll_seconds``: how often decisions are looked for when no event came."""
+    """``sandbox.poll_seconds``: seconds between two checks for decisions without an event."""
     os: OsSettings = field(default_factory=OsSettings)
     """``sandbox.os``."""
 

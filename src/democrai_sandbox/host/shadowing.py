@@ -1,4 +1,4 @@
-"""Trying a manifest before it is switched to: the subject runs as it does, and what would change is counted."""
+"""Shadow runs: the current manifest decides, and the differences of a candidate manifest are counted."""
 
 from __future__ import annotations
 
@@ -27,40 +27,40 @@ _INNER = (SubjectKind.TASK, SubjectKind.TOOL, SubjectKind.AGENT, SubjectKind.PIP
 
 
 class ShadowOverview(NamedTuple):
-    """A run in the list of all."""
+    """Shadow run in a list."""
 
     run: ShadowRun
     denied: int
-    """Things that would newly be denied."""
+    """Number of accesses that the candidate would deny."""
     allowed: int
 
 
 @dataclass(frozen=True, slots=True)
 class ShadowDetail:
-    """A run in full."""
+    """Shadow run with all details."""
 
     run: ShadowRun
     denied: tuple[Finding, ...]
-    """What would newly be denied, the most frequent first."""
+    """Accesses that the candidate would deny, most frequent first."""
     allowed: tuple[Finding, ...]
     changes: tuple[Change, ...]
-    """What the candidate changes on paper."""
+    """Differences between the manifests."""
     problem: str = ""
-    """Why there is nothing to compare with any more; empty when there is."""
+    """Reason why the comparison is no longer possible; empty if it is."""
 
     @property
     def denies(self) -> bool:
-        """Whether something that happens now would not be allowed."""
+        """Whether the candidate would deny a current access."""
         return bool(self.denied or self.run.other_denied)
 
 
 def start_shadow(
     sandbox: Sandbox, subject: Subject, candidate: str, caller: Caller, *, dry_run: bool = False
 ) -> ShadowRun:
-    """Have a subject run beside a candidate manifest, on all nodes. What it may do stays as it is.
+    """Start a shadow run of a candidate manifest on all nodes. The rights of the subject stay the same.
 
-    With ``dry_run`` everything is checked, and nothing started: the run that is returned has no id.
-    Raises ``InvalidInputError`` with all that is wrong, and ``EntryExists`` while another candidate is tried.
+    With ``dry_run``, check everything without starting: the returned run has no id. Raise ``InvalidInputError`` with
+    all problems, and ``EntryExists`` while another candidate is tried.
     """
     _authorise(caller)
     extension = _extension(sandbox, subject)
@@ -75,7 +75,7 @@ def start_shadow(
 
 
 def end_shadow(sandbox: Sandbox, run_id: str, caller: Caller) -> ShadowRun:
-    """End a run; what was found is kept. One that has ended stays as it is."""
+    """End a run and keep its results. An ended run stays unchanged."""
     _authorise(caller)
     sandbox.runtime.shadows.flush()
     store = sandbox.runtime.store
@@ -85,7 +85,7 @@ def end_shadow(sandbox: Sandbox, run_id: str, caller: Caller) -> ShadowRun:
 
 
 def list_shadows(sandbox: Sandbox, caller: Caller) -> tuple[ShadowOverview, ...]:
-    """Return all runs, those that go on first."""
+    """Return all runs, active ones first."""
     _authorise(caller)
     store = sandbox.runtime.store
     counts = store.finding_counts()
@@ -93,7 +93,7 @@ def list_shadows(sandbox: Sandbox, caller: Caller) -> tuple[ShadowOverview, ...]
 
 
 def show_shadow(sandbox: Sandbox, run_id: str, caller: Caller) -> ShadowDetail:
-    """Return a run with what it found so far; raises ``EntryUnknown``."""
+    """Return a run with its results so far; raise ``EntryUnknown``."""
     _authorise(caller)
     run = sandbox.runtime.store.shadow(run_id)
     found = sandbox.runtime.store.findings(run_id)
@@ -107,12 +107,12 @@ def show_shadow(sandbox: Sandbox, run_id: str, caller: Caller) -> ShadowDetail:
 
 def _changes(extension: Extension, candidate: str) -> tuple[Change, ...]:
     if extension.manifest is None:
-        raise ExtensionUnknown(f"{extension.subject} has no manifest that can be read")
+        raise ExtensionUnknown(f"the manifest of {extension.subject} cannot be read")
     return diff(extension.manifest, _read(extension, candidate)).changes
 
 
 def _announce(sandbox: Sandbox) -> None:
-    """Have it take effect here now, and on the other nodes as soon as they hear of it."""
+    """Apply the change on this node and notify the others."""
     sandbox.runtime.shadows.refresh()
     sandbox.access.node.announce()
 
@@ -124,19 +124,19 @@ def _authorise(caller: Caller) -> None:
 def _extension(sandbox: Sandbox, subject: Subject) -> Extension:
     if subject.kind in _INNER:
         module = subject.name.rpartition(".")[0] or subject.name
-        message = f"a {subject.kind} runs under its module's manifest"
+        message = f"a {subject.kind} uses the manifest of its module"
         raise InvalidInputError.of(message, pointer="/subject", suggestion=f"module:{module}")
     if subject.kind not in _KINDS:
         listed = ", ".join(_KINDS)
-        raise InvalidInputError.of(f"only these have a manifest of their own: {listed}", pointer="/subject")
+        raise InvalidInputError.of(f"only these have a manifest: {listed}", pointer="/subject")
     for extension in sandbox.runtime.extensions:
         if extension.subject == subject:
             return extension
-    raise ExtensionUnknown(f"there is no {subject.kind} {subject.name!r}")
+    raise ExtensionUnknown(f"unknown {subject.kind} {subject.name!r}")
 
 
 def _read(extension: Extension, candidate: str) -> Manifest:
-    """Return the candidate, which is of the same kind and name, or refuse it with all that is wrong."""
+    """Return the candidate, which must have the same kind and name; raise with all problems."""
     if len(candidate) > LONGEST_CANDIDATE:
         raise InvalidInputError.of(f"longer than {LONGEST_CANDIDATE:,} characters", pointer="/manifest")
     try:
@@ -151,7 +151,7 @@ def _read(extension: Extension, candidate: str) -> Manifest:
 
 
 def _placed(problem: Problem) -> Problem:
-    """Return a problem of the manifest as one of what was sent, with its line where there is one."""
+    """Return a manifest problem as a problem of the request, with its line if known."""
     line = getattr(problem, "line", 0)
     where = f"line {line}: " if line else ""
     return Problem(f"/manifest{problem.pointer}", f"{where}{problem.message}", problem.suggestion)

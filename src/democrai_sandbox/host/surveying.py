@@ -1,4 +1,4 @@
-"""Subjects as a whole: what each declares, what was decided about it, and what it was seen to do, side by side."""
+"""Overview of subjects: their declarations, decisions and observed accesses."""
 
 from __future__ import annotations
 
@@ -26,52 +26,52 @@ _KINDS = tuple(SubjectKind)
 
 
 class Surveyed(NamedTuple):
-    """One subject in the list of all."""
+    """Subject in a list."""
 
     subject: Subject
     source: str
-    """What makes it known: ``extension``, ``mcp registry``, ``declaration``, ``records`` or ``observation``."""
+    """Origin: ``extension``, ``mcp registry``, ``declaration``, ``records`` or ``observation``."""
     declared: int
-    """How many rules it declares."""
+    """Number of declared rules."""
     counts: SubjectCounts
     is_broken: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A rule that a subject declares."""
+    """Declared rule of a subject."""
 
     rule: AccessRule
     section: str
     """``runtime``, ``install``, or empty for the top level."""
     line: int
-    """In the manifest; 0 where there is no file."""
+    """Line in the manifest; 0 without a file."""
     is_observable: bool
-    """Connections that are allowed are seen; files that are read because a rule allows it are not."""
+    """Number of observed uses. Allowed connections are observed; allowed file accesses are not."""
     times_seen: int
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """An approval or a denial in force, and whether it was of use."""
+    """Approval or denial in force, and whether it was used."""
 
     decision: Decision
     times_seen: int
 
     @property
     def is_unused(self) -> bool:
-        """Whether nothing ever came of it."""
+        """Whether it was never used."""
         return self.decision.last_used is None and not self.times_seen
 
 
 @dataclass(frozen=True, slots=True)
 class Portrait:
-    """One subject in full."""
+    """Subject with all details."""
 
     subject: Subject
     manifest: Manifest | None
     inherits: bool
-    """Whether it declares nothing of its own, and runs under what encloses it."""
+    """Whether it declares nothing and has the rights of its caller."""
     problems: tuple[str, ...]
     declared: tuple[Declared, ...]
     approvals: tuple[Decided, ...]
@@ -81,27 +81,27 @@ class Portrait:
 
     @property
     def manifest_file(self) -> str:
-        """The file with the declarations; empty where there is none."""
+        """File with the declarations; empty without one."""
         return "" if self.manifest is None else self.manifest.source.path
 
     @property
     def never_observed(self) -> tuple[Declared, ...]:
-        """What is declared, could have been seen, and was not."""
+        """Declared and observable access that was not observed."""
         return tuple(one for one in self.declared if one.is_observable and not one.times_seen)
 
     @property
     def not_declared(self) -> tuple[Seen, ...]:
-        """What was done or tried though no manifest speaks of it."""
+        """Observed access that no manifest declares."""
         return tuple(one for one in self.observed if one.is_ruled and one.declared is None)
 
     @property
     def unused(self) -> tuple[Decided, ...]:
-        """Approvals that nobody ever used."""
+        """Approvals that were never used."""
         return tuple(one for one in self.approvals if one.is_unused)
 
 
 def survey(sandbox: Sandbox) -> tuple[Surveyed, ...]:
-    """List all subjects that are known, by kind and name. Who may see the list is for the caller to ask."""
+    """List all known subjects, by kind and name. The caller must check who may see the list."""
     counts = sandbox.access.store.database.read(by_subject)
     found = {subject: (source, manifest) for subject, source, manifest in _declaring(sandbox)}
     broken = {extension.subject for extension in sandbox.runtime.extensions if extension.is_broken}
@@ -123,7 +123,7 @@ def survey(sandbox: Sandbox) -> tuple[Surveyed, ...]:
 
 
 def portrait(sandbox: Sandbox, subject: Subject) -> Portrait:
-    """Return one subject in full. To be called while somebody is served who may decide; refused to all others."""
+    """Return one subject with all details. Call it for a user who may decide; it refuses others."""
     administration = sandbox.access.administration
     about = DecisionFilter(subject=subject)
     page = Page(limit=_MOST_DECISIONS)
@@ -150,16 +150,16 @@ def portrait(sandbox: Sandbox, subject: Subject) -> Portrait:
     )
 
 
-# ---- who there is ----------------------------------------------------------------------------------------------------
+# ---- known subjects --------------------------------------------------------------------------------------------------
 
 
 def _declaring(sandbox: Sandbox) -> Iterator[tuple[Subject, str, Manifest | None]]:
-    """Yield the subjects that are known by what they are, not by what they did."""
+    """Yield the subjects that are known by registration or declaration, not by their accesses."""
     runtime = sandbox.runtime
     for extension in runtime.extensions:
         try:
             yield extension.subject, "extension", extension.manifest
-        except InvalidInputError:  # a broken one goes by the name of its folder, which may be any text
+        except InvalidInputError:  # a broken extension has the name of its folder, which may be any text
             continue
     try:
         for server in runtime.store.mcp_servers():
@@ -171,12 +171,12 @@ def _declaring(sandbox: Sandbox) -> Iterator[tuple[Subject, str, Manifest | None
 
 
 def _check_recorded(sandbox: Sandbox, subject: Subject, known: Iterable[Subject]) -> None:
-    """Raise that there is no such subject, with the name that was probably meant."""
+    """Raise for an unknown subject, with the nearest name."""
     recorded = sandbox.access.store.database.read(by_subject)
     if (subject.kind.value, subject.name) in recorded:
         return
     close = nearest(subject.name, [one.name for one in known if one.kind is subject.kind])
-    raise ExtensionUnknown(f"nothing is known of {subject}" + (f"; did you mean {close!r}?" if close else ""))
+    raise ExtensionUnknown(f"unknown subject {subject}" + (f"; did you mean {close!r}?" if close else ""))
 
 
 def _problems(sandbox: Sandbox, subject: Subject) -> tuple[str, ...]:
@@ -186,7 +186,7 @@ def _problems(sandbox: Sandbox, subject: Subject) -> tuple[str, ...]:
     return ()
 
 
-# ---- what it declares ------------------------------------------------------------------------------------------------
+# ---- declarations ----------------------------------------------------------------------------------------------------
 
 
 def _rules(manifest: Manifest | None) -> Iterator[tuple[str, AccessRule]]:
@@ -201,7 +201,7 @@ def _declared(manifest: Manifest | None, pointer: str, rule: AccessRule, times: 
 
 
 def _line_of(manifest: Manifest | None, pointer: str, rule: AccessRule) -> int:
-    """Return the line of the entry that a rule comes from: the first with its target and operation."""
+    """Return the line of the manifest entry of a rule: the first with its target and operation."""
     if manifest is None or manifest.source.document is None:
         return 0
     whole = manifest.source.value
@@ -216,7 +216,7 @@ def _line_of(manifest: Manifest | None, pointer: str, rule: AccessRule) -> int:
 
 
 def counted(listed: Iterable[Surveyed]) -> Mapping[SubjectKind, int]:
-    """Return how many subjects there are of each kind."""
+    """Return the number of subjects of each kind."""
     numbers: dict[SubjectKind, int] = {}
     for one in listed:
         numbers[one.subject.kind] = numbers.get(one.subject.kind, 0) + 1

@@ -1,4 +1,4 @@
-"""Waiting for a database server that is not up yet, as when both start with the machine."""
+"""Wait for a database server that has not started yet, for example at boot."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ _log = logging.getLogger(__name__)
 
 
 def await_database(settings: HostSettings, still_waiting: Callable[[], object] = lambda: None) -> None:
-    """Return when the database server answers; raise ``DatabaseUnreachable`` when ``database.wait_seconds`` are over.
+    """Return when the database server answers; raise ``DatabaseUnreachable`` after ``database.wait_seconds``.
 
-    ``still_waiting`` is called before each pause. A database in a file is there or is not: that shows without waiting.
+    ``still_waiting`` is called before each pause. Do not wait for a database in a file, whose state is known
+    immediately.
     """
     if database_file(settings):
         return
@@ -38,7 +39,7 @@ def await_database(settings: HostSettings, still_waiting: Callable[[], object] =
             raise unreachable(settings.database, reason)
         if reason != said or monotonic() - told_at >= _TOLD_EVERY:
             said, told_at = reason, monotonic()
-            _log.warning("the database is waited for, for another %.0f s: %s", left, reason)
+            _log.warning("waiting for the database for another %.0f s: %s", left, reason)
         still_waiting()
         sleep(min(pause, left))
         pause = min(2 * pause, _LONGEST_PAUSE)
@@ -47,22 +48,22 @@ def await_database(settings: HostSettings, still_waiting: Callable[[], object] =
 
 
 def unreachable(url: str, reason: str) -> DatabaseUnreachable:
-    """Return the error for a server that cannot be used, with what the driver said about it."""
+    """Return the error for an unusable server, with the driver's message."""
     shown = shown_url(parse_url(url, needs_folder=False))
     return DatabaseUnreachable(
         f"the database {shown} cannot be used: {reason}",
-        fix="see that its server runs and lets this user in, set database.url, or raise database.wait_seconds",
+        fix="check that its server runs and accepts this user, set database.url, or raise database.wait_seconds",
     )
 
 
 def reason_of(error: StoreUnavailable) -> str:
-    """Return in one line why a database cannot be used."""
+    """Return in one line why a database is not usable."""
     cause = error.__cause__
     return " ".join(str(getattr(cause, "orig", None) or cause or error).split())
 
 
 def _missing(url: str) -> str | None:
-    """Return why the server does not answer; None when it does. No connection stays open."""
+    """Return why the server does not answer; None if it does. Keep no connection open."""
     database = Database(parse_url(url))
     try:
         database.ask(lambda connection: connection.exec_driver_sql("SELECT 1"))

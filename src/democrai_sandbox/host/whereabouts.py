@@ -1,7 +1,7 @@
-"""Where a running node can be asked: a file in its state folder that only its user reads.
+"""Address of a running node: a file in its state folder that only its user can read.
 
-The node holds a lock on the file for as long as it runs. So one that was left behind by a node that was killed misleads
-nobody: the port it names may belong to another program by now, which is not to be sent a token.
+The node holds a lock on the file while it runs. So a file left by a killed node is not used: its port may belong to
+another program, which must not receive a token.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LONGEST = 2048
 
 
 class Whereabouts(NamedTuple):
-    """What the file says."""
+    """Content of the file."""
 
     url: str
     is_held: bool
@@ -30,14 +30,14 @@ class Whereabouts(NamedTuple):
 
 @contextmanager
 def announced(folder: str, url: str) -> Iterator[None]:
-    """Have the file name an address for as long as the block lasts."""
+    """Write an address to the file for the duration of a block."""
     place = Path(folder) / ADDRESS_FILE
     fresh = place.with_name(f"{ADDRESS_FILE}.{os.getpid()}")
     with suppress(FileNotFoundError):
-        fresh.unlink()  # of a process that had the same number
+        fresh.unlink()  # left by a process with the same id
     number = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.lockf(number, fcntl.LOCK_EX)  # of this process alone: one that is forked off does not keep it
+        fcntl.lockf(number, fcntl.LOCK_EX)  # of this process alone: a fork does not inherit it
         os.write(number, f"{url}\n".encode())
         fresh.replace(place)
         yield
@@ -45,13 +45,13 @@ def announced(folder: str, url: str) -> Iterator[None]:
         with suppress(FileNotFoundError):
             fresh.unlink()
         with suppress(FileNotFoundError):
-            if os.path.samestat(place.stat(), os.fstat(number)):  # another node may have put its own there
+            if os.path.samestat(place.stat(), os.fstat(number)):  # another node may have replaced it
                 place.unlink()
         os.close(number)
 
 
 def whereabouts(folder: str) -> Whereabouts | None:
-    """Return what the file in a state folder says; None where there is none."""
+    """Return the content of the file in a state folder; None without one."""
     try:
         number = os.open(Path(folder) / ADDRESS_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:

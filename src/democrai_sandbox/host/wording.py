@@ -1,4 +1,4 @@
-"""Rules in plain words: what a yes would allow."""
+"""Rules as sentences: the access that an approval would allow."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ _KINDS: Mapping[SubjectKind, str] = MappingProxyType(
 
 
 class PathKind(StrEnum):
-    """What a path leads to."""
+    """Type of a path's target."""
 
     FILE = "file"
     FOLDER = "folder"
     UNKNOWN = "unknown"
-    """It is not there, or cannot be looked at: both may come to be."""
+    """Missing or unreadable: it may become a file or a folder."""
 
 
 def path_kind(resource_type: ResourceType, target: str, *, look: bool = True) -> PathKind | None:
-    """Look what a path leads to; None for what is not a path. Without ``look`` nothing is known of it."""
+    """Return the type of a path's target; None for other targets. Without ``look``, do not read the disk."""
     if resource_type is not ResourceType.FILESYSTEM:
         return None
     if not look:
         return PathKind.UNKNOWN
     try:
-        mode = os.stat(target).st_mode  # noqa: PTH116 - the target may be no text that a Path takes
+        mode = os.stat(target).st_mode  # noqa: PTH116 - the target may be invalid for a Path
     except (OSError, ValueError):
         return PathKind.UNKNOWN
     return PathKind.FOLDER if stat.S_ISDIR(mode) else PathKind.FILE
@@ -72,19 +72,19 @@ def rule_words(
     may: bool = True,
     kind: PathKind | None = None,
 ) -> str:
-    """Return a rule as a sentence without its full stop; ``may=False`` words a denial.
+    """Return a rule as a sentence without its full stop; ``may=False`` describes a denial.
 
-    ``kind`` is what a path leads to, where that was looked up. The target stands in it as it is: whoever shows the
-    sentence has to make what cannot be seen visible.
+    ``kind`` is the type of a path's target, if known. The target is included unchanged: code that displays the sentence
+    must escape invisible characters.
     """
     verb = "may" if may else "may not"
     return f"{subject_words(subject)} {verb} {act_words(resource_type, operation, target, kind)}"
 
 
 def decided_words(access: AccessTuple, *, may: bool = True, look: bool = True) -> str:
-    """Return what a decision about a tuple is about, as a sentence.
+    """Return the access of a decision as a sentence.
 
-    A path is looked at for it, unless ``look`` says no: only those who decide may learn what there is.
+    This reads the disk unless ``look`` is false: only users who decide may learn which paths exist.
     """
     kind = path_kind(access.resource_type, access.target, look=look)
     return rule_words(access.subject, access.resource_type, access.operation, access.target, may=may, kind=kind)
@@ -96,7 +96,7 @@ def subject_words(subject: Subject) -> str:
 
 
 def act_words(resource_type: ResourceType, operation: Operation, target: str, kind: PathKind | None = None) -> str:
-    """Return what is done to what: ``receive from https://api.example.com/v1 and everything below it``."""
+    """Return an access in words: ``receive from https://api.example.com/v1 and everything below it``."""
     if resource_type is ResourceType.NETWORK:
         return f"{_NETWORK.get(operation, operation.value)} {_place(target)}"
     if resource_type is ResourceType.FILESYSTEM:

@@ -1,9 +1,11 @@
-"""The order in which an application puts itself under the kernel's controls, and what it holds afterwards.
+"""Start the kernel controls of an application, in the required order.
 
-The order is not a matter of taste. The spawn server comes first, because it is to know no secret and to be held by
-nothing; then the helper and the cgroup, because a socket keeps the cgroup that it was made in; then Landlock, which
-takes in no thread that exists already; then the filter, after which nothing can be executed. Threads, pools and
-sockets follow.
+1. The spawn server, while the process holds no secrets and no restriction.
+2. The helper and the cgroup: a socket keeps the cgroup in which it was created.
+3. Landlock, which does not apply to threads that already exist.
+4. The seccomp filter, after which the process cannot execute programs.
+
+Create threads, pools and sockets after that.
 """
 
 from __future__ import annotations
@@ -43,12 +45,12 @@ if TYPE_CHECKING:
 __all__ = ["ApplicationPlaces", "Kernel", "Stage"]
 
 _ANSWER_SECONDS = 2.0
-"""Seconds for the spawn server to report its state. The caller of the status waits for it."""
+"""Seconds to wait for the spawn server's statistics while a caller reads the status."""
 _IN_FORCE = frozenset({ControlState.ACTIVE, ControlState.PARTIAL})
 
 
 class Stage(StrEnum):
-    """How far an application has come."""
+    """Step that a ``Kernel`` has reached."""
 
     NEW = "new"
     PREPARED = "prepared"
@@ -57,18 +59,18 @@ class Stage(StrEnum):
 
 
 class Kernel:
-    """The kernel layer of an application: ``prepare``, ``confine``, then threads and sockets; ``stop`` at the end."""
+    """Kernel layer of an application: call ``prepare``, then ``confine``, then create threads; ``stop`` at the end."""
 
     spawn: SpawnServer | None
-    """Starts the children. None when neither ``enabled`` nor ``seccomp`` is on, or this system has no kernel layer."""
+    """Starts children. None when ``enabled`` and ``seccomp`` are off, or the system has no kernel layer."""
     egress: EgressControl | None
-    """Follows the allowlist. None when ``enabled`` is off, or the helper could not be had and is not required."""
+    """Updates the allowlist. None when ``enabled`` is off, or an optional helper could not be started."""
     supervisor: Supervisor | None
-    """Looks after both, once the application is confined."""
+    """Monitors both after ``confine``."""
     baseline: ApplicationPaths | None
-    """The lists that Landlock holds this process and all its children to, once it is applied."""
+    """Paths that Landlock allows for this process and all its children, after Landlock is applied."""
     abi: int
-    """The Landlock ABI to work by; 0 when there is none."""
+    """Landlock ABI in use; 0 when Landlock is unavailable."""
 
     def __init__(
         self,
@@ -78,7 +80,7 @@ class Kernel:
         endpoints: AllowlistBuilder | None = None,
         flow: FlowLog | None = None,
     ) -> None:
-        """Look at what is wanted; nothing is started or restricted yet. Sources may be added to ``endpoints`` later."""
+        """Read the settings without starting or restricting anything. You can add sources to ``endpoints`` later."""
         self.settings = settings
         self.places = places
         self.endpoints = AllowlistBuilder() if endpoints is None else endpoints
@@ -104,7 +106,7 @@ class Kernel:
 
     @property
     def wanted(self) -> tuple[str, ...]:
-        """The controls that the configuration asks for."""
+        """Controls that the configuration enables."""
         asked = {
             LANDLOCK: self.settings.landlock.enabled,
             SECCOMP: self.settings.seccomp.enabled,
@@ -115,10 +117,10 @@ class Kernel:
         return tuple(name for name, is_asked in asked.items() if is_asked)
 
     def prepare(self) -> None:
-        """Start the spawn server, then the helper, and join the cgroup. Before the first thread and the first socket.
+        """Start the spawn server and the helper, and join the cgroup. Call before the first thread and socket.
 
-        What cannot be had is in the status, and refuses the start if it is required; without the spawn server nothing
-        goes on in any case where children are to be confined, because they would not be.
+        An unavailable control is reported in the status, and stops the start if ``require`` is set. A spawn server that
+        fails always stops the start, because children would run unconfined.
         """
         self._advance(Stage.NEW, Stage.PREPARED)
         if self.wanted:
@@ -134,7 +136,7 @@ class Kernel:
             raise
 
     def confine(self) -> KernelStatus:
-        """Apply Landlock, then seccomp, then try what is forbidden. Neither can be undone."""
+        """Apply Landlock, then seccomp, then run the self-test. Neither control can be undone."""
         self._advance(Stage.PREPARED, Stage.CONFINED)
         try:
             if self.settings.landlock.enabled:
@@ -155,13 +157,13 @@ class Kernel:
         return measured
 
     def status(self) -> KernelStatus:
-        """Measure what is in force now. What the last self-test met is part of it."""
+        """Return the measured state of every control, including the results of the last self-test."""
         attempts = () if self._tested is None else self._tested.attempts
         controls = (status.with_attempts(control, attempts) for control in self._controls())
         return KernelStatus(tuple(controls), attempts)
 
     def selftest(self) -> SelfTest:
-        """Try forbidden acts for real; what went through shows in the status from then on."""
+        """Run forbidden operations; those that succeed are shown in the status afterwards."""
         server, egress = self.spawn, self.egress
         in_child = partial(attempts_in_child, server=server, abi=self.abi, egress=egress) if server else None
         self._tested = selftest.run(
@@ -182,7 +184,7 @@ class Kernel:
         return self._tested
 
     def stop(self) -> None:
-        """End the helper, and the spawn server with its children. Landlock and seccomp stay. May be called twice."""
+        """Stop the helper, the spawn server and its children. Landlock and seccomp stay. Safe to call twice."""
         self.stage = Stage.STOPPED
         if self.supervisor is not None:
             self.supervisor.stop()
@@ -199,8 +201,8 @@ class Kernel:
     def _advance(self, expected: Stage, to: Stage) -> None:
         if self.stage is not expected:
             raise KernelLayerError(
-                f"the kernel layer is {self.stage}, and this step needs it to be {expected}",
-                fix="call prepare() once, then confine() once, and make a new Kernel in a new process after stop()",
+                f"the kernel layer is in stage {self.stage}; this step needs stage {expected}",
+                fix="call prepare() once, then confine() once; after stop(), create a new Kernel in a new process",
             )
         self.stage = to
 
@@ -235,7 +237,7 @@ class Kernel:
         places = self.places
         written = [places.data_dir, places.state_dir, *places.write]
         if self.egress is not None:
-            # Wherever the configuration put it: the file is made anew beside the old one at every change.
+            # Each update creates a new policy file beside the old one, so the folder must be writable.
             written.append(os.path.dirname(self.egress.policy_file))  # noqa: PTH120 - a text
         paths = application_paths(places.read, written, self.settings.landlock)
         plan = application_plan(paths)
@@ -243,21 +245,21 @@ class Kernel:
         if applied.state in _IN_FORCE:
             self.baseline = paths
             if self.spawn is not None:
-                # From here on no child can be less confined than the application, whatever is asked for it.
+                # From now on the spawn server cannot start a child with more rights than the application.
                 self.spawn.baseline(plain_plan(plan, self.abi))
         return applied
 
     def _apply_seccomp(self) -> ControlStatus:
-        # A vfork shares the memory of the application until it executes, and the filter kills it there: a program
-        # that a library tries to start is not to share anything with the application when it dies.
-        vars(subprocess).update(_USE_VFORK=False, _USE_POSIX_SPAWN=False)  # documented switches, for such cases
+        # A vfork child shares the application's memory until it executes, and the filter kills it there.
+        # A program that a library tries to start must not share memory with the application when it dies.
+        vars(subprocess).update(_USE_VFORK=False, _USE_POSIX_SPAWN=False)  # documented switches for this case
         return seccomp.apply(APPLICATION)
 
     def _applied(self, name: str, apply: Callable[[], ControlStatus]) -> ControlStatus:
-        """Apply a control; one that failed is not in force, and whether that matters is for ``require`` to say."""
+        """Apply a control. A failure sets it to off; ``require`` decides later whether that stops the start."""
         try:
             applied = apply()
-        except SpawnFailed:  # the children would not get what the application has
+        except SpawnFailed:  # children would run without the application's restrictions
             raise
         except KernelLayerError as error:
             applied = ControlStatus(name, ControlState.OFF, error.what, error.fix)
@@ -271,7 +273,7 @@ class Kernel:
         raise status.refusal(lacking)
 
     def _impossible(self) -> tuple[ControlStatus, ...]:
-        """Return what is known not to work before anything that cannot be undone is done."""
+        """Return the controls that are known to be unavailable, before any irreversible step."""
         known = dict(self._failures)
         if self.abi < 1:
             known[LANDLOCK] = landlock.unsupported(self._support)
@@ -305,7 +307,7 @@ class Kernel:
         return status.server_now(unenforced_in_children(self.abi), self._support.fix, details)
 
     def _pending(self, name: str) -> ControlStatus:
-        """Return the state of a control about which nothing was done, or nothing is done any more."""
+        """Return the state of a control that was not applied or has been stopped."""
         if name not in self.wanted:
             return status.not_wanted(name)
         return status.not_applied(name, is_over=self.stage is Stage.STOPPED)

@@ -1,6 +1,6 @@
-"""Lines that the kernel layer writes: those of the helper and its keeper, and the flow.
+"""Output lines of the kernel layer: from the helper, its keeper, and the debug log.
 
-The flow is what happens, step by step, when ``DEMOCRAI_DEBUG_OS_SANDBOX_FLOW=1`` is set for the host.
+The debug log shows each step when ``DEMOCRAI_DEBUG_OS_SANDBOX_FLOW=1`` is set for the host.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ _logging = threading.Event()
 
 
 def log_lines() -> None:
-    """Have lines go to the log, which has one format for all of it, and no longer to the standard error."""
+    """Send the lines to the log instead of standard error."""
     _logging.set()
 
 
 def write_line(line: str, source: str) -> None:
-    """Write a line of ``helper`` or ``flow``."""
+    """Write a line from ``helper`` or ``flow``."""
     if _logging.is_set():
         logging.getLogger(f"democrai_sandbox.kernel.{source}").info("%s", line)
         return
-    with suppress(OSError, ValueError):  # the reader may go away
-        print(line, file=sys.stderr, flush=True)  # noqa: T201 - it is there for that
+    with suppress(OSError, ValueError):  # the reader may have closed it
+        print(line, file=sys.stderr, flush=True)  # noqa: T201 - intended output
 
 
 class FlowLog:
-    """Prints the flow, or nothing. Session keys are masked wherever they are named."""
+    """Debug log of the kernel layer. Session keys are masked."""
 
     switch = SWITCH
     label = "[OS_SANDBOX_FLOW]"
 
     def __init__(self, *, enabled: bool | None = None) -> None:
-        """Look at the environment once, in the host's own code; guarded code cannot change it there anyway."""
+        """Read the switch from the environment once; guarded code cannot change it."""
         self.enabled = os.environ.get(self.switch, "").strip().lower() not in _OFF if enabled is None else enabled
 
     def __call__(self, event: str, **details: object) -> None:
-        """Write one line: what happened, and with what."""
+        """Write one line with the event and its details."""
         if self.enabled:
             parts = (f"{name}={self.shown(name, value)!r}" for name, value in details.items())
             write_line(" ".join((self.label, event, *parts)), "flow")
@@ -57,7 +57,7 @@ class FlowLog:
 
 
 def masked_key(key: object) -> str:
-    """Return a text by which two lines about one session can be told to belong together, and no more."""
+    """Return a short hash that identifies lines of the same session without revealing the key."""
     if key in (None, ""):
         return ""
     return f"***{hashlib.sha256(str(key).encode('utf-8', 'surrogatepass')).hexdigest()[:_MASKED_DIGITS]}"

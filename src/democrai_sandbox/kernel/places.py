@@ -1,4 +1,4 @@
-"""The folders of an application, and the lists of paths that Landlock makes of them."""
+"""Folders of an application, and the path lists that Landlock uses."""
 
 from __future__ import annotations
 
@@ -18,45 +18,45 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ApplicationPlaces:
-    """Where the application keeps its things. Only what exists when Landlock is applied can be reached afterwards."""
+    """Folders of the application. Only folders that exist when Landlock is applied stay accessible."""
 
     data_dir: str
-    """Read-write; the policy file of the egress allowlist is made here."""
+    """Read-write; contains the policy file of the egress allowlist."""
     state_dir: str
-    """Read-write; the helper's socket is made here."""
+    """Read-write; contains the helper's socket."""
     write: tuple[str, ...] = ()
-    """Further folders to write to: configuration, cache, logs, modules, engines, extractors, media."""
+    """Additional writable folders: configuration, cache, logs, modules, engines, extractors, media."""
     read: tuple[str, ...] = ()
-    """Further folders to read."""
+    """Additional readable folders."""
 
     def __post_init__(self) -> None:
-        """Refuse paths that would mean another place in another working directory."""
+        """Reject relative paths, which depend on the working directory."""
         for path in (self.data_dir, self.state_dir, *self.write, *self.read):
             if not os.path.isabs(path) or "\0" in path:  # noqa: PTH117 - the same
                 raise KernelLayerError(
-                    f"{path!r} is not an absolute path", fix="give the application's folders in full"
+                    f"{path!r} is not an absolute path", fix="pass the application's folders as absolute paths"
                 )
 
     def check(self) -> None:
-        """Refuse to begin without the folders in which the layer itself keeps something."""
+        """Raise when a folder that the kernel layer writes to is missing."""
         for name, path in (("data", self.data_dir), ("state", self.state_dir)):
-            if not os.path.isdir(path):  # noqa: PTH112 - paths are texts here
+            if not os.path.isdir(path):  # noqa: PTH112 - a str path
                 raise KernelLayerError(
-                    f"the {name} directory {path!r} is not there", fix="make it before prepare(): storage comes first"
+                    f"the {name} directory {path!r} does not exist", fix="create it before you call prepare()"
                 )
 
 
 def plain_plan(plan: RulesetPlan, abi: int) -> LandlockPlan:
-    """Return the plan as the spawn server takes it."""
+    """Return the plan in the format of the spawn server."""
     plain = numbers(plan, abi)
     return LandlockPlan(plain.fs, plain.net, plain.scoped, tuple(plain.paths), tuple(plain.ports))
 
 
 def writable(paths: ApplicationPaths | None) -> tuple[str, ...]:
-    """Return all that may be written to."""
+    """Return all writable paths."""
     return () if paths is None else (*paths.write, *paths.scratch, *paths.devices)
 
 
 def readable(paths: ApplicationPaths | None) -> tuple[str, ...]:
-    """Return all that may be read."""
+    """Return all readable paths."""
     return () if paths is None else (*paths.read, *writable(paths))

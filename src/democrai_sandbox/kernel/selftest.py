@@ -1,14 +1,13 @@
-"""The self-test: forbidden acts are tried for real, and what happened is told.
+"""Self-test: run forbidden operations and report the results.
 
-*In the process itself* those acts are tried that do no harm whichever way they end: a folder outside the lists is
-opened, a file made there, a listener of the self-test's own is called, a signal sent that does nothing. ``execve``
-kills whoever calls it, so a child calls it that ``subprocess`` forks; between fork and exec that runs nothing but C
-that is safe beside threads. Nothing else is tried in a fork of the application: a fork that runs Python is not safe
-beside threads, and the rest of the filter is the same program, whose presence on every thread the status reads from
-``/proc``.
+*In the application process* it runs operations that are harmless even if they succeed: open a folder outside the
+lists, create a file there, connect to a listener of the self-test, send signal 0. ``execve`` kills its caller, so it
+runs in a child forked by ``subprocess``, which runs only C code between fork and exec. Other operations are not tested
+in a fork of the application, because Python code in a fork is unsafe beside threads. The remaining filter rules belong
+to the same program, and the status reads from ``/proc`` that every thread has it.
 
-*In a throw-away child* of the spawn server, confined as the child of a subject without any rule, all of it is
-tried: there the kernel may kill freely.
+*In a temporary child* of the spawn server, confined like the child of a subject without rules, it runs all operations,
+including those that kill the process.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ OPEN = "open"
 
 _EXEC_WITHIN = 20.0
 _SCOPES_SINCE = 6
-# No control answers with these: there is no such network here to be kept from.
+# Errors of a missing network, which no control returns.
 _NO_NETWORK = tuple(f"stopped by {name}" for name in ("ENETUNREACH", "EADDRNOTAVAIL", "EAFNOSUPPORT", "ENETDOWN"))
 _AS_ROOT = "run the application as a user without privileges, or turn on sandbox.os.landlock and sandbox.os.seccomp"
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One forbidden act: where it was tried, what should have come of it, and what did."""
+    """Forbidden operation with its process, the expected result and the actual result."""
 
     act: str
     where: str
@@ -56,43 +55,43 @@ class Attempt:
     fix: str = ""
 
     def as_dict(self) -> dict[str, object]:
-        """Return it as plain data."""
+        """Return the attempt as JSON data."""
         return {name: getattr(self, name) for name in ("act", "where", "control", "expected", "outcome", "ok", "fix")}
 
 
 def judged(act: str, where: str, control: str, outcome: str, *, expected: str = STOPPED, fix: str = "") -> Attempt:
-    """Return the attempt with its verdict. What could not be tried proves nothing, so it is not well."""
+    """Return the attempt with its verdict. An operation that could not be run counts as failed."""
     if outcome in _NO_NETWORK:
-        return Attempt(act, where, control, expected, f"{acts.UNTRIED}there is no such network here", ok=True)
+        return Attempt(act, where, control, expected, f"{acts.UNTRIED}this machine lacks such a network", ok=True)
     ok = expected == OPEN or outcome.startswith(("stopped by", "killed by"))
     return Attempt(act, where, control, expected, outcome, ok, "" if ok else fix)
 
 
 def needless(act: str, where: str, control: str, why: str) -> Attempt:
-    """Return an attempt that this machine gives no occasion for."""
+    """Return an attempt that does not apply on this machine."""
     return Attempt(act, where, control, STOPPED, f"{acts.UNTRIED}{why}", ok=True)
 
 
 @dataclass(frozen=True, slots=True)
 class SelfTest:
-    """All attempts of one run."""
+    """Results of one self-test run."""
 
     attempts: tuple[Attempt, ...]
     seconds: float
 
     @property
     def failed(self) -> tuple[Attempt, ...]:
-        """Those that went through, or could not be tried, where a control should have stopped them."""
+        """Attempts that succeeded, or could not be run, although a control should have stopped them."""
         return tuple(attempt for attempt in self.attempts if not attempt.ok)
 
     def as_dict(self) -> dict[str, object]:
-        """Return it as plain data."""
+        """Return the results as JSON data."""
         return {"seconds": self.seconds, "attempts": [attempt.as_dict() for attempt in self.attempts]}
 
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What is said to be in force for this process, and is therefore tried."""
+    """Controls that are reported as in force and are therefore tested."""
 
     state_dir: str
     landlock_abi: int = 0
@@ -102,22 +101,22 @@ class Claims:
     seccomp: bool = False
     egress: bool = False
     foreign_cgroup: str = ""
-    """A file by which the process could leave its cgroup."""
+    """File through which the process could leave its cgroup."""
     outsider: int = 0
-    """A process of the same user that is not confined; 0 when there is none."""
+    """Process id of an unconfined process of the same user; 0 without one."""
     child: Callable[[Ground], tuple[Attempt, ...]] | None = None
-    """Tries it all in a throw-away child."""
+    """Runs all operations in a temporary child."""
 
 
 def run(claims: Claims) -> SelfTest:
-    """Try all that should not be possible now."""
+    """Run the forbidden operations and return the results."""
     begin = time.monotonic()
     try:
         ground = Ground(claims.state_dir)
     except OSError as error:
         raise KernelLayerError(
-            f"the self-test cannot prepare anything in {claims.state_dir}: {error}",
-            fix="let the application's user write to its state directory",
+            f"the self-test cannot create files in {claims.state_dir}: {error}",
+            fix="give the application's user write permission for its state directory",
         ) from error
     with ground:
         attempts = (
@@ -130,7 +129,7 @@ def run(claims: Claims) -> SelfTest:
 
 
 def reaches_outside(readable: tuple[str, ...]) -> bool:
-    """Whether the calling thread can open a folder that is in none of the lists; microseconds."""
+    """Whether the calling thread can open a folder outside all lists. Takes microseconds."""
     folder = readable_outside(readable)
     return folder is not None and acts.outcome_of(acts.read, folder) == acts.THROUGH
 
@@ -153,7 +152,7 @@ def _calls() -> Iterator[Attempt]:
     from . import _native  # noqa: PLC0415 - only where there is one
 
     yield judged("execve", PROCESS, SECCOMP, acts.outcome_of(_executed))
-    for name in ("unshare", "io_uring_setup", "process_vm_readv"):  # those that are refused, not killed for
+    for name in ("unshare", "io_uring_setup", "process_vm_readv"):  # the filter refuses these without killing
         yield judged(name, PROCESS, SECCOMP, acts.outcome_of(acts.probe, _native, name))
     yield judged("packet socket", PROCESS, SECCOMP, acts.outcome_of(acts.packet_socket))
 
@@ -186,7 +185,7 @@ def _network(ground: Ground, claims: Claims) -> Iterator[Attempt]:
                 yield judged(kind, PROCESS, EGRESS, acts.outcome_of(act, ground, name, family, address))
     outcome = acts.outcome_of(ground.call_unix)
     yield judged("unix socket", PROCESS, EGRESS, outcome, expected=OPEN)
-    # Whoever may do one of these is held by no rule about the packets of a cgroup: root, as a rule.
+    # A process that can do one of these, usually root, can avoid the packet filter of its cgroup.
     yield judged("packet socket", PROCESS, EGRESS, acts.outcome_of(acts.packet_socket), fix=_AS_ROOT)
     if claims.foreign_cgroup:
         outcome = acts.outcome_of(acts.open_for_writing, claims.foreign_cgroup)

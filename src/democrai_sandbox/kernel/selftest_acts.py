@@ -1,6 +1,6 @@
-"""Forbidden acts, each made to do no harm should it go through. Runs in the application, and as a script in a child.
+"""Forbidden operations, each harmless even if it succeeds. Runs in the application, and as a script in a child.
 
-Standard library only, and nothing of ours: the child that runs this may read nothing but the system and this folder.
+Uses only the standard library, because the child can read only the system and this folder.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 THROUGH = "went through"
-UNTRIED = "could not be tried: "
+UNTRIED = "could not be tested: "
 _PATIENCE = 3.0
 _ENDED_OTHERWISE = 70
-# What a call says that got past every filter, being made with arguments that are of no use.
+# Error numbers that show that a call passed every filter; the calls use invalid arguments.
 _REACHED = {
     "ptrace": {errno.ESRCH},
     "unshare": {0},
@@ -39,14 +39,14 @@ _REACHED = {
 
 
 def by_errno(error: OSError) -> str:
-    """Return how an act was stopped, from the error that it got."""
+    """Return the outcome of an operation that failed with this error."""
     if isinstance(error, TimeoutError):
         return "stopped by silence"
     return f"stopped by {errno.errorcode.get(error.errno or 0, str(error))}"
 
 
 def outcome_of(act: Callable[..., str | None], *arguments: Any) -> str:
-    """Do it and say what happened. An act returns nothing when it went through."""
+    """Run an operation and return its outcome. An operation returns nothing when it succeeds."""
     try:
         return act(*arguments) or THROUGH
     except OSError as error:
@@ -59,19 +59,19 @@ def read(path: str) -> None:
 
 
 def write(folder: str) -> None:
-    """Make a file in a folder; it is gone again at once."""
+    """Create a file in a folder and delete it."""
     path = f"{folder}/.democrai_selftest_{os.getpid()}"  # no pathlib: this is the start of a small process
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     os.unlink(path)  # noqa: PTH108
 
 
 def open_for_writing(path: str) -> None:
-    """Open a file that exists for writing, and write nothing."""
+    """Open an existing file for writing without writing to it."""
     os.close(os.open(path, os.O_WRONLY | os.O_CLOEXEC))
 
 
 def connect(family: int, address: Any) -> str | None:
-    """Make a stream connection to somebody who listens."""
+    """Open a stream connection to a listener."""
     with socket.socket(family, socket.SOCK_STREAM) as link:
         link.settimeout(_PATIENCE)
         link.connect(address)
@@ -79,23 +79,23 @@ def connect(family: int, address: Any) -> str | None:
 
 
 def send(family: int, address: Any, token: str) -> None:
-    """Send a datagram; whether it went through is known where it should arrive."""
+    """Send a datagram. The receiver knows whether it arrived."""
     with socket.socket(family, socket.SOCK_DGRAM) as link:
         link.sendto(token.encode(), address)
 
 
 def packet_socket() -> None:
-    """Make a socket that no packet filter sees."""
+    """Create a socket that bypasses packet filters."""
     socket.socket(socket.AF_PACKET, socket.SOCK_RAW).close()
 
 
 def netlink() -> None:
-    """Make a socket that tells about interfaces and routes."""
+    """Create a socket that reports interfaces and routes."""
     socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0).close()
 
 
 def join_group() -> None:
-    """Join a multicast group, on the loopback interface, which sends no report."""
+    """Join a multicast group on the loopback interface, which sends no report."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link:
         group = socket.inet_aton("239.255.0.1") + socket.inet_aton("127.0.0.1")
         link.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, group)
@@ -107,7 +107,7 @@ def attributes(path: str) -> None:
 
 
 def probe(native: ModuleType, name: str) -> str | None:
-    """Make a system call with arguments that are of no use to anybody."""
+    """Make a system call with invalid arguments."""
     call = getattr(native, "probe", None)
     if call is None:
         return f"{UNTRIED}this build has no probe for {name}"
@@ -116,13 +116,13 @@ def probe(native: ModuleType, name: str) -> str | None:
 
 
 def execute(program: str) -> None:
-    """Become another program."""
-    os.execv(program, [program])  # noqa: S606 - that it is refused is what is tried
+    """Execute another program in this process."""
+    os.execv(program, [program])  # noqa: S606 - the test expects a refusal
 
 
 def in_a_fork(act: Callable[..., str | None], *arguments: Any) -> str:
-    """Do it in a process of its own, because the kernel may kill it. Only from a process with one thread."""
-    heard, told = os.pipe()  # closed by a program that is executed: then nothing is heard, and its status is 0
+    """Run an operation in a fork, because the kernel may kill it. Call from a single-threaded process only."""
+    heard, told = os.pipe()  # an executed program closes it: empty output and status 0
     child = os.fork()
     if child == 0:
         status = _ENDED_OTHERWISE
@@ -144,7 +144,7 @@ def _verdict(child: int, heard: int) -> str:
 
 
 def main() -> int:
-    """Do what the plan on the command line says, one answer in a line."""
+    """Run the operations of the plan on the command line and print one JSON result per line."""
     plan = json.loads(sys.argv[1])
     native = _native(plan["native"])
     acts: dict[str, tuple[Any, ...]] = {
@@ -164,7 +164,7 @@ def main() -> int:
         "attributes": (attributes, plan["file"]),
         "netlink": (netlink,),
         "multicast group": (join_group,),
-        # Of this process, not of the fork that tries it: that one has no folder in /proc that it could read.
+        # The path of this process: the fork that runs the operation cannot read its own folder in /proc.
         "network tables": (read, f"/proc/{os.getpid()}/net/unix"),
     }
     for name, family in (("v4", socket.AF_INET), ("v6", socket.AF_INET6)):
@@ -176,7 +176,7 @@ def main() -> int:
         acts["leave the cgroup"] = (open_for_writing, plan["cgroup"])
     for name in plan["acts"]:
         if name in acts:
-            print(json.dumps([name, in_a_fork(*acts[name])]), flush=True)  # noqa: T201 - that is how it answers
+            print(json.dumps([name, in_a_fork(*acts[name])]), flush=True)  # noqa: T201 - the parent reads it
     return 0
 
 

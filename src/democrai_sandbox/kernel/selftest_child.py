@@ -1,4 +1,4 @@
-"""The self-test's throw-away child: confined as the child of a subject without any rule, it tries everything."""
+"""Temporary child of the self-test: confined like the child of a subject without rules, it runs all operations."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _TCP_SINCE = 4
 
 
 class _Trial(NamedTuple):
-    """One child: how it is confined, what it tries, and what of that something here is to stop."""
+    """One child: its confinement, its operations, and those that a control must stop."""
 
     where: str
     control: str
@@ -58,7 +58,7 @@ class _Trial(NamedTuple):
 def attempts_in_child(
     ground: Ground, server: SpawnServer, abi: int, egress: EgressControl | None = None
 ) -> tuple[Attempt, ...]:
-    """Have one child without any rule try everything, and one that may use the network, but for no target, try that."""
+    """Run all operations in a child without rules, and network operations in a child without allowed targets."""
     trials = [_without_rules(abi, has_cgroup=egress is not None)]
     if egress is not None:
         trials.append(_without_targets(abi))
@@ -66,7 +66,7 @@ def attempts_in_child(
 
 
 def unenforced_in_children(abi: int) -> tuple[str, ...]:
-    """Return what no child can be kept from on this machine."""
+    """Return the accesses that this machine cannot deny to a child."""
     return _enforcement(_confinement(), abi).unenforced
 
 
@@ -81,9 +81,9 @@ def _without_rules(abi: int, *, has_cgroup: bool) -> _Trial:
 
 
 def _without_targets(abi: int) -> _Trial:
-    """Return the child for which Landlock and the filter leave the network open: its cgroup is all that holds it.
+    """Return the child that Landlock and the filter do not keep from the network, so that only its cgroup restricts it.
 
-    But for groups: the kernel tells the network of them in packets that belong to no cgroup.
+    Multicast groups are excluded: the kernel announces them in packets that belong to no cgroup.
     """
     confinement = replace(_confinement(), has_network=True, connect_ports=None)
     enforced = _enforcement(confinement, abi, packet_filter=True)
@@ -134,7 +134,7 @@ def _order(ground: Ground, trial: _Trial, cgroup: ChildCgroup | None) -> SpawnOr
         program=sys.executable,
         argv=(sys.executable, "-I", "-S", "-B", acts.__file__, json.dumps(plan)),
         environment={},
-        folder=ground.folder,  # so that the socket there has a short name; entering a folder is not reading it
+        folder=ground.folder,  # gives the socket there a short name; entering a folder does not read it
         plan=enforced.plan,
         filter=enforced.filter,
         limits=enforced.limits,
@@ -144,7 +144,7 @@ def _order(ground: Ground, trial: _Trial, cgroup: ChildCgroup | None) -> SpawnOr
 
 
 def _answers(server: SpawnServer, order: SpawnOrder) -> tuple[dict[str, str], str]:
-    """Return the outcome of each act, and what else the child said."""
+    """Return the outcome of each operation, and any other output of the child."""
     heard, told = os.pipe()
     try:
         try:
@@ -166,7 +166,7 @@ def _answers(server: SpawnServer, order: SpawnOrder) -> tuple[dict[str, str], st
 
 
 def _read(descriptor: int, child: SpawnedChild) -> bytes:
-    """Read until the child has ended; one that does not end is ended."""
+    """Read until the child exits; kill a child that does not exit in time."""
     until = time.monotonic() + _SECONDS
     text = b""
     try:

@@ -1,4 +1,4 @@
-"""What the self-test has ready for its attempts: a file, a program and listeners that nobody declared."""
+"""Fixtures of the self-test: a file, a program and listeners that no rule allows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FAMILIES = (("v4", socket.AF_INET, "127.0.0.1"), ("v6", socket.AF_INET6, "::1"))
 
 
 class Ground:
-    """A folder in the state directory and four listeners on loopback, all gone at the end."""
+    """Folder in the state directory and four listeners on loopback, removed at the end."""
 
     def __init__(self, state_dir: str) -> None:
         self._cleanup = contextlib.ExitStack()
@@ -49,7 +49,7 @@ class Ground:
         self._cleanup.close()
 
     def arrived(self, name: str) -> bool:
-        """Whether the datagram of this self-test came in. Earlier ones of the same self-test are taken with it."""
+        """Whether this run's datagram arrived. Consumes earlier datagrams of the same run."""
         listener = self._datagrams[name]
         until = time.monotonic() + _ARRIVES_WITHIN
         found = False
@@ -59,14 +59,14 @@ class Ground:
         return found
 
     def _program(self) -> str:
-        """Place a program where nobody may execute one."""
+        """Place a program in a folder from which programs may not be executed."""
         path = f"{self.folder}/program"
         shutil.copyfile(harmless_program(), path)
         Path(path).chmod(0o700)
         return path
 
     def call_unix(self) -> None:
-        """Connect to the unix socket, as a process that may see the folder does."""
+        """Connect to the unix socket, as a process with access to the folder does."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link, self._short_path() as folder:
             link.connect(f"{folder}/socket")
 
@@ -78,7 +78,7 @@ class Ground:
 
     @contextlib.contextmanager
     def _short_path(self) -> Iterator[str]:
-        """Lead to the folder by a descriptor: its path may be longer than the address of a socket may be."""
+        """Return a short path to the folder through a descriptor, because socket addresses have a length limit."""
         folder = os.open(self.folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             yield f"/proc/self/fd/{folder}"
@@ -87,7 +87,7 @@ class Ground:
 
     def _listen(self, name: str, family: socket.AddressFamily, host: str) -> None:
         self.addresses[f"tcp {name}"] = self.addresses[f"udp {name}"] = None
-        with contextlib.suppress(OSError):  # a machine without this family
+        with contextlib.suppress(OSError):  # a machine without this address family
             stream = self._cleanup.enter_context(socket.socket(family, socket.SOCK_STREAM))
             stream.bind((host, 0))
             stream.listen(16)
@@ -99,17 +99,17 @@ class Ground:
 
 
 def harmless_program() -> str:
-    """Return a program that does nothing, or the interpreter, which ends at once when its input is empty."""
+    """Return a program that does nothing; fall back to the interpreter, which exits on empty input."""
     return next((path for path in ("/bin/true", "/usr/bin/true") if os.access(path, os.X_OK)), sys.executable)
 
 
 def readable_outside(lists: Iterable[str]) -> str | None:
-    """Return a folder that everybody may read and that lies in none of the lists: what stops it then is Landlock."""
+    """Return a folder outside the lists that every user may read, so that only Landlock can refuse it."""
     return next(_outside(("/", "/home", "/var", "/srv", "/mnt", "/media"), lists, os.R_OK | os.X_OK), None)
 
 
 def writable_outside(lists: Iterable[str]) -> str | None:
-    """Return a folder that this user may write to and that lies in none of the lists."""
+    """Return a folder outside the lists that this user may write to."""
     own = str(Path.home()) if "HOME" in os.environ else "/"
     places = ("/var/tmp", "/tmp", "/dev/mqueue", f"/run/user/{os.getuid()}", "/run/lock", own, "/srv", "/")  # noqa: S108
     return next(_outside(places, lists, os.W_OK | os.X_OK), None)
@@ -119,13 +119,13 @@ def _outside(places: Iterable[str], lists: Iterable[str], mode: int) -> Iterator
     listed = [Path(path).resolve() for path in lists]
     for place in places:
         resolved = Path(place).resolve()
-        # access() is not among the things that Landlock stops: it answers by owner and mode alone.
+        # Landlock does not restrict access(), which checks owner and mode only.
         if resolved.is_dir() and os.access(place, mode) and not any(resolved.is_relative_to(path) for path in listed):
             yield place
 
 
 def cgroup_root() -> str:
-    """Return the file by which a process gets into the topmost cgroup, out of every other; empty without cgroup v2."""
+    """Return the file that moves a process into the root cgroup; empty without cgroup v2."""
     for line in Path("/proc/self/mountinfo").read_text("utf-8", "replace").splitlines():
         before, _, after = line.partition(" - ")
         if after.startswith("cgroup2 "):

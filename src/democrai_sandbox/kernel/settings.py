@@ -35,31 +35,31 @@ class SeccompSettings:
 
 @dataclass(frozen=True, slots=True)
 class OsSettings:
-    """``sandbox.os``: which controls of the kernel are wanted, and where the helper is found."""
+    """``sandbox.os``: enabled kernel controls, and the paths and options of the helper."""
 
     enabled: bool = False
-    """The egress allowlist, and confined children."""
+    """Enable the egress allowlist and confined children."""
     policy_file: str = ""
-    """Empty for one of this process's own in the data directory; ``{pid}`` stands for the process."""
+    """Empty for a separate file per process in the data directory; ``{pid}`` stands for the process id."""
     helper_socket: str = ""
-    """Empty for one of this process's own in the state directory; ``{pid}`` stands for the process."""
+    """Empty for a separate socket per process in the state directory; ``{pid}`` stands for the process id."""
     refresh_seconds: int = 60
-    """How often names are resolved again; 0 turns that off."""
+    """Seconds between two resolutions of host names; 0 disables them."""
     require: bool = False
-    """Refuse to start when a control that is wanted is less than active."""
+    """Refuse to start when an enabled control is not fully active."""
     desktop: bool = False
-    """Ask the person at the machine (``pkexec``) instead of ``sudo``."""
+    """Ask the user at the machine (``pkexec``) instead of using ``sudo``."""
     seccomp: SeccompSettings = field(default_factory=SeccompSettings)
     landlock: LandlockSettings = field(default_factory=LandlockSettings)
 
     @property
     def wants_spawn_server(self) -> bool:
-        """Whether children are started by the spawn server: always when this process itself may not execute."""
+        """Whether the spawn server starts children: required when this process cannot execute programs."""
         return self.enabled or self.seccomp.enabled
 
 
 def os_settings(section: object) -> OsSettings:
-    """Read the section as it stands in the configuration; refuse it with everything that is wrong with it."""
+    """Validate the section; raise one error with all problems."""
     problems: list[Problem] = []
     values = Section(section, _ROOT, problems)
     settings: dict[str, Any] = {

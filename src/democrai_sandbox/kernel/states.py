@@ -1,4 +1,4 @@
-"""The words in which the kernel layer says what is enforced now."""
+"""States of a kernel control."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ if TYPE_CHECKING:
 
 
 class ControlState(StrEnum):
-    """How far a control is in force. Measured, never taken from the configuration."""
+    """Degree to which a control is in force: measured, never copied from the configuration."""
 
     ACTIVE = "active"
     PARTIAL = "partial"
-    """In force, but not for everything; the reason names what is not covered."""
+    """In force with exceptions; the reason names them."""
     OFF = "off"
-    """Not asked for, or not applied yet."""
+    """Not enabled, or not applied yet."""
     UNSUPPORTED = "unsupported"
-    """Asked for or not: this kernel, architecture or machine cannot do it."""
+    """Not possible with this kernel, architecture or machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControlStatus:
-    """What one control does at the moment, and what to do where that is less than it could."""
+    """Current state of one control, and how to improve it."""
 
     name: str
     state: ControlState
@@ -33,7 +33,7 @@ class ControlStatus:
     details: Mapping[str, object] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, object]:
-        """Return it as plain data."""
+        """Return the status as JSON data."""
         return {
             "name": self.name,
             "state": self.state.value,

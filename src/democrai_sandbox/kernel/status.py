@@ -1,4 +1,4 @@
-"""What the kernel layer enforces at this moment, control by control."""
+"""Measured state of each kernel control."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ _NEWER = "run Linux 6.12 or newer, on x86_64 or aarch64"
 
 @dataclass(frozen=True, slots=True)
 class KernelStatus:
-    """Every control with its state, and what the last self-test met."""
+    """State of every control, with the results of the last self-test."""
 
     controls: tuple[ControlStatus, ...]
     attempts: tuple[Attempt, ...] = ()
 
     def __getitem__(self, name: str) -> ControlStatus:
-        """Return the control of this name."""
+        """Return the control with this name."""
         for control in self.controls:
             if control.name == name:
                 return control
         raise KeyError(name)
 
     def less_than_active(self, wanted: Iterable[str]) -> tuple[ControlStatus, ...]:
-        """Return those of the wanted controls that do not hold everything they should."""
+        """Return the wanted controls that are not fully active."""
         names = frozenset(wanted)
         return tuple(
             control for control in self.controls if control.name in names and control.state is not ControlState.ACTIVE
         )
 
     def as_dict(self) -> dict[str, object]:
-        """Return it as plain data."""
+        """Return the status as JSON data."""
         return {
             "controls": {
                 control.name: {**control.as_dict(), "details": plain(control.details)} for control in self.controls
@@ -63,14 +63,14 @@ class KernelStatus:
 
 
 def with_attempts(control: ControlStatus, attempts: Iterable[Attempt]) -> ControlStatus:
-    """Return the status with what the self-test met: a control that let something through is not active."""
+    """Return the status with the self-test's results: a control that permitted a forbidden operation is not active."""
     own = [attempt for attempt in attempts if attempt.control == control.name]
     failed = [attempt for attempt in own if not attempt.ok]
     details = {**control.details, "selftest": {f"{tried.where}: {tried.act}": tried.outcome for tried in own}}
     if not failed or control.state not in {ControlState.ACTIVE, ControlState.PARTIAL}:
         return replace(control, details=details) if own else control
     met = ", ".join(f"{attempt.act} ({attempt.where}): {attempt.outcome}" for attempt in failed)
-    reasons = (control.reason, f"the self-test met: {met}")
+    reasons = (control.reason, f"the self-test found: {met}")
     fixes = dict.fromkeys((control.fix, *(attempt.fix for attempt in failed)))
     return ControlStatus(
         control.name,
@@ -82,13 +82,13 @@ def with_attempts(control: ControlStatus, attempts: Iterable[Attempt]) -> Contro
 
 
 def landlock_now(applied: ControlStatus, *, reaches_outside: bool) -> ControlStatus:
-    """Return the state of Landlock: no file of ``/proc`` tells it, but a thread can try whether it is held."""
-    details = {**applied.details, "threads_now": len(os.listdir(_TASKS))}  # noqa: PTH208 - names are all it takes
+    """Return the state of Landlock. ``/proc`` does not show it, so the calling thread tests itself."""
+    details = {**applied.details, "threads_now": len(os.listdir(_TASKS))}  # noqa: PTH208 - only names are needed
     if reaches_outside and applied.state is ControlState.ACTIVE:
         return ControlStatus(
             applied.name,
             ControlState.PARTIAL,
-            "the thread that asked can open what is outside the lists",
+            "the calling thread can open folders outside the lists",
             fix="call confine() in the main thread, before any other thread is started",
             details=details,
         )
@@ -96,7 +96,7 @@ def landlock_now(applied: ControlStatus, *, reaches_outside: bool) -> ControlSta
 
 
 def not_wanted(name: str) -> ControlStatus:
-    """Return the state of a control that was not asked for."""
+    """Return the state of a control that the configuration does not enable."""
     if name == SPAWN_SERVER:  # needs no privileges, unlike the rest of sandbox.os.enabled
         reason = "sandbox.os.seccomp.enabled and sandbox.os.enabled are false"
         return ControlStatus(name, ControlState.OFF, reason, fix="set sandbox.os.seccomp.enabled to true")
@@ -105,41 +105,41 @@ def not_wanted(name: str) -> ControlStatus:
 
 
 def not_applied(name: str, *, is_over: bool) -> ControlStatus:
-    """Return the state of a control before its step, or after the end."""
+    """Return the state of a control that is not applied yet, or not any more."""
     if is_over:
-        return ControlStatus(name, ControlState.OFF, "the kernel layer has been stopped", "start the application anew")
+        return ControlStatus(name, ControlState.OFF, "the kernel layer has been stopped", "restart the application")
     step = "confine()" if name in _SETTINGS else "prepare()"
     return ControlStatus(name, ControlState.OFF, "not applied yet", f"call {step}")
 
 
 def without_helper(name: str, error: KernelLayerError) -> ControlStatus:
-    """Return the state of what needs the helper when there is none."""
+    """Return the state of a control that needs the helper, when the helper is missing."""
     reason = error.reason if isinstance(error, HelperFailed) else ""
     state = ControlState.UNSUPPORTED if reason in _MACHINE_LACKS else ControlState.OFF
     return ControlStatus(name, state, error.what, error.fix, {"reason": reason})
 
 
 def server_now(unenforced: tuple[str, ...], fix: str, details: Mapping[str, object]) -> ControlStatus:
-    """Return the state of a spawn server that answers: active when its children are kept from everything."""
+    """Return the state of a running spawn server: active when its children are fully confined."""
     details = {**details, "unenforced": unenforced}
     if not unenforced:
         return ControlStatus(SPAWN_SERVER, ControlState.ACTIVE, details=details)
-    reason = "children are not kept from everything here: " + "; ".join(unenforced)
+    reason = "children are not fully confined on this machine: " + "; ".join(unenforced)
     return ControlStatus(SPAWN_SERVER, ControlState.PARTIAL, reason, fix or _NEWER, details)
 
 
 def refusal(lacking: Iterable[ControlStatus]) -> KernelRefused:
-    """Return the error by which an application does not start: every control that lacks something, and each fix."""
+    """Return the error for a refused start, with every incomplete control and its fix."""
     lacking = tuple(lacking)
     what = "; ".join(f"{control.name} is {control.state}: {control.reason}" for control in lacking)
     fixes = dict.fromkeys(f"{control.name}: {control.fix}" for control in lacking if control.fix)
     return KernelRefused(
-        f"sandbox.os.require is true, and not every control that is asked for is active: {what}", fix="; ".join(fixes)
+        f"sandbox.os.require is true, but some enabled controls are not active: {what}", fix="; ".join(fixes)
     )
 
 
 def plain(details: Mapping[str, object]) -> dict[str, object]:
-    """Return details as JSON can hold them."""
+    """Return details as JSON data."""
     return {name: _plain(value) for name, value in details.items()}
 
 

@@ -1,9 +1,9 @@
-"""Watching the processes that the application relies on: the spawn server, the helper and its keeper.
+"""Monitor the processes that the application needs: the spawn server, the helper and its keeper.
 
-Each is started again by another process: the spawn server by its standby, the helper by its keeper or systemd, and the
-keeper by a standby of its own. This thread says in the log when one is gone, stands still or is back, counts it, and
-has those that stand still go on where the system lets it. The application is told of one that nothing is left to start
-again.
+Another process restarts each of them: the standby restarts the spawn server, the keeper or systemd restarts the helper,
+and a standby restarts the keeper. The monitoring thread logs and counts processes that end, stop or return, and
+continues stopped processes where the system permits it. It notifies the application of a process that cannot be
+restarted.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Part:
-    """One process, as it was found last."""
+    """State of one process at the last check."""
 
     pid: int = 0
     up: bool = True
     """Whether it answers."""
     restarts: int = 0
-    """Times that another process was found in its place."""
+    """Number of restarts seen so far."""
 
 
 class Supervisor:
-    """Looks after the parts of one kernel layer, on a thread of its own."""
+    """Thread that monitors the processes of one kernel layer."""
 
     def __init__(self, spawn: SpawnServer | None, egress: EgressControl | None) -> None:
-        """Keep the parts; the thread begins with ``start``."""
+        """Store the processes to monitor; ``start`` starts the thread."""
         self.lost = ""
-        """Which part is gone for good: the application has to be started anew to have it again."""
+        """Name of a process that ended and cannot be restarted. The application must be restarted."""
         self._spawn = spawn
         self._egress = egress
         self._parts: dict[str, Part] = {}
@@ -62,34 +62,34 @@ class Supervisor:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the thread."""
         self._thread = _Watch(self._run)
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread. May be called twice."""
+        """Stop the thread. Safe to call twice."""
         self._ending.set()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
     def parts(self) -> dict[str, Part]:
-        """Return the parts by name, as they were found last."""
+        """Return the processes by name, in their last known state."""
         return dict(self._parts)
 
     def on_lost(self, listener: Callable[[], object]) -> None:
-        """Have something called when a part is gone for good, on the thread that noticed it."""
+        """Call ``listener`` when a process ended and cannot be restarted, on the monitoring thread."""
         self._listeners.append(listener)
 
     def _run(self) -> None:
         while not self._ending.wait(_EVERY):
             try:
                 self.look()
-            except Exception:  # noqa: BLE001 - the thread must live
-                _log.exception("looking after the processes of the kernel layer failed; trying again")
+            except Exception:  # noqa: BLE001 - monitoring must continue
+                _log.exception("monitoring the kernel layer's processes failed; retrying")
 
     def look(self) -> None:
-        """Look at every part once."""
+        """Check every process once."""
         if self._spawn is not None:
             self._look_at_spawn(self._spawn)
         if self._egress is not None:
@@ -122,15 +122,15 @@ class Supervisor:
             return
         _go_on(HELPER, self._parts[HELPER].pid)
         self._missed = 0 if kept else self._missed + 1
-        if self._missed >= _MISSED:  # one that takes its time is not gone
+        if self._missed >= _MISSED:  # a slow process is not lost
             self._lose(HELPER)
 
     def _found(self, name: str, pid: int) -> None:
-        """Note what was found, and tell of what is different from before."""
+        """Store the current state and log the differences."""
         part = self._parts.setdefault(name, Part(pid))
         if pid and part.pid and pid != part.pid:
             part.restarts += 1
-            _log.warning("the %s was started again: process %d is in the place of %d", _WORDS[name], pid, part.pid)
+            _log.warning("the %s was restarted: process %d replaces %d", _WORDS[name], pid, part.pid)
         elif pid and not part.up:
             _log.info("the %s answers again", _WORDS[name])
         elif not pid and part.up:
@@ -141,7 +141,7 @@ class Supervisor:
         if self.lost or self._ending.is_set():
             return
         self.lost = name
-        _log.critical("the %s is gone, and nothing is left to start it again: restart the application", _WORDS[name])
+        _log.critical("the %s ended and cannot be restarted: restart the application", _WORDS[name])
         for listener in self._listeners:
             listener()
 
@@ -150,11 +150,11 @@ _WORDS = MappingProxyType({SPAWN_SERVER: "spawn server", HELPER: "helper", KEEPE
 
 
 def _go_on(name: str, pid: int) -> None:
-    """Have a process go on that stands still, where this process may signal it."""
+    """Continue a stopped process, where this process may signal it."""
     if pid and _stands_still(pid):
-        with suppress(OSError):  # another user's, or closed to a confined process
+        with suppress(OSError):  # owned by another user, or denied to a confined process
             os.kill(pid, signal.SIGCONT)
-            _log.warning("the %s (process %d) stood still, and was told to go on", _WORDS[name], pid)
+            _log.warning("the %s (process %d) was stopped; sent SIGCONT", _WORDS[name], pid)
 
 
 def _stands_still(pid: int) -> bool:
@@ -166,7 +166,7 @@ def _stands_still(pid: int) -> bool:
 
 
 class _Watch(threading.Thread):
-    """A daemon thread that forgets its work when it begins it: every thread can be listed by guarded code."""
+    """Daemon thread that drops its reference to the work on start, because guarded code can list all threads."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         super().__init__(name="kernel-supervision", daemon=True)

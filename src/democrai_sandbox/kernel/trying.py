@@ -1,8 +1,8 @@
-"""What this machine can enforce, found out by doing it, in a process that is there for nothing else.
+"""Test the kernel controls of this machine in a separate process.
 
-``python -P -m democrai_sandbox.kernel.trying`` puts itself under Landlock and seccomp, has a throw-away child try what
-is forbidden, and prints what came of it as JSON. The packet filter is the machine's, and only looked for; with
-``--egress`` the helper is started and applies an empty allowlist to this process for a moment.
+``python -P -m democrai_sandbox.kernel.trying`` applies Landlock and seccomp to itself, runs the self-test with a
+temporary child, and prints the results as JSON. It only checks whether the packet filter is available, because that is
+shared by the whole machine. With ``--egress`` it starts the helper and applies an empty allowlist to itself.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ _WITHIN = 120.0
 _ASKED_WITHIN = 10.0
 _EGRESS, _DESKTOP = "--egress", "--desktop"
 UNTRIED = "add --egress"
-"""The fix of a control that was only looked for."""
+"""Fix of a control that was found but not tested."""
+_HOW = {Way.DIRECT: "directly (already root)", Way.SUDO: "with sudo", Way.PKEXEC: "with pkexec"}
 
 
 def try_apart(*, egress: bool, desktop: bool) -> KernelStatus:
-    """Try everything in a process of its own; raises ``KernelLayerError`` when that cannot be done."""
+    """Run the test in a separate process; raise ``KernelLayerError`` when that fails."""
     words = [word for word, wanted in ((_EGRESS, egress), (_DESKTOP, desktop)) if wanted]
     try:
-        done = subprocess.run(  # noqa: S603 - this interpreter, and no word of anybody else's
+        done = subprocess.run(  # noqa: S603 - this interpreter with fixed arguments
             [sys.executable, "-P", "-m", __name__, *words],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -53,7 +54,7 @@ def try_apart(*, egress: bool, desktop: bool) -> KernelStatus:
         found = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         raise KernelLayerError(
-            f"what this machine can enforce could not be tried: {error}", fix="see that processes can be started here"
+            f"the kernel controls could not be tested: {error}", fix="check that this user can start processes"
         ) from None
     if "error" in found:
         raise KernelLayerError(str(found["error"]), fix=str(found["fix"]))
@@ -61,7 +62,7 @@ def try_apart(*, egress: bool, desktop: bool) -> KernelStatus:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Try it, and print what happened."""
+    """Run the test and print the results."""
     given = sys.argv[1:] if arguments is None else arguments
     try:
         found = _tried(egress=_EGRESS in given, desktop=_DESKTOP in given).as_dict()
@@ -87,11 +88,11 @@ def _tried(*, egress: bool, desktop: bool) -> KernelStatus:
         seccomp=SeccompSettings(enabled=True),
         landlock=LandlockSettings(enabled=True),
     )
-    possible = _possible_egress(desktop=desktop)  # before no_new_privs shuts every way up
+    possible = _possible_egress(desktop=desktop)  # before no_new_privs, which disables sudo and pkexec
     with tempfile.TemporaryDirectory(prefix="democrai_os_sandbox_") as folder:
         places = ApplicationPlaces(f"{folder}/data", f"{folder}/state")
         for place in (places.data_dir, places.state_dir):
-            os.mkdir(place, 0o700)  # noqa: PTH102 - a text
+            os.mkdir(place, 0o700)  # noqa: PTH102 - a str path
         with Kernel(settings, places) as kernel:
             found = kernel.status()
     if egress:
@@ -101,7 +102,7 @@ def _tried(*, egress: bool, desktop: bool) -> KernelStatus:
 
 
 def _possible_egress(*, desktop: bool) -> ControlStatus:
-    """Look for what the allowlist needs, without touching it."""
+    """Check for the requirements of the allowlist without changing anything."""
     missing = [name for name in ("iptables", "ip6tables") if shutil.which(f"{name}-restore", path=_COMMANDS) is None]
     if missing:
         error = HelperFailed(
@@ -114,22 +115,22 @@ def _possible_egress(*, desktop: bool) -> ControlStatus:
     try:
         found = elevation(desktop=desktop)
         if found.way is Way.SUDO and not _is_permitted(found.prefix[0]):
-            raise no_way_up("sudo does not permit it without a question")
+            raise no_way_up("sudo does not permit it without a password")
         way = found.way
     except HelperFailed as error:
         return without_helper(EGRESS, error)
     return ControlStatus(
         EGRESS,
         ControlState.OFF,
-        f"possible, not tried: the helper would be started by way of {way}",
+        f"available, not tested; the helper would run {_HOW[way]}",
         fix=UNTRIED,
     )
 
 
 def _is_permitted(sudo: str) -> bool:
-    """Ask sudo whether it would start the helper; nothing is started."""
+    """Ask sudo whether it would start the helper, without starting it."""
     try:
-        asked = subprocess.run(  # noqa: S603 - a program of the fixed places
+        asked = subprocess.run(  # noqa: S603 - a program from fixed folders
             [sudo, "-n", "-l", "--", *helper_command(), "--socket"],
             stdin=subprocess.DEVNULL,
             capture_output=True,

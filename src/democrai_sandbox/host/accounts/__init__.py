@@ -1,4 +1,4 @@
-"""People of the host itself: who they are, how they sign in, and the tokens of their machines."""
+"""Accounts of the sandbox: users, sign-in, and API tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Accounts: people of the host itself, who sign in with a password, and their machines, which come with tokens."""
+"""Accounts of the sandbox: users who sign in with a password, and their API tokens."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _TIDY_EVERY = timedelta(seconds=10)
 
 
 class Accounts(Roster, Machines):
-    """Is authenticator and role lookup in one. Safe to use from many threads, and on several nodes at once."""
+    """Authenticator and role lookup. Safe for use by several threads and nodes."""
 
     login_url = "/login"
     _tidied = 0.0
 
     def identify(self, visit: Visit) -> Identity | None:
-        """Return who sends a request: by the token in the header, if there is one, and otherwise by the cookie."""
+        """Return the sender of an HTTP request, from the token in the header, otherwise from the cookie."""
         bearer = bearer_of(visit.headers.get("authorization", ""))
         if bearer is not None:
             return self._by_token(bearer)
@@ -35,14 +35,14 @@ class Accounts(Roster, Machines):
         return self._by_cookie(cookie, visit) if cookie else None
 
     def roles(self, user_id: str) -> Roles | None:
-        """Return what a person is now; None for somebody who is not there, or shut out."""
+        """Return the current roles of a user; None for a user who does not exist or is disabled."""
         person = self._database.ask(partial(people.find_or_none, person_id=user_id))
         return None if person is None or person.disabled_at is not None else person.roles
 
     def recall(self, visit: Visit) -> tuple[Identity, Roles] | None:
-        """Return the administrator who sends a request, by what is in memory; None for everybody else.
+        """Return the administrator who sends an HTTP request, from memory; None for other senders.
 
-        For what is told while the database is away. Never waits.
+        Used while the database is down. Never blocks.
         """
         known = self._remembered
         bearer = bearer_of(visit.headers.get("authorization", ""))
@@ -55,7 +55,7 @@ class Accounts(Roster, Machines):
         return None if identity is None else known.with_roles(identity)
 
     def tidy(self) -> None:
-        """End what is over, with what was approved for it, and forget old failures. To be called now and then."""
+        """End expired sessions and tokens with their approvals, and remove old failures. Call it periodically."""
         if monotonic() - self._tidied < _TIDY_EVERY.total_seconds():
             return
         self._tidied = monotonic()

@@ -1,4 +1,4 @@
-"""What the parts of the accounts share: the database, the time, and what ends with a session."""
+"""Shared base of the accounts: the database, the clock, and the end of a session."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
     from democrai_sandbox.host.settings import HostSettings
 
 SECURE_COOKIE = "__Host-democrai"
-"""A browser takes it over TLS alone, for one host and all of its paths: no neighbour can put another in its place."""
+"""Browsers accept this prefix over TLS only, for one host and all its paths, so no other host can set the cookie."""
 PLAIN_COOKIE = "democrai_session"
-"""On loopback, where there is no TLS."""
+"""For loopback without TLS."""
 
 
 def now() -> datetime:
-    """Return the time, aware, in UTC."""
+    """Return the current time, aware, in UTC."""
     return datetime.now(UTC)
 
 
 def is_secure(settings: HostSettings) -> bool:
-    """Tell whether people come over TLS."""
+    """Return whether users connect over TLS."""
     return settings.server.public_url.startswith("https://")
 
 
 class Desk:
-    """The base of all parts. Closed to guarded code: it signs nobody in, and makes neither people nor tokens."""
+    """Base class. Closed to guarded code, which cannot sign in users or create users and tokens."""
 
     _database: Database = inside("accounts")
     _door: Doorkeeper = inside("accounts")
@@ -51,7 +51,7 @@ class Desk:
         cost: Cost | None = None,
         clock: Callable[[], datetime] = now,
     ) -> None:
-        """``on_session_end`` ends what was approved for a session or a token; it is called before that ends itself."""
+        """``on_session_end`` ends the approvals of a session or token; it is called before that ends."""
         self.cookie_name = SECURE_COOKIE if is_secure(settings) else PLAIN_COOKIE
         self._database = database
         self._settings = settings

@@ -1,4 +1,4 @@
-"""Signing in and out, and the sessions between."""
+"""Sign-in, sign-out and sessions."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from .values import PersonSession
 
 MOST_SESSIONS = 50
-"""Of one person; the oldest ends when there are more."""
+"""Sessions per user; the oldest ends when there are more."""
 _SEEN_EVERY = timedelta(minutes=1)
 
 
 class Entrance(Desk):
-    """Sessions of people, kept in the database: they can be listed, and ended from elsewhere."""
+    """Sessions of users, stored in the database, so that they can be listed and ended from elsewhere."""
 
     def sign_in(self, name: str, password: str, visit: Visit) -> SignedIn:
-        """Begin a session; raises ``SignInRefused`` or ``SignInThrottled``."""
+        """Start a session; raise ``SignInRefused`` or ``SignInThrottled``."""
         tried, kept = self._door.compare(name, password, visit.address)
         secret = new_session_secret()
         agent = visit.headers.get("user-agent", "")
@@ -41,40 +41,40 @@ class Entrance(Desk):
         person = self._database.act(
             partial(sessions.open_session, session=session, token_hash=hashed(secret), kept=kept, tried=tried)
         )
-        self._end(self.sessions_of(person.id)[MOST_SESSIONS:], actor=SYSTEM, why="too many at once")
+        self._end(self.sessions_of(person.id)[MOST_SESSIONS:], actor=SYSTEM, why="session limit reached")
         return SignedIn(person, session, secret)
 
     def sign_out(self, session_id: str) -> None:
-        """End a session of the one who asks; raises ``AccountUnknown``."""
+        """End the caller's session; raise ``AccountUnknown``."""
         session = self._session(session_id)
         self._end([session], actor=session.person_id, why="signed out")
 
     def sessions_of(self, user_id: str) -> tuple[PersonSession, ...]:
-        """Return the sessions in force, the newest first."""
+        """Return the active sessions, newest first."""
         found = self._database.ask(partial(sessions.listed, person_id=user_id))
         return tuple(session for session in found if not self._is_over(session))
 
     def end_session(self, session_id: str, actor: str, *, owner: str = "") -> None:
-        """End one; with ``owner``, none of somebody else. Raises ``AccountUnknown``."""
+        """End a session; with ``owner``, only a session of that user. Raise ``AccountUnknown``."""
         session = self._session(session_id)
         if owner and session.person_id != owner:
-            raise AccountUnknown("there is no such session")
+            raise AccountUnknown("this session does not exist")
         self._end([session], actor=actor, why="ended")
 
     def end_all(self, user_id: str, except_session: str = "", *, actor: str = "") -> int:
-        """End all sessions of somebody but one; return how many."""
+        """End all sessions of a user except one; return their number."""
         found = self._database.ask(partial(sessions.listed, person_id=user_id))
         ended = [session for session in found if session.id != except_session]
         self._end(ended, actor=actor or user_id, why="ended with all others" if except_session else "ended everywhere")
         return len(ended)
 
     def confirm_password(self, session_id: str, password: str) -> None:
-        """Take the password again for a session; raises ``SignInRefused`` or ``SignInThrottled``."""
+        """Check the password again for a session; raise ``SignInRefused`` or ``SignInThrottled``."""
         self._compare_again(self._session(session_id), password)
         self._database.act(partial(sessions.confirm, session_id=session_id, now=self._clock()))
 
     def is_confirmed(self, session_id: str, within: timedelta) -> bool:
-        """Tell whether the password was given in the last time; never for a session that there is not."""
+        """Return whether the password was entered recently; False for an unknown session."""
         try:
             session = self._session(session_id)
         except AccountUnknown:
@@ -87,22 +87,22 @@ class Entrance(Desk):
             return None
         now = self._clock()
         if _is_use(visit) and now - session.last_seen >= min(_SEEN_EVERY, self._idle / 4):
-            with suppress(StoreUnavailable):  # a full disk, say: it can be read still
+            with suppress(StoreUnavailable):  # for example a full disk, which is still readable
                 self._database.act(partial(sessions.touch, session_id=session.id, now=now))
         return Identity(session.person_id, session.id)
 
     def _compare_again(self, session: PersonSession, password: str) -> None:
-        """Compare the password of somebody who is signed in; guessing from a session that was left open is counted."""
+        """Compare the password of a signed-in user; count failures, which may come from an unattended session."""
         tried, _ = self._door.compare(session.person_id, password, f"session {session.id}")
         self._door.settle(tried)
 
     def _end_late_sessions(self) -> None:
         now = self._clock()
         late = partial(sessions.over, idle_since=now - self._idle, created_before=now - self._longest)
-        self._end(self._database.ask(late), actor=SYSTEM, why="not used for too long, or too old")
+        self._end(self._database.ask(late), actor=SYSTEM, why="idle for too long, or expired")
 
     def _end(self, ended: Sequence[PersonSession], *, actor: str, why: str) -> None:
-        """End what was approved for sessions, then the sessions: if the first fails the second can be tried again."""
+        """End the approvals of sessions, then the sessions, so that a failure of the first can be retried."""
         if not ended:
             return
         for session in ended:
@@ -126,5 +126,5 @@ class Entrance(Desk):
 
 
 def _is_use(visit: Visit) -> bool:
-    """Tell whether a person did something. A page that is left open asks for news by itself."""
+    """Return whether a user caused the HTTP request. An open page polls for updates automatically."""
     return "x-live" not in visit.headers and "text/event-stream" not in visit.headers.get("accept", "")

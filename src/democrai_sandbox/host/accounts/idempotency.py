@@ -1,7 +1,7 @@
-"""Idempotency keys, in the database: a request that is sent again gets the first answer, whichever node is asked.
+"""Idempotency keys in the database: a repeated HTTP request gets the first answer, on any node.
 
-A key belongs to one caller. It is taken when a request begins and gets the answer when that is there; a request that
-fails lets it go. If a node dies in between, the key is free again after a minute.
+A key belongs to one caller. It is reserved when an HTTP request begins, stores the answer, and is released if the
+request fails. If a node ends in between, the key is free again after a minute.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ if TYPE_CHECKING:
     from democrai_sandbox.access.store.transactions import Database
 
 LIFETIME = timedelta(hours=24)
-"""How long an answer is kept."""
+"""Time for which an answer is stored."""
 LEASE = timedelta(minutes=1)
-"""How long a request may run before its node is taken for dead."""
+"""Maximum time of an HTTP request, after which its node counts as dead."""
 MOST_KEYS = 1000
-"""Of one caller; the oldest go first."""
+"""Keys per caller; the oldest are removed first."""
 LARGEST_ANSWER = 1024 * 1024
-"""Characters of an answer that is kept."""
+"""Maximum characters of a stored answer."""
 _TIDY_EVERY = timedelta(minutes=10)
 _TOO_LARGE = ""
 
 
 class IdempotencyKeys:
-    """The keys of all callers. Safe to use from many threads and nodes."""
+    """Keys of all callers. Safe for use by several threads and nodes."""
 
     def __init__(self, database: Database, *, clock: Callable[[], datetime] = utc_now) -> None:
-        """Keep them in this database."""
+        """Store the keys in this database."""
         self._database = database
         self._clock = clock
         self._tidied = monotonic()
 
     def begin(self, caller: str, key: str, digest: str) -> str | None:
-        """Take a key for a request; return the answer that it had before, None for a request that is new.
+        """Reserve a key for an HTTP request; return its stored answer, or None for a new one.
 
-        ``digest`` stands for the request. Raises ``IdempotencyConflict`` if the key was used for another one, and
+        ``digest`` identifies the content. Raise ``IdempotencyConflict`` if the key was used with other content, and
         ``IdempotencyRunning`` while the first one has no answer yet.
         """
         now = self._clock()
@@ -65,7 +65,7 @@ class IdempotencyKeys:
             if row.digest != digest:
                 raise IdempotencyConflict("the key was used for another request: send a new key")
             if row.answer == _TOO_LARGE:
-                raise IdempotencyConflict("the request was carried out, and its answer was too large to be kept")
+                raise IdempotencyConflict("the request succeeded, but its answer was too large to be stored")
             if row.answer is None and row.begun_at > now - LEASE:
                 raise IdempotencyRunning("the first request with this key has no answer yet")
             if row.answer is None:
@@ -76,29 +76,29 @@ class IdempotencyKeys:
         return self._database.act(work)
 
     def finish(self, caller: str, key: str, answer: str) -> None:
-        """Keep the answer of a request."""
+        """Store the answer of an HTTP request."""
         kept = answer if len(answer) <= LARGEST_ANSWER else _TOO_LARGE
         here = idempotency.c.id == _id(caller, key)
         self._database.act(lambda connection: connection.execute(update(idempotency).where(here).values(answer=kept)))
 
     def abandon(self, caller: str, key: str) -> None:
-        """Let the key of a request go that failed."""
+        """Release the key of a failed HTTP request."""
         here = idempotency.c.id == _id(caller, key)
         self._database.act(lambda connection: connection.execute(delete(idempotency).where(here)))
 
     def count(self, caller: str) -> int:
-        """Return how many keys of a caller are kept."""
+        """Return the number of stored keys of a caller."""
         counted = select(func.count()).select_from(idempotency).where(idempotency.c.caller == caller)
         return int(self._database.ask(lambda connection: connection.execute(counted).scalar_one()))
 
     def tidy(self) -> None:
-        """Forget what is too old."""
+        """Remove expired keys."""
         late = self._clock() - LIFETIME
         forgotten = delete(idempotency).where(idempotency.c.begun_at <= late)
         self._database.act(lambda connection: connection.execute(forgotten))
 
     def tidy_sometimes(self) -> None:
-        """Do that, if it has not been done for some minutes."""
+        """Remove expired keys, at most once in some minutes."""
         if monotonic() - self._tidied >= _TIDY_EVERY.total_seconds():
             self._tidied = monotonic()
             self.tidy()
@@ -113,5 +113,5 @@ def _make_room(connection: Connection, caller: str) -> None:
 
 
 def _id(caller: str, key: str) -> str:
-    """Return by what a key is found. A hash: neither part can be taken for the end of the other."""
+    """Return the id of a key: a hash that includes the length, so that caller and key cannot be confused."""
     return sha256(f"{len(caller)}:{caller}:{key}".encode("utf-8", "surrogatepass")).hexdigest()

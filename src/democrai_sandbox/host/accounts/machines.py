@@ -1,4 +1,4 @@
-"""Tokens: how machines come in, for the person who made them."""
+"""API tokens, which act for the user who created them."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _BEARER = re.compile(r"bearer +(\S+)", re.IGNORECASE)
 
 
 def bearer_of(authorization: str) -> str | None:
-    """Return what follows ``Bearer`` in a header; None when the header is about something else."""
+    """Return the token of a ``Bearer`` header; None for other headers."""
     found = _BEARER.fullmatch(authorization.strip())
     return found.group(1) if found else None
 
 
 class Machines(Desk):
-    """Tokens, of which only the hash is kept."""
+    """API tokens, stored as hashes."""
 
     def create_token(
         self,
@@ -47,13 +47,13 @@ class Machines(Desk):
         within: Iterable[str] | None = None,
         actor: str = "",
     ) -> tuple[Token, str]:
-        """Make a token; the secret beside it is not kept, and shown once.
+        """Create a token and return it with its secret, which is not stored and shown once.
 
-        ``within`` are the scopes of the token that makes this one: none gives more than it has. ``actor`` is who makes
-        it, if that is not its owner.
+        ``within`` are the scopes of the token that creates this one, which cannot exceed them. ``actor`` is the
+        creator, if that is not the owner.
         """
         if lifetime is not None and not timedelta(0) < lifetime <= _LONGEST_LIFETIME:
-            raise InvalidInputError.of("expected a time of at most ten years", pointer="/lifetime")
+            raise InvalidInputError.of("expected a duration of at most ten years", pointer="/lifetime")
         now = self._clock()
         expires = None if lifetime is None else now + lifetime
         allowed = tokens.check_scopes(scopes, within)
@@ -63,14 +63,14 @@ class Machines(Desk):
         return token, secret
 
     def tokens_of(self, user_id: str) -> tuple[Token, ...]:
-        """Return somebody's tokens, the newest first, with those that ended not long ago."""
+        """Return a user's tokens, newest first, including recently ended ones."""
         return self._database.ask(partial(tokens.listed, person_id=user_id))
 
     def revoke_token(self, token_id: str, actor: str, *, owner: str = "") -> None:
-        """End a token and what was approved for it; with ``owner``, none of somebody else. ``AccountUnknown``."""
+        """End a token and its approvals; with ``owner``, only a token of that user. Raise ``AccountUnknown``."""
         token = self._database.ask(partial(tokens.find, token_id=token_id))
         if owner and token.person_id != owner:
-            raise AccountUnknown("there is no such token")
+            raise AccountUnknown("this token does not exist")
         self._end_token(token, actor=actor, why="revoked")
 
     def _by_token(self, secret: str) -> Identity | None:
@@ -78,7 +78,7 @@ class Machines(Desk):
         identity = self._of_token(token)
         now = self._clock()
         if token is not None and identity and (token.last_used is None or now - token.last_used >= _USED_EVERY):
-            with suppress(StoreUnavailable):  # a full disk, say: it can be read still
+            with suppress(StoreUnavailable):  # for example a full disk, which is still readable
                 self._database.act(partial(tokens.touch, token_id=token.id, now=now))
         return identity
 

@@ -1,4 +1,4 @@
-"""Passwords: what is taken for one, and how it is kept. To compare one takes time and memory: few run at once."""
+"""Password rules and hashes. Comparing a password is expensive, so few comparisons run at the same time."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ _AT_ONCE = 2
 _WAITING = 6
 _PATIENCE = 10.0
 _RANDOM_WORDS = 4
-_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # without i, l, o, 0 and 1, which are misread
-# Taken once: a module in this process can put another function into the class.
+_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # without i, l, o, 0 and 1, which are easily confused
+# Bound once: a module in this process can replace the method of the class.
 _derive = Argon2id.derive_phc_encoded
 _verify = Argon2id.verify_phc_encoded
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What comparing a password takes. The default is about a fifth of a second and 64 MiB."""
+    """Cost of comparing a password. The default takes about 0.2 seconds and 64 MiB."""
 
     memory_kib: int = 64 * 1024
     passes: int = 3
     lanes: int = 1
 
     def made(self, kept: str) -> bool:
-        """Tell whether a kept password was made at this cost."""
+        """Return whether a hash has this cost."""
         return kept.startswith(self._mark)
 
     def of_nobody(self) -> str:
-        """Return something that takes as long to compare with as a kept password, and that no password matches."""
+        """Return a hash that takes as long to compare as a real one, and matches no password."""
         salt, derived = (b64encode(urandom(size)).decode().rstrip("=") for size in (_SALT, _DERIVED))
         return f"{self._mark}{salt}${derived}"
 
@@ -56,10 +56,10 @@ class Cost:
 
 
 class Passwords:
-    """Keeps and compares passwords with Argon2id."""
+    """Hashes and compares passwords with Argon2id."""
 
     def __init__(self, cost: Cost) -> None:
-        """Prepare what unknown names are compared with, so that they take as long as known ones."""
+        """Prepare the hash for unknown names, so that they take as long as known ones."""
         self.cost = cost
         self._slots = BoundedSemaphore(_AT_ONCE)
         self._waiting = 0
@@ -67,7 +67,7 @@ class Passwords:
         self._nobody = cost.of_nobody()
 
     def keep(self, password: str) -> str:
-        """Return a password as it is stored: it says how it was made, and cannot be read back."""
+        """Return the hash of a password, which contains its parameters."""
         cost = self.cost
         with self._slot():
             kdf = Argon2id(
@@ -80,7 +80,7 @@ class Passwords:
             return _derive(kdf, _normal(password))
 
     def matches(self, password: str, kept: str | None) -> bool:
-        """Tell whether a password is the one that was kept. None, for nobody, takes as long and is never the one."""
+        """Return whether a password matches a hash. None, for an unknown user, takes as long and never matches."""
         try:
             given = _normal(password)
         except UnicodeEncodeError:
@@ -94,7 +94,7 @@ class Passwords:
 
     @contextmanager
     def _slot(self) -> Iterator[None]:
-        """Wait for a turn; when too many wait already, ask to come back: they would take the threads of all pages."""
+        """Wait for a free slot; raise if too many callers wait, because they would use the threads of all pages."""
         with self._lock:
             if self._waiting >= _WAITING:
                 raise SignInThrottled(2)
@@ -112,34 +112,34 @@ class Passwords:
 
 
 def check_password(password: object, name: str) -> str:
-    """Return a password that is good enough to be taken; say everything that is wrong with another."""
+    """Return a password that meets the rules; raise with the problem otherwise."""
     if type(password) is not str or not password:
         raise InvalidInputError.of("expected a password", pointer="/password")
     try:
         encoded = _normal(password)
     except UnicodeEncodeError:
-        raise InvalidInputError.of("it holds something that is no character", pointer="/password") from None
+        raise InvalidInputError.of("it contains an invalid character", pointer="/password") from None
     if len(encoded) > LONGEST_BYTES:
         raise InvalidInputError.of(f"it is longer than {LONGEST_BYTES} bytes", pointer="/password")
     if len(password) < SHORTEST:
         raise InvalidInputError.of(f"it is shorter than {SHORTEST} characters", pointer="/password")
     if len(set(password)) == 1:
-        raise InvalidInputError.of("it is one character again and again", pointer="/password")
+        raise InvalidInputError.of("it consists of one repeated character", pointer="/password")
     if password.strip().lower() == name.lower():
-        raise InvalidInputError.of("it is the name", pointer="/password")
+        raise InvalidInputError.of("it is the same as the name", pointer="/password")
     return password
 
 
 def random_password() -> str:
-    """Return one that can be read out and typed: about 100 bits."""
+    """Return a random password of about 100 bits that is easy to read and type."""
     return "-".join("".join(_LETTERS[_below(len(_LETTERS))] for _ in range(5)) for _ in range(_RANDOM_WORDS))
 
 
 def _below(limit: int) -> int:
-    """Return a random number. Of 64 bits the remainder is as good as even."""
+    """Return a random number. The bias of the remainder of 64 bits is negligible."""
     return int.from_bytes(urandom(8), "big") % limit
 
 
 def _normal(password: str) -> bytes:
-    """Return a password as bytes, one for all ways in which keyboards make the same characters."""
+    """Return a password as bytes, normalized, because keyboards encode the same characters differently."""
     return normalize("NFKC", password).encode()

@@ -1,7 +1,7 @@
-"""Administrators' tokens and sessions in memory: who may see how things stand while the database is away.
+"""Tokens and sessions of administrators in memory: they give access to the status while the database is down.
 
-Hashes and public values only. It is read again every few seconds while the database can be reached, so what was revoked
-before an outage stays out; only status and metrics are opened by it.
+Hashes and public values only. They are read again every few seconds while the database is reachable, so a revocation
+before an outage holds. They open only the status and the metrics.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 class Remembered(NamedTuple):
-    """What was in force when the database was last read, by the hash of its secret."""
+    """Tokens and sessions at the last read of the database, by the hash of their secret."""
 
     roles: Mapping[str, Roles]
-    """Of administrators, by id."""
+    """Roles of administrators, by id."""
     tokens: Mapping[str, Token]
     sessions: Mapping[str, PersonSession]
 
@@ -43,7 +43,7 @@ NOTHING = Remembered(MappingProxyType({}), MappingProxyType({}), MappingProxyTyp
 
 
 def read(connection: Connection) -> Remembered:
-    """Read what administrators come in with."""
+    """Read the tokens and sessions of administrators."""
     is_super = or_(people.c.role == SUPER, people.c.access_level == SUPER)
     found = map(to_person, connection.execute(select(people).where(is_super, people.c.disabled_at.is_(None))))
     roles = {person.id: person.roles for person in found if person.may_decide}

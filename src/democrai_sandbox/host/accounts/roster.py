@@ -1,4 +1,4 @@
-"""The people: adding them, changing what they are, shutting them out."""
+"""User management: add, change and disable users."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ FIRST = "admin"
 
 
 class Roster(Entrance):
-    """Who may sign in. Whoever calls these has made sure that ``actor`` may."""
+    """Users who may sign in. The caller must check the permission of ``actor``."""
 
     def first_administrator(self, tell: Callable[[Credentials], None] | None = None) -> Credentials | None:
-        """Add an administrator when there is nobody at all; what it returns is not kept, and shown once.
+        """Add an administrator if no user exists; the returned password is not stored, and shown once.
 
-        With ``tell`` nobody is added whose password could not be told: what that raises goes on.
+        With ``tell``, add no user whose password could not be shown: its exception propagates.
         """
         if self._database.ask(people.is_anybody):
             return None
@@ -54,22 +54,22 @@ class Roster(Entrance):
         organization_id: str = "",
         actor: str,
     ) -> Person:
-        """Add somebody; raises ``InvalidInputError``, or ``AccountConflict`` for a name that is taken."""
+        """Add a user; raise ``InvalidInputError``, or ``AccountConflict`` for an existing name."""
         person = self._new_person(name, role, access_level, organization_id)
         kept = self._passwords.keep(check_password(password, name))
         self._database.act(partial(people.add, person=person, kept=kept, actor=actor))
         return person
 
     def people(self) -> tuple[Person, ...]:
-        """Return everybody by name."""
+        """Return all users by name."""
         return self._database.ask(people.listed)
 
     def person(self, user_id: str) -> Person:
-        """Return somebody; raises ``AccountUnknown``."""
+        """Return a user; raise ``AccountUnknown``."""
         return self._database.ask(partial(people.find, person_id=user_id))
 
     def change_password(self, session_id: str, current: str, password: str) -> None:
-        """Exchange one's own password, which is given once more, and end all other sessions."""
+        """Change the caller's password after checking the current one, and end all other sessions."""
         session = self._session(session_id)
         who = session.person_id
         check_password(password, who)
@@ -79,7 +79,7 @@ class Roster(Entrance):
         self.end_all(who, session_id)
 
     def reset_password(self, user_id: str, password: str = "", *, actor: str) -> str:
-        """Give somebody another password, a random one by default, and end all their sessions; return it."""
+        """Set another password for a user, random by default, and end all their sessions; return it."""
         self.person(user_id)
         chosen = check_password(password, user_id) if password else random_password()
         self._set_password(user_id, chosen, actor=actor)
@@ -87,19 +87,19 @@ class Roster(Entrance):
         return chosen
 
     def disable(self, user_id: str, *, actor: str) -> Person:
-        """Shut somebody out; ``AccountConflict`` for the last who may decide. Their tokens are nobody's meanwhile."""
+        """Disable a user; raise ``AccountConflict`` for the last administrator. Their tokens stop working meanwhile."""
         found = self._change(user_id, actor, disabled_at=self._clock())
         self.end_all(user_id, actor=actor)
         return found
 
     def enable(self, user_id: str, *, actor: str) -> Person:
-        """Let somebody in again, who signs in anew."""
+        """Enable a user, who must sign in again."""
         return self._change(user_id, actor, disabled_at=None)
 
     def set_role(
         self, user_id: str, *, role: str = "", access_level: str = "", organization_id: str = "", actor: str
     ) -> Person:
-        """Change what somebody is, from their next request on; ``AccountConflict`` for the last who may decide."""
+        """Change a user's roles from the next HTTP request on; raise ``AccountConflict`` for the last administrator."""
         return self._change(
             user_id,
             actor,

@@ -1,7 +1,7 @@
-"""Secrets that are carried about: made at random, 256 bits, and known here by their hash alone.
+"""Random secrets of 256 bits, stored only as hashes.
 
-What is used for it is taken from the interpreter's native modules, once: a module in this process can put other
-functions into ``secrets`` and ``hashlib``.
+The functions are taken from native modules of the interpreter, once: a module in this process can replace functions of
+``secrets`` and ``hashlib``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from binascii import b2a_base64
 from hashlib import sha256
 from os import urandom
 
-TOKEN_PREFIX = "dsb_"  # noqa: S105 - what every token begins with, so that one in the wrong place can be found
+TOKEN_PREFIX = "dsb_"  # noqa: S105 - start of every token, so that leaked tokens can be found
 _BYTES = 32
 _LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _FOR_ADDRESSES = bytes.maketrans(b"+/", b"-_")
@@ -18,12 +18,12 @@ _DIGITS = 43  # 62 ** 43 > 2 ** 256
 
 
 def new_session_secret() -> str:
-    """Return a text for a cookie."""
+    """Return a secret for a cookie."""
     return b2a_base64(urandom(_BYTES), newline=False).translate(_FOR_ADDRESSES, b"=").decode()
 
 
 def new_token_secret() -> str:
-    """Return a text for a header, without characters that end a word."""
+    """Return a secret for a header, without characters that end a word."""
     number = int.from_bytes(urandom(_BYTES), "big")
     digits = []
     for _ in range(_DIGITS):
@@ -33,5 +33,5 @@ def new_token_secret() -> str:
 
 
 def hashed(secret: str) -> str:
-    """Return what is kept. No salt and no cost: nobody guesses 256 bits."""
+    """Return the stored hash. It needs no salt or cost, because 256 random bits cannot be guessed."""
     return sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,4 +1,4 @@
-"""Rows of sessions: who is signed in, from where, since when."""
+"""Rows of sessions: the user, the address and the times."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 _LONGEST_AGENT = 300
 _LONGEST_ADDRESS = 100
 
-# Made once: every request asks.
+# Built once, because every HTTP request uses it.
 _FOUND = select(sessions, people.c.disabled_at).join(people, people.c.id == sessions.c.person_id)
 
 
 def new_session(session_id: str, person_id: str, address: str, agent: str, now: datetime) -> PersonSession:
-    """Return a session that begins; what a browser says of itself is cut where it goes on for too long."""
+    """Return a new session; shorten an overlong user agent."""
     return PersonSession(session_id, person_id, address[:_LONGEST_ADDRESS], agent[:_LONGEST_AGENT], now, now, now)
 
 
 def open_session(connection: Connection, session: PersonSession, token_hash: str, kept: str, tried: Attempt) -> Person:
-    """Sign somebody in whose password was just found to be right; refused when it was changed since."""
+    """Sign in a user after the password check; refuse it if the password has changed since."""
     ledger = Ledger(connection)
     if kept_password(connection, session.person_id) != kept:
         raise SignInRefused
@@ -53,50 +53,50 @@ def open_session(connection: Connection, session: PersonSession, token_hash: str
 
 
 def find_by_hash(connection: Connection, token_hash: str) -> PersonSession | None:
-    """Return the session of a cookie, unless its person is shut out."""
+    """Return the session of a cookie, unless its user is disabled."""
     row = connection.execute(_FOUND.where(sessions.c.token_hash == token_hash)).one_or_none()
     return None if row is None or row.disabled_at is not None else _to_session(row)
 
 
 def find(connection: Connection, session_id: str) -> PersonSession:
-    """Return a session; raises ``AccountUnknown``."""
+    """Return a session; raise ``AccountUnknown``."""
     row = connection.execute(select(sessions).where(sessions.c.id == session_id)).one_or_none()
     if row is None:
-        raise AccountUnknown("there is no such session")
+        raise AccountUnknown("this session does not exist")
     return _to_session(row)
 
 
 def by_hash(connection: Connection, owners: Iterable[str]) -> dict[str, PersonSession]:
-    """Return the sessions of these people, by the hash of their cookie."""
+    """Return the sessions of these users, by the hash of their cookie."""
     rows = connection.execute(select(sessions).where(sessions.c.person_id.in_(list(owners))))
     return {row.token_hash: _to_session(row) for row in rows}
 
 
 def listed(connection: Connection, person_id: str) -> tuple[PersonSession, ...]:
-    """Return somebody's sessions, the newest first."""
+    """Return a user's sessions, newest first."""
     query = select(sessions).where(sessions.c.person_id == person_id)
     newest = query.order_by(sessions.c.created_at.desc(), sessions.c.id.desc())
     return tuple(map(_to_session, connection.execute(newest)))
 
 
 def over(connection: Connection, *, idle_since: datetime, created_before: datetime) -> tuple[PersonSession, ...]:
-    """Return the sessions whose time is over."""
+    """Return the expired sessions."""
     late = or_(sessions.c.last_seen <= idle_since, sessions.c.created_at <= created_before)
     return tuple(map(_to_session, connection.execute(select(sessions).where(late).limit(1000))))
 
 
 def touch(connection: Connection, session_id: str, now: datetime) -> None:
-    """Say that a session was used."""
+    """Record that a session was used."""
     connection.execute(update(sessions).where(sessions.c.id == session_id).values(last_seen=now))
 
 
 def confirm(connection: Connection, session_id: str, now: datetime) -> None:
-    """Say that the password was given again."""
+    """Record that the password was entered again."""
     connection.execute(update(sessions).where(sessions.c.id == session_id).values(confirmed_at=now))
 
 
 def close(connection: Connection, ended: Iterable[PersonSession], *, actor: str, why: str, now: datetime) -> None:
-    """Remove sessions and tell it; those that somebody else removed meanwhile are left alone."""
+    """Delete sessions and audit it; skip those that were already deleted."""
     ledger = Ledger(connection)
     entries = [
         Entry(

@@ -1,4 +1,4 @@
-"""Whether a name and a password belong together: counted, compared, and told when they do not."""
+"""Check of a name and password, with throttling and audit of failures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Doorkeeper:
-    """Compares what somebody gives with what is kept. A stranger learns neither who is there nor who is shut out."""
+    """Compares passwords. The result does not reveal which users exist or are disabled."""
 
     def __init__(self, database: Database, passwords: Passwords, clock: Callable[[], datetime]) -> None:
         self._database = database
@@ -33,9 +33,9 @@ class Doorkeeper:
         self._clock = clock
 
     def compare(self, name: str, password: str, address: str) -> tuple[Attempt, str]:
-        """Return the attempt, to be settled, and the password as it is kept.
+        """Return the attempt, to be settled, and the password hash.
 
-        Raises ``SignInThrottled``, before anything is compared, or ``SignInRefused``.
+        Raise ``SignInThrottled`` before any comparison, or ``SignInRefused``.
         """
         who = read_name(name)
         tried = self._database.act(partial(throttle.begin, name=who, address=address, now=self._clock()))
@@ -52,24 +52,24 @@ class Doorkeeper:
         return tried, found
 
     def settle(self, tried: Attempt) -> None:
-        """Take back what an attempt was counted for that was no sign-in."""
+        """Remove the count of an attempt that was not a sign-in."""
         self._database.act(partial(throttle.settle, attempt=tried, now=self._clock()))
 
     def _strengthened(self, who: str, password: str, kept: str) -> str | None:
-        """Keep a password at the present cost, now that it is here; None when it is not the one any more."""
+        """Hash a password again with the current cost; None if it was changed meanwhile."""
         if self._passwords.cost.made(kept):
             return kept
         better = self._passwords.keep(password)
         if self._database.act(partial(people.strengthen, person_id=who, before=kept, kept=better)):
             return better
-        # Changed meanwhile, or the same one was kept anew by another sign-in of the same moment.
+        # Changed meanwhile, or another sign-in has stored a new hash at the same time.
         present = self._database.ask(partial(people.kept_password, person_id=who))
         return present if self._passwords.matches(password, present) else None
 
     def _tell(self, tried: Attempt, *, known: bool) -> None:
-        """Write the first, second, fourth... failure to the audit, with the count: a stranger does not fill it.
+        """Audit the first, second, fourth... failure with the count, so that an attacker cannot fill the audit log.
 
-        A name that nobody has is left out. It may be a password in the wrong field, and the audit is kept for good.
+        Unknown names are omitted: they may be a password in the wrong field, and the audit log is permanent.
         """
         if tried.failures & (tried.failures - 1):
             return
@@ -79,7 +79,7 @@ class Doorkeeper:
 
 
 def read_name(name: str) -> str:
-    """Return a name as people are listed under, from what somebody typed; one that is too long is nobody's."""
+    """Return a typed name in its stored form; an overlong one matches no user."""
     return name[: LONGEST_NAME * 4].strip().lower()
 
 

@@ -1,4 +1,4 @@
-"""The tables as this version of the code uses them. A migration makes them; a test compares the two."""
+"""Tables used by this version of the code. Migrations create them; a test compares both."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ tokens = Table(
 throttle = Table(
     "host_throttle",
     metadata,
-    # A hash: neither names that somebody mistyped, which may be passwords, nor addresses are kept here.
+    # A hash, so that neither addresses nor mistyped names, which may be passwords, are stored here.
     Column("key", Text, primary_key=True),
     Column("failures", Integer, nullable=False),
     Column("last_at", Moment, nullable=False),
@@ -68,11 +68,11 @@ throttle = Table(
 idempotency = Table(
     "host_idempotency",
     metadata,
-    # A hash of the caller and the key.
+    # Hash of the caller and the key.
     Column("id", Text, primary_key=True),
     Column("caller", AnyText, nullable=False),
     Column("digest", Text, nullable=False),
-    # None while the request runs; empty for an answer that is too large to be kept.
+    # None while the HTTP request runs; empty for an answer that is too large to be stored.
     Column("answer", AnyText),
     Column("begun_at", Moment, nullable=False),
     Index("ix_host_idempotency_caller", "caller", "begun_at"),

@@ -1,8 +1,8 @@
-"""Failed sign-ins, counted in the database, so that it makes no difference which node is asked.
+"""Failed sign-ins, counted in the database for all nodes.
 
-Three counts stand in the way of guessing: by name and address together, by name, and by address. Those by name and by
-address alone are generous and short, and do not hold for a name at an address where it signed in before: a stranger
-who fails on purpose shuts out nobody who is elsewhere. Who shares an address with a stranger waits with them.
+Three counts limit guessing: by name and address together, by name, and by address. Those by name or address alone are
+generous and short, and do not apply to a name at an address where it signed in before. So an attacker who fails on
+purpose cannot lock out a user at another address. A user who shares the attacker's address must wait too.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 MOST_ROWS = 20_000
-"""More are never kept: the ones that would be forgotten soonest go."""
+"""Maximum number of counts; those that expire first are removed."""
 _KNOWN_FOR = timedelta(days=90)
 _NO_TIME = timedelta(0)
 
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """How many failures are free, and how long the next one has to wait after that: 1, 2, 4... seconds."""
+    """Number of free failures, and the wait after the next ones: 1, 2, 4... seconds."""
 
     free: int
     longest: int
@@ -55,20 +55,20 @@ _RULES = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A sign-in that is being tried. It counts as failed until it is settled: many at once are no way round."""
+    """Running sign-in. It counts as failed until it is settled, so that parallel attempts gain nothing."""
 
     name: str
     address: str
     failures: int
-    """Of this name from this address, with this one."""
+    """Failures of this name from this address, including this one."""
     counted: tuple[str, ...]
 
 
 def begin(connection: Connection, name: str, address: str, now: datetime) -> Attempt:
-    """Count a sign-in; raises ``SignInThrottled``, and counts nothing, when it comes too soon."""
+    """Count a sign-in; raise ``SignInThrottled`` without counting if it is too early."""
     kinds = ("pair",) if _is_known(connection, name, address, now) else tuple(_RULES)
     keys = {kind: _key(kind, name, address) for kind in kinds}
-    # Locked in one order by everybody.
+    # Locked in a fixed order to avoid deadlocks.
     counts = {kind: _locked(connection, keys[kind], now) for kind in sorted(kinds, key=keys.__getitem__)}
     longest = max(_wait(_RULES[kind], count, now) for kind, count in counts.items())
     if longest > _NO_TIME:
@@ -80,14 +80,14 @@ def begin(connection: Connection, name: str, address: str, now: datetime) -> Att
 
 
 def settle(connection: Connection, attempt: Attempt, now: datetime) -> None:
-    """Forget the failures before a sign-in that succeeded, and remember that the name belongs to the address."""
+    """Remove the failures before a successful sign-in, and record that the name was used at the address."""
     withdraw(connection, attempt)
     connection.execute(delete(throttle).where(throttle.c.key == _key("pair", attempt.name, attempt.address)))
     _put(connection, _key("known", attempt.name, attempt.address), 0, now, _KNOWN_FOR)
 
 
 def withdraw(connection: Connection, attempt: Attempt) -> None:
-    """Take back what one sign-in was counted for: it was not compared, or it succeeded."""
+    """Remove the count of one sign-in that was not compared, or succeeded."""
     keys = sorted(_key(kind, attempt.name, attempt.address) for kind in attempt.counted)
     for key in keys:
         here = (throttle.c.key == key, throttle.c.failures > 0)
@@ -95,7 +95,7 @@ def withdraw(connection: Connection, attempt: Attempt) -> None:
 
 
 def forget(connection: Connection, now: datetime) -> None:
-    """Remove what does not count any more."""
+    """Remove expired counts."""
     connection.execute(delete(throttle).where(throttle.c.forget_at <= now))
 
 
@@ -111,9 +111,9 @@ def _is_known(connection: Connection, name: str, address: str, now: datetime) ->
 
 
 def _locked(connection: Connection, key: str, now: datetime) -> _Count:
-    """Return a count that nobody else changes until the transaction ends.
+    """Return a count that is locked until the transaction ends.
 
-    A row that is not there cannot be locked: it is made first, and whoever makes it as the second begins again.
+    A missing row cannot be locked, so it is created first; if two callers create it, the second one retries.
     """
     row = connection.execute(select(throttle).where(throttle.c.key == key).with_for_update()).one_or_none()
     if row is None:
@@ -136,7 +136,7 @@ def _make_room(connection: Connection, now: datetime) -> None:
 
 
 def _wait(rule: _Rule, row: _Count, now: datetime) -> timedelta:
-    """Return for how long to wait still; a clock that was set back makes nobody wait for longer than the rule says."""
+    """Return the remaining wait; a clock that was set back never extends it beyond the rule."""
     pause = rule.pause(row.failures)
     return min(row.last_at + pause - now, pause)
 
@@ -149,7 +149,7 @@ def _key(kind: str, name: str, address: str) -> str:
 
 
 def _place(address: str) -> str:
-    """Return what counts as one address: of IPv6 the network, in which everybody has all addresses there are."""
+    """Return the key of an address: for IPv6 the network, because a client controls all its addresses."""
     try:
         found = ip_address(address)
     except ValueError:

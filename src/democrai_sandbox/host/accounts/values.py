@@ -1,4 +1,4 @@
-"""People, sessions and tokens as they are handed out. Frozen; what carries a secret does not show it."""
+"""Users, sessions and tokens as immutable values, which do not show secrets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Somebody who can sign in. The id is the name: it never changes, and is not given to somebody else."""
+    """User who can sign in. The id is the name, which never changes and is never reused."""
 
     id: str
     role: str
@@ -28,43 +28,43 @@ class Person:
 
     @property
     def name(self) -> str:
-        """For people to read."""
+        """Display name."""
         return self.id
 
     @property
     def may_decide(self) -> bool:
-        """Whether this person is an administrator, who may approve and deny; somebody shut out is none."""
+        """Whether this user is an administrator, who may approve and deny; False for a disabled user."""
         caller = Caller(self.id, self.organization_id, "", self.role, self.access_level)
         return caller.may_decide and self.disabled_at is None
 
     @property
     def roles(self) -> Roles:
-        """What this person is, for a caller."""
+        """Roles of this user, for a caller."""
         return Roles(self.id, self.role, self.access_level, self.organization_id)
 
 
 @dataclass(frozen=True, slots=True)
 class PersonSession:
-    """A sign-in that holds: from where, with what, and until when at most."""
+    """Session of a signed-in user: address, browser and times."""
 
     id: str
-    """Public. Approvals for a session are about it."""
+    """Public. Session approvals refer to it."""
     person_id: str
     address: str
     user_agent: str
-    """What the browser says it is: any text."""
+    """User agent of the browser: any text."""
     created_at: datetime
     last_seen: datetime
     confirmed_at: datetime
-    """When the password was given last."""
+    """Time of the last password entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A machine's way in, without its secret."""
+    """API token without its secret."""
 
     id: str
-    """Public. Approvals for a session are about it."""
+    """Public. Session approvals refer to it."""
     person_id: str
     label: str
     scopes: frozenset[Scope]
@@ -72,22 +72,22 @@ class Token:
     expires_at: datetime | None
     last_used: datetime | None
     ended_at: datetime | None
-    """When it was revoked."""
+    """Time of the revocation."""
 
 
 @dataclass(frozen=True, slots=True)
 class SignedIn:
-    """What a sign-in gives."""
+    """Result of a sign-in."""
 
     user: Person
     session: PersonSession
     token: str = field(repr=False)
-    """For the cookie. Only its hash is kept."""
+    """Secret for the cookie. Only its hash is stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What somebody signs in with, shown once."""
+    """Name and password, shown once."""
 
     name: str
     password: str = field(repr=False)

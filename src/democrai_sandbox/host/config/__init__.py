@@ -1,6 +1,6 @@
-"""The configuration: one YAML file or what an application hands over, the environment over it, and the origins of all.
+"""Configuration: a YAML file or values from the application, overridden by the environment, with the origins.
 
-Everything that is wrong is told at once, each with the file and line, the variable or the argument that it stands in.
+One error reports all problems, each with the file and line, the variable or the argument.
 """
 
 from __future__ import annotations

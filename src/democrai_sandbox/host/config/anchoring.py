@@ -1,4 +1,4 @@
-"""Relative paths of a file: they begin at its folder, wherever the application is started."""
+"""Relative paths in a file: they start at its folder, independent of the working directory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NOT_RELATIVE = ("/", "~", "$", ":memory:", "file:")
 
 
 def anchored(values: dict[str, Any], folder: str) -> dict[str, Any]:
-    """Make the relative paths in ``values`` absolute; what is no path is left for the reading to refuse."""
+    """Make the relative paths in ``values`` absolute; leave values that are not paths for the validation to reject."""
     for pointer, form in KEYS.items():
         above, _, last = pointer.rpartition("/")
         _anchor(_at(values, above), last, form, folder)
@@ -26,7 +26,7 @@ def anchored(values: dict[str, Any], folder: str) -> dict[str, Any]:
 
 
 def _at(values: Any, pointer: str) -> Any:
-    """Return what is at a pointer; None where there is nothing."""
+    """Return the value at a pointer; None without one."""
     for step in pointer.split("/")[1:]:
         values = values.get(step) if isinstance(values, dict) else None
     return values

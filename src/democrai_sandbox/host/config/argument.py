@@ -1,4 +1,4 @@
-"""A configuration that an application hands over: copied into plain values, so that nothing changes it afterwards."""
+"""Configuration from the application: copied into plain values, so that later changes have no effect."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LARGEST_NUMBER = 10**64
 
 
 def plain_values(given: Mapping[Any, Any]) -> tuple[dict[str, Any], list[Problem]]:
-    """Return the same values in dictionaries, lists and plain texts and numbers, and what is none of these."""
+    """Return a copy with dictionaries, lists, texts and numbers only, and the problems of other values."""
     copier = _Copier()
     return copier.copied(given, "", 1), copier.problems
 
@@ -31,7 +31,7 @@ class _Copier:
         for name, value in given.items():
             key = exact_str(name)
             if key is None or len(key) > LONGEST_KEY:
-                message = f"a key is a text of at most {LONGEST_KEY} characters, got {described(name)}"
+                message = f"a key must be a text of at most {LONGEST_KEY} characters, got {described(name)}"
                 self.problems.append(Problem(pointer, message))
             else:
                 members[key] = self._value(value, pointer_to(pointer, key), depth)
@@ -40,7 +40,7 @@ class _Copier:
     def _value(self, value: object, pointer: str, depth: int) -> Any:
         self._values += 1
         if self._values > MOST_VALUES or depth > DEEPEST_NESTING:
-            # Noted once; what an object that holds itself would say after that is the same again and again.
+            # Reported once: an object that contains itself would repeat it.
             if self._values <= MOST_VALUES + 1:
                 message = f"more than {MOST_VALUES:,} values, or nested deeper than {DEEPEST_NESTING} levels"
                 self.problems.append(Problem(pointer, message))

@@ -1,9 +1,8 @@
-"""YAML read strictly, with the line of every value.
+"""Strict YAML reader that records the line of every value.
 
-The reader of the library keeps the last of two equal keys, makes true of ``on`` and a number of ``22:22``, and follows
-aliases. A configuration decides what is enforced, so only its parser is used here: whatever two people could understand
-differently is refused, and a plain word is a number, ``true``, ``false`` or ``null`` only where it looks like one in
-YAML 1.2 and in JSON.
+PyYAML keeps the last of two equal keys, reads ``on`` as true and ``22:22`` as a number, and follows aliases. A
+configuration decides what is enforced, so only PyYAML's parser is used here. Ambiguous values are rejected, and a plain
+word is a number, ``true``, ``false`` or ``null`` only if YAML 1.2 and JSON agree.
 """
 
 from __future__ import annotations
@@ -32,27 +31,27 @@ _INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 _QUOTED = re.compile(r"""'[^']*'|"[^"]*\"""")
 _TOKEN = re.compile(r"""['"](?:.?|<[a-z ]+>)['"]""")
-_NO_TAGS = "YAML tags, anchors, aliases and directives are not read: write the value itself"
+_NO_TAGS = "YAML tags, anchors, aliases and directives are not supported: write the value itself"
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What a text holds."""
+    """Content of a text."""
 
     value: Any
     lines: dict[str, int] = field(default_factory=dict)
-    """The line of each value by its pointer, counted from one; of what has a key, that of the key."""
+    """Line of each value by pointer, counted from one; with a key, the line of the key."""
     problems: tuple[tuple[Problem, int], ...] = ()
-    """What is wrong, each with its line. A document that has any must not be used."""
+    """Problems with their lines. A document with problems must not be used."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing in it, or only comments."""
+        """Whether it contains nothing, or only comments."""
         return self.value is None and not self.problems
 
 
 def read_document(text: str) -> Document:
-    """Return what a YAML text holds, read as far as it can be."""
+    """Return the content of a YAML text, as far as it can be read."""
     reader = _Reader()
     try:
         reader.events = yaml.parse(text, Loader=yaml.SafeLoader)
@@ -62,23 +61,23 @@ def read_document(text: str) -> Document:
     except yaml.reader.ReaderError as error:
         value = None
         line = text.count("\n", 0, error.position) + 1
-        reader.problems.append((Problem("", f"the text holds the character U+{error.character:04X}"), line))
+        reader.problems.append((Problem("", f"the text contains the character U+{error.character:04X}"), line))
     except yaml.MarkedYAMLError as error:
         value = None
         mark = error.problem_mark or error.context_mark
-        reader.problems.append((Problem("", f"not YAML: {_complaint(error)}"), mark.line + 1 if mark else 1))
+        reader.problems.append((Problem("", f"not valid YAML: {_complaint(error)}"), mark.line + 1 if mark else 1))
     return Document(value, reader.lines, tuple(reader.problems))
 
 
 class _StoppedError(Exception):
-    """Reading cannot go on."""
+    """Fatal problem that stops reading."""
 
 
 _UNREAD = object()
 
 
 class _Reader:
-    """Makes values of the parser's events, one after the other: nothing is made that is not looked at first."""
+    """Builds values from the parser's events one by one, and checks each before building it."""
 
     events: Iterator[Any]
 
@@ -89,24 +88,24 @@ class _Reader:
         self._values = 0
 
     def read(self) -> Any:
-        """Return the only document of the text; None where there is none."""
-        next(self.events)  # the beginning of the stream
+        """Return the only document of the text; None without one."""
+        next(self.events)  # start of the stream
         begin = next(self.events)
         if isinstance(begin, yaml.StreamEndEvent):
             return None
         if begin.version or begin.tags:
             self._note("", _NO_TAGS, begin)
         value = self._value(next(self.events), "")
-        next(self.events)  # the end of the document
+        next(self.events)  # end of the document
         after = next(self.events)
         if not isinstance(after, yaml.StreamEndEvent):
-            self._stop("", "a second YAML document begins here: there is one", after)
+            self._stop("", "a second YAML document begins here: use one document only", after)
         return None if value is _UNREAD else value
 
     def _value(self, event: Any, pointer: str) -> Any:
         self._values += 1
         if self._values > MOST_VALUES:
-            self._stop("", f"there are more than {MOST_VALUES:,} values", event)
+            self._stop("", f"more than {MOST_VALUES:,} values", event)
         if isinstance(event, yaml.AliasEvent):
             self._note(pointer, _NO_TAGS, event)
             return _UNREAD
@@ -134,7 +133,7 @@ class _Reader:
             place = pointer_to(pointer, key)
             line = event.start_mark.line + 1
             if key in seen:
-                self._note(place, f"the key {shown(key)} is given twice, first in line {seen[key]}", event)
+                self._note(place, f"duplicate key {shown(key)}, first in line {seen[key]}", event)
             seen.setdefault(key, line)
             self.lines[place] = line
             value = self._value(next(self.events), place)
@@ -146,7 +145,7 @@ class _Reader:
         plain = isinstance(event, yaml.ScalarEvent) and event.anchor is None and event.tag is None
         value = self._scalar(event, pointer) if plain else _UNREAD
         if type(value) is not str:
-            self._stop(pointer, "a key is a text; in quotes if it looks like something else", event)
+            self._stop(pointer, "a key must be a text; put it in quotes if it looks like another type", event)
         if len(value) > LONGEST_KEY:
             self._stop(pointer, f"a key is longer than {LONGEST_KEY} characters", event)
         return value
@@ -185,6 +184,6 @@ class _Reader:
 
 
 def _complaint(error: Any) -> str:
-    """Return what the parser says, without what it quotes: that may be a password, unless it is one character."""
+    """Return the parser's message without quoted text, which may be a password; keep single characters."""
     said = ", ".join(filter(None, (error.context, error.problem)))
     return _QUOTED.sub(lambda quoted: quoted[0] if _TOKEN.fullmatch(quoted[0]) else "something", said)

@@ -1,4 +1,4 @@
-"""The section ``extensions``: models, MCP servers, and what engines and extractors are set up with."""
+"""Section ``extensions``: models, MCP servers, and settings of engines and extractors."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 _LONGEST_TIMEOUT = 3600
 _timeout = number(0.1, _LONGEST_TIMEOUT, "seconds")
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_NAME_RULE = "a model is named with up to 64 letters, digits, '.', '_' and '-'"
+_NAME_RULE = "the name of a model must have up to 64 letters, digits, '.', '_' and '-'"
 _DEFAULT = ModelSettings(endpoint="", model="")
 _SERVER_KEYS = ("transport", "endpoint_url", "enabled", "timeout_ms")
 _RESERVED = ("messages", "model", "tools")
-"""What a request to a model holds by itself."""
+"""Fields of a model request that the runtime sets."""
 
 
 def extension_settings(section: Section) -> ExtensionSettings:
-    """Read the section; everything that is wrong is noted in it."""
+    """Read the section and record all its problems."""
     mcp = section.inner("mcp")
     settings = ExtensionSettings(
         models=dict(_entries(section.inner("models"), _model_name, _model)),
@@ -43,16 +43,16 @@ def extension_settings(section: Section) -> ExtensionSettings:
 
 
 def stored_model(name: object, entry: object) -> ModelSettings:
-    """Read a model that is not of the configuration, by the same rules; raises ``InvalidInputError`` with all problems.
+    """Validate a model from outside the configuration; raise ``InvalidInputError`` with all problems.
 
-    It names no file: which files the host reads is for its configuration alone.
+    It cannot name a file: only the configuration decides which files the host reads.
     """
     problems: list[Problem] = []
     text = exact_str(name)
     if text is None or not _MODEL_NAME.fullmatch(text):
         problems.append(Problem("/name", _NAME_RULE))
     if isinstance(entry, dict) and "api_key_file" in entry:
-        problems.append(Problem("/api_key_file", "a file can be named in the configuration only: give api_key"))
+        problems.append(Problem("/api_key_file", "a key file is possible in the configuration only: use api_key"))
         entry = {key: value for key, value in entry.items() if key != "api_key_file"}
     settings = _model(text or "", Section(entry, "", problems))
     if problems:
@@ -63,7 +63,7 @@ def stored_model(name: object, entry: object) -> ModelSettings:
 def _entries(
     section: Section, check: Callable[[str], None], make: Callable[[str, Section], Any]
 ) -> Iterator[tuple[str, Any]]:
-    """Yield what each key of a section holds, whose names are chosen by those who write it."""
+    """Yield the value of each key of a section with free names."""
     for name in section.names:
         inner = section.inner(name)
         try:
@@ -93,7 +93,7 @@ def _model(_: str, section: Section) -> ModelSettings:
     given = set(section.names)
     settings = ModelSettings(
         endpoint=section.take("endpoint", _endpoint, default=""),
-        model=section.take("model", _text("the name by which the endpoint knows the model"), default=""),
+        model=section.take("model", _text("the name of the model at the endpoint"), default=""),
         api_key=section.take("api_key", api_key, default=""),
         api_key_file=section.take("api_key_file", read.path, default=""),
         timeout_seconds=section.take("timeout_seconds", _timeout, default=_DEFAULT.timeout_seconds),
@@ -104,18 +104,18 @@ def _model(_: str, section: Section) -> ModelSettings:
         if name not in given:
             section.problems.append(Problem(section.pointer, f"a model needs the key {name!r}"))
     if {"api_key", "api_key_file"} <= given:
-        message = "give either api_key or api_key_file, not both"
+        message = "set either api_key or api_key_file, not both"
         section.problems.append(Problem(f"{section.pointer}/api_key_file", message))
     return settings
 
 
 def _endpoint(value: object) -> str:
-    """Read the address of a model, up to ``/chat/completions``. Nothing of it is repeated where it may be a secret."""
+    """Validate the URL of a model before ``/chat/completions``. Errors never quote it: it may contain a secret."""
     text = exact_str(value)
     if text is None or not text.startswith(("http://", "https://")):
         raise ValueError("expected an http or https URL, such as https://models.example.com/v1")
     if "?" in text or "#" in text or "@" in text:
-        raise ValueError("expected a URL without a user, a query or a fragment: a key belongs into api_key_file")
+        raise ValueError("expected a URL without a user, a query or a fragment: put a key into api_key_file")
     try:
         parse_request_url(text)
     except InvalidInputError as error:
@@ -124,10 +124,10 @@ def _endpoint(value: object) -> str:
 
 
 def api_key(value: object) -> str:
-    """Read a key that can be sent in a header. Nothing of it is repeated."""
+    """Validate a key that can be sent in a header. Errors never quote it."""
     text = exact_str(value)
     if not text or not text.isascii() or not text.isprintable() or " " in text:
-        raise ValueError("expected the key of the model: a text of ASCII characters without blanks")
+        raise ValueError("expected the key of the model: ASCII text without spaces")
     return text
 
 
@@ -135,7 +135,7 @@ def _text(what: str) -> Callable[[object], str]:
     def take(value: object) -> str:
         text = exact_str(value)
         if not text or not text.isprintable():
-            raise ValueError(f"expected {what}, as a text, got {described(value)}")
+            raise ValueError(f"expected {what} as a text, got {described(value)}")
         return text
 
     return take
@@ -164,7 +164,7 @@ def _approval(value: object) -> McpApproval:
 
 
 def _server(name: str, section: Section) -> McpServer | None:
-    """Read an entry of the registry by the rules for manifests."""
+    """Validate an entry of the registry by the rules for manifests."""
     given = {key: section.raw(key) for key in _SERVER_KEYS if key in section.names}
     section.refuse_others()
     try:

@@ -1,4 +1,4 @@
-"""Opening the configuration's file: it decides what is enforced, so nobody but its owner may write it."""
+"""Open the configuration file, which decides what is enforced, so only its owner may write it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 from shlex import quote
 
 LARGEST_FILE = 1024 * 1024
-"""The most bytes that a configuration may have."""
+"""Maximum size of a configuration in bytes."""
 
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _BOM = "\ufeff"
 
 
 class FileRefusedError(Exception):
-    """The file cannot be used; the text says why, ``line`` where."""
+    """Unusable file; the text contains the reason, ``line`` the line."""
 
     def __init__(self, why: str, line: int = 0) -> None:
         super().__init__(why)
@@ -23,9 +23,9 @@ class FileRefusedError(Exception):
 
 
 def read_file(path: str) -> str:
-    """Return the text of a configuration file, or refuse it."""
+    """Return the text of a configuration file; raise if it is unusable."""
     try:
-        # Without waiting: a pipe of this name would keep the application from starting.
+        # Non-blocking: a pipe at this path would block the start.
         number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             _check(os.fstat(number), path)
@@ -34,9 +34,9 @@ def read_file(path: str) -> str:
         finally:
             os.close(number)
     except FileNotFoundError:
-        raise FileRefusedError("there is no such file") from None
+        raise FileRefusedError("the file does not exist") from None
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "no file can be named so"
+        why = getattr(error, "strerror", None) or "the file name is invalid"
         raise FileRefusedError(f"the file cannot be read: {why}") from None
     if len(data) > LARGEST_FILE:
         raise FileRefusedError(f"the file is larger than {LARGEST_FILE:,} bytes")
@@ -45,12 +45,12 @@ def read_file(path: str) -> str:
 
 def _check(status: os.stat_result, path: str) -> None:
     if stat.S_ISDIR(status.st_mode):
-        raise FileRefusedError("this is a folder, and a file is needed")
+        raise FileRefusedError("this is a folder; a file is needed")
     if not stat.S_ISREG(status.st_mode):
-        raise FileRefusedError("this is no regular file")
+        raise FileRefusedError("this is not a regular file")
     if status.st_mode & _WRITABLE_BY_OTHERS:
         command = f"chmod go-w {quote(str(Path(path)))}"
-        raise FileRefusedError(f"others than its owner can write the file; to fix it: {command}")
+        raise FileRefusedError(f"other users can write the file; to fix it: {command}")
 
 
 def _decoded(data: bytes) -> str:

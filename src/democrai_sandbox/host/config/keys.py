@@ -1,4 +1,4 @@
-"""All keys of the configuration, by pointer, and how each is written."""
+"""All keys of the configuration, by pointer, with the format of their values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Form(Enum):
-    """How a value is written. In a variable everything but texts is YAML."""
+    """Format of a value. In a variable, all formats except texts are YAML."""
 
     VALUE = "a number, true or false, or a list"
     TEXT = "a text"
@@ -23,7 +23,7 @@ class Form(Enum):
 
     @property
     def is_text(self) -> bool:
-        """Whether a variable holds the text as it is."""
+        """Whether a variable contains the plain text."""
         return self in (Form.TEXT, Form.PATH, Form.DATABASE)
 
 
@@ -76,10 +76,10 @@ KEYS: Mapping[str, Form] = MappingProxyType(
         "/console/unused_days": Form.VALUE,
     }
 )
-"""Those with a name of their own."""
+"""Keys with fixed names."""
 
 OPEN: Mapping[str, Form] = MappingProxyType({"/network/endpoints": Form.TEXT, "/sandbox/isolation": Form.TEXT})
-"""Objects whose keys are names that the one who writes them chooses."""
+"""Objects with free keys."""
 
 
 NAMED: Mapping[str, Mapping[str, Form]] = MappingProxyType(
@@ -102,11 +102,11 @@ NAMED: Mapping[str, Mapping[str, Form]] = MappingProxyType(
         "/extensions/extractors": {"install": Form.VALUE, "settings": Form.VALUE},
     }
 )
-"""Objects of objects: the keys of each entry, whose name the one who writes it chooses."""
+"""Objects of objects with free names: the keys of each entry."""
 
 
 def form_of(pointer: str) -> Form:
-    """Return how the value at a pointer is written; as YAML where there is no such key, or an object is meant."""
+    """Return the format of the value at a pointer; YAML for unknown keys and objects."""
     entry, _, key = pointer.rpartition("/")
     above = entry.rpartition("/")[0]
     return KEYS.get(pointer) or OPEN.get(entry) or NAMED.get(above, {}).get(key) or Form.VALUE

@@ -1,4 +1,4 @@
-"""One configuration of a file or an argument, and the environment over it."""
+"""Load a configuration from a file or an argument, overridden by the environment."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A configuration without a mistake in it, and where it comes from."""
+    """Valid configuration, with the origin of its values."""
 
     settings: HostSettings
     origins: Mapping[str, Origin]
-    """For each key, given or not, by its pointer."""
+    """Origin of each key, set or not, by pointer."""
 
 
 @dataclass(slots=True)
 class _Given:
-    """What was handed over, before the environment."""
+    """Values before the environment is applied."""
 
     values: dict[str, Any]
     origins: Origins
@@ -49,18 +49,18 @@ class _Given:
 def load(
     source: str | os.PathLike[str] | Mapping[str, Any] | None = None, *, environ: Mapping[str, str] | None = None
 ) -> Loaded:
-    """Read a configuration: a file, values that an application has itself, or without either the defaults.
+    """Load a configuration from a file or a mapping, or the defaults without either.
 
-    Without ``source`` the variable ``DEMOCRAI_CONFIG_FILE`` names the file. Variables that begin with
-    ``DEMOCRAI_CONFIG__`` come over it in each case; ``environ={}`` leaves the environment out. Raises
-    ``ConfigInvalid`` with all that is wrong. Nothing is made or changed.
+    Without ``source``, the variable ``DEMOCRAI_CONFIG_FILE`` names the file. Variables with the prefix
+    ``DEMOCRAI_CONFIG__`` override all of them; ``environ={}`` ignores the environment. Raise ``ConfigInvalid`` with all
+    problems. Nothing is created or changed.
     """
     around = os.environ if environ is None else environ
     given = _given(source, around)
     problems = [*given.problems, *overlay(given.values, around, given.origins)]
     refused = {problem.pointer for problem in problems if problem.pointer}
     settings, found = read_settings(given.values, around, given.file)
-    # What could not be read at all needs no second complaint that it is missing.
+    # Do not report an unreadable value as missing as well.
     problems += [given.origins.place(problem) for problem in found if not _lies_in(problem.pointer, refused)]
     if problems:
         raise refusal(problems)
@@ -78,7 +78,7 @@ def _given(source: object, environ: Mapping[str, str]) -> _Given:
         return _Given({}, Origins(DEFAULT), [])
     path = os.fspath(source) if isinstance(source, os.PathLike) else source
     if not isinstance(path, str) or not path:
-        message = f"expected the path of a file, or an object of settings, got {described(path)}"
+        message = f"expected the path of a file or an object with settings, got {described(path)}"
         raise refusal([ConfigProblem("", message, None, Origin(ARGUMENT))])
     return _from_file(path)
 
@@ -111,9 +111,9 @@ def _from_file(path: str) -> _Given:
 def _no_settings(path: str, value: object, problems: list[ConfigProblem]) -> ConfigInvalid:
     if problems:
         return refusal(problems)
-    message = f"expected an object of settings, got {described(value)}"
+    message = f"expected an object with settings, got {described(value)}"
     if value is None:
-        message = "there are no settings in it; write {} if the defaults are meant"
+        message = "the file contains no settings; write {} to use the defaults"
     return refusal([ConfigProblem("", message, None, Origin(path))])
 
 
@@ -126,7 +126,7 @@ def _lies_in(pointer: str, refused: set[str]) -> bool:
 
 
 def _leaves(given: _Given) -> Iterator[tuple[str, Origin]]:
-    """Yield the origin of each key that has a name of its own, and of each that was given."""
+    """Yield the origin of each key with a fixed name, and of each given key."""
     for pointer in (*KEYS, *OPEN):
         yield pointer, Origin(DEFAULT)
     for pointer in _pointers(given.values, ""):

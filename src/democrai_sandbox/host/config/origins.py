@@ -1,4 +1,4 @@
-"""Where each value of the configuration comes from, and problems that say so."""
+"""Origin of each configuration value, and problems with their origin."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MOST_PROBLEMS = 100
-"""How many problems are told; nobody reads more."""
+"""Maximum number of reported problems."""
 ARGUMENT = "argument"
 DEFAULT = "default"
 
 
 class Origin(NamedTuple):
-    """Where a value was given."""
+    """Place where a value was set."""
 
     source: str
     """``file:line``, the name of a variable, ``argument`` or ``default``."""
     line: int = 0
-    """The line of the file; 0 for everything else."""
+    """Line of the file; 0 for other origins."""
 
 
 _NOWHERE = Origin(DEFAULT)
@@ -31,7 +31,7 @@ _NOWHERE = Origin(DEFAULT)
 
 @dataclass(frozen=True, slots=True)
 class ConfigProblem(Problem):
-    """A problem, and where the value that it is about was given."""
+    """Problem with the origin of its value."""
 
     origin: Origin = _NOWHERE
 
@@ -41,15 +41,15 @@ class ConfigProblem(Problem):
 
 
 class Origins:
-    """The origins of all values that were given, by pointer."""
+    """Origins of all given values, by pointer."""
 
     def __init__(self, whole: str) -> None:
-        """``whole`` is where the configuration as such comes from: a file, the argument, or the defaults."""
+        """``whole`` is the origin of the whole configuration: a file, the argument, or the defaults."""
         self._whole = Origin(whole)
         self._of: dict[str, Origin] = {}
 
     def __getitem__(self, pointer: str) -> Origin:
-        """Return the origin of a value, or of the nearest one around it that was given."""
+        """Return the origin of a value, or of the nearest given value around it."""
         while pointer:
             if pointer in self._of:
                 return self._of[pointer]
@@ -57,18 +57,18 @@ class Origins:
         return self._whole
 
     def set(self, pointer: str, origin: Origin) -> None:
-        """Say where the value at a pointer comes from, and forget what was said of values below it."""
+        """Set the origin of a value, and remove the origins of values below it."""
         below = pointer + "/"
         for old in [other for other in self._of if other.startswith(below)]:
             del self._of[old]
         self._of[pointer] = origin
 
     def set_missing(self, pointer: str, origin: Origin) -> None:
-        """Say it for an object that was made on the way to a value, unless it was there already."""
+        """Set the origin of an object that was created on the way to a value, unless it has one."""
         self._of.setdefault(pointer, origin)
 
     def place(self, problem: Problem) -> ConfigProblem:
-        """Return a problem with the origin of what it is about."""
+        """Return a problem with the origin of its value."""
         if isinstance(problem, ConfigProblem):
             return problem
         return ConfigProblem(problem.pointer, problem.message, problem.suggestion, self[problem.pointer])

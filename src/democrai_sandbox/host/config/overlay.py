@@ -1,6 +1,6 @@
-"""Settings in the environment: ``DEMOCRAI_CONFIG__SANDBOX__OS__ENABLED=true`` is ``sandbox.os.enabled``.
+"""Settings in the environment: ``DEMOCRAI_CONFIG__SANDBOX__OS__ENABLED=true`` sets ``sandbox.os.enabled``.
 
-Other variables that begin with ``DEMOCRAI_`` say who acts in a child process. They are never read here.
+Other variables with the prefix ``DEMOCRAI_`` identify the subject of a child process. They are never read here.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class _Setting(NamedTuple):
 
 
 def overlay(values: dict[str, Any], environ: Mapping[str, str], origins: Origins) -> Iterator[ConfigProblem]:
-    """Put the settings of the environment into ``values``, over what is there; yield what is wrong with them.
+    """Apply the settings of the environment to ``values``; yield their problems.
 
-    A variable for an object replaces it; those for single keys of it come after that.
+    A variable for an object replaces it; variables for its keys are applied after that.
     """
     settings, problems = _settings(environ)
     yield from problems
@@ -48,7 +48,7 @@ def overlay(values: dict[str, Any], environ: Mapping[str, str], origins: Origins
 
 
 def variable_for(pointer: str) -> str:
-    """Return the name of the variable that sets a key."""
+    """Return the name of the variable for a key."""
     return PREFIX + _STEP.join(pointer.upper().split("/")[1:])
 
 
@@ -70,22 +70,22 @@ def _settings(environ: Mapping[str, str]) -> tuple[list[_Setting], list[ConfigPr
 def _wrong_with_name(variable: str, steps: tuple[str, ...], seen: Mapping[tuple[str, ...], str]) -> Problem | None:
     if not variable.startswith(PREFIX):
         known = (FILE_VARIABLE, *map(variable_for, (*KEYS, *OPEN, *NAMED)))
-        # Compared in lower case, as the function does.
+        # In lower case, like the comparison in nearest().
         close = nearest(variable, [name.lower() for name in known])
-        message = f"no variable of the configuration; settings begin with {PREFIX}"
+        message = f"unknown variable; settings begin with {PREFIX}"
         return Problem("", message, close.upper() if close else None)
     if not all(steps):
-        return Problem("", f"expected names of settings after {PREFIX}, with two underscores between them")
+        return Problem("", f"expected names of settings after {PREFIX}, separated by two underscores")
     if steps in seen:
-        return Problem(pointer_to("", *steps), f"given twice: {seen[steps]} is the same setting")
+        return Problem(pointer_to("", *steps), f"duplicate: {seen[steps]} sets the same key")
     return None
 
 
 def _read_value(variable: str, steps: tuple[str, ...], text: str, settings: list[_Setting]) -> Problem | None:
-    """Read one variable into ``settings``. An empty one is refused: it is a mistake more often than a wish."""
+    """Read one variable into ``settings``. Reject an empty one, which is usually a mistake."""
     pointer = pointer_to("", *steps)
     if not text:
-        return Problem(pointer, "the variable is empty: give it a value, or unset it")
+        return Problem(pointer, "the variable is empty: set a value, or unset it")
     if form_of(pointer).is_text:
         settings.append(_Setting(variable, steps, text))
         return None
@@ -110,7 +110,7 @@ def _put(values: dict[str, Any], setting: _Setting, origins: Origins) -> Problem
             origins.set_missing(pointer, origin)
         inner = inner.get(step)
         if not isinstance(inner, dict):
-            return Problem(pointer, f"no object, so it has no key {setting.pointer[len(pointer) + 1 :]!r}")
+            return Problem(pointer, f"not an object, so it has no key {setting.pointer[len(pointer) + 1 :]!r}")
     inner[last] = setting.value
     origins.set(setting.pointer, origin)
     return None

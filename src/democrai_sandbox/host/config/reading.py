@@ -1,4 +1,4 @@
-"""From the values of a configuration to the settings of a host, with everything that is wrong on the way."""
+"""Convert configuration values to the settings of a host, and collect all problems."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _FOLDERS = ("modules_path", "engines_path", "extractors_path")
 _EXTRA = ("extra_module_dirs", "extra_engine_dirs", "extra_extractor_dirs")
 _HIGHEST_PORT = 65535
 _DAY = 24 * 3600
-_port = whole(0, _HIGHEST_PORT, "a port (0 takes a free one)")
+_port = whole(0, _HIGHEST_PORT, "a port (0 selects a free one)")
 _timeout = number(0.001, _DAY, "seconds")
 _wait = number(0, _DAY, "seconds (0 does not wait)")
 _connections = whole(2, 1000, "connections")
 _pause = number(0.01, 3600, "seconds")
 _days = whole(1, 3650, "days")
 _minutes = whole(1, 7 * 24 * 60, "minutes")
-_minutes_or_never = whole(0, 7 * 24 * 60, "minutes (0 turns it off)")
+_minutes_or_never = whole(0, 7 * 24 * 60, "minutes (0 disables it)")
 _hours = whole(1, 365 * 24, "hours")
 _DEFAULT = HostSettings(state_dir="", data_dir="", database="", key_file="")
 
@@ -38,7 +38,7 @@ _DEFAULT = HostSettings(state_dir="", data_dir="", database="", key_file="")
 def read_settings(
     values: dict[str, Any], environ: Mapping[str, str], config_file: str = ""
 ) -> tuple[HostSettings, list[Problem]]:
-    """Return the settings, and what is wrong with them; those with problems must not be used."""
+    """Return the settings and their problems; settings with problems must not be used."""
     problems: list[Problem] = []
     root = Section(values, "", problems)
     state = _state_dir(root, environ)
@@ -67,12 +67,12 @@ def _state_dir(root: Section, environ: Mapping[str, str]) -> str:
     default = _default_state_dir(environ)
     found = root.take("state_dir", read.path, default=default)
     if not found:
-        root.problems.append(Problem("/state_dir", "expected an absolute path: without HOME there is no default"))
+        root.problems.append(Problem("/state_dir", "expected an absolute path, because HOME is not set"))
     return found
 
 
 def _default_state_dir(environ: Mapping[str, str]) -> str:
-    """Return the folder where programs keep their state; one that is not absolute does not count, by its standard."""
+    """Return the default folder for program state; by the XDG standard, ignore relative paths."""
     for variable, below in (("XDG_STATE_HOME", ""), ("HOME", "/.local/state")):
         home = environ.get(variable, "")
         if home.startswith("/") and "\0" not in home:
@@ -88,7 +88,7 @@ def _database(section: Section, state: str) -> dict[str, Any]:
     connections = section.take("connections", _connections, default=_DEFAULT.database_connections)
     section.refuse_others()
     if url is default and state and not _leads_to(url, f"{state}/sandbox.db"):
-        message = "the path cannot stand in the URL of a database: choose another, or set database.url as well"
+        message = "a database URL cannot contain this path: use another one, or set database.url as well"
         section.problems.append(Problem("/state_dir", message))
     return {
         "database": url,
@@ -99,7 +99,7 @@ def _database(section: Section, state: str) -> dict[str, Any]:
 
 
 def _database_url(value: object, state: str) -> str:
-    """Read the URL of a database. Nothing of it is repeated in an error: it may hold a password."""
+    """Validate the URL of a database. Errors never quote it, because it may contain a password."""
     text = exact_str(value)
     if text is None:
         raise ValueError("expected the URL of a database, as a text")
@@ -109,7 +109,7 @@ def _database_url(value: object, state: str) -> str:
         raise InvalidInputError(Problem("", item.message, item.suggestion) for item in error.problems) from None
     if url.drivername == SQLITE:
         if not str(url.database).startswith("/"):
-            raise ValueError("expected an absolute path after sqlite:///, which makes four slashes")
+            raise ValueError("expected an absolute path after sqlite:///, which means four slashes")
         read.has_folder(str(url.database), state)
     return text
 
@@ -161,7 +161,7 @@ def _guard(section: Section) -> GuardSettings:
 
 
 def _elsewhere(section: Section, name: str, read_section: Callable[[Any], Any], default: object) -> Any:
-    """Return what another part reads, which places its problems itself."""
+    """Return a section that another module reads, which sets the pointers of its problems."""
     try:
         return read_section(section.raw(name))
     except InvalidInputError as error:
@@ -185,8 +185,8 @@ def _server(section: Section) -> ServerSettings:
     is_public = not read.is_loopback(settings.host)
     if len(section.problems) == found and is_public and not settings.public_url.startswith("https://"):
         message = (
-            f"{settings.host} is reached from other machines, and passwords travel over it: "
-            "put a proxy with https before it and set server.public_url to its address, or use 127.0.0.1"
+            f"{settings.host} is reachable from other machines, and passwords are sent over it: "
+            "put an https proxy in front and set server.public_url to its address, or use 127.0.0.1"
         )
         section.problems.append(Problem(pointer_to(section.pointer, "host"), message))
     return settings

@@ -1,4 +1,4 @@
-"""The whole configuration for people: each value with where it comes from, and without anything secret."""
+"""Complete configuration for display: each value with its origin, and without secrets."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from .loading import Loaded
 
 HIDDEN = "***"
-"""Shown in the place of a secret."""
-_PASSWORD = re.compile(r"(?<=://).*@")  # up to the last one: what a password may hold is not for a reader to guess
+"""Placeholder for a secret."""
+_PASSWORD = re.compile(r"(?<=://).*@")  # up to the last @, because a password may contain one
 _IN_QUERY = re.compile(r"(?i)(?<=[?&])([^=&#]*(?:pass|secret|token|key)[^=&#]*)=[^&#]*")
 _SECRET_NAME = re.compile(r"(?i)pass|secret|token|key|credential")
 _DATABASE = "/database/url"
@@ -31,7 +31,7 @@ _NAMED = MappingProxyType({"/database/wait_seconds": "database_wait", "/database
 _APPROVAL = "/extensions/mcp/approval"
 _STREAM = "/network/stream/"
 _NO_OBJECTS = frozenset({"database", "sandbox"})
-"""Sections whose keys are settings of the host itself."""
+"""Sections with settings of the host itself."""
 
 
 class ShownValue(NamedTuple):
@@ -39,24 +39,24 @@ class ShownValue(NamedTuple):
 
     pointer: str
     value: Any
-    """Plain data, empty lists and objects included; None where there is no value."""
+    """JSON data, including empty lists and objects; None without a value."""
     origin: Origin
 
     @property
     def name(self) -> str:
-        """As people write it: ``sandbox.os.enabled``; a name that has a dot itself in brackets."""
+        """Name in dotted notation: ``sandbox.os.enabled``; a name with a dot is in brackets."""
         first, *steps = (step.replace("~1", "/").replace("~0", "~") for step in self.pointer.split("/")[1:])
         return first + "".join(f".{step}" if step.isidentifier() else f"[{step!r}]" for step in steps)
 
 
 def shown_values(loaded: Loaded) -> tuple[ShownValue, ...]:
-    """Return every setting, given or not, in the order of the documentation."""
+    """Return every setting, set or not, in the order of the documentation."""
     found = (ShownValue(pointer, value, _origin(loaded, pointer)) for pointer, value in _values(loaded.settings))
     return tuple(found)
 
 
 def without_password(url: str) -> str:
-    """Return a URL in which neither a password nor what a query calls secret can be read."""
+    """Return a URL without its password and without secret query values."""
     hidden = _PASSWORD.sub(lambda found: _hidden_user(found[0]), url)
     return _IN_QUERY.sub(rf"\1={HIDDEN}", hidden)
 
@@ -79,7 +79,7 @@ def _values(settings: HostSettings) -> Iterator[tuple[str, Any]]:
 
 
 def _extensions(settings: ExtensionSettings) -> Iterator[tuple[str, Any]]:
-    """Yield what is set for extensions, without keys and what may be one."""
+    """Yield the settings of extensions, without values that are or may be keys."""
     listed: dict[str, Mapping[str, Any]] = {
         "/extensions/models": settings.models,
         "/extensions/mcp/servers": settings.mcp_servers,
@@ -97,7 +97,7 @@ def _extensions(settings: ExtensionSettings) -> Iterator[tuple[str, Any]]:
 
 
 def without_secrets(value: Any, name: str = "") -> Any:
-    """Return plain data without what is called secret in it, and without passwords in URLs."""
+    """Return data without secret values, and without passwords in URLs."""
     if isinstance(value, Mapping):
         return {str(key): without_secrets(inner, str(key)) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -127,11 +127,11 @@ def _value(settings: HostSettings, pointer: str) -> Any:
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [str(item) for item in value]
-    return None if value == "" else value  # an empty text stands for no value: none can be given
+    return None if value == "" else value  # an empty text means no value
 
 
 def _origin(loaded: Loaded, pointer: str) -> Origin:
-    """Return where a value was given; an object that was given as a whole has given what is in it."""
+    """Return the origin of a value; a value inside a given object has the origin of the object."""
     while pointer not in loaded.origins and pointer:
         pointer = pointer.rpartition("/")[0]
     return loaded.origins.get(pointer, Origin(DEFAULT))

@@ -1,4 +1,4 @@
-"""What reads single values: addresses, folders, subjects, URLs. Each refuses with what it expected instead."""
+"""Validators of single values: addresses, folders, subjects, URLs. Each error says what was expected."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def path(value: object) -> str:
-    """Read the absolute path of a file or folder, which need not be there."""
+    """Validate the absolute path of a file or folder, which may not exist."""
     found = normalise_path(absolute_path(value))
     try:
         os.fsencode(found)
     except UnicodeEncodeError:
-        raise ValueError(f"no file can be named {shown(found)}") from None
+        raise ValueError(f"{shown(found)} is not a valid file name") from None
     return found
 
 
 def folder(value: object) -> str:
-    """Read a folder that is there and can be read."""
+    """Validate an existing, readable folder."""
     found = path(value)
     try:
         with os.scandir(found):
             return found
     except FileNotFoundError:
-        raise ValueError(f"there is no folder {shown(found)}") from None
+        raise ValueError(f"the folder {shown(found)} does not exist") from None
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "nothing can be named so"
+        why = getattr(error, "strerror", None) or "the name is invalid"
         raise ValueError(f"the folder {shown(found)} cannot be read: {why}") from None
 
 
@@ -59,7 +59,7 @@ folders = each(folder, "folders")
 
 
 def has_folder(file: str, to_be_made: str) -> str:
-    """Return the path of a file again, if its folder is there or is the one that the host makes; else refuse it."""
+    """Return the path of a file if its folder exists or will be created by the host; raise otherwise."""
     parent = str(Path(file).parent)
     if parent != to_be_made:
         folder(parent)
@@ -67,7 +67,7 @@ def has_folder(file: str, to_be_made: str) -> str:
 
 
 def address(value: object) -> str:
-    """Read an address of a machine."""
+    """Validate an IP address."""
     try:
         return str(ip_address(exact_str(value) or ""))
     except ValueError:
@@ -75,12 +75,12 @@ def address(value: object) -> str:
 
 
 def listening_address(value: object) -> str:
-    """Read an address to listen at, or ``localhost``."""
+    """Validate an IP address to listen on, or ``localhost``."""
     return LOCALHOST if value == LOCALHOST else address(value)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
+    """Whether an address is reachable from this machine only."""
     if host == LOCALHOST:
         return True
     try:
@@ -93,7 +93,7 @@ addresses = each(address, "addresses")
 
 
 def public_url(value: object) -> str:
-    """Read where people find the console: scheme and host, perhaps a port, and nothing after it."""
+    """Validate the public URL of the console: scheme, host, and optional port."""
     text = exact_str(value) or ""
     match = _URL.match(text)
     if match is None or "@" in text:
@@ -104,16 +104,16 @@ def public_url(value: object) -> str:
         why = "; ".join(problem.message for problem in error.problems)
         raise ValueError(f"expected a URL such as https://sandbox.example.com: {why}") from None
     if match.group() != text:
-        message = "expected a scheme and a host, perhaps a port, and neither path, query nor fragment"
+        message = "expected a scheme and a host with an optional port, without path, query and fragment"
         raise InvalidInputError.of(message, suggestion=origin.normalized)
     if origin.scheme != "https" and not is_loopback(origin.host):
-        message = "passwords travel over it: beyond this machine it has to be https"
+        message = "passwords are sent over it: it must use https beyond this machine"
         raise InvalidInputError.of(message, suggestion=f"https{match.group()[len(match[1]) :]}")
     return origin.normalized
 
 
 def manager(value: object) -> Subject:
-    """Read the module whose code may decide."""
+    """Validate a module whose code may decide."""
     subject = _subject(value)
     if subject.kind is not SubjectKind.MODULE:
         raise ValueError(f"expected a module, as 'module:name', got {described(str(subject))}")
@@ -124,28 +124,28 @@ managers = each(manager, "modules, as 'module:name'")
 
 
 def import_name(value: object) -> str:
-    """Read the name that a package is imported by."""
+    """Validate the import name of a package."""
     name = exact_str(value) or ""
     if not (name.isidentifier() and name.isascii()):
-        raise ValueError(f"expected the name that a package is imported by, such as scipy, got {described(value)}")
+        raise ValueError(f"expected the import name of a package, such as scipy, got {described(value)}")
     return name
 
 
-import_names = each(import_name, "names that packages are imported by")
+import_names = each(import_name, "import names of packages")
 
 
 def isolation(value: object) -> dict[str, str]:
-    """Read how subjects are isolated, by subject."""
-    return _named(value, "of subjects, as 'module:reports: process'", _isolated)
+    """Validate the isolation of subjects."""
+    return _named(value, "with subjects, as 'module:reports: process'", _isolated)
 
 
 def endpoints(value: object) -> dict[str, str]:
-    """Read remote services of the host itself, URLs by name."""
-    return _named(value, "of URLs by name", _endpoint)
+    """Validate remote services of the host, URLs by name."""
+    return _named(value, "with URLs by name", _endpoint)
 
 
 def _named(value: object, what: str, read: Callable[[str, object], str]) -> dict[str, str]:
-    """Read an object in which any key may stand; tell all that is wrong with its entries."""
+    """Validate an object with free keys; raise with all problems of its entries."""
     if value is None:
         return {}
     if type(value) is not dict:
@@ -171,7 +171,7 @@ def _subject(value: object) -> Subject:
     try:
         return Subject.parse(text)
     except InvalidInputError as error:
-        # What is wrong with kind or name is said by the message: the text has no places of its own.
+        # The problems have pointers for kind and name, which a text does not have; the message is enough.
         raise InvalidInputError(Problem("", item.message, item.suggestion) for item in error.problems) from None
 
 
@@ -189,15 +189,15 @@ def _isolated(label: str, how: object) -> str:
 
 
 def _endpoint(name: str, url: object) -> str:
-    expected = "expected a URL with a host and a port, if the scheme has none, such as https://api.example.com"
+    expected = "expected a URL with a host, and a port if the scheme has none, such as https://api.example.com"
     if not _NAME.fullmatch(name):
-        raise ValueError("an endpoint is named with up to 64 letters, digits, '.', '_' and '-'")
+        raise ValueError("the name of an endpoint must have up to 64 letters, digits, '.', '_' and '-'")
     text = exact_str(url)
     if text is None:
         raise ValueError(f"{expected}, got {described(url)}")
     found = endpoints_of(text, name) if "://" in text else ()
     if isinstance(found, NotMaterialised) or not found:
-        # Not what is wrong with it, where that might quote a part of a password.
+        # Omit the reason if it might quote a part of a password.
         why = f": {found.why}" if isinstance(found, NotMaterialised) and "@" not in text else ""
         raise ValueError(expected + why)
     return text

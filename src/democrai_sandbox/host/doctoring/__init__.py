@@ -1,7 +1,6 @@
-"""What this machine and a configuration can enforce, found out by trying, before anything is served.
+"""Check what this machine can enforce for a configuration, before anything is served.
 
-Nothing is changed: what can only be tried by doing it is done in processes that are there for nothing else, and
-folders, files and databases are looked at without being made.
+Nothing is changed: tests that have effects run in separate processes, and folders, files and databases are only read.
 """
 
 from __future__ import annotations

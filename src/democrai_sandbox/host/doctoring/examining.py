@@ -1,4 +1,4 @@
-"""All of it in one report."""
+"""All checks in one report."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 
 def examine(settings: HostSettings, *, egress: bool = False, tell: Callable[[str], None] = lambda _: None) -> Report:
-    """Look at everything. With ``egress`` the helper is started for a moment, with an allowlist that is empty.
+    """Run all checks. With ``egress``, start the helper briefly with an empty allowlist.
 
-    ``tell`` hears what is being looked at: some of it takes seconds.
+    ``tell`` is called with the name of each check, because some take seconds.
     """
     tell("the interpreter and the guard")
     lines = [*machine_lines()]
@@ -48,7 +48,7 @@ def examine(settings: HostSettings, *, egress: bool = False, tell: Callable[[str
 
 
 def _kernel_lines(settings: HostSettings, *, egress: bool) -> tuple[tuple[Line, ...], tuple[Attempt, ...]]:
-    # Made to be asked what is wanted, and for nothing else: it is neither prepared nor confined.
+    # Created only to read the wanted controls; it is neither prepared nor confined.
     wanted = frozenset(Kernel(settings.os, application_places(settings)).wanted)
     try:
         found = try_apart(egress=egress, desktop=settings.os.desktop)
@@ -61,10 +61,10 @@ def _kernel_lines(settings: HostSettings, *, egress: bool) -> tuple[tuple[Line, 
 def _line(control: ControlStatus, wanted: frozenset[str]) -> Line:
     line = control_line(control, wanted=control.name in wanted)
     if control.fix == UNTRIED:
-        # Possible is all that can be said without touching the machine's packet filter.
+        # Without touching the machine's packet filter, only its availability is known.
         line = replace(line, state=LineState.OK, fix="")
     elif line.state is LineState.OK:
-        line = replace(line, summary="works: put over a throw-away process, it stopped what is forbidden")
+        line = replace(line, summary="works (tested in a child process)")
     if line.state is LineState.OK and not line.wanted:
-        return replace(line, summary=f"{line.summary}; the configuration does not ask for it")
+        return replace(line, summary=f"{line.summary}; not enabled in the configuration")
     return line

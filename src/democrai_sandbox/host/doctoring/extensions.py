@@ -1,4 +1,4 @@
-"""The extensions of a configuration: whether they could run, and what reviewers would point out. None is imported."""
+"""Extensions of a configuration: whether they can run, and lint findings. No extension is imported."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def extension_lines(settings: HostSettings) -> Iterator[Line]:
 
 
 def _configured(settings: ExtensionSettings, registry: Registry) -> Line:
-    """Say whether a host would start with what is set for extensions: names, URLs and key files."""
+    """Check the settings of extensions that a start needs: names, URLs and key files."""
     counts = {
         "models": len(settings.models),
         "mcp_servers": len(settings.mcp_servers),
@@ -74,7 +74,7 @@ def _sound(found: tuple[Extension, ...]) -> Line:
     line = Line("extensions", "Extensions", Area.RUNTIME, LineState.OK, counted, details={**kinds, "broken": broken})
     if not broken:
         return line
-    fix = "democrai-sandbox manifest check says what is wrong, with the line"
+    fix = "run democrai-sandbox manifest check, which shows each problem with its line"
     return replace(line, state=LineState.DEGRADED, summary=f"{counted}; cannot run: {_named(broken)}", fix=fix)
 
 
@@ -85,27 +85,27 @@ def _findings(extension: Extension, settings: RuntimeSettings) -> Iterator[Findi
 
 
 def _reviewed(findings: dict[str, tuple[Finding, ...]]) -> Line:
-    """Count what gives more than is likely to be needed. It is advice: everything works as it is."""
+    """Count declarations that are broader than usual. They are advice, not errors."""
     warned = [subject for subject, found in findings.items() if any(map(_is_warning, found))]
-    line = Line("lint", "Manifests", Area.RUNTIME, LineState.OK, "nothing to point out", details={"warned": warned})
+    line = Line("lint", "Manifests", Area.RUNTIME, LineState.OK, "no findings", details={"warned": warned})
     if warned:
-        summary = f"democrai-sandbox manifest lint points something out about {_named(warned)}"
+        summary = f"run democrai-sandbox manifest lint: it has findings for {_named(warned)}"
         return replace(line, summary=summary)
     return line
 
 
 def _native(findings: dict[str, tuple[Finding, ...]]) -> Line:
-    """Warn of packages that the guard cannot see into, in extensions that nothing but the guard holds."""
+    """Warn of native packages, which the guard cannot check, in extensions that only the guard restricts."""
     found = {
         subject: [one for one in each if one.code is FindingCode.NATIVE_ACCESS] for subject, each in findings.items()
     }
     affected = {subject: [one.message for one in each] for subject, each in found.items() if each}
-    line = Line("native", "Native packages", Area.RUNTIME, LineState.OK, "none is used in process", details=affected)
+    line = Line("native", "Native packages", Area.RUNTIME, LineState.OK, "none used in process", details=affected)
     if not affected:
         return line
     summary = (
-        "warning: packages in this process open files or connections that the guard cannot see; "
-        f"run in a worker (sandbox.isolation): {_named(list(affected))}"
+        "warning: native packages in this process open files or connections that the guard cannot check; "
+        f"run these in a worker (sandbox.isolation): {_named(list(affected))}"
     )
     return replace(line, summary=summary)
 

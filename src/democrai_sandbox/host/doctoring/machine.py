@@ -1,4 +1,4 @@
-"""The interpreter, and whether the guard holds on it."""
+"""Interpreter, and whether the guard works on it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CONSOLE = ("fastapi", "uvicorn", "jinja2")
 
 
 def machine_lines() -> Iterator[Line]:
-    """Say what runs this, and what it lacks."""
+    """Check the interpreter, its packages and the guard."""
     yield _interpreter()
     yield _console()
     yield _guard()
@@ -35,7 +35,7 @@ def _interpreter() -> Line:
     line = Line("python", "Interpreter", Area.HOST, LineState.OK, f"{name}, {sys.executable}")
     oldest, newest = (".".join(map(str, version)) for version in (_OLDEST, _NEWEST))
     if platform.python_implementation() != "CPython" or not _OLDEST <= sys.version_info[:2] <= _NEWEST:
-        fix = f"run CPython {oldest} to {newest}: the guard is made for these"
+        fix = f"use CPython {oldest} to {newest}, which the guard supports"
         return replace(line, state=LineState.UNSUPPORTED, fix=fix)
     return line
 
@@ -44,17 +44,17 @@ def _console() -> Line:
     missing = [name for name in _CONSOLE if find_spec(name) is None]
     line = Line("console_packages", "Console packages", Area.HOST, LineState.OK, "installed")
     if missing:
-        summary = f"{', '.join(missing)} cannot be imported: serve does not start"
+        summary = f"{', '.join(missing)} cannot be imported, so serve cannot start"
         return replace(line, state=LineState.OFF, summary=summary, fix="pip install 'democrai-sandbox[console]'")
     return line
 
 
 def _guard() -> Line:
-    """Arm the guard in a process of its own: it tries itself first, and refuses an interpreter that it does not fit."""
+    """Start the guard in a separate process: it tests itself, and refuses an unsupported interpreter."""
     line = Line("guard", "Python guard", Area.GUARD, LineState.OK, "")
-    fix = "install democrai-sandbox for this interpreter anew; it has a compiled part"
+    fix = "reinstall democrai-sandbox for this interpreter; it has a compiled part"
     try:
-        done = subprocess.run(  # noqa: S603 - this interpreter, and a text of ours
+        done = subprocess.run(  # noqa: S603 - this interpreter with a fixed program
             [sys.executable, "-P", "-c", _TRY],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -64,8 +64,8 @@ def _guard() -> Line:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return replace(line, state=LineState.OFF, summary=f"it could not be tried: {error}", fix=fix)
+        return replace(line, state=LineState.OFF, summary=f"it could not be tested: {error}", fix=fix)
     if done.returncode or not done.stdout.strip().isdecimal():
         said = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        return replace(line, state=LineState.OFF, summary=f"it does not arm: {said}", fix=fix)
-    return replace(line, summary=f"arms: {done.stdout.strip()} entry points are guarded, every canary was stopped")
+        return replace(line, state=LineState.OFF, summary=f"it cannot start: {said}", fix=fix)
+    return replace(line, summary=f"works: {done.stdout.strip()} guarded functions, every canary was stopped")

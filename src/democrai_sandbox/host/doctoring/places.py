@@ -1,4 +1,4 @@
-"""Folders and files of the host: whose they are, and whether it could keep its state in them. None is made."""
+"""Folders and files of the host: their owner, and whether the host can store its state there. None is created."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LONGEST_PID = 4194304
 
 
 def place_lines(settings: HostSettings) -> Iterator[Line]:
-    """Look at the folders, the key file and the place of the helper's socket."""
+    """Check the folders, the key file and the path of the helper's socket."""
     yield _user()
     yield _folder("state_dir", "State folder", settings.state_dir)
     yield _folder("data_dir", "Data folder", settings.data_dir)
@@ -35,13 +35,14 @@ def place_lines(settings: HostSettings) -> Iterator[Line]:
 
 
 def _user() -> Line:
-    """Say as whom this was tried: others can have other things."""
+    """Return the user of this check: other users may have other rights."""
     try:
         name = pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
         name = f"#{os.geteuid()}"
-    means = "packet filters and cgroups directly" if os.geteuid() == 0 else "those only through sudo, pkexec or systemd"
-    return Line("user", "User", Area.HOST, LineState.OK, f"{name}: has {means}", details={"uid": os.geteuid()})
+    means = "directly" if os.geteuid() == 0 else "only through sudo, pkexec or systemd"
+    summary = f"{name}: can use packet filters and cgroups {means}"
+    return Line("user", "User", Area.HOST, LineState.OK, summary, details={"uid": os.geteuid()})
 
 
 def _folder(name: str, title: str, path: str) -> Line:
@@ -52,33 +53,33 @@ def _folder(name: str, title: str, path: str) -> Line:
     except FileNotFoundError:
         return _to_be_made(line, place)
     except OSError as error:
-        return _bad(line, f"{path} cannot be looked at: {error.strerror}", "name another folder")
+        return _bad(line, f"{path} cannot be read: {error.strerror}", "use another folder")
     problem = _wrong_with(path, found)
     return line if problem is None else _bad(line, *problem)
 
 
 def _wrong_with(path: str, found: os.stat_result) -> tuple[str, str] | None:
-    """Return what is wrong with a folder, and the fix."""
+    """Return the problem of a folder, and the fix."""
     if not stat.S_ISDIR(found.st_mode):
-        return f"{path} is not a folder", "name another one, or move the file"
+        return f"{path} is not a folder", "use another path, or move the file"
     if found.st_uid != os.geteuid():
-        fix = f"run this as user {found.st_uid}, or name another folder"
+        fix = f"run this as user {found.st_uid}, or use another folder"
         return f"{path} belongs to user {found.st_uid}, not to {os.geteuid()}", fix
     if found.st_mode & _OTHERS_WRITE:
-        return f"others may write to {path} (mode {stat.S_IMODE(found.st_mode):04o})", f"chmod 700 {path}"
+        return f"other users can write to {path} (mode {stat.S_IMODE(found.st_mode):04o})", f"chmod 700 {path}"
     if not os.access(path, os.W_OK | os.X_OK):
-        return f"nothing can be written in {path}", "let this user write there, or name another folder"
+        return f"{path} is not writable", "make it writable for this user, or use another folder"
     return None
 
 
 def _to_be_made(line: Line, place: Path) -> Line:
     above = next(parent for parent in place.parents if parent.exists())
     if above.is_dir() and os.access(above, os.W_OK | os.X_OK):
-        return replace(line, summary=f"{place}, made at the first start")
+        return replace(line, summary=f"{place}, created at the first start")
     return _bad(
         line,
-        f"{place} is not there, and cannot be made in {above}",
-        "make it for the user that runs this, or name another",
+        f"{place} does not exist and cannot be created in {above}",
+        "create it for the user of the host, or use another folder",
     )
 
 
@@ -87,22 +88,22 @@ def _keys(path: str) -> Line:
     try:
         ring = KeyRing.read(path)
     except FileNotFoundError:
-        return replace(line, summary=f"{path}, made at the first start")
+        return replace(line, summary=f"{path}, created at the first start")
     except OSError as error:
-        return _bad(line, f"{path} cannot be read: {error.strerror}", "let the user that runs this read it")
+        return _bad(line, f"{path} cannot be read: {error.strerror}", "make it readable for the user of the host")
     except InvalidInputError as error:
-        return _bad(line, " ".join(str(error).split()), "put back the one that was made with the database")
+        return _bad(line, " ".join(str(error).split()), "restore the key file that was created with the database")
     number = len(ring.keys)
     return replace(line, summary=f"{path}, {number} key{'' if number == 1 else 's'}", details={"keys": number})
 
 
 def _socket(settings: HostSettings) -> Line:
-    """Say whether the kernel takes the path of the helper's socket, with the longest number a process can have."""
+    """Check the length of the helper's socket path, with the longest possible process id."""
     path = socket_path(settings.os.helper_socket, settings.state_dir, _LONGEST_PID)
     line = Line("helper_socket", "Helper's socket", Area.HOST, LineState.OK, path)
     size = len(os.fsencode(path))
     if size > LONGEST_SOCKET_PATH:
-        summary = f"{path} has {size} bytes, and a socket's path at most {LONGEST_SOCKET_PATH}"
+        summary = f"{path} has {size} bytes; the limit for a socket path is {LONGEST_SOCKET_PATH}"
         return _bad(line, summary, "set sandbox.os.helper_socket to a shorter path, e.g. below /run")
     return line
 

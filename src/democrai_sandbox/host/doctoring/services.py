@@ -1,4 +1,4 @@
-"""What the host reaches and where it is reached: the database, events, its address. Each is asked, none is changed."""
+"""Services of the host: the database, events, and its address. Each is tested, none is changed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def service_lines(settings: HostSettings) -> Iterator[Line]:
     yield _address(settings)
 
 
-# ---- the database ----------------------------------------------------------------------------------------------------
+# ---- database --------------------------------------------------------------------------------------------------------
 
 
 def _store(settings: HostSettings) -> Line:
@@ -41,26 +41,26 @@ def _store(settings: HostSettings) -> Line:
     line = Line("store", "Database", Area.DECISIONS, LineState.OK, shown, details={"url": shown, "needed": HEAD})
     file = database_file(settings)
     if file and not _is_there(file):
-        return replace(line, summary=f"{shown}, made at the first start")
+        return replace(line, summary=f"{shown}, created at the first start")
     try:
         found = peek_schema(settings.database)
     except StoreUnavailable as error:
         reason = " ".join(str(getattr(error.__cause__, "orig", None) or error.__cause__ or error).split())
-        fix = "see that it is there and that this user may use it, or set database.url"
+        fix = "check that it exists and that this user may use it, or set database.url"
         return replace(line, state=LineState.OFF, summary=f"{shown} does not answer: {reason}", fix=fix)
     except StateUnusable as error:
         return replace(line, state=LineState.OFF, summary=error.what, fix=error.fix)
     if HEAD in found.nodes:
         return replace(line, summary=f"{shown}, schema {found.version}")
     if not found.version:
-        return replace(line, summary=f"{shown}, empty: filled at the first start")
-    summary = f"{shown} has the schema {found.version}, and {HEAD} is needed"
-    fix = "democrai-sandbox db upgrade, after a backup; or install the version that made it"
+        return replace(line, summary=f"{shown}, empty; its tables are created at the first start")
+    summary = f"{shown} has the schema {found.version}; {HEAD} is needed"
+    fix = "run democrai-sandbox db upgrade after a backup, or install the version that created it"
     return replace(line, state=LineState.OFF, summary=summary, fix=fix)
 
 
 def _is_there(file: str) -> bool:
-    """Whether there is such a file, or it cannot be told: then asking it says why."""
+    """Whether a file exists, or may exist: then opening it shows the reason."""
     try:
         Path(file).stat()
     except FileNotFoundError:
@@ -89,7 +89,7 @@ def _redis(line: Line, url: str) -> Line:
     shown = without_password(url)
     reason = without_password(why_unreachable(url))
     if reason:
-        fix = "see that Redis runs and can be reached, or set network.stream"
+        fix = "check that Redis is running and reachable, or set network.stream"
         return replace(line, state=LineState.OFF, summary=f"{shown} does not answer: {reason}", fix=fix)
     return replace(line, summary=f"{shown} answers")
 
@@ -101,31 +101,31 @@ def _ipc(line: Line, folder: Path) -> Line:
         fix = f"mkdir -m 700 {folder}"
         return replace(line, state=LineState.OFF, summary=f"ipc: {folder}: {error.strerror}", fix=fix)
     if mode & _OTHERS:
-        summary = f"ipc: others may enter {folder} (mode {stat.S_IMODE(mode):04o})"
+        summary = f"ipc: other users can enter {folder} (mode {stat.S_IMODE(mode):04o})"
         return replace(line, state=LineState.OFF, summary=summary, fix=f"chmod 700 {folder}")
-    return replace(line, summary=f"ipc: through {folder}")
+    return replace(line, summary=f"ipc: uses {folder}")
 
 
-# ---- the address -----------------------------------------------------------------------------------------------------
+# ---- address ---------------------------------------------------------------------------------------------------------
 
 
 def _address(settings: HostSettings) -> Line:
     host, port = settings.server.host, settings.server.port
     line = Line("address", "Address", Area.HOST, LineState.OK, f"{host}:{port} is free", details={"port": port})
     if not port:
-        return replace(line, summary=f"{host}, any port that is free")
+        return replace(line, summary=f"{host}, any free port")
     problem = _in_the_way(host, port)
     if problem is None:
         return line
     running = _running(settings.state_dir)
     if problem.errno == errno.EADDRINUSE and running:
-        return replace(line, summary=f"{host}:{port} is held by the node that runs here, {running}")
-    fix = "set server.port to another one (0 takes any that is free), or stop what listens there"
+        return replace(line, summary=f"{host}:{port} is used by the running node, {running}")
+    fix = "set server.port to another one (0 selects a free one), or stop the process that listens there"
     return replace(line, state=LineState.OFF, summary=f"{host}:{port}: {problem.strerror}", fix=fix)
 
 
 def _in_the_way(host: str, port: int) -> OSError | None:
-    """Take the address for a moment, without listening; return what is in the way."""
+    """Bind the address briefly without listening; return the error, if any."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_STREAM) as taken:

@@ -1,5 +1,5 @@
-/* What the spawn server says and hears for each program that it starts. The standard library has functions for it, too;
- * they make several objects for each call, and all of this happens while somebody waits for a program. */
+/* Messages of the spawn server for each program that it starts. The functions of the standard library create several
+ * objects per call, which would delay each start. */
 #include "native.h"
 
 #include <errno.h>
@@ -7,12 +7,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MOST_PASSED = 253, LARGEST_PACKET = 48 * 1024 + 1 }; /* SCM_MAX_FD, and what tells that a packet is too large */
+enum { MOST_PASSED = 253, LARGEST_PACKET = 48 * 1024 + 1 }; /* SCM_MAX_FD; one byte more than a valid packet */
 
 typedef struct {
     int fds[MOST_PASSED];
     int count;
-    int sender; /* a pid, 0 where the kernel names nobody */
+    int sender; /* a pid; 0 if the kernel reports none */
     int flags;
     ssize_t size;
 } Received;
@@ -74,7 +74,7 @@ static PyObject *as_list(const int *numbers, int count)
 }
 
 /* receive(link): (packet, lifeline, other descriptors, sender, flags). The lifeline is the first descriptor if that is
- * a socket, and -1 otherwise. Whoever gets this has to close them. */
+ * a socket, and -1 otherwise. The caller closes the descriptors. */
 PyObject *native_receive(PyObject *module, PyObject *value)
 {
     char packet[LARGEST_PACKET];
@@ -99,7 +99,7 @@ PyObject *native_receive(PyObject *module, PyObject *value)
     return result;
 }
 
-/* tell(lifeline, packet, fd): sends it, with a descriptor unless that is -1. Never waits. */
+/* tell(lifeline, packet, fd): sends a packet, with a descriptor unless that is -1. Never blocks. */
 PyObject *native_tell(PyObject *module, PyObject *args)
 {
     int lifeline, fd;
@@ -124,7 +124,7 @@ PyObject *native_tell(PyObject *module, PyObject *args)
     return sent < 0 ? native_failed(number) : Py_NewRef(Py_None);
 }
 
-/* hear(lifeline): the number of a signal to pass on; 0 for a packet that is none, or none at all; -1 at the end. */
+/* hear(lifeline): the number of a signal to forward; 0 without a valid packet; -1 at the end. */
 PyObject *native_hear(PyObject *module, PyObject *value)
 {
     int lifeline = native_announce("hear") < 0 ? -1 : (int)PyLong_AsLong(value);

@@ -1,4 +1,4 @@
-/* How the children of this process end, and which of them nobody knows. */
+/* Exit status of children, and children that are not registered. */
 #include "native.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@ enum { AT_ONCE = 4096, DECIMAL = 10 };
 #define P_PIDFD 3
 #endif
 
-/* exit_code(pidfd): how a child ended, negative for a signal; None while it runs. The zombie stays. */
+/* exit_code(pidfd): exit code of a child, negative for a signal; None while it runs. The zombie stays. */
 PyObject *native_exit_code(PyObject *module, PyObject *value)
 {
     int pidfd = native_announce("exit_code") < 0 ? -1 : (int)PyLong_AsLong(value);
@@ -38,7 +38,7 @@ static int append_unknown(PyObject *list, long number, PyObject *known)
     return found < 0 ? -1 : 0;
 }
 
-/* A list of numbers, each with a space after it; one may lie across two parts that are read. */
+/* Parses numbers that are each followed by a space; a number may be split between two reads. */
 static int read_unknown(int file, PyObject *list, PyObject *known)
 {
     char part[AT_ONCE];
@@ -62,7 +62,7 @@ static int read_unknown(int file, PyObject *list, PyObject *known)
     return size < 0 ? (native_failed(errno), -1) : 0;
 }
 
-/* strangers(file, known): the children in an open /proc/.../children that are no keys of the dictionary. */
+/* strangers(file, known): the children in an open /proc/.../children that are not keys of the dictionary. */
 PyObject *native_strangers(PyObject *module, PyObject *args)
 {
     int file;

@@ -1,7 +1,7 @@
-/* The child of spawn: from the clone of its parent to a confined program, step by step.
+/* Child of spawn: the steps from the clone to a confined program.
  *
- * It shares the memory of its parent, which stands still meanwhile, or has a copy: it makes system calls only, and what
- * it writes is the order. Nothing is executed unless every step before has succeeded. A step returns 0 or a negative errno. */
+ * The child shares the memory of its suspended parent, or has a copy. It makes system calls only and writes only to the
+ * order. The program is executed only after every earlier step succeeded. A step returns 0 or a negative errno. */
 #include "spawn.h"
 
 #include <errno.h>
@@ -37,7 +37,7 @@ bool spawn_waits(const Order *order)
     return order->cgroup >= 0 && is_socket(order->cgroup);
 }
 
-/* The helper moves whoever has written, and says when that is done. */
+/* The helper moves the process that has written, and confirms it. */
 static int await_helper(int fd)
 {
     struct pollfd waiting = {.fd = fd, .events = POLLIN};
@@ -49,7 +49,7 @@ static int await_helper(int fd)
     return read(fd, &answer, 1) == 1 && answer == '1' ? 0 : -EPERM;
 }
 
-/* Before anything else could be done: no socket of the child is older than its cgroup. */
+/* First step, so that no socket of the child is older than its cgroup. */
 static int join_cgroup(Order *order)
 {
     if (order->cgroup < 0) {
@@ -69,7 +69,7 @@ static int open_own_proc(Order *order)
     return kernel_open_own_proc(order->rulesets[order->ruleset_count - 1], order->own_proc, order->whole_proc);
 }
 
-/* A number that is wanted for one descriptor may be that of another: all go out of the way first. */
+/* The target number of one descriptor may be in use by another, so all are moved first. */
 static int move_aside(Order *order, int spare)
 {
     for (Py_ssize_t i = 0; i < order->fd_count; i++) {
@@ -137,7 +137,7 @@ static int set_umask(Order *order)
     return 0;
 }
 
-/* Only ever lowered: a limit is no permission. */
+/* Limits are only lowered. */
 static int set_limits(Order *order)
 {
     for (Py_ssize_t i = 0; i < order->limit_count; i++) {
@@ -155,8 +155,8 @@ static int set_limits(Order *order)
     return 0;
 }
 
-/* A parent that has given them up itself hands on nothing to drop. The bounding set may be wider then: it only counts
- * where execve gives privileges, which it does not after no_new_privs. Ambient ones are among the permitted. */
+/* A parent that has dropped them passes nothing on. The bounding set may be wider: it only matters if execve grants
+ * privileges, which no_new_privs prevents. Ambient capabilities are a subset of the permitted ones. */
 static bool has_others(uint64_t keep)
 {
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
@@ -196,22 +196,22 @@ static int apply_filter(Order *order)
     return result > 0 ? -ESRCH : (int)result;
 }
 
-/* An ignored signal would stay ignored in the program, and a blocked one blocked. By the kernel's own calls, because
- * the library keeps two signals to itself, which may be inherited ignored all the same. Its struct is a few words, and
- * SIG_DFL, no flags and no mask are all zero wherever they lie in it. Those that are handled execve sets back itself,
- * so a parent that knows which of its signals it ignores saves the others' calls. */
+/* An ignored or blocked signal would stay so in the program. Uses system calls, because the C library reserves two
+ * signals, which may be inherited as ignored. The kernel's struct is a few words, in which SIG_DFL, no flags and no
+ * mask are all zero. execve resets handled signals itself, so a parent that knows its ignored signals saves the other
+ * calls. */
 static int reset_signals(Order *order)
 {
     const uint64_t ordinary[8] = {0}, none = 0;
     for (int number = 1; number <= LAST_SIGNAL; number++) {
         if (order->ignored >> (number - 1) & 1) {
-            syscall(SYS_rt_sigaction, number, ordinary, NULL, sizeof none); /* two cannot be ignored, nor set */
+            syscall(SYS_rt_sigaction, number, ordinary, NULL, sizeof none); /* fails for SIGKILL and SIGSTOP */
         }
     }
     return syscall(SYS_rt_sigprocmask, SIG_SETMASK, &none, NULL, sizeof none) < 0 ? -errno : 0;
 }
 
-/* Late: the kernel forgets it when credentials change. A parent that has ended by now sends no signal any more. */
+/* Late, because the kernel resets it when credentials change. A parent that has already ended sends no signal. */
 static int die_with_parent(Order *order)
 {
     int failed = kernel_parent_death_signal(SIGKILL);
@@ -238,7 +238,7 @@ static const struct {
 };
 enum { STEPS = sizeof steps / sizeof *steps };
 
-/* In one piece: the number of the error, and the step. A program that was executed has closed it without a word. */
+/* Written at once: the error number and the step. After a successful execve the pipe closes without data. */
 static void tell_failure(const Order *order)
 {
     struct {
@@ -247,7 +247,7 @@ static void tell_failure(const Order *order)
     } told = {.error = order->error};
     strncpy(told.step, steps[order->step].name, sizeof told.step - 1);
     if (order->report >= 0 && write(order->report, &told, sizeof told) < 0) {
-        return; /* without a listener */
+        return; /* the reader has closed */
     }
 }
 

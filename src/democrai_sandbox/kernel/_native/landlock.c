@@ -1,11 +1,11 @@
-/* The three system calls of Landlock. Which bits a kernel knows is decided in Python; here they are only carried. */
+/* Landlock system calls. Python code decides which bits a kernel supports. */
 #include "native.h"
 
 #include <errno.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* The same on every architecture. Headers that are older than the running kernel lack them, or parts of the structs. */
+/* The same on every architecture. Older headers lack them, or parts of the structs. */
 enum { CREATE_RULESET = 444, ADD_RULE = 445, RESTRICT_SELF = 446 };
 enum { RULE_PATH_BENEATH = 1, RULE_NET_PORT = 2, CREATE_RULESET_VERSION = 1, HIGHEST_PORT = 65535 };
 
@@ -52,8 +52,8 @@ PyObject *native_landlock_abi(PyObject *module, PyObject *unused)
     return PyLong_FromLong(abi > 0 ? abi : 0);
 }
 
-/* Why there is no ABI: ENOSYS when the kernel was built without Landlock, EOPNOTSUPP when it was not enabled at boot,
- * something else when a filter around us refuses the call. */
+/* Reason for a missing ABI: ENOSYS if the kernel was built without Landlock, EOPNOTSUPP if it was not enabled at boot,
+ * another error if a filter blocks the call. */
 PyObject *native_landlock_errno(PyObject *module, PyObject *unused)
 {
     if (native_announce("landlock_errno") < 0) {
@@ -63,8 +63,8 @@ PyObject *native_landlock_errno(PyObject *module, PyObject *unused)
     return PyLong_FromLong(abi < 0 ? -abi : 0);
 }
 
-/* A kernel refuses a struct that is longer than the one it knows unless the rest is zero, and some filters look at the
- * size alone: what is not used is not sent. */
+/* A kernel refuses a longer struct than its own unless the rest is zero, and some filters check the size only, so
+ * unused fields are not sent. */
 static size_t size_of(const RulesetAttr *attr)
 {
     if (attr->scoped != 0) {
@@ -81,7 +81,7 @@ PyObject *native_landlock_create(PyObject *module, PyObject *args)
                           &attr.scoped)) {
         return NULL;
     }
-    long fd = syscall(CREATE_RULESET, &attr, size_of(&attr), 0); /* the kernel makes it close-on-exec */
+    long fd = syscall(CREATE_RULESET, &attr, size_of(&attr), 0); /* close-on-exec */
     return fd < 0 ? native_failed(errno) : PyLong_FromLong(fd);
 }
 
@@ -109,7 +109,7 @@ PyObject *native_landlock_add_port(PyObject *module, PyObject *args)
         return NULL;
     }
     if (port < 0 || port > HIGHEST_PORT) {
-        return PyErr_Format(PyExc_ValueError, "a port is a number from 0 to %d, not %d", HIGHEST_PORT, port);
+        return PyErr_Format(PyExc_ValueError, "port must be a number from 0 to %d, got %d", HIGHEST_PORT, port);
     }
     PortAttr attr = {.access = access, .port = (uint64_t)port};
     if (syscall(ADD_RULE, ruleset, RULE_NET_PORT, &attr, 0) < 0) {
@@ -127,7 +127,7 @@ PyObject *native_landlock_restrict(PyObject *module, PyObject *args, PyObject *k
         !PyArg_ParseTupleAndKeywords(args, kwargs, "i|O&:landlock_restrict", names, &ruleset, native_bits, &flags)) {
         return NULL;
     }
-    if (flags > UINT32_MAX) { /* cut to 32 bits they would be other flags than those asked for */
+    if (flags > UINT32_MAX) { /* truncation would change the flags */
         return native_failed(EINVAL);
     }
     int failed = kernel_restrict(ruleset, (unsigned)flags);

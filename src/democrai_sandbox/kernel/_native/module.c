@@ -1,7 +1,7 @@
-/* The extension module: system calls for which the standard library has no function.
+/* Extension module with system calls that the standard library lacks.
  *
- * Each function raises the audit event "democrai.kernel" before it looks at its arguments, and the guard refuses that
- * event: none of this is for guarded code. The spawn server loads the file by its path, without the package. */
+ * Each function first raises the audit event "democrai.kernel", which the guard refuses, so guarded code cannot use
+ * them. The spawn server loads the file by its path, without the package. */
 #include "native.h"
 
 #include <errno.h>
@@ -30,32 +30,32 @@ int native_bits(PyObject *value, void *place)
 #define WITH_KEYWORDS(function) ((PyCFunction)(void (*)(void))(function))
 
 static PyMethodDef methods[] = {
-    {"landlock_abi", native_landlock_abi, METH_NOARGS, "Return the kernel's Landlock ABI; 0 when there is none."},
-    {"landlock_errno", native_landlock_errno, METH_NOARGS, "Return why there is no Landlock; 0 when there is."},
+    {"landlock_abi", native_landlock_abi, METH_NOARGS, "Return the kernel's Landlock ABI; 0 without Landlock."},
+    {"landlock_errno", native_landlock_errno, METH_NOARGS, "Return the errno of a missing Landlock; 0 if available."},
     {"landlock_create", native_landlock_create, METH_VARARGS,
      "Return the descriptor of a new ruleset that handles these rights."},
-    {"landlock_add_path", native_landlock_add_path, METH_VARARGS, "Allow rights at and beneath a descriptor."},
+    {"landlock_add_path", native_landlock_add_path, METH_VARARGS, "Allow rights at and below a descriptor."},
     {"landlock_add_port", native_landlock_add_port, METH_VARARGS, "Allow rights for one TCP port."},
     {"landlock_add_own_proc", native_landlock_add_own_proc, METH_VARARGS,
-     "Allow rights in the process's own folder in /proc; to the tables of the network only if all of it is wanted."},
+      "Allow rights in the process's folder in /proc; in its network tables only if the whole folder is requested."},
     {"landlock_restrict", WITH_KEYWORDS(native_landlock_restrict), METH_VARARGS | METH_KEYWORDS,
-     "Set no_new_privs and restrict the calling thread for ever."},
+      "Set no_new_privs and restrict the calling thread permanently."},
     {"seccomp_install", native_seccomp_install, METH_VARARGS,
-     "Set no_new_privs and install a filter; a number above 0 is the thread because of which nothing was installed."},
+      "Set no_new_privs and install a filter; a result above 0 is the thread that prevented the installation."},
     {"seccomp_mode", native_seccomp_mode, METH_NOARGS,
      "Return the calling thread's seccomp mode: 0, or 2 for filters."},
-    {"no_new_privs", native_no_new_privs, METH_NOARGS, "Return whether the calling thread can gain no privileges."},
+    {"no_new_privs", native_no_new_privs, METH_NOARGS, "Return whether the calling thread has no_new_privs set."},
     {"set_subreaper", native_set_subreaper, METH_NOARGS, "Become the parent of orphaned descendants."},
-    {"set_dumpable", native_set_dumpable, METH_O, "Let processes of the same user look into this one, or not."},
-    {"set_parent_death_signal", native_set_parent_death_signal, METH_O, "Get this signal when the parent ends."},
-    {"drop_capabilities", native_drop_capabilities, METH_O, "Give up every capability but those in the mask."},
+    {"set_dumpable", native_set_dumpable, METH_O, "Set whether processes of the same user may inspect this one."},
+    {"set_parent_death_signal", native_set_parent_death_signal, METH_O, "Set the signal for the parent's end."},
+    {"drop_capabilities", native_drop_capabilities, METH_O, "Drop all capabilities except those in the mask."},
     {"probe", native_probe, METH_O, "Make one harmless call of a fixed table; return 0 or its errno."},
-    {"receive", native_receive, METH_O, "Receive a packet: itself, lifeline, descriptors, sender, flags."},
-    {"tell", native_tell, METH_VARARGS, "Send a packet, with a descriptor unless that is -1, without waiting."},
-    {"hear", native_hear, METH_O, "Return the signal to pass on; 0 for none, -1 at the end."},
-    {"exit_code", native_exit_code, METH_O, "Return how a child ended, and leave the zombie; None while it runs."},
-    {"strangers", native_strangers, METH_VARARGS, "Return the children in a list of the kernel's that are not known."},
-    {"spawn", native_spawn, METH_VARARGS, "Carry out an order; return the pid and the pidfd of the program."},
+    {"receive", native_receive, METH_O, "Receive a packet: data, lifeline, descriptors, sender, flags."},
+    {"tell", native_tell, METH_VARARGS, "Send a packet, with a descriptor unless that is -1, without blocking."},
+    {"hear", native_hear, METH_O, "Return the signal to forward; 0 for none, -1 at the end."},
+    {"exit_code", native_exit_code, METH_O, "Return a child's exit code and keep the zombie; None while it runs."},
+    {"strangers", native_strangers, METH_VARARGS, "Return the children in the kernel's list that are not known."},
+    {"spawn", native_spawn, METH_VARARGS, "Start a confined program; return its pid and pidfd."},
     {NULL},
 };
 

@@ -1,7 +1,7 @@
-/* What the files of the extension share.
+/* Shared declarations of the extension.
  *
- * The kernel_* functions are plain system calls: they touch no Python object, allocate nothing and return 0 or a
- * negative errno, so that a child that shares its parent's memory may call them between clone and execve. */
+ * The kernel_* functions only make system calls: they use no Python objects, allocate nothing and return 0 or a
+ * negative errno. So a child that shares its parent's memory may call them between clone and execve. */
 #ifndef DEMOCRAI_KERNEL_NATIVE_H
 #define DEMOCRAI_KERNEL_NATIVE_H
 
@@ -20,7 +20,7 @@ enum { LAST_SIGNAL = 64 };
 int kernel_set_no_new_privs(void);
 int kernel_restrict(int ruleset, unsigned flags);                     /* Landlock; no_new_privs first */
 int kernel_add_path(int ruleset, int fd, uint64_t access);
-/* Opens the calling process's own folder in /proc; what tells about the network only as a whole. */
+/* Allows the calling process's folder in /proc; its network tables only if whole is set. */
 int kernel_open_own_proc(int ruleset, uint64_t access, bool whole);
 long kernel_filter(const void *program, size_t size, unsigned flags); /* seccomp; no_new_privs first; > 0: a thread */
 int kernel_keep_capabilities(uint64_t keep);
@@ -28,11 +28,11 @@ int kernel_parent_death_signal(int number);
 
 /* --- functions of the module ------------------------------------------------------------------------------------- */
 
-/* Raises the audit event that the guard refuses. First thing in every function; -1 with an exception set. */
+/* Raises the audit event that the guard refuses. Call it first in every function; -1 with an exception set. */
 int native_announce(const char *name);
 /* Sets OSError from an errno, positive or negative. Always NULL. */
 PyObject *native_failed(long number);
-/* For "O&": a whole number of 64 bits that is not negative, into a uint64_t. */
+/* For "O&": converts a non-negative 64-bit integer to a uint64_t. */
 int native_bits(PyObject *value, void *place);
 
 PyObject *native_landlock_abi(PyObject *module, PyObject *unused);

@@ -1,7 +1,7 @@
-/* Reading an order for a program: numbers, a filter and texts, laid out as wire.py writes them.
+/* Parses a start request: numbers, a filter and texts, in the layout of wire.py.
  *
- * Nothing about it is believed. Texts are used where they lie: the body stays as it is while the order is carried out,
- * and has a null byte behind its last text. */
+ * All values are validated. Texts are used in place: the body stays alive during the start, and a null byte follows its
+ * last text. */
 #include "spawn.h"
 
 #include <limits.h>
@@ -33,24 +33,24 @@ typedef struct {
 
 static int64_t number(const Body *body, size_t index)
 {
-    int64_t value; /* not aligned where it lies */
+    int64_t value; /* unaligned in the body */
     memcpy(&value, body->numbers + index * WIDTH, sizeof value);
     return value;
 }
 
-/* The checks below return what is wrong, or NULL. */
+/* The checks below return an error message, or NULL. */
 
 static const char *find_parts(Body *body, Order *order, const char *data, size_t size)
 {
     uint32_t count, filter;
     if (size < HEAD) {
-        return "the order is cut off";
+        return "the start request is truncated";
     }
     memcpy(&count, data + 1, sizeof count);
     memcpy(&filter, data + 1 + sizeof count, sizeof filter);
     size_t middle = HEAD + (size_t)count * WIDTH;
     if (count < FIXED || middle + filter > size) {
-        return "the order is cut off";
+        return "the start request is truncated";
     }
     if (filter % FILTER_INSTRUCTION || filter > FILTER_LONGEST * FILTER_INSTRUCTION) {
         return "filter: not a list of at most 4096 instructions";
@@ -66,19 +66,19 @@ static const char *find_parts(Body *body, Order *order, const char *data, size_t
 
 static const char *check_fixed(const Body *body)
 {
-    int64_t most = body->end - body->numbers; /* there are not more things than bytes; sums stay small */
+    int64_t most = body->end - body->numbers; /* a count cannot exceed the bytes, so sums do not overflow */
     for (size_t i = 0; i < COUNTS; i++) {
         if (number(body, i) < (i == ARGV ? 1 : 0) || number(body, i) > most) {
-            return "argv is empty, or a count is negative or larger than what follows";
+            return "argv is empty, or a count is negative or larger than the content";
         }
     }
     int64_t pairs = number(body, PORTS) + number(body, LIMITS) + number(body, PASS_FDS);
     if ((int64_t)body->count != FIXED + number(body, PATHS) + 2 * pairs) {
-        return "the counts are not those of what follows";
+        return "the counts do not match the content";
     }
     for (size_t i = STREAMS; i < VALUES; i++) {
         if (number(body, i) < -1 || number(body, i) >= body->file_count) {
-            return "a stream or the cgroup: there is no such descriptor";
+            return "a stream or the cgroup refers to a missing descriptor";
         }
     }
     for (size_t i = VALUES; i < FIXED; i++) {
@@ -89,7 +89,7 @@ static const char *check_fixed(const Body *body)
     return NULL;
 }
 
-/* Program, folder, arguments, environment; then the paths of the plan, which is somebody else's to read. */
+/* Program, folder, arguments, environment; then the paths of the plan, which Python code parses. */
 static const char *take_texts(const Body *body, Order *order)
 {
     size_t argc = (size_t)number(body, ARGV), envc = (size_t)number(body, ENV), found = 0;
@@ -109,7 +109,7 @@ static const char *take_texts(const Body *body, Order *order)
         }
     }
     if (found != 2 + argc + envc + (size_t)number(body, PATHS)) {
-        return "the counts are not those of what follows";
+        return "the counts do not match the content";
     }
     return *order->program == '/' && *order->cwd == '/' ? NULL : "program and folder: expected an absolute path";
 }
@@ -119,7 +119,7 @@ static const char *take_limits(const Body *body, Order *order, size_t first)
     for (order->limit_count = 0; order->limit_count < number(body, LIMITS); order->limit_count++, first += 2) {
         int64_t resource = number(body, first), most = number(body, first + 1);
         if (resource < 0 || resource > HIGHEST_RESOURCE || most < 0) {
-            return "limits: expected a resource and the most of it";
+            return "limits: expected a resource and its limit";
         }
         order->limits[order->limit_count] = (Limit){(int)resource, (rlim_t)most};
     }
@@ -135,11 +135,11 @@ static const char *take_descriptors(const Body *body, Order *order, size_t first
     for (order->fd_count = FIRST_TARGET; order->fd_count < FIRST_TARGET + number(body, PASS_FDS); first += 2) {
         int64_t index = number(body, first), target = number(body, first + 1);
         if (index < 0 || index >= body->file_count || target < FIRST_TARGET || target > HIGHEST_TARGET) {
-            return "pass_fds: there is no such descriptor, or it is a standard stream";
+            return "pass_fds: the descriptor is missing, or the target is a standard stream";
         }
         for (Py_ssize_t i = FIRST_TARGET; i < order->fd_count; i++) {
             if (order->fds[i].target == target) {
-                return "pass_fds: a number is given twice";
+                return "pass_fds: duplicate target number";
             }
         }
         order->fds[order->fd_count++] = (Descriptor){body->files[index], (int)target};
@@ -150,12 +150,12 @@ static const char *take_descriptors(const Body *body, Order *order, size_t first
 static const char *make_room(const Body *body, Order *order)
 {
     if (number(body, PASS_FDS) > MOST_PASSED) {
-        return "pass_fds: more than can come along";
+        return "pass_fds: too many descriptors";
     }
     order->argv = PyMem_Calloc((size_t)(number(body, ARGV) + number(body, ENV)) + 2, sizeof *order->argv);
     order->fds = PyMem_Calloc((size_t)number(body, PASS_FDS) + FIRST_TARGET, sizeof *order->fds);
     order->limits = PyMem_Calloc((size_t)number(body, LIMITS) + 1, sizeof *order->limits); /* and the mark */
-    return order->argv && order->fds && order->limits ? NULL : "there is no memory for it";
+    return order->argv && order->fds && order->limits ? NULL : "out of memory";
 }
 
 static void take_values(const Body *body, Order *order)

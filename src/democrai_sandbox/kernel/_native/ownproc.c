@@ -1,5 +1,5 @@
-/* The rules for a process's own folder in /proc. It is another folder for each process, so they are made by the process
- * itself; a fork has none of them. Where there is no /proc, nothing is opened by them. */
+/* Rules for a process's own folder in /proc. The folder differs for each process, so the process creates the rules
+ * itself; a fork has none of them. Without /proc, they allow nothing. */
 #include "native.h"
 
 #include <errno.h>
@@ -9,8 +9,8 @@
 
 enum { READ_DIR = 1 << 3 };
 
-/* What a process is told about itself. The folder as a whole would also open "net", the tables of the network, which
- * stand once more below each thread. So threads can be listed, and a few files of the first one be read. */
+/* Files about the process itself. The whole folder would also include "net", the network tables, which exist below each
+ * thread as well. So threads can be listed, and a few files of the first thread can be read. */
 static const char *const own_folders[] = {"fd", "fdinfo"};
 static const char *const own_files[] = {
     "auxv",   "cgroup",    "cmdline", "comm",          "environ", "io",           "limits", "maps",
@@ -19,7 +19,7 @@ static const char *const own_files[] = {
 static const char *const thread_files[] = {"comm", "stat", "status"};
 #define LENGTH(array) ((int)(sizeof(array) / sizeof *(array)))
 
-/* Which files there are depends on the kernel: one that is not there opens nothing. */
+/* The files depend on the kernel: skip missing ones. */
 static int open_file(int ruleset, int folder, const char *name, uint64_t access)
 {
     int file = openat(folder, name, O_PATH | O_CLOEXEC);

@@ -1,5 +1,5 @@
-/* Calls by which a self-test sees whether a filter is in force: each from a fixed table, with arguments that the kernel
- * itself refuses or has nothing to do for. A general system call would be a tool for whoever got hold of it. */
+/* Calls with which the self-test checks a filter: from a fixed table, with arguments that the kernel refuses or for
+ * which it does nothing. A general system call function could be abused. */
 #include "native.h"
 
 #include <errno.h>
@@ -8,7 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Headers may be older than the kernel, or lack what the architecture has. */
+/* Older headers may lack numbers. */
 #ifndef SYS_io_uring_setup
 #define SYS_io_uring_setup 425
 #endif
@@ -17,7 +17,7 @@ static const struct {
     const char *name;
     long number, first;
 } PROBES[] = {
-    /* every argument but the first is zero */
+    /* all arguments except the first are zero */
     {"ptrace", SYS_ptrace, PTRACE_ATTACH},         /* process 0: ESRCH */
     {"unshare", SYS_unshare, 0},                   /* nothing to unshare: success */
     {"bpf", SYS_bpf, -1},                          /* EINVAL, or EPERM */
@@ -47,7 +47,7 @@ PyObject *native_probe(PyObject *module, PyObject *value)
         }
     }
     if (!PyErr_Occurred()) {
-        PyErr_Format(PyExc_ValueError, "there is no probe %R", value);
+        PyErr_Format(PyExc_ValueError, "unknown probe %R", value);
     }
     return NULL;
 }

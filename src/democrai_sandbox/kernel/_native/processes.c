@@ -1,4 +1,4 @@
-/* What a process says about itself to the kernel: privileges it gives up, and who is told of its end. */
+/* Process attributes: dropped privileges, and signals at the end of a process. */
 #include "native.h"
 
 #include <errno.h>
@@ -20,14 +20,14 @@ int kernel_parent_death_signal(int number)
     return prctl(PR_SET_PDEATHSIG, number, 0, 0, 0) < 0 ? -errno : 0;
 }
 
-/* The bounding set is what a program started by root gets back. Without CAP_SETPCAP it cannot be lowered, and need not
- * be: such a process gains nothing by execve once no_new_privs is set. */
+/* A program started by root regains the bounding set. Without CAP_SETPCAP it cannot be lowered, which is not necessary:
+ * such a process gains nothing by execve after no_new_privs is set. */
 static int lower_bounding(uint64_t keep, bool able)
 {
     for (int number = 0; number < MOST_CAPABILITIES; number++) {
         int held = prctl(PR_CAPBSET_READ, number, 0, 0, 0);
         if (held < 0) {
-            return errno == EINVAL ? 0 : -errno; /* beyond the last one that this kernel knows */
+            return errno == EINVAL ? 0 : -errno; /* beyond the kernel's last capability */
         }
         if (held && able && !(keep >> number & 1) && prctl(PR_CAPBSET_DROP, number, 0, 0, 0) < 0) {
             return -errno;
@@ -50,7 +50,7 @@ static int lower_ambient(uint64_t keep)
     return 0;
 }
 
-/* Of the calling thread: bounding, ambient, permitted, effective and inheritable, all but the bits in keep. */
+/* Drops all bits except keep from the calling thread's bounding, ambient, permitted, effective and inheritable sets. */
 int kernel_keep_capabilities(uint64_t keep)
 {
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};

@@ -1,4 +1,4 @@
-/* Installing a seccomp filter. The program comes as bytes from the assembler in Python. */
+/* Install a seccomp filter. Python code assembles the program. */
 #include "native.h"
 
 #include <errno.h>
@@ -8,10 +8,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-_Static_assert(sizeof(struct sock_filter) == FILTER_INSTRUCTION, "a filter's instruction has eight bytes");
+_Static_assert(sizeof(struct sock_filter) == FILTER_INSTRUCTION, "a filter instruction has eight bytes");
 
-/* With TSYNC the kernel answers with the id of a thread that could not follow, and then nothing was installed: a
- * positive number is handed on as what it is, never taken for success. */
+/* With TSYNC the kernel returns the id of a thread that could not be covered, and installs nothing. A positive number
+ * is therefore not a success, and is passed on. */
 long kernel_filter(const void *program, size_t size, unsigned flags)
 {
     size_t count = size / FILTER_INSTRUCTION;
@@ -39,23 +39,23 @@ PyObject *native_seccomp_install(PyObject *module, PyObject *args)
     if (flags > UINT32_MAX) {
         return native_failed(EINVAL);
     }
-    /* A listener's descriptor comes back by the same number as a failing thread: there is no telling them apart. */
+    /* The descriptor of a listener could not be distinguished from the id of a failing thread. */
     if (flags & SECCOMP_FILTER_FLAG_NEW_LISTENER) {
-        PyErr_SetString(PyExc_ValueError, "a filter with a listener is not offered");
+        PyErr_SetString(PyExc_ValueError, "filters with a listener are not supported");
         return NULL;
     }
     long result = kernel_filter(program, (size_t)size, (unsigned)flags);
     return result < 0 ? native_failed(result) : PyLong_FromLong(result);
 }
 
-/* PR_GET_SECCOMP kills a thread in strict mode, but no thread that runs Python is in it. */
+/* PR_GET_SECCOMP kills a thread in strict mode, but no thread with Python code is in strict mode. */
 PyObject *native_seccomp_mode(PyObject *module, PyObject *unused)
 {
     if (native_announce("seccomp_mode") < 0) {
         return NULL;
     }
     int mode = prctl(PR_GET_SECCOMP, 0, 0, 0, 0);
-    if (mode < 0 && errno != EINVAL) { /* EINVAL: the kernel was built without */
+    if (mode < 0 && errno != EINVAL) { /* EINVAL: the kernel was built without seccomp */
         return native_failed(errno);
     }
     return PyLong_FromLong(mode < 0 ? 0 : mode);

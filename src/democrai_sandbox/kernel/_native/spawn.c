@@ -1,10 +1,11 @@
-/* Starting a confined program: the parent's side.
+/* Start a confined program: the parent's side.
  *
- * The child shares the memory of its parent, which stands still until the child executes its program or ends: its cost
- * does not depend on the size of the parent, and it can say what failed. All that it needs lies ready in plain C.
+ * The child shares the memory of its parent, which is suspended until the child executes its program or ends. So the
+ * cost does not depend on the parent's size, and the child can report a failed step. All its data is prepared in plain
+ * C.
  *
- * A child that waits for the helper on its way has a copy of that memory instead, and a pipe to say what failed: its
- * parent goes on meanwhile, and others are started. */
+ * A child that must wait for the helper has a copy of the memory instead, and a pipe for reporting a failed step, so
+ * that its parent can start other programs meanwhile. */
 #include "spawn.h"
 
 #include <errno.h>
@@ -23,10 +24,10 @@ enum { STACK = 32 * 1024, MOST_FILES = 253, MOST_RULESETS = 16 };
 /* --- the parent ----------------------------------------------------------------------------------------------------
  */
 
-/* Returns the pid, or a negative errno. No handler of the parent may run in the child, on the memory of both. */
+/* Returns the pid, or a negative errno. Signals are blocked: a handler must not run in the child on shared memory. */
 static pid_t start_child(Order *order, int *pidfd)
 {
-    _Alignas(16) char stack[STACK]; /* this frame stands still, too, for as long as the child is on it */
+    _Alignas(16) char stack[STACK]; /* stays valid: this frame is suspended while the child uses it */
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &before);
@@ -40,7 +41,7 @@ static pid_t start_child(Order *order, int *pidfd)
 
 static void forget_child(pid_t pid, int pidfd)
 {
-    kill(pid, SIGKILL); /* it is our own child, not waited for yet: the number is its own */
+    kill(pid, SIGKILL); /* an unreaped child, so the pid is its own */
     while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
     }
     close(pidfd);
@@ -68,7 +69,7 @@ static PyObject *start(Order *order, int report)
     if (pid < 0) {
         return step_failed(-pid, "clone");
     }
-    /* Without an error before its last step it was killed from outside. */
+    /* If it ended without an error before its last step, it was killed by another process. */
     bool executed = order->report >= 0 || spawn_executed(order);
     PyObject *result = NULL;
     if (executed) {
@@ -86,18 +87,18 @@ static PyObject *start(Order *order, int report)
 /* --- arguments -----------------------------------------------------------------------------------------------------
  */
 
-/* Numbers of descriptors from a list, as many as there is room for; -1 with an exception set. */
+/* Converts a list of descriptors, limited by room; -1 with an exception set. */
 static Py_ssize_t take_numbers(PyObject *list, int *numbers, Py_ssize_t room)
 {
     Py_ssize_t count = PyList_GET_SIZE(list);
     if (count > room) {
-        PyErr_SetString(PyExc_ValueError, "there are too many descriptors");
+        PyErr_SetString(PyExc_ValueError, "too many descriptors");
         return -1;
     }
     for (Py_ssize_t i = 0; i < count; i++) {
         long number = PyLong_AsLong(PyList_GET_ITEM(list, i));
         if (number < 0 || number > INT_MAX) {
-            return PyErr_Occurred() ? -1 : (PyErr_SetString(PyExc_ValueError, "a descriptor is not negative"), -1);
+            return PyErr_Occurred() ? -1 : (PyErr_SetString(PyExc_ValueError, "invalid descriptor"), -1);
         }
         numbers[i] = (int)number;
     }

@@ -1,4 +1,4 @@
-/* What spawn.c prepares and the child in confined.c carries out. */
+/* Data prepared by spawn.c and used by the child in confined.c. */
 #ifndef DEMOCRAI_KERNEL_SPAWN_H
 #define DEMOCRAI_KERNEL_SPAWN_H
 
@@ -26,23 +26,23 @@ typedef struct {
     uint64_t keep_caps, own_proc, ignored;
     bool whole_proc;
     int cgroup, umask;
-    int report; /* where a child with memory of its own says what failed; -1 for one that shares it */
+    int report; /* pipe for the errors of a child with a copy of the memory; -1 for one that shares it */
     pid_t parent;
     volatile int step, error; /* written by the child, read by its parent afterwards */
 } Order;
 
-/* order.c: reads the body of an order, a bytes object that has to stay; NULL, or what is wrong with it. Files are what
- * came along, null is for streams that have none. There is room for one more limit. */
+/* order.c: parses the body of a start request, a bytes object that must stay alive; returns NULL or an error message.
+ * files are the received descriptors, null is for missing streams. Leaves room for one more limit. */
 const char *order_read(Order *order, PyObject *data, const int *files, Py_ssize_t file_count, int null);
-/* Gives back what reading has taken, also when it has failed. */
+/* Frees the memory, also after a failure. */
 void order_release(Order *order);
-/* Whether the child has to wait for the helper on its way. */
+/* Whether the child must wait for the helper. */
 bool spawn_waits(const Order *order);
-/* The child, from its first instruction to the program; the argument is an Order. Never returns. */
+/* Runs the child up to the program; the argument is an Order. Never returns. */
 int spawn_child(void *data);
-/* Whether the last step was come to and did not fail. */
+/* Whether the last step was reached without an error. */
 bool spawn_executed(const Order *order);
-/* The name of the step that the child was at. */
+/* Name of the child's last step. */
 const char *spawn_step(const Order *order);
 
 #endif

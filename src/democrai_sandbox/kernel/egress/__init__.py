@@ -1,4 +1,4 @@
-"""The application's side of the egress allowlist: what may be reached, and how the helper is told."""
+"""Application side of the egress allowlist: collect the allowed endpoints and pass them to the helper."""
 
 from __future__ import annotations
 

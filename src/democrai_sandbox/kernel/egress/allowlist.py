@@ -1,4 +1,4 @@
-"""All that packets may go to, gathered from the sources that know of it."""
+"""Collect the endpoints of the egress allowlist from all sources."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 _LONGEST_SOURCE = 200
 _MOST_ADDRESSES = 256
-"""For one endpoint, which is what the helper takes: some names lead to ever new addresses."""
+"""Addresses per endpoint, the helper's limit: some names resolve to ever new addresses."""
 
 
 class FailedSource(NamedTuple):
-    """A source that could not be read: nothing of it is let through until it can."""
+    """Source that could not be read. It contributes nothing until it can be read again."""
 
     name: str
     error: str
@@ -28,15 +28,15 @@ class FailedSource(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Allowlist:
-    """What is let through, what cannot be written as addresses and ports, and what could not be read."""
+    """Allowed endpoints, targets without addresses and ports, and failed sources."""
 
     endpoints: tuple[Endpoint, ...] = ()
-    """Sorted, each host, port and protocol once."""
+    """Sorted; each host, port and protocol occurs once."""
     not_materialised: tuple[NotMaterialised, ...] = ()
     failed_sources: tuple[FailedSource, ...] = ()
 
     def pairs(self) -> frozenset[tuple[str, int]]:
-        """Return the addresses and ports that are known to be open for both protocols, without asking a resolver."""
+        """Return the known addresses and ports that are open for both protocols, without resolving names."""
         open_for: dict[tuple[str, int], set[str]] = {}
         for endpoint in self.endpoints:
             for address in (endpoint.host, *endpoint.addresses):
@@ -45,10 +45,10 @@ class Allowlist:
 
 
 class AllowlistBuilder:
-    """Asks every source, each time anew. A source that fails costs what it would have added, and no more."""
+    """Reads every source at each build. A failed source only loses its own entries."""
 
     def __init__(self, sources: Iterable[Source] = ()) -> None:
-        """Begin with these; others may come later."""
+        """Start with these sources; you can add more later."""
         self._sources: tuple[Source, ...] = ()
         self._adding = threading.Lock()
         for source in sources:
@@ -56,16 +56,16 @@ class AllowlistBuilder:
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """Those that are asked."""
+        """Registered sources."""
         return self._sources
 
     def add(self, source: Source) -> None:
-        """Ask one more from the next time on."""
+        """Add a source, starting with the next build."""
         with self._adding:
             self._sources = (*self._sources, source)
 
     def build(self) -> Allowlist:
-        """Return what is wanted now. Never raises because of a source."""
+        """Return the current allowlist. Errors of sources do not propagate."""
         gathering = _Gathering()
         for source in self._sources:
             gathering.take(source)
@@ -80,10 +80,10 @@ class _Gathering:
         self._failed: list[FailedSource] = []
 
     def take(self, source: Source) -> None:
-        """Add what a source wants; all of it or, when it fails halfway, nothing."""
+        """Add all entries of a source, or none if it fails."""
         try:
             found = [_materialised(entry) for entry in source.endpoints()]
-        except Exception as error:  # noqa: BLE001 - whatever it is, the others are not to be cut off with it
+        except Exception as error:  # noqa: BLE001 - a failed source must not affect the others
             text = f"{type(error).__name__}: {without_user(error)}"
             self._failed.append(FailedSource(source.name, text))
             return

@@ -1,4 +1,4 @@
-"""From the sources to the kernel: gathered, written, applied by the helper, and remembered as what is in force."""
+"""Collect the allowlist, write it, have the helper apply it, and remember what is in force."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ if TYPE_CHECKING:
     from .client import HelperClient
 
 _WITHIN = 15.0
-"""Seconds for an application: names have to be resolved in them."""
+"""Timeout of one update in seconds, which includes resolving names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What the helper has put in force."""
+    """Allowlist that the helper has applied."""
 
     allowlist: Allowlist
     digest: str
     pairs: frozenset[tuple[str, int]]
-    """Addresses and ports that are known to be open."""
+    """Addresses and ports known to be open."""
     answer: dict[str, Any]
     at: float
 
 
 class Applying:
-    """Does it, once at a time. ``applied`` and ``error`` may be read by any thread at any time."""
+    """Applies one allowlist at a time. Any thread may read ``applied`` and ``error`` at any time."""
 
     def __init__(self, builder: AllowlistBuilder, file: PolicyFile, client: HelperClient, flow: FlowLog) -> None:
-        """Keep the parts."""
+        """Store the parts."""
         self.applied: Applied | None = None
         self.error: KernelLayerError | None = None
-        """Why the last attempt failed; what was applied before it is in force still."""
+        """Error of the last attempt; the previously applied allowlist stays in force."""
         self.failures = 0
-        """How often it came to nothing, since the start."""
+        """Number of failed attempts since the start."""
         self._builder = builder
         self._file = file
         self._client = client
@@ -50,12 +50,12 @@ class Applying:
         self._one_at_a_time = threading.Lock()
 
     def write(self) -> None:
-        """Write what is wanted now, without having it applied: the helper looks for the file when it starts."""
+        """Write the current allowlist without applying it: the helper reads the file when it starts."""
         with self._one_at_a_time:
             self._file.write(encoded(self._builder.build().endpoints))
 
     def run(self, reason: str, *, force: bool, pid: int | None = None) -> Applied:
-        """Bring what is wanted now into force; when that is in force already, nothing is done unless ``force``."""
+        """Apply the current allowlist; skip an unchanged one unless ``force`` is set."""
         with self._one_at_a_time:
             try:
                 self.applied = self._run(reason, force=force, pid=pid)
@@ -79,8 +79,8 @@ class Applying:
         answer = self._client.apply(pid, timeout=_WITHIN)
         if answer.get("digest", digest) != digest:
             raise HelperFailed(
-                f"the helper found something else in {self._file.path} than was written there",
-                fix="give each application a policy file of its own: put {pid} into sandbox.os.policy_file",
+                f"the helper read a different policy from {self._file.path} than this process wrote",
+                fix="use a separate policy file per application: put {pid} into sandbox.os.policy_file",
                 reason="policy_replaced",
             )
         self._flow(

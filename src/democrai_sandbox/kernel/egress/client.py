@@ -1,4 +1,4 @@
-"""The application's end of the helper's socket: one question, one answer, one connection, one deadline."""
+"""Client of the helper's socket: each request uses one connection and one deadline."""
 
 from __future__ import annotations
 
@@ -37,45 +37,45 @@ NOT_RUNNING = "not_running"
 TIMED_OUT = "timed_out"
 BAD_ANSWER = "bad_answer"
 FOREIGN_SOCKET = "foreign_socket"
-_RESTART = "look at the helper's log; it is started again by itself, and anew when the application starts"
+_RESTART = "check the helper's log; the helper restarts automatically, or when you restart the application"
 
 
 class Answer(NamedTuple):
-    """What the helper said, and the descriptors that came with it: they are the receiver's to close."""
+    """Answer of the helper with its descriptors, which the receiver must close."""
 
     fields: dict[str, Any]
     descriptors: tuple[int, ...] = ()
 
 
 class HelperClient:
-    """Asks the helper. Holds nothing open, so any thread may use it, and a forked process too."""
+    """Sends requests to the helper. Holds no open connection, so any thread or forked process may use it."""
 
     def __init__(self, path: str, *, timeout: float = _WITHIN) -> None:
-        """Keep the path of the socket; nothing is asked yet."""
+        """Store the path of the socket without connecting."""
         self.path = path
         self.timeout = timeout
 
     def ping(self, *, timeout: float | None = None) -> int:
-        """Return the pid of the helper; raises when what answers is none, or one of another version."""
+        """Return the helper's process id; raise when the answer is malformed or has another protocol version."""
         answer = self._ask({"action": "ping"}, timeout).fields
         if answer.get("version") != VERSION:
             raise HelperFailed(
-                f"the helper at {self.path} speaks version {answer.get('version')!r}, not {VERSION}",
-                fix="let the helper and the application be of the same installation",
+                f"the helper at {self.path} uses protocol version {answer.get('version')!r}, not {VERSION}",
+                fix="run the helper and the application from the same installation",
                 reason="version",
             )
         return self._number(answer, "pid")
 
     def apply(self, pid: int | None = None, *, timeout: float | None = None) -> dict[str, Any]:
-        """Have the policy file applied, and a process brought under it; return what the helper says about it."""
+        """Apply the policy file and move a process into its cgroup; return the helper's answer."""
         return self._ask({"action": "apply"} if pid is None else {"action": "apply", "pid": pid}, timeout).fields
 
     def join(self, pid: int) -> dict[str, Any]:
-        """Have a further process brought under the application's rules."""
+        """Move another process into the application's cgroup."""
         return self._ask({"action": "join", "pid": pid}).fields
 
     def child(self, endpoints: Iterable[Endpoint]) -> ChildCgroup:
-        """Return a cgroup for one child, out of which packets go to these endpoints only."""
+        """Return a cgroup for one child, from which packets go to these endpoints only."""
         wanted = [endpoint.as_dict() for endpoint in endpoints]
         answer = self._ask({"action": "child", "endpoints": wanted}, expected=1)
         (descriptor,) = answer.descriptors
@@ -86,23 +86,23 @@ class HelperClient:
             raise
 
     def release(self, child: int) -> None:
-        """Give a child's cgroup back; what is left in it is killed."""
+        """Release a child's cgroup and kill the processes left in it."""
         self._ask({"action": "release", "child": child})
 
     def status(self, *, timeout: float | None = None) -> dict[str, Any]:
-        """Return what the helper knows about itself and the rules."""
+        """Return the helper's state and its rules."""
         return self._ask({"action": "status"}, timeout).fields
 
     def clear(self, *, leave: bool = True) -> bool:
-        """Have rules and cgroup removed at an orderly stop, and the helper leave; return whether it does."""
+        """Remove the rules and the cgroup at an orderly stop, and stop the helper; return whether it stops."""
         return self._ask({"action": "clear", "exit": leave}).fields.get("exiting") is True
 
     def _ask(self, request: dict[str, object], timeout: float | None = None, *, expected: int = 0) -> Answer:
         body = json.dumps({**request, "version": VERSION}, separators=(",", ":")).encode("ascii") + b"\n"
         if len(body) > LONGEST_REQUEST:
             raise HelperFailed(
-                f"the question {request['action']!r} has {len(body)} bytes, and the helper takes {LONGEST_REQUEST}",
-                fix="give the subject fewer network endpoints",
+                f"the request {request['action']!r} has {len(body)} bytes; the helper's limit is {LONGEST_REQUEST}",
+                fix="reduce the number of network endpoints of the subject",
                 reason="bad_request",
             )
         exchange = _Exchange(self.path, monotonic() + (self.timeout if timeout is None else timeout))
@@ -131,7 +131,7 @@ class HelperClient:
 
 
 class _Exchange:
-    """One connection. Every step waits for what is left of the one deadline."""
+    """Connection for one request. All steps share one deadline."""
 
     def __init__(self, path: str, deadline: float) -> None:
         self._path = path
@@ -140,7 +140,7 @@ class _Exchange:
         self.descriptors: list[int] = []
 
     def run(self, body: bytes) -> None:
-        """Send the question and receive the whole answer."""
+        """Send the request and receive the whole answer."""
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as link:
                 self._connect(link)
@@ -158,12 +158,12 @@ class _Exchange:
             ) from error
 
     def expect_descriptors(self, number: int) -> None:
-        """Refuse an answer that came with others than it should."""
+        """Reject an answer with the wrong number of descriptors."""
         if len(self.descriptors) != number:
-            raise _bad(f"{len(self.descriptors)} descriptors came with it instead of {number}")
+            raise _bad(f"it has {len(self.descriptors)} descriptors instead of {number}")
 
     def drop_descriptors(self) -> None:
-        """Close what came and is not wanted."""
+        """Close received descriptors that are not needed."""
         while self.descriptors:
             os.close(self.descriptors.pop())
 
@@ -176,7 +176,7 @@ class _Exchange:
     def _connect(self, link: socket.socket) -> None:
         if len(os.fsencode(self._path)) > _LONGEST_PATH:
             raise HelperFailed(
-                f"the path of the helper's socket has more than {_LONGEST_PATH} bytes: {self._path}",
+                f"the path of the helper's socket is longer than {_LONGEST_PATH} bytes: {self._path}",
                 fix="set sandbox.os.helper_socket to a shorter path",
                 reason="socket_path_too_long",
             )
@@ -187,13 +187,13 @@ class _Exchange:
         except PermissionError as error:
             raise HelperFailed(
                 f"this user may not connect to {self._path}",
-                fix="let the helper run for the user of the application, and look at the folder's mode",
+                fix="run the helper for the user of the application, and check the mode of the socket's folder",
                 reason=FOREIGN_SOCKET,
             ) from error
         self._check_peer(link)
 
     def _reach(self, link: socket.socket) -> None:
-        """Connect; where as many wait for the helper as may, try again until there is room."""
+        """Connect; retry while the helper's queue is full."""
         while True:
             self._wait(link)
             try:
@@ -204,19 +204,19 @@ class _Exchange:
                 return
 
     def _check_peer(self, link: socket.socket) -> None:
-        """Refuse a socket that another user has put there: it would be told the allowlist, and obeyed."""
+        """Reject a socket of another user, which would receive the allowlist and give false answers."""
         data = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         _, user, _ = _CREDENTIALS.unpack(data)
         if user not in (_ROOT, os.geteuid()):
             raise HelperFailed(
-                f"what listens at {self._path} belongs to user {user}, neither to root nor to this user",
-                fix="remove that socket, and keep its folder from being writable by others",
+                f"the process listening at {self._path} belongs to user {user}, neither to root nor to this user",
+                fix="remove that socket, and make its folder writable for its owner only",
                 reason=FOREIGN_SOCKET,
             )
 
     def _send(self, link: socket.socket, body: bytes) -> None:
         rest = memoryview(body)
-        with suppress(BrokenPipeError):  # it has answered already, and the answer says why
+        with suppress(BrokenPipeError):  # the helper has already answered with the reason
             while rest:
                 self._wait(link)
                 rest = rest[link.send(rest) :]
@@ -226,18 +226,18 @@ class _Exchange:
         room = socket.CMSG_SPACE(_MOST_DESCRIPTORS * _DESCRIPTOR.size)
         received = bytearray()
         data = b"-"
-        while data:  # to the end: closed on a newline, the helper might take its answer for lost
+        while data:  # until the end: if closed after the newline, the helper may treat its answer as lost
             self._wait(link)
             data, ancillary, flags, _ = link.recvmsg(_ONE_READ, room, socket.MSG_CMSG_CLOEXEC)
             self._keep_descriptors(ancillary)
             received += data
             if flags & socket.MSG_CTRUNC:
-                raise _bad("it came with too many descriptors")
+                raise _bad("it has too many descriptors")
             if len(received) > LONGEST_ANSWER:
                 raise _bad(f"it is longer than {LONGEST_ANSWER} bytes")
         if b"\n" not in received:
-            # A killed helper lets go in the middle; one that is at odds with this client says so, or goes on.
-            raise ConnectionResetError(errno.ECONNRESET, "it hung up before it had answered")
+            # A killed helper closes the connection before it has answered; this is not a malformed answer.
+            raise ConnectionResetError(errno.ECONNRESET, "the connection closed before the answer was complete")
         self.received = bytes(received)
 
     def _keep_descriptors(self, ancillary: list[tuple[int, int, bytes]]) -> None:
@@ -248,30 +248,30 @@ class _Exchange:
 
 
 def _parsed(received: bytes) -> dict[str, Any]:
-    """Return the fields of an answer that says yes; raise what one says that says no."""
+    """Return the fields of a successful answer; raise the error of a refusal."""
     line, _, rest = received.partition(b"\n")
     if rest:
-        raise _bad("something follows it")
+        raise _bad("it has extra data after the end")
     try:
         answer = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise _bad("it is not JSON") from error
+        raise _bad("it is not valid JSON") from error
     if not isinstance(answer, dict) or type(answer.get("ok")) is not bool:
-        raise _bad("it says neither yes nor no")
+        raise _bad("the field 'ok' is missing or not a boolean")
     if not answer["ok"]:
         raise refusal(answer)
     return answer
 
 
 def refusal(answer: dict[str, Any]) -> HelperFailed:
-    """Return the error that a refusing answer stands for."""
+    """Return the error for a refusing answer."""
     what, fix, reason = (str(answer.get(name) or "")[:_LONGEST_SHOWN] for name in ("error", "fix", "reason"))
-    return HelperFailed(what or "the helper refused without saying why", fix=fix, reason=reason or "refused")
+    return HelperFailed(what or "the helper refused without a reason", fix=fix, reason=reason or "refused")
 
 
 def _bad(why: str) -> HelperFailed:
     return HelperFailed(
-        f"the helper's answer cannot be used: {why}",
-        fix="let the helper and the application be of the same installation",
+        f"the helper's answer is malformed: {why}",
+        fix="run the helper and the application from the same installation",
         reason=BAD_ANSWER,
     )

@@ -1,4 +1,4 @@
-"""The egress control of an application: the allowlist is gathered, applied, and follows what is decided."""
+"""Egress control of an application: collect the allowlist, apply it, and update it after changes."""
 
 from __future__ import annotations
 
@@ -34,30 +34,30 @@ if TYPE_CHECKING:
     from .refreshing import Wishes
 
 _WITHIN = 5.0
-"""Seconds that a subject's first connection waits for the kernel to let it through."""
+"""Seconds that a subject's first connection waits for the packet filter to permit it."""
 _WITHIN_ON_LOOP = 0.08
-"""Seconds that it waits on the thread of an event loop, which serves others too. The loop then tries again."""
+"""Seconds that it waits on the thread of an event loop, which has other work. The loop retries it."""
 _SILENT_AFTER = 1.0
-"""Seconds of such attempts after which the helper is asked, each second, whether it is at work."""
+"""Seconds of such attempts after which the helper is pinged once per second."""
 _PING_ON_LOOP = 0.05
 _MOST_OPENING = 1000
 _SILENT_FOR = 3.0
-"""Seconds for which a helper that was silent then is taken for stalled, unless it is found to answer before."""
+"""Seconds for which a helper that did not respond counts as stalled, unless it answers earlier."""
 _STATUS_WITHIN = 2.0
-_AGAIN = "try again soon: it is started again by itself; the log and the status say more"
+_AGAIN = "retry soon: the helper restarts automatically; see the log and the status for details"
 _WITHOUT_REFRESH = 3600.0
 _SHORTEST_PAUSE = 1.0
 _ATTEMPTS = 3
-"""Of a helper that was killed: the next one may be killed just as well."""
+"""Attempts with a killed helper: its successor may be killed as well."""
 _AFTER_RESTART = frozenset({NOT_RUNNING, "bad_request"})
-"""What is heard of a helper that is being started again, and of one to which nothing has been given to apply yet."""
+"""Reasons of a helper that is restarting, or has not applied a policy yet."""
 
 
 class EgressControl:
-    """Keeps this process's packets to what the sources name. One per process.
+    """Restrict this process's packets to the endpoints of the sources. Use one per process.
 
-    ``start`` comes before the first thread and the first socket and leaves no thread behind; ``follow`` comes when
-    threads may exist. All other methods may be called by any thread; none holds a lock while it waits for the helper.
+    Call ``start`` before the first thread and the first socket; it leaves no thread running. Call ``follow`` when
+    threads may exist. Any thread may call the other methods; none holds a lock while it waits for the helper.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class EgressControl:
         flow: FlowLog | None = None,
         starter: HelperStarter | None = None,
     ) -> None:
-        """Put the parts together; nothing is started or written yet."""
+        """Create the parts without starting or writing anything."""
         self.builder = builder
         self.flow = flow or FlowLog()
         self.observed = ObservedEndpoints(in_use=connections)
@@ -90,15 +90,15 @@ class EgressControl:
         self._stalled_until = 0.0
         self._answered = 0.0
         self._opening: dict[tuple[object, ...], _Opening] = {}
-        """What connections of event loops wait for."""
+        """Endpoints for which connections of event loops wait."""
         builder.add(self.observed)
 
-    # ---- beginning and end -------------------------------------------------------------------------------------------
+    # ---- start and stop ----------------------------------------------------------------------------------------------
 
     def start(self, further_pids: Iterable[int] = ()) -> None:
-        """Write the allowlist, start the helper, and come under its rules, with further processes.
+        """Write the allowlist, start the helper, and put this process and ``further_pids`` under its rules.
 
-        Raises what is wrong, and leaves nothing behind then.
+        Clean up and raise on failure.
         """
         try:
             if removed := sweep(*self._folders):
@@ -106,7 +106,7 @@ class EgressControl:
             self._applying.write()
             self._hold.start()
             self._applying.run("start", force=True, pid=self._pid)
-            # Only now: a socket belongs to the cgroup in which it was made, so these are not held to anything.
+            # Read here: a socket keeps the cgroup in which it was created, so the rules do not apply to these.
             self._older = internet_sockets()
             for pid in further_pids:
                 self.join(pid)
@@ -117,37 +117,37 @@ class EgressControl:
         self._failure = None
 
     def follow(self) -> None:
-        """Begin to follow changes, on a thread of its own."""
+        """Start the thread that follows changes."""
         if self._is_on():
             self._refresher.start()
 
     def stop(self) -> None:
-        """Take the rules away, end the helper, and leave nothing behind. May be called twice."""
-        if os.getpid() == self._pid:  # a fork has nothing to stop, and must not take its parent's rules away
+        """Remove the rules and stop the helper. Safe to call twice."""
+        if os.getpid() == self._pid:  # a fork must not remove its parent's rules
             self._refresher.stop()
             self._end()
 
     def join(self, pid: int) -> None:
-        """Bring a further process of this application under its rules."""
+        """Put another process of this application under its rules."""
         self._client.join(pid)
         self.flow("egress.joined", pid=pid)
 
-    # ---- following ---------------------------------------------------------------------------------------------------
+    # ---- updates -----------------------------------------------------------------------------------------------------
 
     def refresh(self, reason: str, *, wait: bool = False, timeout: float = _WITHIN) -> None:
-        """Have the allowlist gathered and applied anew; with ``wait``, return when that has been done, or raise."""
+        """Rebuild and apply the allowlist; with ``wait``, return when that is done, or raise."""
         if self._is_on():
             number = self._refresher.wish(reason, force=True)
             if wait:
                 self._refresher.wait(number, timeout)
 
     def changed(self) -> None:
-        """Follow a change of decisions, declarations or registries at once. Never waits."""
+        """Start an update after a change of decisions, declarations or registries. Never waits."""
         if self._is_on():
             self._refresher.wish("changed")
 
     def observe(self, endpoint: Observation) -> None:
-        """Make sure that a connection which the guard has permitted gets through; raises when that cannot be had."""
+        """Make sure that the packet filter permits a connection that the guard has permitted; raise otherwise."""
         if not self._is_on():
             return
         self.observed.observe(endpoint)
@@ -158,13 +158,13 @@ class EgressControl:
         else:
             self._open_on_loop(endpoint)
         if not self._covers(endpoint):
-            # What permitted it is not in force any more; the kernel refuses the connection.
+            # The permission has ended in the meantime; the kernel refuses the connection.
             self._tell("egress.not_permitted", endpoint)
 
     # ---- children ----------------------------------------------------------------------------------------------------
 
     def child(self, endpoints: Iterable[Endpoint]) -> ChildCgroup:
-        """Return a cgroup for one child, whose packets go to these endpoints, as far as this process's may too."""
+        """Return a cgroup for one child, restricted to these endpoints and to the allowlist of this process."""
         wanted = tuple(endpoints)
         if self.stalled:
             raise HelperFailed("the helper does not answer", fix=_AGAIN, reason=TIMED_OUT)
@@ -177,7 +177,7 @@ class EgressControl:
         return self._client.child(wanted)
 
     def release(self, child: ChildCgroup) -> None:
-        """Give a child's cgroup back; what is left in it is killed. One that is gone is no error."""
+        """Release a child's cgroup and kill the processes left in it. Accept one that does not exist any more."""
         child.close()
         try:
             self._client.release(child.id)
@@ -188,7 +188,7 @@ class EgressControl:
 
     @property
     def stalled(self) -> bool:
-        """Whether the helper was found not to answer: what needs it is refused at once until it does."""
+        """Whether the helper did not respond; requests that need it fail immediately until it does."""
         return monotonic() < self._stalled_until
 
     @stalled.setter
@@ -197,15 +197,15 @@ class EgressControl:
 
     @property
     def failures(self) -> int:
-        """How often the allowlist could not be applied, since the start."""
+        """Number of failed updates of the allowlist since the start."""
         return self._applying.failures
 
     def ping(self, within: float) -> int:
-        """Return the number of the helper's process; raises when it does not answer within some seconds."""
+        """Return the helper's process id; raise when it does not answer within this number of seconds."""
         return self._client.ping(timeout=within)
 
     def answers(self, within: float) -> bool:
-        """Tell whether the helper answers within some seconds."""
+        """Return whether the helper answers within this number of seconds."""
         try:
             self.ping(within)
         except HelperFailed:
@@ -214,22 +214,22 @@ class EgressControl:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the helper would be started again: by its keeper, or by the program that started it."""
+        """Whether the helper would be restarted by its keeper or by the program that started it."""
         running = self._hold.running
         return running is not None and running.is_kept
 
     @property
     def keeper_pid(self) -> int:
-        """The number of the keeper's process; 0 when something else keeps the helper."""
+        """Process id of the keeper; 0 when another program restarts the helper."""
         running = self._hold.running
         return 0 if running is None else running.keeper_pid
 
     def status(self) -> ControlStatus:
-        """Measure what is in force now."""
+        """Return the measured state of the allowlist."""
         return egress_status(self._facts())
 
     def helper_status(self) -> ControlStatus:
-        """Ask the helper how it is."""
+        """Return the measured state of the helper."""
         return helper_status(self._facts())
 
     def _facts(self) -> Facts:
@@ -258,7 +258,7 @@ class EgressControl:
             following=self._refresher.is_running,
         )
 
-    # ---- inside ------------------------------------------------------------------------------------------------------
+    # ---- internal ----------------------------------------------------------------------------------------------------
 
     def _own_starter(self) -> HelperStarter:
         return HelperStarter(
@@ -270,7 +270,7 @@ class EgressControl:
         )
 
     def _is_on(self) -> bool:
-        """Whether there is something to follow: it was started, not stopped, and this is not a fork of that process."""
+        """Whether the control runs in this process: started, not stopped, and not in a fork."""
         return self._hold.running is not None and os.getpid() == self._pid
 
     def _wish_for(self, endpoint: Observation) -> int:
@@ -282,9 +282,9 @@ class EgressControl:
         self.flow(event, subject=f"{endpoint.subject_kind}:{endpoint.subject}", **place)
 
     def _open_on_loop(self, endpoint: Observation) -> None:
-        """Return when the way is open; raises ``HelperOpening`` while it is not, for the loop to try again.
+        """Return if the packet filter permits the endpoint; raise ``HelperOpening`` otherwise, so that the loop retries.
 
-        The first attempt waits a moment, unless others wait for the helper already; the next ones do not wait.
+        The first attempt waits briefly, unless other connections already wait for the helper; later ones do not wait.
         """
         key = (endpoint.subject_kind, endpoint.subject, endpoint.host, endpoint.port)
         opening = self._opening.pop(key, None)
@@ -332,7 +332,7 @@ class _Opening(NamedTuple):
 
 
 class _Following:
-    """What the refresher's thread does for the control."""
+    """Work of the refresher's thread."""
 
     def __init__(self, applying: Applying, hold: HelperHold, observed: ObservedEndpoints, seconds: int) -> None:
         self._applying = applying
@@ -342,7 +342,7 @@ class _Following:
         self._ended = False
 
     def work(self, wishes: Wishes) -> None:
-        """Bring what is wanted now into force; a helper that is gone is waited for, or started again."""
+        """Apply the current allowlist; wait for the helper to return if it has ended."""
         reason = ",".join(wishes.reasons)
         force, self._ended = wishes.force or self._ended, False
         pid = None
@@ -359,15 +359,15 @@ class _Following:
         self._applying.run(reason, force=force, pid=pid)
 
     def watched(self) -> Iterable[int]:
-        """Return what the helper is heard on."""
+        """Return the descriptors of the helper to wait for."""
         return self._hold.watched()
 
     def heard(self, ready: Iterable[int]) -> None:
-        """Hand on the helper's log, and take note of its end."""
+        """Forward the helper's log, and handle its end."""
         self._ended = self._hold.heard(ready) or self._ended
 
     def pause(self) -> float:
-        """Return the time to the next look: at once when the helper has ended, else when something expires."""
+        """Return the time to the next run: zero when the helper has ended, else until the next expiry."""
         if self._ended:
             return 0.0
         expiry = self._observed.next_expiry()

@@ -1,4 +1,4 @@
-"""By which way the helper gets the privileges that it needs."""
+"""Ways to start the helper with the required privileges."""
 
 from __future__ import annotations
 
@@ -14,63 +14,63 @@ from typing import NamedTuple
 from democrai_sandbox.errors import HelperFailed
 
 PROGRAMS = "/usr/bin:/bin:/usr/sbin:/sbin"
-"""Where ``sudo`` and ``pkexec`` are looked for: not in a PATH that may be anybody's."""
+"""Folders with ``sudo`` and ``pkexec``. PATH is not used, because other users may control it."""
 NO_WAY_UP = "no_way_up"
 _STATUS = Path("/proc/self/status")
 
 
 class Way(StrEnum):
-    """How the helper came to run."""
+    """How the helper was started."""
 
     ATTACH = "attach"
-    """It was running already, started by somebody else for this application."""
+    """It was already running for this application."""
     DIRECT = "direct"
     PKEXEC = "pkexec"
     SUDO = "sudo"
 
 
 class Elevation(NamedTuple):
-    """A way, and the words that come before the helper's command."""
+    """Way to start the helper, with the words in front of its command."""
 
     way: Way
     prefix: tuple[str, ...] = ()
 
 
 def elevation(*, desktop: bool = False, programs: str = PROGRAMS) -> Elevation:
-    """Return the way up for this process; raises ``HelperFailed`` with the reason ``no_way_up`` when there is none."""
+    """Return the way for this process; raise ``HelperFailed`` with the reason ``no_way_up`` without one."""
     if is_privileged():
         return Elevation(Way.DIRECT)
     if _gains_nothing():
-        raise no_way_up("this process can gain no privileges any more (no_new_privs is set)")
+        raise no_way_up("this process cannot gain privileges (no_new_privs is set)")
     if desktop and (pkexec := shutil.which("pkexec", path=programs)):
         return Elevation(Way.PKEXEC, (pkexec, "--disable-internal-agent"))
     if sudo := shutil.which("sudo", path=programs):
         return Elevation(Way.SUDO, (sudo, "-n", "--"))
-    raise no_way_up("neither sudo nor pkexec is there" if desktop else "there is no sudo")
+    raise no_way_up("sudo and pkexec are not installed" if desktop else "sudo is not installed")
 
 
 def is_privileged() -> bool:
-    """Whether a child of this process can make cgroups and packet filter rules.
+    """Whether a child of this process can create cgroups and packet filter rules.
 
-    A user with capabilities is not enough: the cgroup is made at the top of the tree, and ``iptables`` has a lock file
-    of root's. Where root lacks something all the same, the helper knows best what.
+    Capabilities of another user are not enough: the cgroup is created at the top of the tree, and the lock file of
+    ``iptables`` belongs to root. If root lacks a permission, the helper reports it.
     """
     return os.geteuid() == 0
 
 
 def no_way_up(why: str, way: Way = Way.SUDO) -> HelperFailed:
-    """Return the error, with the command that prints what an administrator has to install."""
+    """Return the error, with the command that prints the rule to install."""
     rule = "polkit" if way is Way.PKEXEC else "sudoers"
     return HelperFailed(
-        f"the helper cannot be started with the privileges it needs: {why}",
-        fix=f"let an administrator install what this prints: {_program()} helper {rule} "
-        f"--user {shlex.quote(_user())} (or systemd in the place of {rule})",
+        f"the helper cannot be started with root privileges: {why}",
+        fix=f"as an administrator, install the output of: {_program()} helper {rule} "
+        f"--user {shlex.quote(_user())} (or use systemd instead of {rule})",
         reason=NO_WAY_UP,
     )
 
 
 def _program() -> str:
-    """Return how the command line of this installation is typed, also where it is in nobody's PATH."""
+    """Return the command of this installation, also when it is not in PATH."""
     interpreter = Path(sys.executable or "python3")
     beside = interpreter.with_name("democrai-sandbox")
     return shlex.quote(str(beside)) if beside.exists() else f"{shlex.quote(str(interpreter))} -m democrai_sandbox.cli"

@@ -1,4 +1,4 @@
-"""From a rule or a configured address to the places that packets may go to, or to the reason why there are none."""
+"""Convert a rule or a configured address to endpoints of the packet filter, or to the reason why that is impossible."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ _USER = re.compile(r"(?<=://)[^/?#]*@")
 _LONGEST_SHOWN = 200
 
 _WHY = {
-    TargetKind.WILDCARD: "a pattern has no addresses; the hosts that it permits are added when they are connected to",
-    TargetKind.NETWORK: "a range is not opened as a whole; addresses in it are added when they are connected to",
-    TargetKind.UNIX: "a unix socket is no matter of packets",
+    TargetKind.WILDCARD: "a pattern has no fixed addresses; each permitted host is added on its first connection",
+    TargetKind.NETWORK: "a range is not opened as a whole; each address is added on its first connection",
+    TargetKind.UNIX: "the packet filter does not apply to unix sockets",
 }
-_NO_PORT = "it names no port; ports are added when they are connected to"
+_NO_PORT = "it has no port; each port is added on its first connection"
 
 
 def endpoints_of(target: str | AccessRule | NetworkTarget, source: str) -> tuple[Endpoint, ...] | NotMaterialised:
-    """Return what the packet filter has to let through for a target.
+    """Return the endpoints that the packet filter must permit for a target.
 
-    A ``host:port`` is for sockets of both protocols, a URL for TCP. Of a configured URL everything but the place is
-    left out, so that a password in it goes nowhere. A rule about something else than the network needs nothing.
+    ``host:port`` covers both protocols, a URL covers TCP. Only scheme, host and port of a configured URL are used, so
+    passwords in it are not stored. Rules about other resource types give no endpoints.
     """
     if isinstance(target, AccessRule):
         if target.resource_type is not ResourceType.NETWORK:
@@ -58,12 +58,12 @@ def endpoints_of(target: str | AccessRule | NetworkTarget, source: str) -> tuple
 
 
 def endpoints_at(host: str, port: int, addresses: Iterable[str], source: str) -> tuple[Endpoint, ...]:
-    """Return the endpoints of a host whose addresses are known, for both protocols."""
+    """Return the endpoints of a host with known addresses, for both protocols."""
     return _endpoints(host, port, BOTH, source, tuple(addresses))
 
 
 def without_user(text: object) -> str:
-    """Return a target as it may be shown: without user and password, and not too long."""
+    """Return a target for display: without user and password, and shortened."""
     return _USER.sub("", str(text))[:_LONGEST_SHOWN]
 
 
@@ -81,19 +81,19 @@ def _endpoints(
     host: str, port: int, protocols: tuple[str, ...], source: str, addresses: tuple[str, ...]
 ) -> tuple[Endpoint, ...]:
     if host_key(host) == LOOPBACK:
-        # One host in three spellings to the matcher, so that it is one here too, whatever a hosts file says.
+        # The matcher treats three spellings as one host, so they are one host here, independent of the hosts file.
         host, addresses = LOOPBACK, _LOOPBACK
     return tuple(Endpoint(host, port, protocol, source, addresses) for protocol in protocols)
 
 
 @lru_cache(maxsize=8192)
 def _parsed(place: str) -> NetworkTarget:
-    """Parse a target; the same ones come again at each rebuild."""
+    """Parse a target; cached, because each rebuild parses the same targets."""
     return parse_declaration(place)
 
 
 def _place(text: str) -> str:
-    """Return ``scheme://host:port`` of a URL, nothing of one without a host, and anything else as it is."""
+    """Return ``scheme://host:port`` of a URL, empty text for one without a host, and other text unchanged."""
     match = _URL.match(text) if type(text) is str else None
     if match is None:
         return text
@@ -103,6 +103,6 @@ def _place(text: str) -> str:
 
 
 def _known_scheme(scheme: str) -> str:
-    """Return the part of ``postgresql+driver`` or ``git+ssh`` that says the port."""
+    """Return the part of ``postgresql+driver`` or ``git+ssh`` that determines the port."""
     first, _, last = scheme.partition("+")
     return next((part for part in (scheme, last, first) if part in DEFAULT_PORTS), scheme)

@@ -1,4 +1,4 @@
-"""Holding on to the helper: noticing its end, waiting for its return, and letting it go in order."""
+"""Hold the connection to the helper: detect its end, wait for its return, and stop it."""
 
 from __future__ import annotations
 
@@ -22,41 +22,41 @@ if TYPE_CHECKING:
     from .starting import HelperStarter, RunningHelper
 
 _RETURNING = 4.0
-"""Seconds to wait for a helper that is being started again."""
+"""Seconds to wait for a helper that is restarting."""
 _LOOK = 0.05
 _HURRY_EVERY = 1.0
 _PING_WITHIN = 2.0
 _GONE_FIX = (
-    "the rules in force stay as they are until then; restart the application, or have the helper run as a service, "
-    "which starts it again"
+    "the current rules stay in force; restart the application, or run the helper as a service, which restarts it "
+    "automatically"
 )
 
 
 class HelperHold:
-    """The helper of this process while there is one. Used by one thread at a time, except for ``running``."""
+    """The running helper of this process, if any. One thread at a time may use it, except for ``running``."""
 
     def __init__(self, client: HelperClient, starter: HelperStarter, flow: FlowLog) -> None:
-        """Keep the parts; nothing is started."""
+        """Store the parts without starting anything."""
         self.running: RunningHelper | None = None
         self._client = client
         self._starter = starter
         self._flow = flow
         self._handle = -1
-        """A descriptor of the helper's process, which tells of its end."""
+        """Process descriptor of the helper, readable when it ends."""
 
     def start(self) -> None:
-        """Start a helper, or find the one that runs."""
+        """Start a helper, or attach to a running one."""
         self.running = self._starter.start(self._client)
         self._watch()
         self._flow("egress.helper", way=self.running.way, pid=self.running.pid)
 
     def watched(self) -> Iterable[int]:
-        """Return descriptors that have something to read when the helper says something, or ends."""
+        """Return descriptors that become readable when the helper writes a log line or ends."""
         log = self.running.lines if self.running is not None else -1
         return [number for number in (log, self._handle) if number >= 0]
 
     def heard(self, ready: Iterable[int]) -> bool:
-        """Hand on the helper's log; return whether it has just ended."""
+        """Forward the helper's log; return whether it has just ended."""
         if self.running is not None:
             self.running.read_log()
         if self._handle < 0 or self._handle not in ready:
@@ -65,19 +65,19 @@ class HelperHold:
         return True
 
     def revive(self, error: HelperFailed) -> None:
-        """Return when a helper answers again; raises when none will, or not soon."""
+        """Wait until a helper answers again; raise when none can be started in time."""
         running = self.running
         if running is None:
             raise error
         if not running.is_kept:
-            # What this process starts now is confined as it is, and in the cgroup that a helper empties by killing.
+            # A process started now would be confined, and in the cgroup whose processes a new helper kills.
             raise HelperFailed(error.what, fix=_GONE_FIX, reason=NOT_RUNNING) from error
         running.pid = self._await(running, error)
         self._watch()
         self._flow("egress.helper_returned", pid=running.pid)
 
     def stop(self) -> None:
-        """Have the rules removed and the helper ended. Without a helper they stay, closed, until one sweeps them."""
+        """Remove the rules and stop the helper. If it has ended, the rules stay until the next helper removes them."""
         running, self.running = self.running, None
         self._unwatch()
         if running is None:
@@ -112,7 +112,7 @@ class HelperHold:
             now = monotonic()
             if now > deadline or not running.is_kept:
                 raise error
-            if now - hurried > _HURRY_EVERY:  # it may have ended once more
+            if now - hurried > _HURRY_EVERY:  # it may have ended again
                 running.hurry()
                 hurried = now
             sleep(_LOOK)
@@ -120,7 +120,7 @@ class HelperHold:
     def _watch(self) -> None:
         self._unwatch()
         if self.running is not None and self.running.pid:
-            with suppress(OSError):  # it has ended already, or this kernel cannot: asking will tell
+            with suppress(OSError):  # already ended, or pidfd is unsupported: requests will show it
                 self._handle = os.pidfd_open(self.running.pid)
 
     def _unwatch(self) -> None:

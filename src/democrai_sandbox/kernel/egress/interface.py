@@ -1,4 +1,4 @@
-"""What goes into the allowlist and what the parts of its application side ask of each other."""
+"""Types shared by the modules of the egress allowlist."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.policy import AccessRule, NetworkTarget
 
     StillPermitted = Callable[[str, str, str, int], bool]
-    """Whether a subject (kind, name) may connect to a host and port at this moment."""
+    """Whether a subject (kind, name) may connect to a host and port now."""
 
 _PROTOCOLS = ("tcp", "udp")
 _HIGHEST_PORT = 65535
@@ -23,33 +23,33 @@ _HIGHEST_PORT = 65535
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One concrete place that packets may go to."""
+    """Host, port and protocol that packets may go to."""
 
     host: str
-    """A canonical name or address."""
+    """Canonical name or address."""
     port: int
     protocol: str = "tcp"
     source: str = ""
-    """Who wants it: ``module:reports``, ``config.database``; several are separated by commas."""
+    """Origins, separated by commas: ``module:reports``, ``config.database``."""
     addresses: tuple[str, ...] = ()
-    """What the application itself has found the name to lead to; the helper adds what it finds."""
+    """Addresses that the application has resolved; the helper adds its results."""
 
     def __post_init__(self) -> None:
-        """Refuse what the helper would refuse: one bad entry must not cost all the others."""
+        """Reject values that the helper rejects, so that one bad entry does not invalidate the whole list."""
         if not self.host or type(self.host) is not str:
-            raise InvalidInputError.of(f"an endpoint needs a host, got {shown(self.host)}", pointer="/host")
+            raise InvalidInputError.of(f"host must be a host name or address, got {shown(self.host)}", pointer="/host")
         if type(self.port) is not int or not 1 <= self.port <= _HIGHEST_PORT:
-            raise InvalidInputError.of(f"the port must be a number from 1 to {_HIGHEST_PORT}", pointer="/port")
+            raise InvalidInputError.of(f"port must be a number from 1 to {_HIGHEST_PORT}", pointer="/port")
         if self.protocol not in _PROTOCOLS:
-            raise InvalidInputError.of(f"the protocol is tcp or udp, not {shown(self.protocol)}", pointer="/protocol")
+            raise InvalidInputError.of(f"protocol must be tcp or udp, got {shown(self.protocol)}", pointer="/protocol")
 
     @property
     def key(self) -> tuple[str, int, str]:
-        """What it allows, whoever wants it."""
+        """Identity of the endpoint, without its origins."""
         return self.host, self.port, self.protocol
 
     def as_dict(self) -> dict[str, object]:
-        """Return it as the helper reads it."""
+        """Return the endpoint in the format of the policy file."""
         entry: dict[str, object] = {"host": self.host, "port": self.port, "protocol": self.protocol}
         if self.source:
             entry["source"] = self.source
@@ -59,7 +59,7 @@ class Endpoint:
 
 
 class NotMaterialised(NamedTuple):
-    """A target that no address and port can stand for; the guard goes on to decide about it, packet by packet none."""
+    """Target without a fixed address and port: the guard decides about it, but the packet filter has no entry."""
 
     target: str
     source: str
@@ -67,7 +67,7 @@ class NotMaterialised(NamedTuple):
 
 
 class SourceEntry(NamedTuple):
-    """One target that a source wants reachable, and the name under which that is told."""
+    """Target of a source, with the origin to report."""
 
     target: str | AccessRule | NetworkTarget | Endpoint
     source: str
@@ -75,20 +75,20 @@ class SourceEntry(NamedTuple):
 
 @runtime_checkable
 class Source(Protocol):
-    """Something that knows targets: manifests, approvals, a registry. Asked anew at each rebuild, by any thread."""
+    """Provider of targets: manifests, approvals, a registry. Any thread may read it, at each rebuild."""
 
     @property
     def name(self) -> str:
-        """How it is called when it fails."""
+        """Name used in error reports."""
         ...
 
     def endpoints(self) -> Iterable[SourceEntry]:
-        """Return what is wanted now."""
+        """Return the current targets."""
         ...
 
 
 class Observation(Protocol):
-    """A permitted connection that is about to be made, as the guard tells of it."""
+    """Permitted connection that is about to be opened, as reported by the guard."""
 
     @property
     def subject(self) -> str: ...  # noqa: D102 - these repeat the guard's value
@@ -104,14 +104,14 @@ class Observation(Protocol):
 
 @dataclass(slots=True)
 class ChildCgroup:
-    """The cgroup of one child: whoever writes ``0`` to the descriptor is in it. Give it back with ``release``."""
+    """Cgroup of one child. A process that writes ``0`` to the descriptor joins it. Return it with ``release``."""
 
     descriptor: int
     id: int
     path: str
 
     def close(self) -> None:
-        """Close the descriptor; the cgroup stays. May be called twice."""
+        """Close the descriptor; the cgroup stays. Safe to call twice."""
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)

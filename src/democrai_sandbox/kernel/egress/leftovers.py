@@ -1,4 +1,4 @@
-"""Files of applications that were killed together with their helpers: nobody else is left to remove them."""
+"""Remove files of applications that were killed together with their helpers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _OURS = re.compile(
 
 
 def sweep(data_dir: str, state_dir: str) -> tuple[str, ...]:
-    """Remove what has the default name of a process that does not exist, and return what that was.
+    """Remove files with the default name of a process that does not exist; return their paths.
 
-    Folders may be shared with processes of another pid namespace, whose numbers mean nothing here. So a helper that
-    still listens for such a number is believed more than the number.
+    The folder may be shared with another pid namespace, whose process ids are unknown here. A socket with a listening
+    helper therefore stays.
     """
     removed = []
     for folder in {Path(data_dir), Path(state_dir)}:
@@ -34,7 +34,7 @@ def sweep(data_dir: str, state_dir: str) -> tuple[str, ...]:
 
 
 def remove_dead_socket(path: str) -> None:
-    """Remove the socket of a helper that was killed and did not come back; one that somebody listens at stays."""
+    """Remove the socket of a killed helper, unless a process listens on it."""
     place = Path(path)
     with suppress(OSError):
         if place.is_socket() and not place.is_symlink() and not _listens(place):
@@ -59,5 +59,5 @@ def _listens(path: Path) -> bool:
         except (FileNotFoundError, ConnectionRefusedError):
             return False
         except OSError:
-            return True  # it is there and busy, or not for this user
+            return True  # it exists but is busy, or belongs to another user
     return True

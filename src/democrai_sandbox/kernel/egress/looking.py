@@ -1,7 +1,7 @@
-"""Which helpers run for the applications of a configuration, seen from outside of them.
+"""List the helpers of a configuration's applications, from outside these applications.
 
-A helper answers its own application and nobody else. That it refuses somebody else shows that it lives; what it holds
-is in the policy file, which it was given, and in the packet filter, which only root can read.
+A helper answers its own application only. A refusal shows that it runs; its rules are in the policy file, and in the
+packet filter, which only root can read.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 
 _PID = "{pid}"
 _LIVES = frozenset({"not_a_descendant", "foreign_uid", "confined", "busy"})
-"""What only a helper says."""
+"""Refusal that only a helper sends."""
 
 
 class Seen(NamedTuple):
-    """A helper, or what is left of one."""
+    """Running helper, or files left by one."""
 
     application: int
-    """0 where the path of the socket does not say."""
+    """0 when the path of the socket does not contain it."""
     socket: str
     answers: bool
     why: str
     """Why not."""
     policy_file: str
     endpoints: tuple[Endpoint, ...] | None
-    """What it was given; None where that cannot be read."""
+    """Endpoints of its policy file; None if the file cannot be read."""
 
 
 class Chain(NamedTuple):
@@ -51,20 +51,20 @@ class Chain(NamedTuple):
     application: int
     rules: int
     in_force: bool
-    """Whether packets are led to it."""
+    """Whether packets pass through it."""
     is_left: bool
-    """Whether its application is gone: the next helper removes it."""
+    """Whether its application has ended, so that the next helper removes it."""
 
 
 def helpers(settings: OsSettings, *, data_dir: str, state_dir: str) -> tuple[Seen, ...]:
-    """Return what is found at the sockets of a configuration, by the number of the application."""
+    """Return the helpers found at the sockets of a configuration, sorted by application process id."""
     socket = settings.helper_socket or f"{state_dir}/os_sandbox_helper_{_PID}.sock"
     policy = settings.policy_file or f"{data_dir}/os_sandbox_allowlist_{_PID}.json"
     return tuple(sorted(_seen(path, pid, policy.replace(_PID, str(pid))) for path, pid in _sockets(socket)))
 
 
 def chains() -> tuple[Chain, ...]:
-    """Return all rules of ours on this machine; raises ``HelperFailed`` where they cannot be read."""
+    """Return all our rules on this machine; raise ``HelperFailed`` if they cannot be read."""
     try:
         found, _ = tables(Commands())
         listings = [(table.family.value, table.read()) for table in found]

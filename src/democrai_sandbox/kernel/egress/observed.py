@@ -1,4 +1,4 @@
-"""Endpoints that the guard has permitted and that no source names: hosts of patterns, ports nobody wrote down."""
+"""Endpoints that the guard has permitted and no source names: hosts of patterns, and targets without a port."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from .interface import Observation, StillPermitted
 
 EXPIRY = 600.0
-"""Seconds that an address stays after it was last connected to."""
+"""Seconds that an address stays after its last connection."""
 CAPACITY = 4096
-"""Addresses that are kept; a quarter of them for any one subject, so that none can push the others' out."""
+"""Maximum number of addresses. One subject may use a quarter, so that it cannot displace the others."""
 _SHARES = 4
 _LOOPBACK = {4: "127.0.0.1", 6: "::1"}
 
@@ -35,11 +35,11 @@ class _Place(NamedTuple):
 class _Seen(NamedTuple):
     place: _Place
     address: str
-    """Empty when only the name is known."""
+    """Empty if only the name is known."""
 
 
 class ObservedEndpoints:
-    """A source of the allowlist that the guard fills. Bounded; what is not used any more expires."""
+    """Source of the allowlist that the guard fills. Limited in size; unused entries expire."""
 
     name = "observed"
 
@@ -52,9 +52,9 @@ class ObservedEndpoints:
         in_use: Callable[[], frozenset[tuple[str, int]]] = frozenset,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """Ask ``still_permitted`` about each endpoint at each rebuild, and ``in_use`` what has connections still.
+        """Call ``still_permitted`` for each endpoint at each rebuild, and ``in_use`` for the open connections.
 
-        Without ``still_permitted`` the guard's word counts until it expires.
+        Without ``still_permitted``, a permission counts until it expires.
         """
         self.still_permitted = still_permitted
         self._expiry = expiry
@@ -63,14 +63,14 @@ class ObservedEndpoints:
         self._clock = clock
         self._lock = threading.Lock()
         self._until: OrderedDict[_Seen, float] = OrderedDict()
-        """In the order in which they expire."""
+        """In the order of their expiry."""
         self._shares: Counter[tuple[str, str]] = Counter()
 
     def __len__(self) -> int:
         return len(self._until)
 
     def observe(self, endpoint: Observation) -> bool:
-        """Take note of a connection; return whether it leads to an address that was not known of."""
+        """Record a connection; return whether it goes to a new address."""
         place = _Place(str(endpoint.subject_kind), str(endpoint.subject), endpoint.host, endpoint.port)
         new = False
         with self._lock:
@@ -79,10 +79,10 @@ class ObservedEndpoints:
         return new
 
     def endpoints(self) -> Iterator[SourceEntry]:
-        """Yield what was observed, has not expired, and is permitted at this moment.
+        """Yield observed endpoints that have not expired and are permitted now.
 
-        What is not permitted now is left out but not forgotten: permitted again, it is open again at once, although
-        the guard does not tell of the same endpoint twice within a minute.
+        An endpoint that is not permitted now is skipped but kept, because the guard does not report the same endpoint
+        twice within a minute. If permitted again, it is open immediately.
         """
         self._expire()
         found: dict[_Place, list[str]] = {}
@@ -97,7 +97,7 @@ class ObservedEndpoints:
                     yield SourceEntry(endpoint, source)
 
     def next_expiry(self) -> float | None:
-        """Return in how many seconds the first one expires."""
+        """Return the seconds until the first expiry."""
         with self._lock:
             first = next(iter(self._until.values()), None)
         return None if first is None else max(0.0, first - self._clock())
@@ -124,7 +124,7 @@ class ObservedEndpoints:
             del self._shares[seen.place[:2]]
 
     def _expire(self) -> None:
-        """Forget what is over. A connection that is open still is not over: taking its endpoint away would end it."""
+        """Remove expired endpoints, except those with open connections, which the removal would interrupt."""
         now = self._clock()
         with self._lock:
             over = [seen for seen, until in self._until.items() if until <= now]
@@ -134,7 +134,7 @@ class ObservedEndpoints:
         with self._lock:
             for seen in over:
                 if self._until.get(seen, now + 1) > now:
-                    continue  # observed again in the meantime, or gone
+                    continue  # observed again in the meantime, or removed
                 if (seen.address, seen.place.port) in in_use:
                     self._note(seen)
                 else:
@@ -142,13 +142,13 @@ class ObservedEndpoints:
 
 
 def addresses_of(endpoint: Observation) -> tuple[str, ...]:
-    """Return the canonical addresses of a connection: those that packets will carry."""
+    """Return the canonical addresses of a connection, as they occur in packets."""
     host = _address(endpoint.host)
     if host is not None and host.is_unspecified:
-        # A connection to "any address" goes to this machine.
+        # A connection to the unspecified address goes to this machine.
         return (_LOOPBACK[host.version],)
     found = (host, *map(_address, endpoint.addresses))
-    # A name that leads to "any address" leads nowhere: name servers answer that for names which they block.
+    # Name servers return the unspecified address for names that they block.
     return tuple(dict.fromkeys(str(address) for address in found if address is not None and not address.is_unspecified))
 
 

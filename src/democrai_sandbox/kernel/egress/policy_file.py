@@ -1,4 +1,4 @@
-"""The file in which the helper finds the allowlist: whole or not at all, and nobody else's."""
+"""File that passes the allowlist to the helper: replaced as a whole, and owned by one process."""
 
 from __future__ import annotations
 
@@ -23,61 +23,61 @@ if TYPE_CHECKING:
 
 VERSION = 1
 LARGEST = 4 * 1024 * 1024
-"""Bytes that the helper reads."""
+"""Maximum size in bytes that the helper reads."""
 _ROOT = 0
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _OPEN_OLD = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _OPEN_TO_HOLD = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OF_OTHERS = frozenset({errno.EACCES, errno.ELOOP})
-"""A file of another user, which the helper would refuse, or a link: replaced without a look."""
+"""Errors for a file of another user, which the helper would reject, or a link: replace it without reading it."""
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _UNFINISHED = ".unfinished"
 _FORGOTTEN_AFTER = 60.0
-"""Seconds after which an unfinished file is nobody's any more: writing one takes milliseconds."""
+"""Seconds after which an unfinished file counts as abandoned; writing takes milliseconds."""
 
 
 def policy_path(configured: str, data_dir: str | os.PathLike[str], pid: int) -> str:
-    """Return where the policy file of a process lies."""
+    """Return the path of a process's policy file."""
     return _placed(configured, Path(data_dir) / f"os_sandbox_allowlist_{pid}.json", pid)
 
 
 def socket_path(configured: str, state_dir: str | os.PathLike[str], pid: int) -> str:
-    """Return where the helper of a process listens."""
+    """Return the path of a process's helper socket."""
     return _placed(configured, Path(state_dir) / f"os_sandbox_helper_{pid}.sock", pid)
 
 
 def encoded(endpoints: Iterable[Endpoint]) -> bytes:
-    """Return the content of the file; the same for the same endpoints."""
+    """Return the content of the file, identical for the same endpoints."""
     document = {"version": VERSION, "endpoints": [endpoint.as_dict() for endpoint in endpoints]}
     return json.dumps(document, ensure_ascii=True, separators=(",", ":"), sort_keys=True).encode("ascii")
 
 
 def digest_of(content: bytes) -> str:
-    """Return by what the helper says which content it has applied."""
+    """Return the digest by which the helper reports the applied content."""
     return hashlib.sha256(content).hexdigest()
 
 
 class PolicyFile:
-    """One file that is replaced as a whole. Whoever opens it sees one complete state, also after a loss of power.
+    """File that is replaced atomically, so that readers see one complete state, also after a power loss.
 
-    It is locked by the process that wrote it, from the first writing on until it is removed or the process ends: two
-    processes that were given the same file would have their allowlists applied in turn.
+    The process that wrote it holds a lock until it removes the file or ends. Otherwise two processes with the same file
+    would overwrite each other's allowlist.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Keep the path; nothing is touched yet."""
+        """Store the path without touching the file."""
         self.path = os.fspath(path)
         self._folder, self._name = os.path.split(self.path)
         self._held = -1
-        """A descriptor of what was written last, with the lock on it."""
+        """Descriptor of the last written file, which holds the lock."""
 
     def write(self, content: bytes) -> None:
-        """Put the content in the place of what is there; refused while another process has its own there."""
+        """Replace the file; raise if another process uses the same path."""
         if len(content) > LARGEST:
             raise PolicyFileRefused(
-                f"the allowlist has {len(content)} bytes, and the helper reads at most {LARGEST}",
-                fix="declare fewer endpoints, or take back approvals that are not needed any more",
+                f"the allowlist has {len(content)} bytes; the helper reads at most {LARGEST}",
+                fix="declare fewer endpoints, or revoke approvals that are no longer needed",
             )
         with self._opened() as folder:
             try:
@@ -85,16 +85,16 @@ class PolicyFile:
             except OSError as error:
                 raise PolicyFileRefused(
                     f"the policy file {self.path} could not be written: {error.strerror}",
-                    fix=f"make room and let this user write to {self._folder}, or set sandbox.os.policy_file",
+                    fix=f"free disk space, make {self._folder} writable for this user, or set sandbox.os.policy_file",
                 ) from error
 
     def remove(self) -> None:
-        """Take the file away, if it was written here."""
+        """Remove the file if this process wrote it."""
         held, self._held = self._held, -1
         if held < 0:
             return
         with suppress(OSError):
-            if os.path.samestat(os.stat(self.path, follow_symlinks=False), os.fstat(held)):  # noqa: PTH116 - a text
+            if os.path.samestat(os.stat(self.path, follow_symlinks=False), os.fstat(held)):  # noqa: PTH116 - a str path
                 Path(self.path).unlink()
         os.close(held)
 
@@ -104,8 +104,8 @@ class PolicyFile:
         number = -1
         try:
             _write_new(folder, unfinished, content)
-            # For reading: nobody who comes upon the descriptor can write with it, and a lock against writers needs
-            # no more. It is of this process alone: a fork does not keep it.
+            # Read-only, so that the descriptor cannot be used for writing; a lock against writers needs no more. The
+            # lock belongs to this process alone: a fork does not inherit it.
             number = os.open(unfinished, _OPEN_TO_HOLD, dir_fd=folder)
             fcntl.lockf(number, fcntl.LOCK_SH | fcntl.LOCK_NB)
             self._place(folder, unfinished)
@@ -118,23 +118,23 @@ class PolicyFile:
         os.fsync(folder)
 
     def _place(self, folder: int, unfinished: str) -> None:
-        """Give the file its name, unless another process has one of this name."""
+        """Rename the file into place, unless another process has a file of this name."""
         try:
             try:
                 with self._claimed(folder):
                     os.rename(unfinished, self._name, src_dir_fd=folder, dst_dir_fd=folder)
             except FileNotFoundError:
-                # Unlike a rename, a link never replaces what came there meanwhile.
+                # Unlike a rename, a link never replaces a file that was created meanwhile.
                 os.link(unfinished, self._name, src_dir_fd=folder, dst_dir_fd=folder)
         except (BlockingIOError, FileExistsError):
             raise PolicyFileRefused(
                 f"another application uses the policy file {self.path}",
-                fix="put {pid} into sandbox.os.policy_file, or leave it out: each application needs a file of its own",
+                fix="put {pid} into sandbox.os.policy_file, or remove the setting: each application needs its own file",
             ) from None
 
     @contextmanager
     def _claimed(self, folder: int) -> Iterator[None]:
-        """Have what is there to oneself: it is of this process, or was left by one that has ended."""
+        """Lock the existing file: it belongs to this process, or to one that has ended."""
         while not self._is_at(folder, self._held):
             try:
                 number = os.open(self._name, _OPEN_OLD, dir_fd=folder)
@@ -144,7 +144,7 @@ class PolicyFile:
                 break
             try:
                 fcntl.lockf(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if self._is_at(folder, number):  # else it was replaced before it was locked
+                if self._is_at(folder, number):  # otherwise it was replaced before the lock
                     yield
                     return
             finally:
@@ -152,12 +152,12 @@ class PolicyFile:
         yield
 
     def _is_at(self, folder: int, number: int) -> bool:
-        """Whether an open file is the one that has the name; raises when there is none of this name."""
+        """Whether an open file is the one with the name; raise when the name does not exist."""
         found = os.stat(self._name, dir_fd=folder, follow_symlinks=False)
         return number >= 0 and os.path.samestat(found, os.fstat(number))
 
     def _sweep(self, folder: int) -> None:
-        """Remove what a writer left that was killed."""
+        """Remove the files of killed writers."""
         for name in os.listdir(folder):
             if name.startswith(f".{self._name}.") and name.endswith(_UNFINISHED):
                 with suppress(OSError):
@@ -166,14 +166,14 @@ class PolicyFile:
 
     @contextmanager
     def _opened(self) -> Iterator[int]:
-        """Hold the folder open: what was checked is what is written to."""
+        """Keep the folder open, so that the checked folder is the one that is written to."""
         try:
             Path(self._folder).mkdir(mode=0o700, parents=True, exist_ok=True)
             number = os.open(self._folder, _OPEN_FOLDER)
         except OSError as error:
             raise PolicyFileRefused(
                 f"the folder of the policy file {self.path} cannot be used: {error.strerror}",
-                fix=f"make {self._folder} a folder of this user, or set sandbox.os.policy_file",
+                fix=f"make {self._folder} a folder owned by this user, or set sandbox.os.policy_file",
             ) from error
         try:
             self._check(os.fstat(number))
@@ -182,7 +182,7 @@ class PolicyFile:
             os.close(number)
 
     def _check(self, status: os.stat_result) -> None:
-        """Refuse a folder in which somebody else could put another file in the place of this one."""
+        """Reject a folder in which another user could replace the file."""
         if status.st_uid not in (_ROOT, os.geteuid()):
             raise PolicyFileRefused(
                 f"the folder {self._folder} of the policy file belongs to user {status.st_uid}",
@@ -190,7 +190,7 @@ class PolicyFile:
             )
         if status.st_mode & _OTHERS_WRITE:
             raise PolicyFileRefused(
-                f"others can write to the folder {self._folder} of the policy file "
+                f"other users can write to the folder {self._folder} of the policy file "
                 f"(mode {stat.S_IMODE(status.st_mode):04o})",
                 fix=f"chmod go-w {self._folder}, or set sandbox.os.policy_file to a file in another folder",
             )
@@ -201,10 +201,10 @@ def _placed(configured: str, default: Path, pid: int) -> str:
 
 
 def _write_new(folder: int, name: str, content: bytes) -> None:
-    """Make a file and write all of it to the disk."""
+    """Create a file and write its content to disk."""
     number = os.open(name, _OPEN_NEW, 0o600, dir_fd=folder)
     try:
-        os.fchmod(number, 0o600)  # whatever the umask takes away or a default ACL adds
+        os.fchmod(number, 0o600)  # independent of the umask and default ACLs
         _write_all(number, content)
         os.fsync(number)
     finally:

@@ -1,4 +1,4 @@
-"""Waiting for descriptors, whatever their numbers: ``select`` cannot with those of one that has many open."""
+"""Wait for descriptors with any number; ``select`` fails for numbers above 1023."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def readable(descriptors: Iterable[int], seconds: float) -> set[int]:
-    """Return those that have something to read, or whose other end is closed; wait until there are some."""
+    """Wait until some descriptors are readable or closed by the other end; return them."""
     poll = select.poll()
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)

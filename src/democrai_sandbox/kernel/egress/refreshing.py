@@ -1,4 +1,4 @@
-"""The one thread that follows changes: a burst of wishes becomes one piece of work, and each learns how it went."""
+"""Thread that applies changes: it combines a burst of requests into one run and reports the result to each caller."""
 
 from __future__ import annotations
 
@@ -22,46 +22,46 @@ _LONGEST_PAUSE = 30.0
 
 
 class Wishes(NamedTuple):
-    """What one piece of work is for."""
+    """Requests that one run covers."""
 
     reasons: tuple[str, ...]
     force: bool
-    """Whether somebody wants it done even if nothing has changed."""
+    """Whether a caller wants a run even without changes."""
 
 
 class Follower(Protocol):
-    """What the thread works for."""
+    """Work of the thread."""
 
     def work(self, wishes: Wishes) -> None:
-        """Do it; an error of the kernel layer is told to those who wait, and it is tried again later."""
+        """Run once. Callers that wait get a ``KernelLayerError``, and the run is retried later."""
         ...
 
     def watched(self) -> Iterable[int]:
-        """Return descriptors to look at."""
+        """Return descriptors to wait for."""
         ...
 
     def heard(self, ready: Iterable[int]) -> None:
-        """Take what has come in on some of them."""
+        """Handle readable descriptors."""
         ...
 
     def pause(self) -> float:
-        """Return how many seconds it may wait before it works without being asked."""
+        """Return the seconds until the next run without a request."""
         ...
 
 
 @dataclass(slots=True)
 class _Outcome:
-    """How far the work has come: every wish up to this number has been seen to."""
+    """Result of the last run, which covers all requests up to this number."""
 
     number: int = 0
     error: KernelLayerError | None = None
 
 
 class Refresher:
-    """Runs a follower's work on a thread of its own. Nobody who wishes holds a lock while it works."""
+    """Runs a follower's work on a thread. Callers hold no lock during a run."""
 
     def __init__(self, follower: Follower) -> None:
-        """Keep the follower; the thread begins with ``start``."""
+        """Store the follower; ``start`` starts the thread."""
         self._follower = follower
         self._changed = threading.Condition()
         self._number = 0
@@ -75,19 +75,19 @@ class Refresher:
 
     @property
     def is_running(self) -> bool:
-        """Whether the thread is there."""
+        """Whether the thread runs."""
         thread = self._thread
         return thread is not None and thread.is_alive()
 
     def start(self) -> None:
-        """Begin to follow; does nothing when it has begun, or is over."""
+        """Start the thread; do nothing if it was already started or stopped."""
         with self._changed:
             if self._thread is None and not self._ending:
                 self._thread = _Worker("egress-refresh", self._run)
                 self._thread.start()
 
     def wish(self, reason: str, *, force: bool = False) -> int:
-        """Have the work done soon; returns at once, with the number to wait for."""
+        """Request a run and return immediately, with the number to wait for."""
         self.start()
         with self._changed:
             self._number += 1
@@ -100,7 +100,7 @@ class Refresher:
         return number
 
     def settles(self, number: int, timeout: float) -> bool:
-        """Tell whether work that began after this wish is done within some seconds, in whatever way."""
+        """Return whether a run that started after this request ends in time, with any result."""
         with self._changed:
             return self._changed.wait_for(lambda: self._is_settled(number), timeout)
 
@@ -108,26 +108,26 @@ class Refresher:
         return self._ending or self._outcome.number >= number
 
     def wait(self, number: int, timeout: float) -> None:
-        """Return when work that began after this wish is done; raises what it failed with, or that time is up."""
+        """Wait for a run that started after this request; raise its error, or on timeout."""
         if threading.current_thread() is self._thread:
-            return  # whoever is asked in the course of the work would wait for itself
+            return  # a call from within the run would wait for itself
         with self._changed:
             done = self._changed.wait_for(lambda: self._is_settled(number), timeout)
             ended, error = self._ending and self._outcome.number < number, self._outcome.error
         if not done or ended:
             raise HelperFailed(
-                "the allowlist is not followed any more"
+                "the allowlist is no longer updated"
                 if ended
-                else f"the allowlist was not applied in {timeout:g} s",
-                fix="look at the status of the egress control for what it waits for",
+                else f"the allowlist was not applied within {timeout:g} s",
+                fix="check the status of the egress control for the cause",
                 reason="stopped" if ended else TIMED_OUT,
             )
         if error is not None:
-            # One object for each who waits: a traceback grows with every raise.
+            # A new object per waiting caller, because a traceback grows with every raise.
             raise type(error)(*error.args, fix=error.fix, **_reason(error)) from error
 
     def stop(self) -> None:
-        """End the thread and wait for it; those who wait are told."""
+        """Stop the thread and wait for it; waiting callers get an error."""
         with self._changed:
             self._ending = True
             self._changed.notify_all()
@@ -166,7 +166,7 @@ class Refresher:
             self._follower.work(Wishes(reasons or ("time",), force or self._failures > 0))
         except KernelLayerError as failure:
             error = failure
-        except Exception as failure:  # noqa: BLE001 - the thread must live: without it nothing is ever revoked
+        except Exception as failure:  # noqa: BLE001 - without this thread, revocations would not take effect
             error = KernelLayerError(f"{type(failure).__name__}: {failure}", fix="report this as a defect")
         self._failures = self._failures + 1 if error else 0
         with self._changed:
@@ -182,10 +182,9 @@ def _reason(error: KernelLayerError) -> dict[str, str]:
 
 
 class _Worker(threading.Thread):
-    """A daemon thread that forgets its work when it begins it.
+    """Daemon thread that drops its reference to the work on start.
 
-    Every thread can be listed, and an ordinary one keeps its function as an attribute: guarded code would come from
-    there to the allowlist.
+    Guarded code can list all threads. The function of an ordinary thread would lead it to the allowlist.
     """
 
     def __init__(self, name: str, work: Callable[[], None]) -> None:

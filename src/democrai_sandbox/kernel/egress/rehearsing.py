@@ -1,4 +1,4 @@
-"""What the helper would do with a policy file, on paper: the transactions for the packet filter. Nothing is applied."""
+"""Dry run of a policy file: compute the packet filter transactions without applying them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PROGRAMS = ((Family.IPV4, "iptables-restore"), (Family.IPV6, "ip6tables-restore
 
 
 class Transaction(NamedTuple):
-    """What one program of the system would be given."""
+    """Input for one system program."""
 
     family: str
     program: str
@@ -32,20 +32,20 @@ class Transaction(NamedTuple):
 
 
 class Rehearsal(NamedTuple):
-    """A policy, and what it comes to now."""
+    """Policy with its resolved rules."""
 
     policy: Policy
     transactions: tuple[Transaction, ...]
     unresolved: tuple[str, ...]
-    """Names that lead nowhere at the moment."""
+    """Names that do not resolve now."""
     withheld: tuple[str, ...]
-    """Names that lead to this machine or its link, which a name server cannot open."""
+    """Names that resolve to loopback or link-local addresses, which DNS may not open."""
 
 
 def rehearse(path: str, pid: int) -> Rehearsal:
-    """Read a policy file as the helper reads it, resolve its names, and write its rules for a process of this number.
+    """Read a policy file as the helper does, resolve its names, and compute the rules for this process id.
 
-    Raises ``PolicyFileRefused`` for a file that the helper would refuse.
+    Raise ``PolicyFileRefused`` for a file that the helper would reject.
     """
     try:
         policy = read_policy(path, os.geteuid(), lambda name: os.open(name, _OPEN))
@@ -66,23 +66,23 @@ def rehearse(path: str, pid: int) -> Rehearsal:
 
 
 class _Paper:
-    """Stands in the place of a packet filter in which there is nothing of ours, and keeps what it is told."""
+    """Stand-in for a packet filter without our rules. It records changes."""
 
     def __init__(self, family: Family) -> None:
         self.family = family
         self.text = ""
 
     def read(self) -> Listing:
-        """Return that nothing of ours is there."""
+        """Return an empty listing."""
         return Listing({}, ())
 
     def commit(self, change: Change) -> None:
-        """Write it down."""
+        """Record the change."""
         self.text = change.text()
 
 
 def _start_time(pid: int) -> int:
-    """Return when a process was started; 0 for one that is not there."""
+    """Return the start time of a process; 0 if it does not exist."""
     try:
         return facts(pid).start_time
     except Refused:
@@ -92,5 +92,5 @@ def _start_time(pid: int) -> int:
 def _group(pid: int) -> str:
     try:
         return find_tree().application(pid).relative
-    except Refused:  # nothing could be applied here; what it would be can be said all the same
+    except Refused:  # rules cannot be applied here, but they can be shown
         return f"{PREFIX}{pid}"

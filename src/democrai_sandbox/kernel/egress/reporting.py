@@ -1,4 +1,4 @@
-"""What is measured about the egress control, in the words of the status."""
+"""Convert measurements of the egress control to status texts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 CGROUP = "democrai_os_sandbox_{pid}"
 _MOST_LISTED = 100
 _UNSUPPORTED = frozenset({"no_cgroup2", "cgroup_read_only", "no_iptables", "no_ip6tables"})
-"""What the machine lacks, in the helper's words."""
+"""Requirements that the machine lacks, by the helper's reason."""
 _HELPER_FIELDS = (
     "cgroup",
     "populated",
@@ -35,41 +35,41 @@ _HELPER_FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What was found when it was looked for."""
+    """Measurements for one status."""
 
     pid: int
     refresh_seconds: int
     policy_file: str
     socket: str
     way: Way | None
-    """How the helper was started; None when none was, or it was stopped."""
+    """How the helper was started; None if it is not running."""
     comes_back: bool
-    """Whether a helper that is gone is started again by somebody."""
+    """Whether a helper that ends is restarted."""
     helper: dict[str, Any]
     helper_error: KernelLayerError | None
     applied: Applied | None
     apply_error: KernelLayerError | None
     cgroup: str
-    """Of this process, now."""
+    """Current cgroup of this process."""
     older_sockets: int
     observed: int
     following: bool
 
     @property
     def is_inside(self) -> bool:
-        """Whether this process is in the cgroup that the rules are about, or in one below it."""
+        """Whether this process is in the cgroup of the rules, or below it."""
         return CGROUP.format(pid=self.pid) in self.cgroup.split("/")
 
 
 class _Flaw(NamedTuple):
-    """Something that is less than it should be."""
+    """Problem with its fix."""
 
     reason: str
     fix: str
 
 
 def egress_status(facts: Facts) -> ControlStatus:
-    """Say how far this process's packets are held to the allowlist."""
+    """Return the degree to which this process's packets are restricted to the allowlist."""
     state, flaws = _state(facts)
     told = flaws if state is not ControlState.ACTIVE else _remarks(facts)
     return ControlStatus(
@@ -82,7 +82,7 @@ def egress_status(facts: Facts) -> ControlStatus:
 
 
 def helper_status(facts: Facts) -> ControlStatus:
-    """Say whether the helper answers."""
+    """Return whether the helper answers."""
     details = {
         "pid": facts.helper.get("pid"),
         "way": facts.way.value if facts.way is not None else None,
@@ -108,26 +108,26 @@ def _state(facts: Facts) -> tuple[ControlState, list[_Flaw]]:
         state = ControlState.UNSUPPORTED if getattr(error, "reason", "") in _UNSUPPORTED else ControlState.OFF
         return state, [_Flaw(error.what, error.fix) if error else _Flaw("not applied", "")]
     if not facts.is_inside:
-        place = facts.cgroup or "no cgroup of the second version"
-        what = f"this process is in {place}, not in the cgroup that the rules are about"
-        return ControlState.OFF, [_Flaw(what, "restart the application, and keep others from moving its processes")]
+        place = facts.cgroup or "no cgroup v2"
+        what = f"this process is in {place}, not in the cgroup of the rules"
+        return ControlState.OFF, [_Flaw(what, "restart the application, and do not move its processes out of it")]
     flaws = list(_flaws(facts))
     return (ControlState.PARTIAL if flaws else ControlState.ACTIVE), flaws
 
 
 def _flaws(facts: Facts) -> list[_Flaw]:
-    """Return what is not covered, or would not be followed."""
+    """Return the problems: sockets that are not covered, and updates that fail."""
     found = []
     if facts.older_sockets:
-        what = f"{facts.older_sockets} open sockets are older than the cgroup and are not held to the rules"
-        found.append(_Flaw(what, "start the kernel layer before the first socket is made, or close these sockets"))
+        what = f"{facts.older_sockets} open sockets were created before the cgroup, so the rules do not apply to them"
+        found.append(_Flaw(what, "start the kernel layer before the first socket, or close these sockets"))
     if facts.helper_error is not None:
-        what = f"the rules stay as they are, because {facts.helper_error.what}"
+        what = f"the rules cannot be updated: {facts.helper_error.what}"
         found.append(_Flaw(what, facts.helper_error.fix))
     elif facts.helper.get("in_force") is False:
         found.append(_not_in_force(facts.helper))
     elif facts.apply_error is not None:
-        what = f"the last change was not applied, because {facts.apply_error.what}"
+        what = f"the last change was not applied: {facts.apply_error.what}"
         found.append(_Flaw(what, facts.apply_error.fix))
     return found
 
@@ -135,21 +135,21 @@ def _flaws(facts: Facts) -> list[_Flaw]:
 def _not_in_force(answer: dict[str, Any]) -> _Flaw:
     problems = answer.get("problems")
     told = "; ".join(f"{name}: {text}" for name, text in problems.items()) if isinstance(problems, dict) else ""
-    what = told or "the helper was started anew, and has applied nothing yet"
-    return _Flaw(f"the rules are not in force as they should be ({what})", "they are renewed at the next refresh")
+    what = told or "the helper was restarted and has not applied a policy yet"
+    return _Flaw(f"the rules are not in force ({what})", "they are applied again at the next refresh")
 
 
 def _remarks(facts: Facts) -> list[_Flaw]:
-    """Return what makes the rules stricter than somebody may expect, while all that is promised holds."""
+    """Return the causes of denials that the user may not expect, while the promised rules hold."""
     found = []
     failed = facts.applied.allowlist.failed_sources if facts.applied is not None else ()
     if failed:
         names = ", ".join(source.name for source in failed)
-        found.append(_Flaw(f"nothing is let through for {names}, which could not be read", "see failed_sources"))
+        found.append(_Flaw(f"{names} could not be read, so its endpoints are blocked", "see failed_sources"))
     unresolved = _unresolved(facts)
     if unresolved:
-        what = f"{len(unresolved)} hosts could not be resolved, and cannot be reached"
-        found.append(_Flaw(what, "correct their names, or the name service of this machine"))
+        what = f"{len(unresolved)} hosts could not be resolved and are blocked"
+        found.append(_Flaw(what, "correct the names, or the DNS configuration of this machine"))
     return found
 
 

@@ -1,4 +1,4 @@
-"""What the kernel says about the sockets and the cgroup of this process."""
+"""Read the sockets and the cgroup of this process from the kernel."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _PROC = Path("/proc/self")
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
 _ESTABLISHED = "01"
 _WORD = 8
-"""Hexadecimal digits of one 32 bit word of an address."""
+"""Hexadecimal digits of one 32-bit word of an address."""
 
 
 def internet_sockets() -> frozenset[int]:
-    """Return the inodes of the internet sockets that this process has open."""
+    """Return the inodes of this process's open internet sockets."""
     found = set()
     for entry in list((_PROC / "fd").iterdir()):
         with suppress(OSError):
@@ -29,7 +29,7 @@ def internet_sockets() -> frozenset[int]:
 
 
 def connections() -> frozenset[tuple[str, int]]:
-    """Return the far ends, address and port, of the established TCP connections in this network namespace."""
+    """Return the remote address and port of each established TCP connection in this network namespace."""
     found: set[tuple[str, int]] = set()
     for name in ("tcp", "tcp6"):
         with suppress(OSError, ValueError, IndexError):
@@ -39,7 +39,7 @@ def connections() -> frozenset[tuple[str, int]]:
 
 
 def own_cgroup() -> str:
-    """Return the cgroup of this process in the second hierarchy, as the kernel writes it; empty if it has none."""
+    """Return the cgroup v2 path of this process; empty without one."""
     with suppress(OSError):
         for line in (_PROC / "cgroup").read_text("utf-8", "surrogateescape").splitlines():
             if line.startswith("0::"):
@@ -59,7 +59,7 @@ def _family(number: int) -> int:
 
 
 def _far_end(text: str) -> tuple[str, int]:
-    """Return the address and port that the kernel writes in hexadecimal, the address in words of this machine."""
+    """Decode the kernel's hexadecimal address, in words of native byte order, and port."""
     digits, _, port = text.partition(":")
     words = (digits[start : start + _WORD] for start in range(0, len(digits), _WORD))
     packed = b"".join(int(word, 16).to_bytes(4, sys.byteorder) for word in words)

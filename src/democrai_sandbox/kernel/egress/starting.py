@@ -1,4 +1,4 @@
-"""Starting the helper, or finding the one that runs, and holding on to it."""
+"""Start the helper or attach to a running one."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
 _KEEPER = Path(__file__).resolve().with_name("keeper.py")
 _WITHIN = 20.0
 _WITHIN_ASKING = 120.0
-"""Seconds for a person to type a password."""
+"""Seconds for a user to type a password."""
 _LOOK = 0.05
 _PING_WITHIN = 1.0
 _STOPPING = 10.0
 _NOBODY = frozenset({NOT_RUNNING, TIMED_OUT})
 _CLEAR = frozenset({FOREIGN_SOCKET, "version", "socket_path_too_long"})
-"""What says itself what is at the socket."""
+"""Reasons that already describe the problem at the socket."""
 _LONGEST_LINE = 8 * 1024
 _LARGE_PIPE = 256 * 1024
 _ONE_READ = 4096
 
 
 class HelperStarter:
-    """Knows how the helper of this process is started."""
+    """Starts the helper of this process."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class HelperStarter:
         within: float | None = None,
         programs: str = PROGRAMS,
     ) -> None:
-        """Keep what the helper is told. ``log`` gets each line that it writes on its standard error."""
+        """Store the helper's arguments. ``log`` gets each line of its standard error."""
         self.socket_path = socket_path
         self._policy_file = policy_file
         self._refresh_seconds = refresh_seconds
@@ -67,13 +67,13 @@ class HelperStarter:
         self._programs = programs
 
     def command(self) -> list[str]:
-        """Return the helper's command line, without what gives it its privileges."""
+        """Return the helper's command line, without sudo or pkexec."""
         told = ("--socket", self.socket_path, "--policy-file", self._policy_file)
         numbers = ("--refresh-seconds", str(self._refresh_seconds), "--parent-pid", str(os.getpid()))
         return [*helper_command(), *told, *numbers, *(("--debug",) if self._debug else ())]
 
     def start(self, client: HelperClient) -> RunningHelper:
-        """Return the helper that answers at the socket: one that runs already, or a new one."""
+        """Return the helper that answers at the socket: an existing one, or a new one."""
         pid = self._find(client)
         if pid:
             return RunningHelper(Way.ATTACH, pid)
@@ -89,14 +89,14 @@ class HelperStarter:
         return running
 
     def _find(self, client: HelperClient) -> int:
-        """Return the pid of the helper that runs for this process already, or 0 when there is none."""
+        """Return the process id of the helper that already runs for this process; 0 without one."""
         try:
             return client.ping()
         except HelperFailed as error:
             if error.reason not in _NOBODY | _CLEAR:
                 raise HelperFailed(
-                    f"something else than a helper of this application listens at {self.socket_path}: {error.what}",
-                    fix="set sandbox.os.helper_socket to a path of this application's own, e.g. with {pid} in it",
+                    f"{self.socket_path} is in use, but not by a helper of this application: {error.what}",
+                    fix="set sandbox.os.helper_socket to a path that only this application uses, with {pid} in it",
                     reason="socket_taken",
                 ) from error
             if error.reason not in _NOBODY:
@@ -109,14 +109,14 @@ class HelperStarter:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise HelperFailed(
-                f"the folder {folder} of the helper's socket cannot be made: {error.strerror}",
-                fix="let this user make it, or set sandbox.os.helper_socket",
+                f"the folder {folder} of the helper's socket cannot be created: {error.strerror}",
+                fix="give this user permission to create it, or set sandbox.os.helper_socket",
                 reason="socket_refused",
             ) from error
 
 
 class RunningHelper:
-    """A helper, and the keeper that starts it again; or one that is somebody else's business."""
+    """Helper with the keeper that restarts it, or a helper that another program manages."""
 
     def __init__(
         self,
@@ -128,11 +128,11 @@ class RunningHelper:
         lines: int = -1,
         log: Log | None = None,
     ) -> None:
-        """Take hold of what was started."""
+        """Store the started processes and descriptors."""
         self.way = way
         self.pid = pid
         self.lines = lines
-        """The descriptor from which its log is read; -1 when there is none."""
+        """Descriptor of the helper's log; -1 without one."""
         self._keeper = keeper
         self._keeper_pid = 0 if keeper is None else keeper.pid
         self._word = word
@@ -146,7 +146,7 @@ class RunningHelper:
         ours, theirs = socket.socketpair()
         lines, written = os.pipe2(os.O_CLOEXEC)
         try:
-            keeper = subprocess.Popen(  # noqa: S603 - this interpreter, on files of this package
+            keeper = subprocess.Popen(  # noqa: S603 - this interpreter, with files of this package
                 [command_python(), "-I", "-S", "-B", str(_KEEPER), str(theirs.fileno()), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=written,
@@ -154,14 +154,14 @@ class RunningHelper:
                 pass_fds=(theirs.fileno(),),
                 env=_ENVIRONMENT,
                 cwd="/",
-                start_new_session=True,  # what is typed at a terminal is meant for the application
+                start_new_session=True,  # signals of the terminal are for the application only
             )
         except OSError as error:
             ours.close()
             os.close(lines)
             raise HelperFailed(
-                f"no process could be started for the helper: {command_python()}: {error.strerror}",
-                fix="let this user execute that interpreter, and have one more process",
+                f"the process for the helper could not be started: {command_python()}: {error.strerror}",
+                fix="make that interpreter executable for this user, and check the process limit",
                 reason=NOT_RUNNING,
             ) from error
         finally:
@@ -173,17 +173,17 @@ class RunningHelper:
 
     @property
     def keeper_pid(self) -> int:
-        """The number of the keeper's process; 0 when there is none of this process's own."""
+        """Process id of the keeper; 0 if this process has not started one."""
         self._hear()
         return self._keeper_pid
 
     @property
     def is_kept(self) -> bool:
-        """Whether something would start it again if it ended: the keeper or its standby, or what started it."""
+        """Whether the helper would be restarted: by the keeper, its standby, or the program that started it."""
         return self._keeper is None or self._keeper.poll() is None or self._hear()
 
     def await_answer(self, client: HelperClient, deadline: float) -> None:
-        """Wait for the first answer; raises with the helper's own last word when it ends instead."""
+        """Wait for the first answer; if the helper ends instead, raise its last log line."""
         while True:
             ended = not self.is_kept
             self.read_log(_LOOK)
@@ -197,7 +197,7 @@ class RunningHelper:
                 if monotonic() > deadline:
                     said = self._last_line or error.what
                     raise HelperFailed(
-                        f"the helper was started ({self.way}) and did not answer in time: {said}",
+                        f"the helper was started ({self.way}) but did not answer in time: {said}",
                         fix=error.fix,
                         reason=TIMED_OUT,
                     ) from error
@@ -206,7 +206,7 @@ class RunningHelper:
                 return
 
     def read_log(self, wait: float = 0.0) -> None:
-        """Hand on what the helper has written. Never waits for longer than told."""
+        """Forward the helper's log lines, waiting at most ``wait`` seconds."""
         if self.lines < 0:
             return
         readable((self.lines,), wait)
@@ -224,23 +224,23 @@ class RunningHelper:
                 self._take_line(line.decode("utf-8", "replace"))
 
     def hurry(self) -> None:
-        """Have it started now if it is not running."""
+        """Start the helper now if it is not running."""
         self._tell(b"n")
 
     def let_go(self) -> None:
-        """When it ends from now on, it stays away."""
+        """Stop restarting the helper when it ends."""
         self._tell(b"l")
 
     def await_end(self) -> None:
-        """Wait for the end of one that has said that it leaves."""
+        """Wait for the end of a helper that has announced it."""
         self._await_keeper(monotonic() + _STOPPING)
 
     def stop(self) -> None:
-        """End it, as far as this process may, and forget it. One that was only attached to goes on."""
+        """Stop the helper, as far as this process may. A helper managed by another program keeps running."""
         self._tell(b"s")
         self._await_keeper(monotonic() + _STOPPING)
         if self._keeper is not None and self._keeper.poll() is None:
-            # Told to stop it does so by itself in the end, also where a confined process may not signal it.
+            # The keeper stops on this command even if a confined process may not signal it.
             with suppress(OSError, subprocess.TimeoutExpired):
                 self._keeper.kill()
                 self._keeper.wait(_LOOK)
@@ -251,7 +251,7 @@ class RunningHelper:
         self._close_lines()
 
     def _await_keeper(self, deadline: float) -> None:
-        """Wait for its end, reading along: a helper with something to say must not wait for this process."""
+        """Wait for its end while reading the log, so that the helper is not blocked by a full pipe."""
         while self._keeper is not None and self.is_kept and (left := deadline - monotonic()) > 0:
             if self.lines >= 0:
                 self.read_log(min(left, _LOOK))
@@ -260,11 +260,11 @@ class RunningHelper:
 
     def _tell(self, word: bytes) -> None:
         if self._word is not None:
-            with suppress(OSError):  # it is gone, and is_kept says so
+            with suppress(OSError):  # ended; is_kept reports it
                 self._word.send(word, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
     def _hear(self) -> bool:
-        """Take in which process is the keeper now; return whether there is one, or its standby."""
+        """Read the process id of the current keeper; return whether a keeper or standby exists."""
         word = self._word
         if word is None:
             return False
@@ -297,14 +297,14 @@ class RunningHelper:
         if self.way in {Way.SUDO, Way.PKEXEC}:
             return no_way_up(self._last_line or f"{self.way} ended with {code}", self.way)
         return HelperFailed(
-            f"the helper ended with {code} before it answered: {self._last_line or 'it said nothing'}",
-            fix="see what it wrote on its standard error",
+            f"the helper ended with code {code} before it answered: {self._last_line or 'no output'}",
+            fix="check its standard error",
             reason=NOT_RUNNING,
         )
 
 
 def command_python() -> str:
-    """Return the interpreter itself, not the link to it in a virtual environment."""
+    """Return the path of the interpreter, not of the link in a virtual environment."""
     return helper_command()[0]
 
 
@@ -313,6 +313,6 @@ def _written(line: str) -> None:
 
 
 def _enlarge(pipe: int) -> None:
-    """Let the helper write much before it has to wait for a reader."""
+    """Enlarge the pipe, so that the helper can write more before it must wait for a reader."""
     with suppress(OSError):
         fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _LARGE_PIPE)

@@ -1,7 +1,7 @@
-"""The privileged helper: a process of its own that keeps the egress allowlist in force.
+"""Privileged helper: a separate process that keeps the egress allowlist in force.
 
-It is started as a script, by root or through ``sudo`` or ``pkexec``, and uses the standard library only. It imports
-nothing else of this distribution: what runs with privileges can be read in one folder.
+It runs as a script, started by root or through ``sudo`` or ``pkexec``. It uses the standard library only and imports
+nothing else from this distribution, so that all privileged code is in one folder.
 """
 
 from __future__ import annotations

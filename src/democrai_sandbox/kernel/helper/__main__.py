@@ -1,7 +1,7 @@
-"""The command by which the helper is started: ``python -I -S -B …/helper/__main__.py --socket … --parent-pid …``.
+"""Command of the helper: ``python -I -S -B …/helper/__main__.py --socket … --parent-pid …``.
 
-As an isolated script it has no package around it; one is made of this folder, so that the modules find each other, and
-nothing else of the distribution is ever imported.
+An isolated script has no package, so this script creates one from its folder. Its modules can then import each other,
+but nothing else from the distribution.
 """
 
 from __future__ import annotations
@@ -34,5 +34,5 @@ def _start() -> int:
 
 
 if __name__ == "__main__":
-    # Without waiting for threads that a slow name server may hold.
+    # Exit without waiting for threads, which a slow name server may block.
     os._exit(_start())

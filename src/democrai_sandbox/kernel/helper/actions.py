@@ -1,4 +1,4 @@
-"""What can be asked of the helper, once it is known who is asking."""
+"""Requests that the helper serves for a verified client."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ _LONGEST_WAIT = 60.0
 
 
 class Outcome(NamedTuple):
-    """The answer to a request, and what belongs to it."""
+    """Answer to a request."""
 
     fields: dict[str, Any]
     descriptor: int = -1
-    """Goes along with the answer."""
+    """Descriptor to send with the answer."""
     child: int | None = None
-    """Is to be released when the answer does not arrive: nobody else knows of it."""
+    """Child to release when the answer does not arrive, because no other process knows it."""
     ends: bool = False
-    """The helper ends when the answer is out."""
+    """Whether the helper ends after the answer is sent."""
 
 
 class Actions:
-    """Does what is asked, one request at a time."""
+    """Serves one request at a time."""
 
     def __init__(
         self, enforcement: Enforcement, family: Family, arguments: Arguments, errands: Errands, journal: Journal
@@ -52,7 +52,7 @@ class Actions:
         self._entrances = Entrances(family, journal)
         self._applied = False
         self.in_force = True
-        """Whether there may be rules, also those of a predecessor: until they are cleared."""
+        """Whether rules may exist, including those of a predecessor; false after they are cleared."""
         self._refresh: dict[str, Any] = {"at": None, "error": ""}
         self._table: dict[str, tuple[Callable[[Request, Handle], Outcome], frozenset[str]]] = {
             "ping": (self._ping, frozenset()),
@@ -65,14 +65,14 @@ class Actions:
         }
 
     def answer(self, request: Request, client: Handle) -> Outcome:
-        """Do it, or refuse it. The client is looked at before and after: a dead one's number says nothing."""
+        """Serve or refuse a request. Check the client before and after, because process ids are reused."""
         act, known = self._table.get(request.action, (None, frozenset()))
         if act is None:
-            error = f"there is no action {request.action[:40]!a}"
-            raise Refused("unknown_action", error, f"ask for one of {', '.join(self._table)}")
+            error = f"unknown action {request.action[:40]!a}"
+            raise Refused("unknown_action", error, f"use one of {', '.join(self._table)}")
         if unknown := request.fields.keys() - known:
-            error = f"{request.action} takes no {', '.join(sorted(map(ascii, unknown)))[:200]}"
-            raise Refused("bad_request", error, f"it takes {', '.join(sorted(known)) or 'nothing'}")
+            error = f"{request.action} does not accept {', '.join(sorted(map(ascii, unknown)))[:200]}"
+            raise Refused("bad_request", error, f"it accepts {', '.join(sorted(known)) or 'no fields'}")
         client.check()
         outcome = act(request, client)
         try:
@@ -83,7 +83,7 @@ class Actions:
         return outcome
 
     def undo(self, outcome: Outcome) -> None:
-        """Take back what nobody will use, because the answer did not reach anybody."""
+        """Release a child whose number did not reach the client."""
         if outcome.descriptor >= 0:
             os.close(outcome.descriptor)
         if outcome.child is not None:
@@ -91,16 +91,16 @@ class Actions:
                 with self._alone():
                     self._enforcement.release(outcome.child)
             except Refused as refused:
-                self._journal.say(f"child {outcome.child}, which nobody knows of, stays: {refused}")
+                self._journal.say(f"child {outcome.child} could not be released: {refused}")
 
     def resume(self) -> None:
-        """Go on where a predecessor was killed: with the policy file as it is now, for the application as a whole."""
+        """Continue after a killed predecessor: apply the current policy file for the whole application."""
         with self._alone():
             if not self._applied:
                 self._put_in_force(self._family.parent)
 
     def refresh(self) -> None:
-        """Renew the rules, if any were applied; what fails is kept for the status, and the old rules with it."""
+        """Renew applied rules. On failure, keep the old rules and store the error for the status."""
         with self._alone():
             if not self._applied:
                 return
@@ -109,24 +109,24 @@ class Actions:
             except Refused as refused:
                 found, error = {}, str(refused)
             if error and error != self._refresh["error"]:
-                self._journal.say(f"the refresh failed, the rules stay as they are: {error}")
+                self._journal.say(f"the refresh failed; the rules stay unchanged: {error}")
             self._refresh = {"at": time.time(), "error": error}
             self._journal.flow("refresh", error=error, found=found)
 
     def repair(self) -> None:
-        """Put the rules back, if any were applied and somebody has touched them."""
+        """Restore applied rules that another program has changed."""
         with self._alone():
             if self._applied and self._enforcement.repair():
-                self._journal.say("somebody has changed the host's packet filter; the rules are in force again")
+                self._journal.say("another program changed the packet filter; the rules were restored")
 
     def close(self, patience: float) -> bool:
-        """Keep everything from being done from now on; return whether what was going on has come to its end."""
+        """Refuse all requests from now on; return whether the running request finished in time."""
         return self._lock.acquire(timeout=patience)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
         if not self._lock.acquire(timeout=_LONGEST_WAIT):
-            raise Refused("busy", "the helper is busy with another request, or is ending", "try again")
+            raise Refused("busy", "the helper is busy with another request, or is stopping", "try again")
         try:
             yield
         finally:
@@ -134,7 +134,7 @@ class Actions:
 
     def _put_in_force(self, target: Handle) -> dict[str, Any]:
         policy = read_policy(self._arguments.policy_file, self._errands.user.uid, self._errands.open_file)
-        target.check()  # reading and waiting took their time
+        target.check()  # it may have ended during the wait
         fields = self._enforcement.apply(policy, target.pid)
         self._applied = self.in_force = True
         return {"digest": policy.digest, **fields}
@@ -159,13 +159,13 @@ class Actions:
             descriptor = self._entrances.opened(procs)
         except OSError as error:
             self.undo(Outcome(fields, child=fields["child"]))
-            raise Refused("busy", f"no entrance could be made: {error.strerror}", "try again") from None
+            raise Refused("busy", f"the entry socket could not be created: {error.strerror}", "try again") from None
         return Outcome(fields, descriptor, fields["child"])
 
     def _release(self, request: Request, _: Handle) -> Outcome:
         child = request.fields.get("child")
         if type(child) is not int or child < 0:
-            raise Refused("bad_request", "the child is not a number", "send the number that was given for it")
+            raise Refused("bad_request", "child must be a number", "send the number from the answer of child")
         with self._alone():
             return Outcome(self._enforcement.release(child))
 
@@ -185,10 +185,10 @@ class Actions:
     def _clear(self, request: Request, client: Handle) -> Outcome:
         ends = request.fields.get("exit", False)
         if type(ends) is not bool:
-            raise Refused("bad_request", "exit is neither true nor false", "send true to end the helper, or nothing")
+            raise Refused("bad_request", "exit must be true or false", "send true to end the helper, or omit it")
         if not self._family.is_parent(client):
-            error = f"only the application itself (process {self._family.parent.pid}) may have its rules removed"
-            raise Refused("not_the_parent", error, "let the application stop the kernel layer in its own process")
+            error = f"only the application itself (process {self._family.parent.pid}) may remove its rules"
+            raise Refused("not_the_parent", error, "stop the kernel layer in the process of the application")
         with self._alone():
             fields = self._enforcement.clear()
             self._applied = self.in_force = False

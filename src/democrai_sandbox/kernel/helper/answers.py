@@ -1,4 +1,4 @@
-"""The lines that go over the helper's socket: one JSON object in, one JSON object out."""
+"""Protocol of the helper's socket: one JSON object per line, one request, one answer."""
 
 from __future__ import annotations
 
@@ -40,26 +40,26 @@ Reason = Literal[
 ]
 
 
-class Refused(Exception):  # noqa: N818 - it says what happened
-    """The helper does not do what it was asked, or cannot; ``reason`` is the word for machines."""
+class Refused(Exception):  # noqa: N818 - part of the protocol, with a reason
+    """Request that the helper refused or could not complete; ``reason`` is machine-readable."""
 
     def __init__(self, reason: Reason, error: str, fix: str = "") -> None:
-        """Say why in a word and in a sentence, and what to do about it."""
+        """Store the reason, the message and the fix."""
         super().__init__(reason, error, fix)
         self.reason: Reason = reason
         self.error = error
         self.fix = fix
 
     def __str__(self) -> str:
-        """Return it as one line for a log."""
+        """Return one line for a log."""
         return f"{self.reason}: {self.error}" + (f"; to fix it: {self.fix}" if self.fix else "")
 
     def again(self) -> Refused:
-        """Return the same once more: an exception that was raised keeps what it was raised from."""
+        """Return a copy: a raised exception keeps its traceback and context."""
         return Refused(self.reason, self.error, self.fix)
 
     def answer(self) -> dict[str, Any]:
-        """Return what the client is told."""
+        """Return the answer for the client."""
         return {
             "ok": False,
             "reason": self.reason,
@@ -69,25 +69,25 @@ class Refused(Exception):  # noqa: N818 - it says what happened
 
 
 class Request(NamedTuple):
-    """What a client asks for."""
+    """Request of a client."""
 
     action: str
     fields: dict[str, Any]
 
 
 def parse_request(line: bytes) -> Request:
-    """Read one line. Nothing about it is believed; whatever is wrong with it is a ``bad_request``."""
+    """Parse and validate one line; raise ``bad_request`` for malformed input."""
     if len(line) > LONGEST_LINE:
         raise _bad(f"the request is longer than {LONGEST_LINE} bytes")
     try:
         fields = strict_json(line)
     except ValueError as error:
-        raise _bad(f"the request is not one line of JSON: {error}") from None
+        raise _bad(f"the request is not one line of valid JSON: {error}") from None
     if not isinstance(fields, dict):
         raise _bad("the request is not a JSON object")
     version = fields.pop("version", VERSION)
     if type(version) is not int or version != VERSION:
-        raise _bad(f"this helper speaks version {VERSION}", "use the application and the helper of one release")
+        raise _bad(f"this helper uses protocol version {VERSION}", "use the application and the helper of one release")
     action = fields.pop("action", None)
     if not isinstance(action, str) or not action:
         raise _bad("the request has no action")
@@ -95,15 +95,15 @@ def parse_request(line: bytes) -> Request:
 
 
 def strict_json(data: bytes) -> Any:
-    """Read JSON as it is defined: UTF-8, no constants of JavaScript, no key twice. Everything else is a ValueError."""
+    """Parse strict JSON: UTF-8, without JavaScript constants and duplicate keys. Raise ``ValueError`` otherwise."""
     try:
         return json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise ValueError("the nesting is too deep") from None
 
 
 def encode_answer(answer: dict[str, Any]) -> bytes:
-    """Return the line that goes out, cut where lists would make it longer than a client reads."""
+    """Return the line to send, with lists shortened to the client's limit."""
     line = _line(answer)
     if len(line) <= LONGEST_LINE:
         return line
@@ -128,12 +128,12 @@ def _line(value: Any) -> bytes:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a key stands in an object twice")
+        raise ValueError("duplicate key in an object")
     return found
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
+    raise ValueError(f"{name} is not valid JSON")
 
 
 def _bad(error: str, fix: str = "send one JSON object on one line, with an action") -> Refused:

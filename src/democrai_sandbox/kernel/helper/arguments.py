@@ -1,4 +1,4 @@
-"""How the helper is started: its command line, and the user in whose name it works."""
+"""Command line of the helper, and the user for whom it works."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 LONGEST_SOCKET_PATH = 107
-"""What fits the kernel's structure for an address of a unix socket, less the zero at its end."""
+"""Size of the path in a unix socket address, without the terminating zero."""
 _LONGEST_PAUSE = 24 * 3600
 _LONGEST_PATH = 4096
 _GIVEN_BY = ("SUDO_UID", "PKEXEC_UID")
 
 
 class Arguments(NamedTuple):
-    """What the command line says."""
+    """Parsed command line."""
 
     socket: str
     policy_file: str
@@ -33,26 +33,24 @@ class Arguments(NamedTuple):
 
 
 def helper_command() -> tuple[str, ...]:
-    """Return the fixed front of the helper's command line, which is also what a rule for ``sudo`` permits.
+    """Return the fixed start of the helper's command line, which a ``sudo`` rule permits.
 
-    It is the interpreter itself, not the link to it in a virtual environment: nothing of that is needed.
+    It names the interpreter itself instead of the link in a virtual environment, which is not needed.
     """
     interpreter = getattr(sys, "_base_executable", "") or sys.executable
     return (str(Path(interpreter).resolve()), "-I", "-S", "-B", str(Path(__file__).resolve().with_name("__main__.py")))
 
 
 def parse(words: Sequence[str]) -> Arguments:
-    """Read the command line."""
+    """Parse the command line."""
     parser = _Parser(prog="democrai-os-helper", description=__doc__, allow_abbrev=False)
-    parser.add_argument("--socket", required=True, metavar="PATH", help="where the helper listens")
+    parser.add_argument("--socket", required=True, metavar="PATH", help="path of the helper's socket")
+    parser.add_argument("--policy-file", required=True, metavar="PATH", help="allowlist that the application writes")
     parser.add_argument(
-        "--policy-file", required=True, metavar="PATH", help="the allowlist that the application writes"
-    )
-    parser.add_argument(
-        "--refresh-seconds", default="0", metavar="N", help="resolve names again every N seconds; 0: never"
+        "--refresh-seconds", default="0", metavar="N", help="resolve names again every N seconds; 0 disables it"
     )
     parser.add_argument("--parent-pid", required=True, metavar="PID", help="the application")
-    parser.add_argument("--debug", action="store_true", help="print the flow")
+    parser.add_argument("--debug", action="store_true", help="print each step")
     found = parser.parse_args(words)
     arguments = Arguments(
         _path("--socket", found.socket),
@@ -62,15 +60,15 @@ def parse(words: Sequence[str]) -> Arguments:
         found.debug,
     )
     if len(os.fsencode(arguments.socket)) > LONGEST_SOCKET_PATH:
-        error = f"the socket's path is longer than {LONGEST_SOCKET_PATH} bytes: {arguments.socket}"
+        error = f"the path of the socket is longer than {LONGEST_SOCKET_PATH} bytes: {arguments.socket}"
         raise Refused("socket_path_too_long", error, "set sandbox.os.helper_socket to a shorter path, e.g. below /run")
     return arguments
 
 
 def expected_user(parent: Handle, environment: Mapping[str, str]) -> User:
-    """Return the user in whose name everything is done: the one who asked for the privileges, if there was one.
+    """Return the user for whom the helper works: the user who called sudo or pkexec, if any.
 
-    Otherwise whoever may start the helper through ``sudo`` could name a process of another user as the application.
+    Otherwise a user with the right to start the helper could pass another user's process as the application.
     """
     found = owners(parent.pid)
     uid = found.users[0]
@@ -79,18 +77,18 @@ def expected_user(parent: Handle, environment: Mapping[str, str]) -> User:
         if text is None:
             continue
         if _number(name, text, 0, 2**32 - 2) != uid:
-            error = f"{name} says user {text}, but the application (process {parent.pid}) is user {uid}'s"
-            raise Refused("foreign_uid", error, "start the helper as the user to whom the application belongs")
+            error = f"{name} is user {text}, but the application (process {parent.pid}) belongs to user {uid}"
+            raise Refused("foreign_uid", error, "start the helper as the user of the application")
         break
     if set(found.users) != {uid}:
-        error = f"process {parent.pid} has more than one user id, as a program with the setuid bit does"
-        raise Refused("foreign_uid", error, "give the application one user of its own")
+        error = f"process {parent.pid} has several user ids, like a setuid program"
+        raise Refused("foreign_uid", error, "run the application with a single user id")
     parent.check()
     return User(uid, found.groups[0], found.further)
 
 
 class _Parser(argparse.ArgumentParser):
-    """Refuses as the rest of the helper does."""
+    """Raises ``Refused`` instead of exiting."""
 
     def error(self, message: str) -> NoReturn:
         raise Refused("bad_arguments", message, "see --help")
@@ -98,7 +96,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _path(name: str, text: str) -> str:
     if not text.startswith("/") or "\0" in text or len(text) > _LONGEST_PATH:
-        raise Refused("bad_arguments", f"{name} is not an absolute path: {text[:80]!a}", "give an absolute path")
+        raise Refused("bad_arguments", f"{name} is not an absolute path: {text[:80]!a}", "pass an absolute path")
     return text
 
 

@@ -1,7 +1,7 @@
-"""Control groups: where their tree is mounted, and making, joining, killing and removing one.
+"""Cgroups: find the mounted tree, and create, join, kill and remove a cgroup.
 
-The group of an application lies at the top of the tree, not below the group that it came from: that one may belong to
-the application's own user (a delegated one of a session), who could then leave ours by a write to ``cgroup.procs``.
+The cgroup of an application is at the top of the tree, not below its previous cgroup. That one may be delegated to the
+application's user, who could then leave ours by writing to ``cgroup.procs``.
 """
 
 from __future__ import annotations
@@ -25,37 +25,37 @@ PREFIX = "democrai_os_sandbox_"
 _MARK = "trusted.democrai"
 _EMPTY_SECONDS = 3.0
 _REMOVED = frozenset({errno.ENOENT, errno.ENODEV})
-"""What a file of a group says that is gone, perhaps since it was opened."""
+"""Errors of the files of a removed cgroup, even if they were opened before."""
 _ESCAPED = re.compile(r"\\([0-7]{3})")
-_MOUNT_FIX = "mount it: mount -t cgroup2 none /sys/fs/cgroup (or /sys/fs/cgroup/unified beside the older kind)"
+_MOUNT_FIX = "mount it: mount -t cgroup2 none /sys/fs/cgroup (or /sys/fs/cgroup/unified beside cgroup v1)"
 _WRITABLE_FIX = "mount the tree writable for the helper: mount -o remount,rw"
 
 
 class Tree(NamedTuple):
-    """The tree of control groups, version 2."""
+    """Cgroup v2 tree."""
 
     mount: str
-    """Where it is mounted."""
+    """Mount point."""
     root: str
-    """Which group of the tree that is, seen from its root: the packet filter counts from there."""
+    """Cgroup at the mount point, relative to the root of the hierarchy, as the packet filter needs it."""
 
     def group(self, name: str) -> Cgroup:
-        """Return the group with that name at the top, whether or not it exists."""
+        """Return the top-level cgroup with this name, which may not exist."""
         return Cgroup(Path(self.mount, name), f"{self.root}/{name}".lstrip("/"))
 
     def application(self, pid: int) -> Cgroup:
-        """Return the group of an application."""
+        """Return the cgroup of an application."""
         return self.group(f"{PREFIX}{pid}")
 
     def applications(self) -> Iterator[tuple[int, Cgroup]]:
-        """Go through the groups that are named as those of applications."""
+        """Yield the cgroups with the name of an application."""
         for name in sorted(entry.name for entry in Path(self.mount).iterdir()):
             number = name.removeprefix(PREFIX)
             if name.startswith(PREFIX) and number.isascii() and number.isdigit():
                 yield int(number), self.group(name)
 
     def path_of(self, pid: int) -> str | None:
-        """Return the folder of the group that a process is in; None when it is gone or outside this mount."""
+        """Return the folder of a process's cgroup; None if the process has ended or is outside this mount."""
         try:
             lines = Path(f"/proc/{pid}/cgroup").read_text("utf-8", "surrogateescape").splitlines()
         except (FileNotFoundError, ProcessLookupError):
@@ -68,16 +68,16 @@ class Tree(NamedTuple):
 
 
 def find_tree(mountinfo: str = "/proc/self/mountinfo") -> Tree:
-    """Return the tree as it is mounted here; it may be at ``/sys/fs/cgroup``, below it, or anywhere else."""
+    """Return the mounted tree, at ``/sys/fs/cgroup`` or any other place."""
     mounts: dict[str, tuple[str, bool]] = {}
     for line in Path(mountinfo).read_text("utf-8", "surrogateescape").splitlines():
         before, _, after = line.partition(" - ")
         kind, _, options = after.split()[:3] if after else ("", "", "")
         if kind == "cgroup2":
             _, _, _, root, mount, flags = (_plain(word) for word in before.split()[:6])
-            # A later one at the same place hides the earlier.
+            # A later mount at the same place hides the earlier one.
             mounts[mount] = (root, "ro" not in {*flags.split(","), *options.split(",")})
-    # "/..": a part of the tree above what this process may name. No file: something else is mounted over it.
+    # "/..": outside the cgroup namespace of this process. Missing file: hidden by another mount.
     usable = [
         (Tree(mount, root), writable)
         for mount, (root, writable) in mounts.items()
@@ -87,18 +87,18 @@ def find_tree(mountinfo: str = "/proc/self/mountinfo") -> Tree:
     if found is not None:
         return found
     if usable:
-        text = f"the control groups at {usable[0][0].mount} are mounted read-only"
+        text = f"the cgroup tree at {usable[0][0].mount} is mounted read-only"
         raise Refused("cgroup_read_only", text, _WRITABLE_FIX)
-    raise Refused("no_cgroup2", "no tree of control groups of version 2 (cgroup2) is mounted here", _MOUNT_FIX)
+    raise Refused("no_cgroup2", "no cgroup v2 tree (cgroup2) is mounted", _MOUNT_FIX)
 
 
 class Cgroup:
-    """One control group, by its folder."""
+    """Cgroup, identified by its folder."""
 
     __slots__ = ("_folder", "relative")
 
     def __init__(self, folder: Path, relative: str) -> None:
-        """Name it; nothing is made."""
+        """Store the folder without creating it."""
         self._folder = folder
         self.relative = relative
 
@@ -109,18 +109,18 @@ class Cgroup:
 
     @property
     def path(self) -> str:
-        """Return where it is."""
+        """Return its path."""
         return str(self._folder)
 
     def below(self, name: str) -> Cgroup:
-        """Return a group inside this one."""
+        """Return a cgroup inside this one."""
         return Cgroup(self._folder / name, f"{self.relative}/{name}")
 
     def identity(self) -> int | None:
-        """Return what tells it from another that is made later in its place; None when it does not exist.
+        """Return an id that differs for a cgroup created later with the same path; None if it does not exist.
 
-        A rule of the packet filter stays with the group for which it was made: where a group was removed and made
-        again, the rule is still listed, and matches nothing.
+        A packet filter rule belongs to the cgroup for which it was created. If the cgroup is removed and created again,
+        the rule is still listed but matches nothing.
         """
         try:
             return self._folder.stat().st_ino
@@ -128,28 +128,28 @@ class Cgroup:
             return None
 
     def make(self, mark: str = "") -> int:
-        """Make it unless it exists, say whose it is, and return its identity."""
+        """Create it unless it exists, mark its owner, and return its identity."""
         try:
             with contextlib.suppress(FileExistsError):
                 self._folder.mkdir()
-                # Whatever the umask is: the application looks in, and can write nothing.
+                # Independent of the umask: the application may read, but not write.
                 self._folder.chmod(0o755)
             if mark:
-                with contextlib.suppress(OSError):  # a kernel without such attributes; the rules say it too
+                with contextlib.suppress(OSError):  # a kernel without extended attributes; the rules name the owner too
                     os.setxattr(self._folder, _MARK, mark.encode())
             return self._folder.stat().st_ino
         except OSError as error:
             raise _refused(self.path, error) from None
 
     def mark(self) -> str:
-        """Return what ``make`` has noted."""
+        """Return the owner mark set by ``make``."""
         try:
             return os.getxattr(self._folder, _MARK).decode("utf-8", "replace")
         except OSError:
             return ""
 
     def add(self, pid: int) -> None:
-        """Move a process in, with all its threads. Sockets that it has already stay where they were made."""
+        """Move a process in, with all its threads. Its existing sockets keep their previous cgroup."""
         try:
             self._write("cgroup.procs", str(pid))
         except ProcessLookupError:
@@ -158,14 +158,14 @@ class Cgroup:
             raise _refused(self.path, error) from None
 
     def opened(self) -> int:
-        """Return a descriptor by which a process without rights moves itself in: the kernel asks who opened it."""
+        """Return a descriptor with which an unprivileged process can join: the kernel checks the opener's rights."""
         try:
             return os.open(self._folder / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
         except OSError as error:
             raise _refused(self.path, error) from None
 
     def inside(self) -> Iterator[Cgroup]:
-        """Go through the groups directly in this one."""
+        """Yield the cgroups directly inside this one."""
         try:
             names = sorted(entry.name for entry in self._folder.iterdir() if entry.is_dir())
         except FileNotFoundError:
@@ -173,32 +173,32 @@ class Cgroup:
         yield from map(self.below, names)
 
     def members(self) -> list[int]:
-        """Return the processes in it; not those in groups inside it."""
+        """Return the processes in it, without those in nested cgroups."""
         try:
             return [pid for line in (self._folder / "cgroup.procs").read_text().split() if (pid := int(line))]
-        except OSError:  # removed, perhaps after it was opened
+        except OSError:  # removed, possibly after it was opened
             return []
 
     def populated(self) -> bool:
-        """Tell whether a living process is in it or in a group inside it."""
+        """Return whether a living process is in it or in a nested cgroup."""
         try:
             return "populated 1" in (self._folder / "cgroup.events").read_text()
         except OSError as error:
-            return error.errno not in _REMOVED  # who cannot look does not know that it is empty
+            return error.errno not in _REMOVED  # if it cannot be read, it may not be empty
 
     def kill(self, seconds: float = _EMPTY_SECONDS) -> bool:
-        """Kill everything in it and inside it, and tell whether it is empty then: only then may its rules go."""
+        """Kill all processes in it and below; return whether it is empty. Its rules may only be removed then."""
         try:
             self._write("cgroup.kill", "1")
         except FileNotFoundError:
             self._kill_one_by_one(time.monotonic() + seconds)
         except OSError as error:
-            if error.errno not in _REMOVED:  # no descriptors left, for instance: nobody was killed
+            if error.errno not in _REMOVED:  # for example, no free descriptor: nothing was killed
                 return False
         return self._empty(seconds)
 
     def remove(self) -> bool:
-        """Remove it with what is inside it, from the bottom up; tell whether it is gone. It has to be empty."""
+        """Remove it with its nested cgroups, bottom up; return whether it is removed. It must be empty."""
         for group in self.inside():
             group.remove()
         try:
@@ -210,7 +210,7 @@ class Cgroup:
         return True
 
     def _write(self, name: str, text: str) -> None:
-        # Opened so that it is never made: where the group is gone, this is an error and not a new file.
+        # Without O_CREAT: if the cgroup was removed, this must be an error and not a new file.
         descriptor = os.open(self._folder / name, os.O_WRONLY | os.O_CLOEXEC)
         try:
             os.write(descriptor, text.encode())
@@ -218,7 +218,7 @@ class Cgroup:
             os.close(descriptor)
 
     def _kill_one_by_one(self, end: float) -> None:
-        """Do it by signals, for kernels before 5.14; again until nothing is left, because children may be born."""
+        """Kill by signals, for kernels before 5.14; repeat until it is empty, because processes may fork."""
         while self.populated() and time.monotonic() < end:
             for group in (self, *self.inside(), *(deeper for each in self.inside() for deeper in each.inside())):
                 for pid in group.members():
@@ -244,20 +244,20 @@ class Cgroup:
 
 
 def _plain(word: str) -> str:
-    """Return a word of ``mountinfo`` as it was: blanks in it are written as octal numbers."""
+    """Decode a word of ``mountinfo``, where spaces are octal escapes."""
     return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), word)
 
 
 def _refused(path: str, error: OSError) -> Refused:
     if error.errno == errno.EROFS:
-        return Refused("cgroup_read_only", f"the control group {path} is on a read-only mount", _WRITABLE_FIX)
+        return Refused("cgroup_read_only", f"the cgroup {path} is on a read-only mount", _WRITABLE_FIX)
     if error.errno in {errno.EACCES, errno.EPERM}:
-        text = f"this process may not change the control group {path}"
+        text = f"the helper may not change the cgroup {path}"
         return Refused("not_privileged", text, "start the helper as root")
     if error.errno == errno.ENOENT:
-        return Refused("gone", f"the control group {path} has been removed", "apply the policy again")
+        return Refused("gone", f"the cgroup {path} has been removed", "apply the policy again")
     if error.errno in {errno.EOPNOTSUPP, errno.EBUSY}:
-        text = f"the control group {path} takes no processes ({error.strerror})"
-        return Refused("no_cgroup2", text, "let the helper see the tree from a group that is of type domain")
-    text = f"the control group {path} cannot be used: {error.strerror}"
-    return Refused("no_cgroup2", text, "see cgroup.max.descendants and cgroup.max.depth of the groups above it")
+        text = f"the cgroup {path} does not accept processes ({error.strerror})"
+        return Refused("no_cgroup2", text, "run the helper where the root of the cgroup tree is of type domain")
+    text = f"the cgroup {path} cannot be used: {error.strerror}"
+    return Refused("no_cgroup2", text, "check cgroup.max.descendants and cgroup.max.depth of its ancestor cgroups")

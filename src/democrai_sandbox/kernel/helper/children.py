@@ -1,7 +1,7 @@
-"""Children of the application: sets of them with the same endpoints, and a control group for each child.
+"""Children of the application: sets with the same endpoints, and a cgroup for each child.
 
-The rules are those of the set, so that a further child of a subject costs a folder and no change of the packet filter;
-the group of its own is there to end a child with everything that it has started.
+The rules belong to the set, so another child of a subject only needs a folder, not a packet filter change. The cgroup
+per child serves to kill a child with all its descendants.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ _SET, _CHILD = "set_", "child_"
 
 @dataclass(slots=True)
 class ChildSet:
-    """Children with one list of endpoints."""
+    """Children with the same endpoints."""
 
     number: int
     cgroup: Cgroup
     endpoints: tuple[Endpoint, ...] | None
-    """None for a set that a helper before this one has made: its rules stay as they are until it is empty."""
+    """None for a set of a previous helper, whose rules stay unchanged until it is empty."""
     digest: str
     used: float
     allowed: frozenset[Allow] = frozenset()
-    """What the endpoints came to when they were last resolved."""
+    """Destinations at the last resolution of the endpoints."""
     children: set[int] = field(default_factory=set)
 
     @property
     def part(self) -> str:
-        """What its chain is called after."""
+        """Name of its chain."""
         return f"S{self.number}"
 
 
 class Child(NamedTuple):
-    """One child's control group."""
+    """Cgroup of one child."""
 
     number: int
     set: ChildSet
@@ -58,10 +58,10 @@ class Child(NamedTuple):
 
 
 class Children:
-    """The sets and children of one application."""
+    """Sets and children of one application."""
 
     def __init__(self, cgroup: Cgroup, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin without any, below the application's group."""
+        """Start with no children, below the application's cgroup."""
         self._cgroup = cgroup
         self._clock = clock
         self._sets: dict[int, ChildSet] = {}
@@ -78,7 +78,7 @@ class Children:
         return len(self._children)
 
     def known(self, endpoints: Iterable[Endpoint]) -> ChildSet | None:
-        """Return the set with these endpoints, if there is one, with the addresses that were told for them added."""
+        """Return the existing set with these endpoints, with their new addresses added."""
         wanted = tuple(endpoints)
         digest = _digest(wanted)
         found = next((each for each in self._sets.values() if each.digest == digest), None)
@@ -88,10 +88,10 @@ class Children:
         return found
 
     def make(self, endpoints: Iterable[Endpoint]) -> ChildSet:
-        """Make a set with these endpoints. It has no rules yet: no child may enter."""
+        """Create a set with these endpoints. Children may enter only after its rules are applied."""
         if len(self._sets) >= MOST_SETS:
-            text = f"children with {MOST_SETS} different lists of endpoints run already"
-            raise Refused("busy", text, "wait until some have ended, or release them")
+            text = f"the limit of {MOST_SETS} different endpoint lists is reached"
+            raise Refused("busy", text, "wait until some children have ended, or release them")
         wanted = tuple(endpoints)
         self._last_set += 1
         group = self._cgroup.below(f"{_SET}{self._last_set}")
@@ -101,9 +101,9 @@ class Children:
         return made
 
     def admit(self, child_set: ChildSet) -> tuple[Child, int]:
-        """Make the group of a further child, and the descriptor by which it enters. The set's rules are in force."""
+        """Create the cgroup of another child in a set with rules; return it with the descriptor for joining it."""
         if len(self._children) >= MOST_CHILDREN:
-            raise Refused("busy", f"there are {MOST_CHILDREN} children already", "release those that have ended")
+            raise Refused("busy", f"the limit of {MOST_CHILDREN} children is reached", "release ended children")
         self._last_child += 1
         child = Child(self._last_child, child_set, child_set.cgroup.below(f"{_CHILD}{self._last_child}"), self._clock())
         child.cgroup.make()
@@ -117,41 +117,41 @@ class Children:
         return child, descriptor
 
     def release(self, number: int) -> bool:
-        """End a child with everything that it has started; tell whether there was one."""
+        """Kill a child with all its descendants; return whether it existed."""
         child = self._children.get(number)
         if child is None:
             return False
         if not child.cgroup.kill() or not child.cgroup.remove():
-            text = f"child {number} has not ended yet, although it was killed"
-            raise Refused("busy", text, "release it again; a process that waits for a disk ends when that answers")
+            text = f"child {number} was killed but has not ended yet"
+            raise Refused("busy", text, "release it again; a process that waits for a disk ends when the disk responds")
         del self._children[number]
         child.set.children.discard(number)
         return True
 
     def drop(self, child_set: ChildSet) -> None:
-        """Know nothing of a set any more; its group is still there."""
+        """Remove a set from the list without removing its cgroup."""
         for number in tuple(child_set.children):
             self._children.pop(number, None)
         self._sets.pop(child_set.number, None)
 
     def forget(self, child_set: ChildSet) -> None:
-        """Let a set go with its group; its rules are gone before, or never came."""
+        """Remove a set and its cgroup. It must have no rules."""
         child_set.cgroup.kill()
         child_set.cgroup.remove()
         self.drop(child_set)
 
     def collect(self) -> tuple[ChildSet, ...]:
-        """Remove the groups of children that ended long ago unreleased; return inherited sets that are empty now."""
+        """Remove the cgroups of children that ended without a release; return inherited sets that are now empty."""
         oldest = self._clock() - _UNUSED_SECONDS
         for child in tuple(self._children.values()):
-            # One that is new may just not have been entered yet.
+            # A new child may not have entered its cgroup yet.
             if child.made < oldest and not child.cgroup.populated() and child.cgroup.remove():
                 del self._children[child.number]
                 child.set.children.discard(child.number)
         return tuple(s for s in self._sets.values() if s.endpoints is None and not s.cgroup.populated())
 
     def take_over(self) -> None:
-        """Take note of what a helper before this one has left."""
+        """Register the cgroups of a previous helper."""
         for folder in self._cgroup.inside():
             number = _number(folder, _SET)
             if number is None or number in self._sets:
@@ -166,7 +166,7 @@ class Children:
                     found.children.add(child)
 
     def idle(self) -> ChildSet | None:
-        """Return the set to let go before a further one is made: the longest unused of those without children."""
+        """Return the set to remove before another one is created: the least recently used one without children."""
         if len(self._sets) < MOST_SETS:
             return None
         return min((s for s in self._sets.values() if not s.children), key=lambda s: s.used, default=None)
@@ -178,7 +178,7 @@ def _number(group: Cgroup, prefix: str) -> int | None:
 
 
 def _merged(known: tuple[Endpoint, ...], told: tuple[Endpoint, ...]) -> tuple[Endpoint, ...]:
-    """Return the endpoints with the addresses of both: a child that runs may be connected to those told for it."""
+    """Return the endpoints with the addresses of both: a running child may be connected to its addresses."""
     before = {(each.host, each.port, each.protocol): each.addresses for each in known}
     merged = []
     for each in told:
@@ -188,6 +188,6 @@ def _merged(known: tuple[Endpoint, ...], told: tuple[Endpoint, ...]) -> tuple[En
 
 
 def _digest(endpoints: tuple[Endpoint, ...]) -> str:
-    """Return what lists of endpoints are compared by; addresses are no part of it, they change with time."""
+    """Return the digest for comparing endpoint lists. It excludes addresses, which change over time."""
     keys = sorted({(each.host, each.port, each.protocol) for each in endpoints})
     return hashlib.sha256(json.dumps(keys).encode()).hexdigest()

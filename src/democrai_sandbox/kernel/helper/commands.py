@@ -1,4 +1,4 @@
-"""The few programs of the system that the helper runs: found in fixed places, with an empty environment and a limit."""
+"""Run system programs from fixed folders, with an empty environment and a timeout."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 PLACES = ("/usr/sbin", "/sbin", "/usr/bin", "/bin")
 _SECONDS = 15.0
-# Nothing is handed on: the helper may have been started by a user who chose the variables.
+# Not inherited: the user who started the helper controls the environment.
 _ENVIRONMENT = {"PATH": ":".join(PLACES), "LC_ALL": "C"}
 
 
 class Finished(NamedTuple):
-    """What a program has left."""
+    """Result of a program."""
 
     status: int
     output: str
@@ -29,20 +29,20 @@ class Finished(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Commands:
-    """Finds and runs them. Never looked for in ``PATH``, which is whoever's who started the helper."""
+    """Finds and runs programs. Does not use ``PATH``, which the user who started the helper controls."""
 
     places: tuple[str, ...] = PLACES
     seconds: float = _SECONDS
 
     def find(self, name: str) -> str | None:
-        """Return where a program is."""
+        """Return the path of a program."""
         candidates = (Path(place, name) for place in self.places)
         return next((str(path) for path in candidates if os.access(path, os.X_OK)), None)
 
     def run(self, argv: Sequence[str], text: str = "") -> Finished:
-        """Run a program to its end, which has to come in time."""
+        """Run a program until it ends or the timeout passes."""
         try:
-            done = subprocess.run(  # noqa: S603 - a path from the fixed places, no shell, nothing of a client's in it
+            done = subprocess.run(  # noqa: S603 - a path from fixed folders, no shell, no client input
                 argv,
                 input=text,
                 capture_output=True,
@@ -54,8 +54,8 @@ class Commands:
                 cwd="/",
             )
         except subprocess.TimeoutExpired:
-            error = f"{argv[0]} did not finish in {self.seconds:g} seconds"
-            raise Refused("table_failed", error, "see who holds the lock /run/xtables.lock") from None
+            error = f"{argv[0]} did not finish within {self.seconds:g} seconds"
+            raise Refused("table_failed", error, "check which process holds the lock /run/xtables.lock") from None
         except OSError as error:
             raise Refused("table_failed", f"{argv[0]} cannot be run: {error.strerror}", "reinstall iptables") from None
         return Finished(done.returncode, done.stdout, done.stderr)

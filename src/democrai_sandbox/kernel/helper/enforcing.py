@@ -1,4 +1,4 @@
-"""The enforcer: one application's control group and the rules for it, from the first policy to the last trace."""
+"""Manage one application's cgroup and rules, from the first policy to the final cleanup."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 _NOTHING = Resolution(frozenset(), (), ())
 MOST_DESTINATIONS = 20_000
 MOST_IN_ALL = 100_000
-"""Of the application and all sets of children together: others on the machine wait for these tables too."""
+"""Limit for the application and all sets of children together: the tables are shared by the whole machine."""
 
 
 class Enforcer:
-    """Keeps one application's allowlist in force. Not for several threads at once; whatever fails is ``Refused``."""
+    """Keeps one application's allowlist in force. Not thread-safe; failures raise ``Refused``."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Enforcer:
         resolver: Resolver | None = None,
         servers: Callable[[], frozenset[Allow]] = name_servers,
     ) -> None:
-        """Take the application's identity; nothing is touched yet."""
+        """Store the application's identity without changing anything."""
         self._owner = Owner(parent_pid, start_time, process_namespace())
         self._commands = Commands() if commands is None else commands
         self._ruling = Ruling(self._commands, self._owner)
@@ -56,15 +56,15 @@ class Enforcer:
         self._last: dict[str, Any] = {"at": None, "seconds": None, "error": ""}
 
     def probe(self) -> list[str]:
-        """Return warnings; refuse when nothing can be enforced on this machine at all."""
+        """Return warnings; raise if this machine cannot enforce anything."""
         if os.geteuid() != 0:
-            raise Refused("not_privileged", "the helper does not run as root", "start it through sudo or pkexec")
+            raise Refused("not_privileged", "the helper does not run as root", "start it with sudo or pkexec")
         same_network(self._owner.pid)
         group = self._group()
         step_out(find_tree(), group)
         self._ruling.take_over()
-        # It is found out here, and not at the first policy, whether it can be made. No mark: what is there already may
-        # be a dead application's which had the same number, and is swept then.
+        # Test now, instead of at the first policy, whether the cgroup can be created. It is not marked, because an
+        # existing one may belong to a dead application with the same process id, and must be removed by the sweep.
         existed = group.identity() is not None
         group.make()
         if not existed:
@@ -72,7 +72,7 @@ class Enforcer:
         return list(self._ruling.warnings)
 
     def sweep(self) -> dict[str, Any]:
-        """Remove what dead applications left, and take over what a killed predecessor did for this one."""
+        """Remove leftovers of dead applications, and take over the rules of a killed predecessor."""
         answer = sweep(self._commands)
         if not lives(self._owner):
             return {**answer, "took_over": False}
@@ -81,36 +81,36 @@ class Enforcer:
         return {**answer, "took_over": self._ruling.take_over()}
 
     def apply(self, policy: Policy, pid: int) -> dict[str, Any]:
-        """Put a policy in force, then move the process in; return the fields of the answer."""
+        """Apply a policy, then move the process in; return the fields of the answer."""
         with self._or_as_before():
             self._policy = policy
             answer = self._enforce(patient=False)
-        # Not a moment inside without rules.
+        # After the rules, so that the process is never inside without them.
         self.join(pid)
         return {**answer, "digest": policy.digest}
 
     def refresh(self) -> dict[str, Any]:
-        """Resolve the names again, and renew the rules when something changed or somebody has touched them."""
+        """Resolve the names again, and renew the rules if they changed or were modified by another program."""
         if self._policy is None:
             return {"changed": False}
         with self._or_as_before():
             return self._enforce(patient=True)
 
     def repair(self) -> bool:
-        """Put the rules back where somebody has touched them; tell whether that was so. No name is resolved for it."""
+        """Restore rules that another program modified, without resolving names; return whether that was necessary."""
         if self._policy is None:
             return False
         with self._or_as_before():
             return self._install()
 
     def join(self, pid: int) -> dict[str, Any]:
-        """Move one more process in, if it is not inside."""
+        """Move another process in, unless it is already inside."""
         group, tree = self._ready()
         self._members.join(tree, group, pid)
         return {"cgroup": group.path, "pid": pid}
 
     def child(self, endpoints: Sequence[Endpoint]) -> tuple[dict[str, Any], int]:
-        """Make a control group for a child; return the fields of the answer and a descriptor to join it by."""
+        """Create a cgroup for a child; return the fields of the answer and a descriptor for joining it."""
         self._ready()
         children = self._inherited()
         child_set = children.known(endpoints)
@@ -125,11 +125,11 @@ class Enforcer:
         return {"set": child_set.number, "child": child.number, "cgroup": child.cgroup.path}, descriptor
 
     def release(self, child: int) -> dict[str, Any]:
-        """End what is left of a child and remove its control group."""
+        """Kill the remaining processes of a child and remove its cgroup."""
         return {"child": child, "known": self._inherited().release(child)}
 
     def status(self) -> dict[str, Any]:
-        """Say what is in force, as it is found now."""
+        """Return the measured state."""
         group, children, ruling = self._group(), self._inherited(), self._ruling
         problems = ruling.problems(group)
         return {
@@ -150,7 +150,7 @@ class Enforcer:
         }
 
     def clear(self) -> dict[str, Any]:
-        """Remove the rules, and move the members to where they came from. Children end: they are not set free."""
+        """Remove the rules and move the members back to their previous cgroups. Children are killed, not released."""
         group = self._group()
         for each in self._inherited().sets:
             _end(each.cgroup)
@@ -161,13 +161,13 @@ class Enforcer:
         return {"moved": moved, "removed": removed}
 
     def remove(self) -> None:
-        """End the members, then remove the rules and the control group: the application is gone."""
+        """Kill the members and remove the rules and the cgroup, after the application has ended."""
         group = self._group()
         _end(group)
         self._ruling.clear()
         self._forget()
         if not group.remove():
-            raise Refused("busy", f"the control group {group.path} is still in use", "it is swept by the next helper")
+            raise Refused("busy", f"the cgroup {group.path} is still in use", "the next helper removes it")
 
     def _group(self) -> Cgroup:
         if self._tree is None:
@@ -178,11 +178,11 @@ class Enforcer:
     def _ready(self) -> tuple[Cgroup, Tree]:
         group = self._group()
         if self._tree is None or not self._ruling.complete or group.identity() is None:
-            raise Refused("bad_request", "no policy is in force yet", "ask for apply first")
+            raise Refused("bad_request", "no policy is in force yet", "send apply first")
         return group, self._tree
 
     def _inherited(self) -> Children:
-        """Return the children, with those that a helper before this one has left."""
+        """Return the children, including those of a previous helper."""
         if self._children is None:
             self._children = Children(self._group())
             self._children.take_over()
@@ -213,7 +213,7 @@ class Enforcer:
         return {"addresses": len(allowed), "unresolved": list(unresolved), "withheld": list(withheld)}
 
     def _renew(self, *, patient: bool) -> bool:
-        """Make the group, resolve everything, and bring the rules into force."""
+        """Create the cgroup, resolve all names, and apply the rules."""
         self._ruling.find()
         group, children = self._group(), self._inherited()
         wanted = () if self._policy is None else self._policy.endpoints
@@ -241,20 +241,20 @@ class Enforcer:
         wanted = {each.part: Wanted(each.cgroup, each.allowed) for each in sets if each.endpoints is not None}
         kept = frozenset(each.part for each in sets if each.endpoints is None)
         if self._policy is None:
-            kept |= {APPLICATION}  # taken over: in force, and not known
+            kept |= {APPLICATION}  # taken over: in force, with unknown content
         else:
             wanted[APPLICATION] = Wanted(self._group(), self._resolution.allowed | self._servers())
         _check_sum(wanted.values())
         return self._ruling.install(wanted, kept)
 
     def _allowed(self, child_set: ChildSet) -> frozenset[Allow]:
-        """Return what a set may reach. One without endpoints has no use for names: they would only carry data out."""
+        """Return the destinations of a set. Without endpoints it gets no name servers, which could carry data out."""
         allowed = self._resolver.resolve(child_set.endpoints or ()).allowed
         _check_number(allowed)
         return allowed | self._servers() if child_set.endpoints else allowed
 
     def _permit(self, child_set: ChildSet, *, new: bool) -> None:
-        """Bring a set's rules into force, unless they are."""
+        """Apply a set's rules unless they are in force."""
         if new:
             self._resolver.ask(child_set.endpoints or ())
         allowed = self._allowed(child_set)
@@ -273,7 +273,7 @@ class Enforcer:
 
     @contextmanager
     def _or_as_before(self) -> Iterator[None]:
-        """Believe what was believed before when the rules could not be changed: it is still what is in force."""
+        """Restore the recorded state if the rules could not be changed, because the old ones stay in force."""
         policy, resolution = self._policy, self._resolution
         sets = [(each, each.allowed) for each in self._inherited().sets]
         try:
@@ -285,7 +285,7 @@ class Enforcer:
             raise
 
     def _let_go(self, sets: Sequence[ChildSet]) -> None:
-        """Remove sets: what is in them ends, then the rules go, then the group. Where it does not end, all stays."""
+        """Remove sets: kill their members, then remove the rules, then the cgroup. If a member survives, keep all."""
         sets = [each for each in sets if each.cgroup.kill()]
         if not sets:
             return
@@ -300,22 +300,22 @@ class Enforcer:
 
 
 def _end(group: Cgroup) -> None:
-    """End what is in a group; while something of it may live, its rules stay."""
+    """Kill the members of a cgroup. Its rules stay as long as a member may live."""
     if not group.kill():
-        text = f"the members of the control group {group.path} could not be ended; their rules stay"
-        raise Refused("busy", text, "try again; what still lives then is ended by the next helper")
+        text = f"the members of the cgroup {group.path} could not be killed; their rules stay"
+        raise Refused("busy", text, "try again; the next helper kills remaining members")
 
 
 def _check_number(allowed: frozenset[Allow]) -> None:
-    """Refuse what would make every packet slow, and the swaps too."""
+    """Refuse a number of destinations that would slow down packets and updates."""
     if len(allowed) > MOST_DESTINATIONS:
-        text = f"the endpoints come to {len(allowed)} destinations, more than {MOST_DESTINATIONS}"
+        text = f"the endpoints have {len(allowed)} destinations, more than {MOST_DESTINATIONS}"
         raise Refused("policy_too_large", text, "declare fewer endpoints")
 
 
 def _check_sum(wanted: Iterable[Wanted]) -> None:
-    """Refuse what one application would take of the machine's tables."""
+    """Refuse a total that would overload the machine's tables."""
     destinations = sum(len(each.allowed) for each in wanted)
     if destinations > MOST_IN_ALL:
-        text = f"application and children come to {destinations} destinations, more than {MOST_IN_ALL}"
+        text = f"the application and its children have {destinations} destinations, more than {MOST_IN_ALL}"
         raise Refused("policy_too_large", text, "declare fewer endpoints, or run fewer different subjects at a time")

@@ -1,7 +1,7 @@
-"""How a child comes into its control group: it asks by a socket, and the helper moves whom the kernel says it is.
+"""Let children join their cgroup: a child asks over a socket, and the helper moves the process that the kernel names.
 
-The file by which a group is entered is never handed out. The kernel asks only who has opened it, and that is root: its
-holder could name any process of the machine, take the network from it, and have it killed with the group.
+The file for joining a cgroup is never handed out. The kernel only checks its opener, which is root, so its holder could
+move any process of the machine into the cgroup, cut it off from the network, and have it killed.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _SPACE = socket.CMSG_SPACE(_CREDENTIALS.size)
 
 
 class Entrances:
-    """The open entrances: one for each child that has not come yet."""
+    """Open entry sockets: one per child that has not joined yet."""
 
     def __init__(self, family: Family, journal: Journal) -> None:
-        """Begin without any; the thread comes with the first."""
+        """Start without sockets; the first one starts the thread."""
         self._family = family
         self._journal = journal
         self._lock = threading.Lock()
@@ -37,7 +37,7 @@ class Entrances:
         self._events: select.epoll | None = None
 
     def opened(self, procs: int) -> int:
-        """Take over the file of a group; return the descriptor by which one process can ask to be moved in."""
+        """Take over the file of a cgroup; return the descriptor over which one process can ask to join."""
         try:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         except OSError:
@@ -68,7 +68,7 @@ class Entrances:
     def _let_in(self, ours: socket.socket, procs: int) -> None:
         data, control, _, _ = ours.recvmsg(1, _SPACE)
         if not data:
-            return  # it was closed without being used
+            return  # closed without being used
         answer = REFUSED
         try:
             pid = next(_CREDENTIALS.unpack(value)[0] for _, kind, value in control if kind == socket.SCM_CREDENTIALS)
@@ -77,7 +77,7 @@ class Entrances:
                 os.write(procs, str(pid).encode())
             answer = ENTERED
         except Refused as refused:
-            self._journal.say(f"a process was not let into a child's group: {refused}")
+            self._journal.say(f"a process may not join a child's cgroup: {refused}")
         except (OSError, StopIteration) as error:
-            self._journal.say(f"a process could not be moved into a child's group: {error}")
+            self._journal.say(f"a process could not be moved into a child's cgroup: {error}")
         ours.send(answer, socket.MSG_NOSIGNAL)

@@ -1,8 +1,8 @@
-"""What is done with the application's user's rights: opening the policy file, placing the socket, removing both.
+"""File operations with the rights of the application's user: open the policy file, create the socket, remove both.
 
-Root following a path that a user chose may open what the user could not, or hang for ever in a file system that the
-user provides. So a process is set aside at the start, before there are threads, and makes a child for each errand. That
-gives up all privileges first, has a few seconds, and hands back a descriptor.
+If root follows a path that a user chose, it may open files that the user cannot, or block in a file system that the
+user provides. So the helper forks a process at the start, before any threads. That process forks a child for each
+operation, which drops all privileges, has a few seconds, and returns a descriptor.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PRIVATE = 0o177
 
 
 class User(NamedTuple):
-    """Whose rights an errand has."""
+    """User whose rights the operations use."""
 
     uid: int
     gid: int
@@ -40,10 +40,10 @@ class User(NamedTuple):
 
 
 class Errands:
-    """Sends errands out, one at a time each, from any thread."""
+    """Runs the operations, from any thread."""
 
     def __init__(self, user: User) -> None:
-        """Set the process aside. There must be no threads yet."""
+        """Fork the process. Call before any thread exists."""
         self.user = user
         self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._process = os.fork()
@@ -53,13 +53,13 @@ class Errands:
         theirs.close()
 
     def open_file(self, path: str) -> int:
-        """Open a file for reading, never through a link in its last place, and never waiting for a writer."""
+        """Open a file for reading, without following a link as its last component or blocking on a pipe."""
         return self._send("open_file", path)
 
     def place_socket(self, path: str) -> socket.socket:
-        """Place a listening socket at a path where there is none, or one that nobody listens at any more."""
+        """Create a listening socket at a path that is free or has an abandoned socket."""
         listener = socket.socket(fileno=self._send("place_socket", path))
-        # Listening once more makes this process, not the errand's, the one that clients see at the other end.
+        # Listen again, so that clients see this process as their peer instead of the child.
         listener.listen(_BACKLOG)
         return listener
 
@@ -72,7 +72,7 @@ class Errands:
         self._send("remove_file", path)
 
     def close(self) -> None:
-        """End the process that was set aside."""
+        """Stop the forked process."""
         self._link.close()
         with suppress(ChildProcessError):
             os.waitpid(self._process, 0)
@@ -85,7 +85,7 @@ class Errands:
             ours.settimeout(2 * _WITHIN)
             data, descriptors, _, _ = socket.recv_fds(ours, _LONGEST, 1, socket.MSG_CMSG_CLOEXEC)
         if not data:
-            raise TimeoutError(errno.ETIMEDOUT, "it took too long, or was ended", path)
+            raise TimeoutError(errno.ETIMEDOUT, "the operation timed out or was killed", path)
         number, text = json.loads(data)
         if number:
             raise OSError(number, text, path)
@@ -95,12 +95,12 @@ class Errands:
         try:
             socket.send_fds(self._link, [data], [reply.fileno()])
         except OSError:
-            error = "the helper's process for errands has ended"
+            error = "the helper's process for file operations has ended"
             raise Refused("failed", error, "restart the helper; the rules stay in force meanwhile") from None
 
 
 def _dispatch(link: socket.socket, user: User) -> NoReturn:
-    """Make a child for each errand; never do anything in it here. Ends with the helper, whose end then closes."""
+    """Fork a child for each operation; do nothing else here. Ends when the helper closes its socket."""
     try:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
@@ -120,7 +120,7 @@ def _dispatch(link: socket.socket, user: User) -> NoReturn:
 
 
 def _await(child: int) -> None:
-    """Give the child its time, then end it."""
+    """Wait for the child, and kill it after the timeout."""
     try:
         handle = os.pidfd_open(child)
     except OSError:
@@ -136,7 +136,7 @@ def _await(child: int) -> None:
 
 def _run(act: Callable[[str], int], path: str, reply: socket.socket, user: User) -> NoReturn:
     try:
-        signal.alarm(2 * int(_WITHIN))  # for a kernel without handles to wait by
+        signal.alarm(2 * int(_WITHIN))  # for kernels without process descriptors
         try:
             _become(user)
             descriptor = act(path)
@@ -150,15 +150,15 @@ def _run(act: Callable[[str], int], path: str, reply: socket.socket, user: User)
 
 
 def _become(user: User) -> None:
-    """Give up everything for good: real, effective and saved ids, and with them all capabilities."""
+    """Drop all privileges permanently: real, effective and saved ids, and with them all capabilities."""
     if os.geteuid() != 0 and os.getresuid() == (user.uid,) * 3:
-        return  # a helper with capabilities only: it has had no other ids to begin with
+        return  # a helper with capabilities only, which always had this id
     try:
         os.setgroups(user.groups)
         os.setresgid(user.gid, user.gid, user.gid)
         os.setresuid(user.uid, user.uid, user.uid)
     except OSError as error:
-        raise OSError(errno.EIO, f"the helper cannot take the rights of user {user.uid}: {error.strerror}") from None
+        raise OSError(errno.EIO, f"the helper cannot switch to user {user.uid}: {error.strerror}") from None
 
 
 def _open_file(path: str) -> int:
@@ -167,7 +167,7 @@ def _open_file(path: str) -> int:
 
 def _place_socket(path: str) -> int:
     folder = os.open(Path(path).parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    # Two helpers that start at once must not both find the same dead socket, and one remove what the other has placed.
+    # Lock the folder: of two helpers that start together, one must not remove the socket that the other has created.
     fcntl.flock(folder, fcntl.LOCK_EX)
     _clear_the_place(path)
     os.umask(_PRIVATE)
@@ -184,11 +184,11 @@ def _clear_the_place(path: str) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
-        raise FileExistsError(errno.EEXIST, "something else is there, or another user's socket")
+        raise FileExistsError(errno.EEXIST, "the path is taken by another file or another user's socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(0)
-        if probe.connect_ex(path) != errno.ECONNREFUSED:  # also when it is too busy to answer
-            raise OSError(errno.EADDRINUSE, "somebody listens there")
+        if probe.connect_ex(path) != errno.ECONNREFUSED:  # a busy listener also counts
+            raise OSError(errno.EADDRINUSE, "another process listens there")
     place.unlink()
 
 

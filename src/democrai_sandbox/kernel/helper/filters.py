@@ -1,4 +1,4 @@
-"""Our rules in one filter: what is in force, what should be, and the one transaction from the one to the other."""
+"""Rules of one application in one packet filter: compute the transaction from the current to the wanted rules."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ APPLICATION = "application"
 
 
 class Part(NamedTuple):
-    """What a control group is permitted in one filter."""
+    """Allowed destinations of a cgroup in one packet filter."""
 
     group: str
     identity: int
-    """Of the group: rules for one that was made anew have to be made anew."""
+    """Identity of the cgroup: a recreated cgroup needs new rules."""
     allowed: frozenset[Allow]
 
 
@@ -31,14 +31,14 @@ class _Held:
     chain: str
     specs: tuple[str, ...]
     part: Part | None
-    """None when it was found there, and nobody knows what its rules are for."""
+    """None for found rules with unknown content."""
 
 
 class Filter:
     """Our rules for one application in one filter. Parts are ``application``, and ``S<n>`` for each set of children."""
 
     def __init__(self, table: PacketFilter, owner: Owner) -> None:
-        """Begin with nothing believed to be there."""
+        """Start with the assumption that the filter has no rules of this application."""
         self.family = table.family
         self._table = table
         self._owner = owner
@@ -47,25 +47,25 @@ class Filter:
 
     @property
     def chain(self) -> str | None:
-        """The application's chain that is in force."""
+        """Application chain in force."""
         held = self._held.get(APPLICATION)
         return None if held is None else held.chain
 
     @property
     def parts(self) -> dict[str, Part]:
-        """What is in force, as far as it is known."""
+        """Known parts in force."""
         return {name: held.part for name, held in self._held.items() if held.part is not None}
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """Sets of a helper before this one: in force, and for endpoints that were never told to this one."""
+        """Sets of a previous helper: in force, with endpoints unknown to this one."""
         return tuple(name for name, held in self._held.items() if held.part is None and name != APPLICATION)
 
     def install(self, wanted: Mapping[str, Part], kept: frozenset[str] = frozenset()) -> bool:
-        """Bring into force what is wanted and nothing else, in one transaction; tell whether something changed.
+        """Apply exactly the wanted parts in one transaction; return whether anything changed.
 
-        What is believed to be there is not read first. Where it is not so, the transaction fails as a whole, and is
-        made again from what really is there. ``kept`` names parts that stay as they are.
+        The recorded state is not verified first. If it is wrong, the whole transaction fails and is repeated with the
+        state read from the filter. ``kept`` names parts that stay unchanged.
         """
         try:
             return self._commit(wanted, kept)
@@ -78,21 +78,21 @@ class Filter:
             return self._commit(wanted, kept)
 
     def problem(self) -> str:
-        """Read the filter and say what of ours is not in force as it should be; an empty text is good news."""
+        """Read the filter and describe rules that are missing or changed; return an empty text without a problem."""
         listing = self._table.read()
         for held in self._held.values():
             jumps = [found for found in listing.jumps if found.chain == held.chain and found.owner == self._owner]
             if not jumps:
-                return f"nothing leads to {held.chain} any more"
+                return f"the jump to {held.chain} is missing"
             if jumps[0].foreign_before:
-                return f"a rule of the host comes before the jump to {held.chain}"
+                return f"another rule precedes the jump to {held.chain}"
             count = listing.chains.get(held.chain)
             if held.part is not None and count != len(chain_rules(held.part.allowed)):
-                return f"{held.chain} has {count} rules and not those it was given"
+                return f"{held.chain} has {count} rules, which differ from the applied ones"
         return ""
 
     def take_over(self, listing: Listing | None = None) -> bool:
-        """Believe what is in the filter now, and tell whether the application has rules there."""
+        """Record the rules found in the filter; return whether the application has any."""
         listing = self._table.read() if listing is None else listing
         held: dict[str, _Held] = {}
         strays: list[_Held] = []
@@ -111,16 +111,16 @@ class Filter:
         return APPLICATION in held
 
     def clear(self) -> None:
-        """Remove everything of the application, known or not."""
+        """Remove all rules of the application, known or not."""
         self.take_over()
         self.install({})
 
     def _check_ours(self, chain: str, listing: Listing) -> None:
-        """Refuse to touch what an application in another container has made, which has the same number there."""
+        """Refuse to change rules of an application in another container with the same process id."""
         for found in listing.jumps:
             if found.chain == chain and found.owner is not None and found.owner.namespace != self._owner.namespace:
-                text = f"{chain} belongs to a process {self._owner.pid} in another container that shares this network"
-                raise Refused("busy", text, "give each container a network of its own, or start the application again")
+                text = f"{chain} belongs to process {self._owner.pid} of another container that shares this network"
+                raise Refused("busy", text, "give each container a separate network, or restart the application")
 
     def _commit(self, wanted: Mapping[str, Part], kept: frozenset[str]) -> bool:
         change = Change()
@@ -136,24 +136,24 @@ class Filter:
         for stray in self._strays:
             self._end(change, stray, drop=stray.chain not in chains)
         if change and after.get(APPLICATION) is self._held.get(APPLICATION):
-            self._renew_jump(change)  # whoever has flushed the filter has not told us
+            self._renew_jump(change)  # fails if another program has flushed the filter
         if change:
             self._table.commit(change)
         self._held, self._strays = after, ()
         return bool(change)
 
     def _lead(self, change: Change, name: str, held: _Held | None, part: Part) -> _Held:
-        """Enter what leads from what is held to what is wanted."""
+        """Add the changes from the current part to the wanted part."""
         if held is not None and held.part == part:
             return held
         chain = self._owner.chain(name)
         if name == APPLICATION:
-            # Alternating, so that a reader of the filter sees which one is new.
+            # Alternate, so that a reader of the filter sees which one is new.
             chain = self._owner.chain("B" if held is not None and held.chain == self._owner.chain("A") else "A")
         spec = jump(part.group, self._owner, chain)
         change.define(chain, part.allowed)
         if held is not None:
-            # Also where the same one comes back: a jump that somebody has removed is noticed, since the change fails.
+            # Delete it even if the same jump is added again: the change then fails if another program removed it.
             for old in held.specs:
                 change.delete(old)
             if held.chain != chain:
@@ -162,7 +162,7 @@ class Filter:
         return _Held(chain, (spec,), part)
 
     def _renew_jump(self, change: Change) -> None:
-        """Put the application's jump in its place again. Where it is not there any more, the change fails."""
+        """Move the application's jump to the front. The change fails if the jump is missing."""
         held = self._held.get(APPLICATION)
         if held is not None and held.part is not None:
             for spec in held.specs:

@@ -1,4 +1,4 @@
-"""What the helper's process asks of the part that works on cgroups and packet filters."""
+"""Interfaces between the helper's process and its work on cgroups and packet filters."""
 
 from __future__ import annotations
 
@@ -12,51 +12,51 @@ if TYPE_CHECKING:
 
 
 class PacketFilter(Protocol):
-    """The filter of one version of IP."""
+    """Packet filter of one IP version."""
 
     @property
     def family(self) -> Family:
         """Which one."""
 
     def read(self) -> Listing:
-        """Return what of ours is there."""
+        """Return our chains and jumps."""
 
     def commit(self, change: Change) -> None:
-        """Bring a change into force, whole or not at all."""
+        """Apply a change atomically."""
 
 
 class Enforcement(Protocol):
-    """Keeps one application's rules in force. Not for several threads at once; whatever fails is ``Refused``."""
+    """Keeps one application's rules in force. Not thread-safe; failures raise ``Refused``."""
 
     def probe(self) -> list[str]:
-        """Return warnings; refuse when nothing can be enforced on this machine at all."""
+        """Return warnings; raise if this machine cannot enforce anything."""
 
     def sweep(self) -> dict[str, Any]:
-        """Remove what dead applications left, and take over what a killed predecessor did."""
+        """Remove leftovers of dead applications, and take over the rules of a killed predecessor."""
 
     def apply(self, policy: Policy, pid: int) -> dict[str, Any]:
-        """Put a policy in force, then move the process in; return the fields of the answer."""
+        """Apply a policy, then move the process in; return the fields of the answer."""
 
     def refresh(self) -> dict[str, Any]:
-        """Resolve the names again, and renew the rules when something changed."""
+        """Resolve the names again, and renew the rules if they changed."""
 
     def repair(self) -> bool:
-        """Put the rules back where somebody has touched them; tell whether that was so."""
+        """Restore rules that another program modified; return whether that was necessary."""
 
     def join(self, pid: int) -> dict[str, Any]:
-        """Move one more process in."""
+        """Move another process in."""
 
     def child(self, endpoints: Sequence[Endpoint]) -> tuple[dict[str, Any], int]:
-        """Make a cgroup for a child; return the fields of the answer and its cgroup.procs, opened for writing."""
+        """Create a cgroup for a child; return the fields of the answer and its cgroup.procs, opened for writing."""
 
     def release(self, child: int) -> dict[str, Any]:
-        """End what is left of a child and remove its cgroup."""
+        """Kill the remaining processes of a child and remove its cgroup."""
 
     def status(self) -> dict[str, Any]:
-        """Say what is in force."""
+        """Return the measured state."""
 
     def clear(self) -> dict[str, Any]:
         """Remove the rules, and move the members out."""
 
     def remove(self) -> None:
-        """End the members, then remove the rules and the cgroup."""
+        """Kill the members, then remove the rules and the cgroup."""

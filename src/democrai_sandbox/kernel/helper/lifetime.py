@@ -1,4 +1,4 @@
-"""The helper from its first moment to its last."""
+"""Start, run and stop the helper."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _ATTEMPTS = 5
 _BETWEEN_ATTEMPTS = 1.0
 _PATIENCE = 30.0
 _LINGER = 2.0
-"""How long the application's own end is waited for: a service manager asks all processes of a service at once."""
+"""Seconds to wait for the application's end: a service manager stops all processes of a service together."""
 EXIT_ENDED, EXIT_REFUSED, EXIT_BAD_ARGUMENTS, EXIT_PARENT_GONE, EXIT_LEFT_BEHIND = 0, 1, 2, 3, 4
 
 
 def run(words: Sequence[str], environment: Mapping[str, str], enforcement: Callable[[int, int], Enforcement]) -> int:
-    """Be the helper; return the exit status. Everything that keeps it from starting is told on the standard error."""
+    """Run the helper and return its exit status. Errors are written to standard error."""
     journal = Journal()
     try:
         arguments = parse(words)
@@ -49,7 +49,7 @@ def run(words: Sequence[str], environment: Mapping[str, str], enforcement: Calla
         return _live(arguments, environment, enforcement, journal)
     except Refused as error:
         refused = error
-    except Exception as error:  # noqa: BLE001 - whoever started it gets a last word that can be read
+    except Exception as error:  # noqa: BLE001 - the program that started the helper needs a readable last line
         journal.say(traceback.format_exc())
         refused = Refused("failed", f"{type(error).__name__}: {error}", "see the lines before this one")
     journal.last_word(refused)
@@ -57,25 +57,25 @@ def run(words: Sequence[str], environment: Mapping[str, str], enforcement: Calla
 
 
 def alone_in_the_world() -> None:
-    """Keep nothing of the environment that somebody else prepared."""
+    """Reset the environment that the starting user controls."""
     os.environ.clear()
     os.environ["PATH"] = _PATH
     os.umask(0o077)
     os.chdir("/")
-    with suppress(PermissionError):  # it leads a group already
-        os.setsid()  # what a terminal sends to all is not for the helper, which ends after the application
+    with suppress(PermissionError):  # already the leader of a process group
+        os.setsid()  # ignore signals of the terminal, because the helper must end after the application
     _have_descriptors()
 
 
 def _have_descriptors() -> None:
-    """Have as many of them as may be: the lower limit is that of whoever has started the helper."""
+    """Raise the descriptor limit to the maximum; the soft limit comes from the starting process."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class _Life:
-    """What is there while the helper is: whose it is, what it enforces, and who runs its errands."""
+    """State of a running helper: its application, the enforcer, and the process for file operations."""
 
     def __init__(
         self, arguments: Arguments, parent: Handle, user: User, enforcer: Enforcement, journal: Journal
@@ -85,10 +85,10 @@ class _Life:
         self._enforcer = enforcer
         self._journal = journal
         self._took_over = False
-        self._errands = Errands(user)  # before there are threads
+        self._errands = Errands(user)  # before any threads
 
     def live(self) -> int:
-        """Look whether it can work here, take up what is there, serve, and leave things in order."""
+        """Check the machine, take over existing rules, serve, and clean up."""
         try:
             for warning in self._enforcer.probe():
                 self._journal.say(f"warning: {warning}")
@@ -108,17 +108,17 @@ class _Life:
         work = partial(_keep_up, actions, arguments.refresh_seconds, journal, resume=self._took_over)
         threading.Thread(target=work, daemon=True).start()
         threading.Thread(target=_keep_whole, args=(actions, journal), daemon=True).start()
-        journal.say(f"serves process {parent.pid} of user {self._family.user} at {arguments.socket}")
+        journal.say(f"serving process {parent.pid} of user {self._family.user} at {arguments.socket}")
         happened = Server(listener, self._family, actions, watch, journal).run()
-        self._remove(self._errands.remove_socket, arguments.socket)  # while it is alive: a dead one may be replaced
+        self._remove(self._errands.remove_socket, arguments.socket)  # first: later it may be another helper's
         actions.close(_PATIENCE)
         if happened is Happened.PARENT_GONE or (actions.in_force and watch.parent_ends_within(_LINGER)):
             return self._after_the_parent()
-        journal.say("ends; whatever rules are in force stay")
+        journal.say("stopping; applied rules stay in force")
         return EXIT_ENDED
 
     def _after_the_parent(self) -> int:
-        self._journal.say(f"process {self._family.parent.pid} has ended; its rules are removed")
+        self._journal.say(f"process {self._family.parent.pid} has ended; removing its rules")
         self._remove(self._errands.remove_file, self._arguments.policy_file)
         return EXIT_ENDED if _removed(self._enforcer, self._journal) else EXIT_LEFT_BEHIND
 
@@ -138,7 +138,7 @@ def _live(
     try:
         parent = Handle.of(arguments.parent_pid)
     except Refused:
-        # Restarted after both had ended: nobody else would remove what is left of the application.
+        # Restarted after the application and the first helper have ended: clean up after them.
         journal.flow("sweep", found=enforcement(arguments.parent_pid, 0).sweep())
         raise
     user = expected_user(parent, environment)
@@ -147,11 +147,11 @@ def _live(
 
 
 def _step_out(parent_pid: int) -> None:
-    """Leave the application's own cgroup, into which it is born when one that is inside starts it.
+    """Leave the application's cgroup, in which the helper starts if a process inside starts it.
 
-    There it would be refused by the rules it makes, and end itself together with what is left of the application.
+    There the helper's rules would block it, and it would kill itself when it cleans up after the application.
     """
-    with suppress(Refused):  # the enforcer says in a moment what is missing
+    with suppress(Refused):  # the enforcer reports the problem next
         tree = find_tree()
         own = tree.path_of(os.getpid())
         if own is not None and Path(own).is_relative_to(tree.application(parent_pid).path):
@@ -162,34 +162,34 @@ def _listen(path: str, errands: Errands) -> socket.socket:
     try:
         return errands.place_socket(path)
     except OSError as error:
-        text = f"the socket {path} cannot be placed: {error.strerror}"
+        text = f"the socket {path} cannot be created: {error.strerror}"
         if error.errno in {errno.EEXIST, errno.EADDRINUSE}:
-            fix = "set sandbox.os.helper_socket to a path of this application's own, or end what uses it"
+            fix = "set sandbox.os.helper_socket to a path that only this application uses, or stop the process there"
             raise Refused("socket_taken", text, fix) from None
-        fix = "give the application's user a folder for it that exists and that the user can write"
+        fix = "create its folder, and make it writable for the application's user"
         raise Refused("socket_refused", text, fix) from None
 
 
 def _keep_up(actions: Actions, seconds: int, journal: Journal, *, resume: bool) -> None:
-    """Take up a predecessor's work, then renew the rules every so often, or never when that is 0."""
+    """Take over a predecessor's work, then renew the rules periodically; 0 disables that."""
     if resume:
-        _try(actions.resume, "the predecessor's work could not be taken up, its rules stay", journal)
+        _try(actions.resume, "taking over from the previous helper failed; its rules stay", journal)
     while seconds:
         time.sleep(seconds)
-        _try(actions.refresh, "the refresh failed, the rules stay as they are", journal)
+        _try(actions.refresh, "the refresh failed; the rules stay unchanged", journal)
 
 
 def _keep_whole(actions: Actions, journal: Journal) -> None:
-    """Put the rules back whenever somebody has touched them."""
+    """Restore the rules whenever another program has changed the packet filter."""
     notices = Notices()
     while notices.wait():
-        _try(actions.repair, "the rules could not be looked at after the packet filter was changed", journal)
+        _try(actions.repair, "checking the rules after a packet filter change failed", journal)
 
 
 def _try(act: Callable[[], None], otherwise: str, journal: Journal) -> None:
     try:
         act()
-    except Exception as error:  # noqa: BLE001 - the next one may succeed
+    except Exception as error:  # noqa: BLE001 - the next run may succeed
         journal.say(f"{otherwise}: {type(error).__name__}: {error}")
 
 
@@ -197,7 +197,7 @@ def _removed(enforcer: Enforcement, journal: Journal) -> bool:
     for attempt in range(_ATTEMPTS):
         try:
             enforcer.remove()
-        except Exception as error:  # noqa: BLE001 - rules must not stay because of one failure
+        except Exception as error:  # noqa: BLE001 - retry, so that no rules stay because of one failure
             journal.say(f"the rules could not be removed (attempt {attempt + 1}): {error}")
             time.sleep(_BETWEEN_ATTEMPTS)
         else:

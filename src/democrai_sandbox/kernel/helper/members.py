@@ -1,4 +1,4 @@
-"""Who is in an application's control group: processes are moved in, and back to where they came from."""
+"""Members of an application's cgroup: move processes in, and back to their previous cgroups."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _ROUNDS = 3
 
 
 class Members:
-    """The processes of one application's group."""
+    """Processes of one application's cgroup."""
 
     def __init__(self) -> None:
-        """Begin with nobody."""
+        """Start without members."""
         self._origins: dict[int, str] = {}
 
     def join(self, tree: Tree, group: Cgroup, pid: int) -> None:
-        """Move a process in. One that is inside stays where it is: a child's place is narrower than the application's.
+        """Move a process in. One that is already inside stays, because a child's cgroup is stricter.
 
-        The helper itself stays outside: it would end with the members, before it has removed anything.
+        The helper itself stays outside: otherwise it would be killed with the members before it has cleaned up.
         """
         if pid == os.getpid():
-            raise Refused("bad_request", "the helper cannot be moved into the group that it keeps", "name another")
+            raise Refused("bad_request", "the helper cannot join the cgroup that it manages", "send another process id")
         same_network(pid)
         path = tree.path_of(pid)
         if not _is_inside(group, path):
@@ -38,9 +38,9 @@ class Members:
             group.add(pid)
 
     def move_out(self, group: Cgroup) -> int:
-        """Move all back to where they came from, or out of the group; return how many."""
+        """Move all members back to their previous cgroups, or out of this one; return their number."""
         moved, top = 0, Path(group.path).parent
-        for _ in range(_ROUNDS):  # a process may be born while the others are moved
+        for _ in range(_ROUNDS):  # members may fork while the others are moved
             for pid in group.members():
                 for folder in (Path(self._origins.get(pid, top)), top):
                     with suppress(Refused):
@@ -52,18 +52,18 @@ class Members:
 
 
 def same_network(pid: int) -> None:
-    """Refuse a process in another network than the rules are in: they would be listed, and hold nothing of its."""
+    """Refuse a process in another network namespace, where the rules would have no effect."""
     if network_of(pid) not in {None, own_network()}:
-        text = f"process {pid} is in another network (namespace) than the helper, whose rules would not hold it"
-        raise Refused("other_network", text, "start the helper in the network of the application")
+        text = f"process {pid} is in another network namespace than the helper, whose rules would not apply to it"
+        raise Refused("other_network", text, "start the helper in the network namespace of the application")
 
 
 def step_out(tree: Tree, group: Cgroup) -> None:
-    """Leave the group of the application, with one's own children: whoever was started from inside was born inside."""
+    """Move this process and its children out of the application's cgroup, in which they were started."""
     if not _is_inside(group, tree.path_of(os.getpid())):
         return
     children: list[int] = []
-    with suppress(OSError):  # a kernel that does not tell
+    with suppress(OSError):  # a kernel without this file
         for task in Path("/proc/self/task").iterdir():
             children.extend(map(int, (task / "children").read_text().split()))
     for pid in (os.getpid(), *children):

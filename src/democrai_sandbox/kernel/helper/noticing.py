@@ -1,7 +1,7 @@
-"""Notices that the host's packet filter was changed, by whomever.
+"""Detect changes of the host's packet filter by other programs.
 
-A firewall that is loaded anew takes our rules away, and the application would be free until the next refresh. The
-kernel tells of changes by ``nft`` and by the newer ``iptables``; the older kind changes silently.
+A firewall reload removes our rules, and the application would be unrestricted until the next refresh. The kernel
+reports changes by ``nft`` and ``iptables-nft``, but not by ``iptables-legacy``.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from contextlib import suppress
 _NETFILTER = 12  # NETLINK_NETFILTER
 _RULES = 1 << 7 - 1  # NFNLGRP_NFTABLES, as the bit of a group
 _AT_ONCE = 0.1
-"""How long the rest of a change is waited for, which comes as many messages."""
+"""Seconds to wait for the rest of a change, which consists of many messages."""
 _BETWEEN = 1.0
-"""The least time from one notice to the next: each has the rules read, and our own changes are noticed too."""
+"""Minimum seconds between two notices: each causes the rules to be read, and our changes are reported too."""
 
 
 class Notices:
     """Waits for changes."""
 
     def __init__(self) -> None:
-        """Begin to listen; where that cannot be had, nothing is ever noticed."""
+        """Start listening; without permission, never report a change."""
         self._last = 0.0
         self._socket: socket.socket | None = None
         try:
@@ -38,7 +38,7 @@ class Notices:
             self._socket = listening
 
     def wait(self) -> bool:
-        """Wait for a change; tell whether there was one: otherwise there will never be."""
+        """Wait for a change; return False when changes cannot be detected."""
         if self._socket is None:
             return False
         self._socket.settimeout(None)
@@ -58,4 +58,4 @@ class Notices:
         except BlockingIOError:
             raise
         except OSError as error:
-            return error.errno == errno.ENOBUFS  # more than could be kept: a change all the more
+            return error.errno == errno.ENOBUFS  # messages were lost, so there was a change

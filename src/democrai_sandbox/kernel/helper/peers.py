@@ -1,4 +1,4 @@
-"""Who is asking, and for whom: the application itself or what descends from it, of the same user, and not confined."""
+"""Verify clients and targets: the application or a descendant, of the same user, and not confined."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WITHOUT_PEERPIDFD = frozenset({errno.ENOPROTOOPT, errno.EINVAL, errno.EOPNOTSUP
 
 
 class Family:
-    """The application and everything that descends from it."""
+    """Application with all its descendants."""
 
     def __init__(self, parent: Handle, user: int) -> None:
         self.parent = parent
@@ -33,14 +33,14 @@ class Family:
         self._strangers: dict[tuple[int, int, str], tuple[float, Refused]] = {}
 
     def client(self, connection: socket.socket) -> Handle:
-        """Find out who connected; the handle is checked again by whoever acts on what that process asks for."""
+        """Identify the process that connected. Check the handle again before acting on its request."""
         pid, user, _ = _CREDENTIALS.unpack(
             connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         )
         if user != self.user:
             raise self._foreign(f"the request comes from user {user}")
         if pid <= 0:
-            raise Refused("not_a_descendant", "the request comes from a process that cannot be seen from here")
+            raise Refused("not_a_descendant", "the request comes from a process in another pid namespace")
         handle = Handle.of(pid, descriptor=_peer_descriptor(connection, pid))
         try:
             self._check_again(handle)
@@ -51,12 +51,12 @@ class Family:
 
     @contextmanager
     def target(self, pid: object) -> Iterator[Handle]:
-        """Hold on to a process that something is to be done to, after the same questions."""
+        """Hold a handle of the target process, after the same checks."""
         if type(pid) is not int or not 0 < pid <= HIGHEST_PID:
-            raise Refused("bad_request", "the process is not a number that a process can have", "send its pid")
+            raise Refused("bad_request", "pid must be a valid process id", "send the process id as a number")
         with Handle.of(pid) as handle:
             if set(owners(pid).users) != {self.user}:
-                raise self._foreign(f"process {pid} is not only user {self.user}'s")
+                raise self._foreign(f"process {pid} does not run only as user {self.user}")
             self._check(handle)
             yield handle
             handle.check()
@@ -66,7 +66,7 @@ class Family:
         return handle.pid == self.parent.pid and handle.start_time == self.parent.start_time
 
     def _check_again(self, handle: Handle) -> None:
-        """Refuse who was refused a moment ago: a flood must not cost the helper more than who makes it."""
+        """Repeat a recent refusal without new checks, so that a flood is cheap for the helper."""
         known = (handle.pid, handle.start_time, cgroup_of(handle.pid))
         until, refused = self._strangers.get(known, (0.0, None))
         if refused is not None and time.monotonic() < until:
@@ -80,18 +80,18 @@ class Family:
             raise
 
     def _check(self, handle: Handle) -> None:
-        """Look at it while it is held, and look last whether it still lives: only then was it all about this one."""
+        """Check the process, and check last that it still lives: only then all checks were about this process."""
         cgroup = cgroup_of(handle.pid)
         if f"{self._cgroup}/" in cgroup:
-            # Wherever the hierarchy is mounted. A confined child that could ask for a cgroup would leave its own.
-            raise Refused("confined", f"process {handle.pid} is a confined child", "let the application itself ask")
+            # A confined child that could request a cgroup would leave its own.
+            raise Refused("confined", f"process {handle.pid} is a confined child", "send it from the application")
         if cgroup != self._cgroup and not self._descends(handle):
-            error = f"process {handle.pid} is neither the application ({self.parent.pid}) nor a descendant of it"
-            raise Refused("not_a_descendant", error, "ask from the application that the helper was started for")
+            error = f"process {handle.pid} is neither the application ({self.parent.pid}) nor its descendant"
+            raise Refused("not_a_descendant", error, "send the request from the application of this helper")
         handle.check()
 
     def _descends(self, handle: Handle) -> bool:
-        """Walk up twice: a parent that ends during the walk could leave its number to one of the application's."""
+        """Walk the parents twice: the id of a parent that ends meanwhile may be reused within the application."""
         line = self._line_of_descent(handle.pid)
         return bool(line) and line == self._line_of_descent(handle.pid) and self.parent.alive()
 
@@ -108,13 +108,13 @@ class Family:
         return ()
 
     def _foreign(self, what: str) -> Refused:
-        return Refused("foreign_uid", what, f"ask as user {self.user}, to whom the application belongs")
+        return Refused("foreign_uid", what, f"send the request as user {self.user}, the user of the application")
 
 
 def _peer_descriptor(connection: socket.socket, pid: int) -> int | None:
-    """Return a descriptor of the process that connected; none when this kernel does not give it.
+    """Return a process descriptor of the client; None if this kernel does not provide it.
 
-    Without it the number may have passed on to another process since; the walk and the user still have to fit that one.
+    Without it, the id may have been reused by another process, which must still pass the ancestry and user checks.
     """
     try:
         return connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)

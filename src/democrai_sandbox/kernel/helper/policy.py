@@ -1,4 +1,4 @@
-"""The policy file: read once from one descriptor that was opened as its owner, and believed in nothing."""
+"""Policy file: read once from one descriptor that was opened as its owner, and validated completely."""
 
 from __future__ import annotations
 
@@ -26,63 +26,63 @@ _LONGEST_SOURCE = 1024
 _HIGHEST_PORT = 65535
 _PROBLEMS_TOLD = 10
 _KEPT = 32768
-"""How many short texts are remembered: the file is read again at every change, and most of it is the same."""
+"""Number of cached texts: the file is read again at every change, and most of it stays the same."""
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _REPLACED_AT_MOST = 5
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)", re.ASCII)
-# What getaddrinfo would take for an address that nobody sees in the text: "2130706433", "0x7f.1".
+# Numbers that getaddrinfo accepts as addresses although they do not look like one: "2130706433", "0x7f.1".
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*", re.ASCII)
 _KEYS = frozenset({"host", "port", "protocol", "source", "addresses"})
 
 
 class Endpoint(NamedTuple):
-    """One destination that is permitted: a name or an address, a port, and tcp or udp."""
+    """Permitted destination: a name or address, a port, and tcp or udp."""
 
     host: str
     port: int
     protocol: str = "tcp"
     source: str = ""
     addresses: tuple[str, ...] = ()
-    """Addresses which the application itself has resolved the name to."""
+    """Addresses to which the application has resolved the name."""
 
 
 class Policy(NamedTuple):
-    """What the policy file said, and the digest of its bytes."""
+    """Parsed policy file with the digest of its bytes."""
 
     endpoints: tuple[Endpoint, ...]
     digest: str = ""
 
 
 def read_policy(path: str, owner: int, opened: Callable[[str], int]) -> Policy:
-    """Read the policy file. ``opened`` opens it for reading with the owner's rights, never following a last link.
+    """Read the policy file. ``opened`` opens it with the owner's rights, without following a link at its end.
 
-    What was opened is what is looked at and what is read, whatever the path leads to by then.
+    All checks and reads use this descriptor, independent of later changes to the path.
     """
     for _ in range(_REPLACED_AT_MOST):
         descriptor = _open(path, opened)
         try:
             before = os.fstat(descriptor)
             if before.st_nlink == 0:
-                continue  # replaced by a newer one between the two calls: that one is wanted
+                continue  # replaced between the two calls: read the newer one
             _check(path, before, owner)
             data = _read(descriptor)
             after = os.fstat(descriptor)
         finally:
             os.close(descriptor)
         if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns) or len(data) != after.st_size:
-            raise _torn(path, "it was written to while it was read")
+            raise _torn(path, "it changed while it was read")
         return parse_policy(data, path)
-    raise Refused("busy", f"the policy file {path} was replaced again and again", "try again")
+    raise Refused("busy", f"the policy file {path} was replaced repeatedly while it was read", "try again")
 
 
 def parse_policy(data: bytes, path: str = "") -> Policy:
-    """Read the contents; everything that is wrong with them is told at once."""
+    """Parse the content; raise one error with all problems."""
     try:
         value = strict_json(data)
     except ValueError as error:
-        raise _torn(path, f"it is not whole JSON ({error})") from None
+        raise _torn(path, f"it is not complete JSON ({error})") from None
     if not isinstance(value, dict):
-        raise _invalid(path, ["the file does not hold a JSON object"])
+        raise _invalid(path, ["the file does not contain a JSON object"])
     version = value.get("version")
     if type(version) is not int or version != VERSION:
         raise _invalid(path, [f"/version: expected {VERSION}, got {_shown(version)}"])
@@ -94,7 +94,7 @@ def parse_policy(data: bytes, path: str = "") -> Policy:
 
 
 def requested_endpoints(value: object) -> tuple[Endpoint, ...]:
-    """Read the endpoints of a request, by the same rules."""
+    """Parse the endpoints of a request, with the same checks."""
     problems: list[str] = []
     endpoints = _endpoints(value, "/endpoints", problems)
     if problems:
@@ -104,28 +104,28 @@ def requested_endpoints(value: object) -> tuple[Endpoint, ...]:
 
 @lru_cache(_KEPT)
 def canonical_host(text: str) -> str:
-    """Return a name in lower case, or an address as it is usually written; a ValueError says why it is neither."""
+    """Return a name in lower case, or an address in its usual notation; raise ``ValueError`` otherwise."""
     address = _address(text)
     if address is not None:
-        # The kernel takes a connection to "any address" to this machine itself; a rule for it has to say so.
+        # A connection to the unspecified address goes to this machine, so the rule needs the loopback address.
         return str(_loopback(address)) if address.is_unspecified else str(address)
     host = text.lower().removesuffix(".")
     if "*" in host:
-        raise ValueError("a wildcard is no single host; leave it out of the file")
+        raise ValueError("a wildcard is not a single host; remove it from the file")
     labels = host.split(".")
     if len(host) > _LONGEST_HOST or not all(_LABEL.fullmatch(label) for label in labels):
         raise ValueError("neither a host name in ASCII nor an IP address")
     if _NUMBER.fullmatch(labels[-1]):
-        raise ValueError("an address in an unusual notation; write it in the usual one")
+        raise ValueError("an address in an unusual notation; use the usual one")
     return host
 
 
 def _open(path: str, opened: Callable[[str], int]) -> int:
-    fix = "let the application write the file before it asks"
+    fix = "write the file from the application before you send the request"
     try:
         return opened(path)
     except FileNotFoundError:
-        raise Refused("policy_missing", f"there is no policy file {path}", fix) from None
+        raise Refused("policy_missing", f"the policy file {path} does not exist", fix) from None
     except PermissionError:
         error = f"the application's user may not read the policy file {path}"
         raise Refused("policy_mode", error, "make the file and its folders readable by that user") from None
@@ -139,13 +139,13 @@ def _check(path: str, found: os.stat_result, owner: int) -> None:
         raise _refused("policy_type", path, "is not a regular file", "put a regular file there")
     if found.st_uid != owner:
         text = f"belongs to user {found.st_uid}, not to user {owner}"
-        raise _refused("policy_owner", path, text, "let the application write the file itself")
+        raise _refused("policy_owner", path, text, "write the file from the application")
     if found.st_mode & _OTHERS_WRITE:
-        text = f"can be written by others (mode {stat.S_IMODE(found.st_mode):04o})"
+        text = f"is writable for other users (mode {stat.S_IMODE(found.st_mode):04o})"
         raise _refused("policy_mode", path, text, f"chmod 0600 {path}")
     if found.st_nlink > 1:
         text = "has a second name (a hard link)"
-        raise _refused("policy_type", path, text, "remove the file and let the application write it anew")
+        raise _refused("policy_type", path, text, "remove the file; the application creates it again")
     if found.st_size > LARGEST_FILE:
         text = f"is larger than {LARGEST_FILE} bytes"
         raise _refused("policy_too_large", path, text, "declare fewer endpoints")
@@ -219,7 +219,7 @@ def _addresses(value: object, pointer: str, problems: list[str]) -> tuple[str, .
 
 @lru_cache(_KEPT)
 def _canonical_address(text: str) -> str | None:
-    """Return an address as it is usually written; nothing for the one that some name servers answer to block a name."""
+    """Return an address in its usual notation; None for the unspecified one, with which name servers block names."""
     address = _address(text)
     if address is None:
         return None
@@ -227,7 +227,7 @@ def _canonical_address(text: str) -> str | None:
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Return the address which a text is; one of IPv4 in the clothes of IPv6 travels as IPv4, and becomes that."""
+    """Parse an address; convert an IPv4-mapped IPv6 address to IPv4, as it is sent."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -244,7 +244,7 @@ def _loopback(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
 
 
 def _shown(value: object) -> str:
-    """Return a value as a short text of ASCII: it comes from outside and goes into logs."""
+    """Return an untrusted value as a short ASCII text for logs."""
     text = ascii(value)
     return text if len(text) <= 80 else f"{text[:77]}..."  # noqa: PLR2004 - what fits a line
 
@@ -259,10 +259,10 @@ def _refused(reason: Reason, path: str, text: str, fix: str) -> Refused:
 
 
 def _torn(path: str, why: str) -> Refused:
-    return _refused("policy_torn", path, f"is torn: {why}", "write it to a new file and rename that over the old one")
+    return _refused("policy_torn", path, f"is incomplete: {why}", "write a new file and rename it over the old one")
 
 
 def _invalid(path: str, problems: list[str]) -> Refused:
     return _refused(
-        "policy_invalid", path, f"is refused: {_told(problems)}", "correct these entries; nothing was applied"
+        "policy_invalid", path, f"is invalid: {_told(problems)}", "correct these entries; nothing was applied"
     )

@@ -1,4 +1,4 @@
-"""Processes as the kernel tells of them: a number is nobody's name, so a handle or a start time goes with it."""
+"""Processes: process ids are reused, so each is held by a descriptor or identified by its start time."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .answers import Refused
 HIGHEST_PID = 2**22
 _PROC = Path("/proc")
 _STATE, _PARENT, _START_TIME = 0, 1, 19
-"""Places in the line of /proc/PID/stat, counted after the name."""
+"""Positions in /proc/PID/stat, counted after the name."""
 _DEAD = frozenset("ZXx")
 
 
 class Facts(NamedTuple):
-    """What a process is: its parent, and the moment it was started in clock ticks since the machine was."""
+    """Parent of a process, and its start time in clock ticks since boot."""
 
     parent: int
     start_time: int
@@ -27,7 +27,7 @@ class Facts(NamedTuple):
 
 
 class Owners(NamedTuple):
-    """Whose a process is: real, effective, saved and filesystem ids, and its further groups."""
+    """Owners of a process: real, effective, saved and filesystem ids, and supplementary groups."""
 
     users: tuple[int, ...]
     groups: tuple[int, ...]
@@ -35,23 +35,23 @@ class Owners(NamedTuple):
 
 
 def facts(pid: int) -> Facts:
-    """Read who its parent is and when it was started; a dead or unknown process is refused as ``gone``."""
+    """Read the parent and the start time; raise ``gone`` for a process that does not exist."""
     try:
         line = (_PROC / str(pid) / "stat").read_bytes()
     except OSError:
         raise gone(pid) from None
-    # A process chooses its own name, also "a) R 1 1": only what follows the last parenthesis is the kernel's word.
+    # A process chooses its name, for example "a) R 1 1": only the text after the last parenthesis is trustworthy.
     parts = line[line.rindex(b")") + 2 :].split()
     return Facts(int(parts[_PARENT]), int(parts[_START_TIME]), parts[_STATE].decode() in _DEAD)
 
 
 def owners(pid: int) -> Owners:
-    """Read whose a process is."""
+    """Read the owners of a process."""
     try:
         lines = (_PROC / str(pid) / "status").read_bytes().splitlines()
     except OSError:
         raise gone(pid) from None
-    # The name comes first and has its line ends escaped: no line of these can be forged by it.
+    # The name comes first with escaped line ends, so it cannot forge a line.
     found = {
         name: tuple(map(int, rest.split()))
         for name, _, rest in (line.partition(b":") for line in lines)
@@ -61,7 +61,7 @@ def owners(pid: int) -> Owners:
 
 
 def cgroup_of(pid: int) -> str:
-    """Return the path of its cgroup below the root of the v2 hierarchy, or nothing when there is none."""
+    """Return the path of its cgroup below the root of the v2 hierarchy; empty without one."""
     try:
         lines = (_PROC / str(pid) / "cgroup").read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
@@ -70,12 +70,12 @@ def cgroup_of(pid: int) -> str:
 
 
 def network_of(pid: int) -> tuple[int, int] | None:
-    """Return which network a process is in; nothing when this process may not look (CAP_SYS_PTRACE)."""
+    """Return the network namespace of a process; None without the right to read it (CAP_SYS_PTRACE)."""
     return _network(_PROC / str(pid), pid)
 
 
 def own_network() -> tuple[int, int] | None:
-    """Return which network the calling thread is in."""
+    """Return the network namespace of the calling thread."""
     return _network(_PROC / "thread-self", os.getpid())
 
 
@@ -90,9 +90,9 @@ def _network(folder: Path, pid: int) -> tuple[int, int] | None:
 
 
 class Handle:
-    """A process held by a descriptor, so that its number cannot come to mean another one unnoticed.
+    """Process held by a descriptor, so that a reused process id is noticed.
 
-    On a kernel without such descriptors the start time has to do: two processes of one number differ in it.
+    On a kernel without such descriptors, the start time distinguishes two processes with the same id.
     """
 
     def __init__(self, pid: int, descriptor: int | None, start_time: int) -> None:
@@ -102,7 +102,7 @@ class Handle:
 
     @classmethod
     def of(cls, pid: int, *, descriptor: int | None = None, pidfds: bool = True) -> Handle:
-        """Take hold of a process by its number, or by a descriptor of it that is there already."""
+        """Open a handle by process id, or take over an existing descriptor."""
         if descriptor is None and pidfds:
             descriptor = _opened(pid)
         handle = cls(pid, descriptor, 0)
@@ -116,11 +116,11 @@ class Handle:
 
     @property
     def descriptor(self) -> int | None:
-        """What becomes readable when the process ends, where the kernel has that."""
+        """Descriptor that becomes readable when the process ends, if the kernel supports it."""
         return self._descriptor
 
     def alive(self) -> bool:
-        """Whether it is still the same process, and has not ended."""
+        """Whether it is still the same process and has not ended."""
         if self._descriptor is not None:
             poll = select.poll()
             poll.register(self._descriptor, select.POLLIN)
@@ -132,12 +132,12 @@ class Handle:
         return found.start_time == self.start_time and not found.dead
 
     def check(self) -> None:
-        """Refuse when it has ended: whatever was found out about its number may be about another."""
+        """Raise if it has ended, because facts about its id may concern another process."""
         if not self.alive():
             raise gone(self.pid)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the descriptor."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             with suppress(OSError):
@@ -152,14 +152,14 @@ class Handle:
 
 def gone(pid: int) -> Refused:
     """Return the refusal for a process that has ended."""
-    return Refused("gone", f"process {pid} has ended", "ask from, and for, a process that is running")
+    return Refused("gone", f"process {pid} has ended", "use a running process")
 
 
 def _opened(pid: int) -> int | None:
     try:
         return os.pidfd_open(pid)
     except OSError as error:
-        if error.errno in (errno.ENOSYS, errno.EPERM):  # old kernels have none, and some containers refuse it
+        if error.errno in (errno.ENOSYS, errno.EPERM):  # an old kernel, or a container that refuses it
             return None
-        # EINVAL and ENOENT: the number is a thread's, which is no process to be moved or asked by.
+        # EINVAL and ENOENT: the id belongs to a thread, not to a process.
         raise gone(pid) from None

@@ -1,7 +1,7 @@
-"""From endpoints to addresses. A name server that hangs delays an answer a little, and never the helper.
+"""Resolve endpoints to addresses. A name server that hangs delays an answer briefly, but never blocks the helper.
 
-Addresses are kept for a while after a name has stopped resolving to them: large services answer each time with a few
-of many, and a connection is asked for its permission with every packet, not only when it is made.
+Addresses stay valid for a while after a name has stopped resolving to them: large services return a few of many
+addresses each time, and the filter checks every packet of a connection, not only the first one.
 """
 
 from __future__ import annotations
@@ -38,33 +38,33 @@ _LOOPBACK = ("127.0.0.1", "::1")
 
 
 class Resolution(NamedTuple):
-    """What endpoints come to."""
+    """Resolved endpoints."""
 
     allowed: frozenset[Allow]
     unresolved: tuple[str, ...]
     """Names without any address."""
     withheld: tuple[str, ...]
-    """Names that resolve to this machine itself or its link, which a name server cannot open; see ``_acceptable``."""
+    """Names that resolve to loopback or link-local addresses, which DNS may not open; see ``_acceptable``."""
 
 
 class _Reach(Enum):
     FAR = auto()
     NEAR = auto()
-    """This machine, or its link."""
+    """Loopback or link-local."""
     NOWHERE = auto()
 
 
 @dataclass(slots=True)
 class _Name:
     addresses: dict[str, float] = field(default_factory=dict)
-    """Each with the time when it was last part of an answer."""
+    """Addresses with the time of the last answer that contained them."""
     tried: float = _NEVER
-    """When the last answer came, or the last failure."""
+    """Time of the last answer or failure."""
     pending: bool = False
 
 
 class Resolver:
-    """Resolves names on a few threads of its own, and remembers."""
+    """Resolves names on a few threads and caches the results."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Resolver:
         keep_seconds: float = KEEP_SECONDS,
         hosts: str = "/etc/hosts",
     ) -> None:
-        """Take the ways to look up a name and to tell the time."""
+        """Store the lookup function and the clock."""
         self._lookup = system_lookup if lookup is None else lookup
         self._clock = clock
         self._keep = keep_seconds
@@ -92,10 +92,10 @@ class Resolver:
         seconds: float = WAIT_SECONDS,
         patient: bool = False,
     ) -> None:
-        """Have the names of endpoints looked up, those excepted that were within ``fresh`` seconds.
+        """Look up the names of endpoints, except those looked up within ``fresh`` seconds.
 
-        Only names of which nothing is known are waited for, and once, unless one is patient: a name server that hangs
-        must not keep new decisions from coming into force. Answers that come later are taken by the next call.
+        Wait only for unknown names, and only once, unless ``patient`` is set: a name server that hangs must not delay
+        new decisions. The next call uses answers that arrive later.
         """
         endpoints = tuple(endpoints)
         names = {each.host for each in endpoints if not _is_fixed(each.host)}
@@ -120,7 +120,7 @@ class Resolver:
                 self._changed.wait(left)
 
     def resolve(self, endpoints: Iterable[Endpoint]) -> Resolution:
-        """Return the destinations of endpoints, as far as their names are known."""
+        """Return the destinations of endpoints with known names."""
         local = _local_names(self._hosts)
         allowed: set[Allow] = set()
         unresolved: dict[str, None] = {}
@@ -169,32 +169,32 @@ class Resolver:
         entry.addresses = {address: seen for address, seen in newest if seen >= now - self._keep}
 
     def _forget(self, names: set[str]) -> None:
-        """Keep the memory bounded: names that nobody asks for go when there are too many."""
+        """Limit the cache: remove names that are no longer requested."""
         if len(self._names) + len(names) > _MOST_NAMES:
             for name in [name for name, entry in self._names.items() if name not in names and not entry.pending]:
                 del self._names[name]
 
 
 def system_lookup(name: str) -> tuple[str, ...]:
-    """Ask the system, as the application does."""
+    """Resolve a name with the system's resolver, like the application."""
     found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     return tuple(dict.fromkeys(_plain(str(entry[4][0])) for entry in found))
 
 
 def name_servers(path: str = "/etc/resolv.conf") -> frozenset[Allow]:
-    """Return the name servers of the system, by both protocols."""
+    """Return the system's name servers, for both protocols."""
     try:
         lines = [line.split() for line in Path(path).read_text("utf-8", "replace").splitlines()]
     except OSError:
         lines = []
     found = [_plain(words[1]) for words in lines if words[:1] == ["nameserver"] and len(words) > 1]
-    # Without any, the C library asks this machine.
+    # The C library falls back to this machine.
     servers = [address for address in found if _is_fixed(address)][:_MOST_SERVERS] or ["127.0.0.1"]
     return frozenset(Allow(protocol, server, _DNS_PORT) for server in servers for protocol in ("tcp", "udp"))
 
 
 def _plain(address: str) -> str:
-    """Return an address without its interface, and one of IPv4 in the clothes of IPv6 as what it is."""
+    """Return an address without its interface, and convert an IPv4-mapped IPv6 address to IPv4."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -215,11 +215,10 @@ def _is_fixed(host: str) -> bool:
 
 
 def _acceptable(host: str, address: str, local: dict[str, set[str]]) -> bool:
-    """Tell whether an address may be opened for a host.
+    """Return whether an address may be opened for a host.
 
-    Whoever runs a permitted name's server could answer with an address of this machine, and so open a database that
-    listens there. Loopback and link-local addresses are opened only when they are written in the policy themselves, or
-    in the machine's own file of hosts.
+    The name server of a permitted name could answer with an address of this machine, and so open a local database.
+    Loopback and link-local addresses are opened only if the policy or the machine's hosts file contains them.
     """
     reach = _reach(address)
     return reach is _Reach.FAR or (reach is _Reach.NEAR and (_is_fixed(host) or address in local.get(host, ())))
@@ -234,7 +233,7 @@ def _reach(address: str) -> _Reach:
 
 
 def _local_names(path: str) -> dict[str, set[str]]:
-    """Return what the file of hosts says about addresses of this machine."""
+    """Return the loopback and link-local addresses in the hosts file, by name."""
     try:
         lines = Path(path).read_text("utf-8", "replace").splitlines()
     except OSError:

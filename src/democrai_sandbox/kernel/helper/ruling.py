@@ -1,4 +1,4 @@
-"""The rules for one application in all filters of the machine: changed in all of them, or in none."""
+"""Rules of one application in all packet filters: changed in all of them, or in none."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 class Wanted(NamedTuple):
-    """What a control group is to be permitted, in all filters together."""
+    """Wanted destinations of a cgroup, for all packet filters."""
 
     group: Cgroup
     allowed: frozenset[Allow]
 
 
 class Ruling:
-    """All filters, as if they were one."""
+    """All packet filters as one."""
 
     def __init__(self, commands: Commands, owner: Owner) -> None:
-        """Begin without any; ``find`` looks for them."""
+        """Start without filters; ``find`` looks for them."""
         self._commands = commands
         self._owner = owner
         self._filters: tuple[Filter, ...] = ()
@@ -35,37 +35,37 @@ class Ruling:
 
     @property
     def families(self) -> list[str]:
-        """The versions of IP that are filtered."""
+        """Filtered IP versions."""
         return [each.family.value for each in self._filters]
 
     @property
     def chains(self) -> dict[str, str | None]:
-        """The application's chain in each filter."""
+        """Application chain in each filter."""
         found: dict[str, str | None] = dict.fromkeys((family.value for family in Family), None)
         return found | {each.family.value: each.chain for each in self._filters}
 
     @property
     def complete(self) -> bool:
-        """Whether the application has its rules everywhere, as far as is known."""
+        """Whether the application has rules in all filters, according to the recorded state."""
         return bool(self._filters) and all(each.chain is not None for each in self._filters)
 
     def find(self) -> None:
-        """Find the filters, again each time: IPv6 may have been turned on meanwhile."""
+        """Find the filters. Call it again each time, because IPv6 may have been enabled meanwhile."""
         found, self.warnings = tables(self._commands)
         known = {each.family: each for each in self._filters}
         self._filters = tuple(known.get(each.family) or Filter(each, self._owner) for each in found)
 
     def take_over(self) -> bool:
-        """Believe what is there now; tell whether any of it is the application's."""
+        """Record the rules found; return whether any belongs to the application."""
         found = [each.take_over() for each in self._filters]
         return any(found)
 
     def install(self, wanted: Mapping[str, Wanted], kept: frozenset[str]) -> bool:
-        """Bring into force what is wanted and nothing else but what is kept; tell whether something changed."""
+        """Apply exactly the wanted and kept parts; return whether anything changed."""
         done: list[tuple[Filter, dict[str, Part] | None]] = []
         changed = False
         for each in self._filters:
-            # What a helper before this one has made cannot be put back: nobody knows what it was for.
+            # Rules of a previous helper cannot be restored, because their endpoints are unknown.
             before = each.parts if each.chain is None or APPLICATION in each.parts else None
             try:
                 if _install(each, _parts(wanted, each.family), kept):
@@ -75,17 +75,17 @@ class Ruling:
                 stay = [name for name in (_put_back(*earlier, kept) for earlier in done) if name]
                 if not stay:
                     raise
-                text = f"{refused.error}; the rules for {', '.join(stay)} are the new ones already"
+                text = f"{refused.error}; the rules for {', '.join(stay)} are already the new ones"
                 raise Refused(refused.reason, text, refused.fix) from None
         return changed
 
     def problems(self, group: Cgroup) -> dict[str, str]:
-        """Read the filters, and return for each what is not in force as it should be."""
+        """Read the filters, and return the problem of each."""
         found = {each.family.value: _problem(each, group) for each in self._filters}
         return {family: text for family, text in found.items() if text}
 
     def clear(self) -> None:
-        """Remove everything of the application from all filters, and fail only after all of them were tried."""
+        """Remove the application from all filters; raise the first error after all have been tried."""
         failed: list[Refused] = []
         for each in self._filters:
             try:
@@ -101,13 +101,13 @@ def _install(each: Filter, wanted: Mapping[str, Part], kept: frozenset[str]) -> 
         return True
     if not each.problem():
         return False
-    # Somebody else has changed the host's rules: ours are made again from what is there.
+    # Another program has changed the filter: compute the change from its current state.
     each.take_over()
     return each.install(wanted, kept)
 
 
 def _put_back(each: Filter, before: Mapping[str, Part] | None, kept: frozenset[str]) -> str:
-    """Restore a filter; return its name when it keeps the new rules. They are no less closed than the old ones."""
+    """Restore a filter; return its name if it keeps the new rules, which are not weaker than the old ones."""
     if before is None:
         return each.family.value
     try:
@@ -129,7 +129,7 @@ def _problem(each: Filter, group: Cgroup) -> str:
         return "the application has no rules"
     part = each.parts.get(APPLICATION)
     if part is not None and part.identity != group.identity():
-        return "the control group was made anew, and its rules no longer apply to it"
+        return "the cgroup was recreated, so its rules no longer apply to it"
     try:
         return each.problem()
     except Refused as refused:

@@ -1,4 +1,4 @@
-"""The helper's socket: connections are told apart by who made them before any of their bytes is waited for."""
+"""Serve the helper's socket. Each client is identified before any of its bytes are read."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _DRAIN_WITHIN = 0.5
 _ONE_READ = 16 * 1024
 _MOST_WAITING = 512
 _KEPT_DESCRIPTORS = 384
-"""For the lanes' other visits, and for the work itself."""
+"""Descriptors reserved for other connections and for the work itself."""
 _AFTER_EXHAUSTION = 0.05
-_BUSY = Refused("busy", "too many requests at once", "wait for answers before asking more")
+_BUSY = Refused("busy", "too many requests at the same time", "wait for answers before you send more")
 
 
 class Visit(NamedTuple):
-    """One connection: by whom, or why it is refused before anything is read."""
+    """Connection with its client, or with the reason for refusing it unread."""
 
     connection: socket.socket
     client: Handle | None = None
@@ -45,7 +45,7 @@ class Visit(NamedTuple):
 
 
 class Lane:
-    """Serves visits in a few threads, which end when nobody waits; more visits wait their turn, up to a number."""
+    """Serves connections on a few threads, which end when the queue is empty. The queue has a limit."""
 
     def __init__(self, name: str, serve: Callable[[Visit], None], *, threads: int, waiting: int) -> None:
         self._name = name
@@ -57,7 +57,7 @@ class Lane:
         self._lock = threading.Lock()
 
     def take(self, visit: Visit) -> bool:
-        """Serve it soon; return whether there is room for it."""
+        """Queue a connection; return whether the queue has room."""
         with self._lock:
             if self._running >= self._threads:
                 if len(self._waiting) >= self._most_waiting:
@@ -67,7 +67,7 @@ class Lane:
             thread = threading.Thread(target=self._run, args=(visit,), name=self._name, daemon=True)
             try:
                 thread.start()
-            except RuntimeError:  # no more threads are to be had
+            except RuntimeError:  # the thread limit is reached
                 return False
             self._running += 1
             return True
@@ -82,10 +82,10 @@ class Lane:
 
 
 class Server:
-    """Accepts connections until there is a reason to end.
+    """Accepts connections until the helper must end.
 
-    The application has a lane of its own, which nobody else can fill. Whoever is refused gets the answer without being
-    waited for.
+    The application has a separate queue, which other clients cannot fill. Refused clients get an answer without
+    blocking the others.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Server:
         self._refusals = Lane("refusals", self._serve, threads=2, waiting=16)
 
     def run(self) -> Happened:
-        """Serve; return why that ended."""
+        """Serve until an event ends it; return that event."""
         while (happened := self._watch.next()) is Happened.CONNECTION:
             self._accept()
         return happened
@@ -112,7 +112,7 @@ class Server:
             connection, _ = self._listener.accept()
         except (BlockingIOError, ConnectionError, InterruptedError):
             return
-        except OSError as error:  # no more descriptors, for instance
+        except OSError as error:  # for example, no free descriptor
             self._journal.say(f"a connection could not be accepted: {error}")
             time.sleep(_AFTER_EXHAUSTION)
             return
@@ -122,7 +122,7 @@ class Server:
             self._refuse(Visit(connection, refused=refused))
             return
         except (OSError, ValueError) as error:
-            self._refuse(Visit(connection, refused=Refused("failed", f"the client could not be looked at: {error}")))
+            self._refuse(Visit(connection, refused=Refused("failed", f"the client could not be identified: {error}")))
             return
         lane = self._parents if self._family.is_parent(client) else self._others
         if not lane.take(Visit(connection, client)):
@@ -137,7 +137,7 @@ class Server:
             connection.sendall(encode_answer((visit.refused or _BUSY).answer()))
 
     def _serve(self, visit: Visit) -> None:
-        """Serve one connection; whatever goes wrong with it is over with it."""
+        """Serve one connection; an error affects only this connection."""
         try:
             with visit.connection:
                 if visit.client is None:
@@ -147,14 +147,14 @@ class Server:
                     self._hear(visit.connection, visit.client)
         except OSError as error:
             self._journal.flow("connection.lost", error=str(error))
-        except Exception:  # noqa: BLE001 - one request must never be the end of the helper
+        except Exception:  # noqa: BLE001 - one request must never stop the helper
             self._journal.say(f"a request failed: {traceback.format_exc()}")
 
     def _hear(self, connection: socket.socket, client: Handle) -> None:
         try:
             line = _receive(connection)
             if not line:
-                return  # nobody asked anything
+                return  # closed without a request
             request = parse_request(line)
         except Refused as refused:
             self._turn_away(connection, refused)
@@ -165,7 +165,7 @@ class Server:
         except Refused as refused:
             self._journal.say(f"{request.action[:40]!a} for process {client.pid} refused: {refused}")
             self._turn_away(connection, refused)
-        except Exception as error:  # noqa: BLE001 - the client is told, and the helper goes on
+        except Exception as error:  # noqa: BLE001 - report it to the client and continue
             self._journal.say(f"{request.action} failed: {traceback.format_exc()}")
             self._turn_away(connection, Refused("failed", f"{type(error).__name__}: {error}", "see the helper's log"))
         else:
@@ -178,7 +178,7 @@ class Server:
             rights = array.array("i", [outcome.descriptor] if outcome.descriptor >= 0 else [])
             control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)] if rights else []
             sent = connection.sendmsg([line], control)
-            if sent < len(line):  # a client that has read its line may be gone: nothing more is sent without need
+            if sent < len(line):  # send no more than needed: a client that has read its line may have closed
                 connection.sendall(line[sent:])
         except BaseException:
             self._actions.undo(outcome)
@@ -190,7 +190,7 @@ class Server:
             os.close(outcome.descriptor)
 
     def _turn_away(self, connection: socket.socket, refused: Refused) -> None:
-        """Answer without having read all; what the client still sends is thrown away, so that it sees the answer."""
+        """Answer before reading everything, then discard the remaining input, so that the client gets the answer."""
         self._journal.flow("refused", reason=refused.reason, error=refused.error)
         connection.settimeout(_DRAIN_WITHIN)
         connection.sendall(encode_answer(refused.answer()))
@@ -204,9 +204,9 @@ class Server:
 
 
 def _room() -> int:
-    """Return how many visits of the application may wait. Each takes two descriptors.
+    """Return the queue limit for the application. Each connection needs two descriptors.
 
-    Some must be left, or a full house would keep the helper from ending what the application leaves behind.
+    Some descriptors stay reserved, so that the helper can always clean up after the application.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
@@ -215,13 +215,15 @@ def _room() -> int:
 
 
 def _receive(connection: socket.socket) -> bytes:
-    """Read up to the end of the line or of what is sent, within a time that sending slowly does not lengthen."""
+    """Read one line, or until the end of input, within a fixed deadline."""
     until = time.monotonic() + _READ_WITHIN
     line = b""
     while b"\n" not in line:
         left = until - time.monotonic()
         if left <= 0:
-            raise Refused("bad_request", f"no whole line came within {_READ_WITHIN:g} seconds", "send it at once")
+            raise Refused(
+                "bad_request", f"the request is incomplete after {_READ_WITHIN:g} seconds", "send it as a whole"
+            )
         connection.settimeout(left)
         try:
             part = connection.recv(_ONE_READ)
@@ -231,5 +233,5 @@ def _receive(connection: socket.socket) -> bytes:
             break
         line += part
         if len(line) > LONGEST_LINE:
-            raise Refused("bad_request", f"the request is longer than {LONGEST_LINE} bytes", "send less at once")
+            raise Refused("bad_request", f"the request is longer than {LONGEST_LINE} bytes", "send a shorter request")
     return line.partition(b"\n")[0]

@@ -1,7 +1,7 @@
-"""What dead applications have left: their rules and control groups, found by name and told from those of living ones.
+"""Remove the rules and cgroups of dead applications, which are found by name.
 
-A number alone says nothing: it may have been given to another process since. The rules carry the start time of their
-application in a comment, and its control group in an attribute.
+A process id is not enough, because it may have been reused. The rules contain the start time of their application in a
+comment, and its cgroup contains it in an attribute.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 
 _ATTEMPTS = 3
 _MARKING = 0.1
-"""Seconds within which who has made a control group has marked it."""
+"""Seconds within which the creator of a cgroup marks it."""
 
 
 def process_namespace() -> int:
-    """Return in which world of process numbers this is: a container may share the network or the groups, but not it."""
+    """Return this pid namespace. A container may share the network or the cgroups, but have another pid namespace."""
     return Path("/proc/self/ns/pid").stat().st_ino
 
 
 def mark_of(owner: Owner) -> str:
-    """Return what is noted at the control group of an application."""
+    """Return the owner mark of an application's cgroup."""
     return f"{owner.namespace} {owner.start_time}"
 
 
 def sweep(commands: Commands) -> dict[str, Any]:
-    """Remove everything of dead applications; return what it was, and what did not succeed."""
+    """Remove all leftovers of dead applications; return the removed ones and the failures."""
     chains: dict[str, list[str]] = {}
     problems: list[str] = []
     groups: list[tuple[int, Cgroup]] = []
@@ -45,10 +45,10 @@ def sweep(commands: Commands) -> dict[str, Any]:
         groups = [(pid, group) for pid, group in find_tree().applications() if _left_behind(pid, group)]
     except Refused as refused:
         problems.append(str(refused))
-    # In this order: nothing lives for a moment without its rules, and no rule is left for a group that is gone (with
-    # the older kind of iptables, such a one blocks every change of the filter).
+    # In this order, so that no process runs without its rules, and no rule stays for a removed cgroup, which would
+    # block every later change with iptables-legacy.
     living = frozenset(pid for pid, group in groups if not group.kill())
-    problems.extend(f"the members that application {pid} has left could not be ended" for pid in sorted(living))
+    problems.extend(f"the processes left by application {pid} could not be killed" for pid in sorted(living))
     try:
         for table in tables(commands)[0]:
             chains[table.family.value] = sweep_table(table, living)
@@ -59,7 +59,7 @@ def sweep(commands: Commands) -> dict[str, Any]:
 
 
 def lives(owner: Owner) -> bool:
-    """Tell whether this very application still runs."""
+    """Return whether exactly this application still runs."""
     try:
         return facts(owner.pid).start_time == owner.start_time and _exists(owner.pid)
     except Refused:
@@ -67,9 +67,9 @@ def lives(owner: Owner) -> bool:
 
 
 def sweep_table(table: Table, living: frozenset[int] = frozenset()) -> list[str]:
-    """Remove the chains of dead applications and what leads to them; return their names.
+    """Remove the chains of dead applications and the jumps to them; return their names.
 
-    The rules of those of which members are ``living`` stay.
+    Keep the rules of applications with ``living`` members.
     """
     for attempt in range(_ATTEMPTS):
         listing = table.read()
@@ -87,14 +87,14 @@ def sweep_table(table: Table, living: frozenset[int] = frozenset()) -> list[str]
         except Refused:
             if attempt == _ATTEMPTS - 1:
                 raise
-            # Another helper sweeps as well: what is there now is looked at again.
+            # Another helper may sweep at the same time: read the current state again.
         else:
             return sorted(dead)
     return []
 
 
 def dead_chains(listing: Listing) -> set[str]:
-    """Return the chains whose application is gone; where nothing says when it was started, its number has to do."""
+    """Return the chains of dead applications; without a start time, the process id must be enough."""
     known: dict[str, list[Owner | None]] = {chain: [] for chain in listing.chains}
     for jump in listing.jumps:
         known.setdefault(jump.chain, []).append(jump.owner)
@@ -104,7 +104,7 @@ def dead_chains(listing: Listing) -> set[str]:
 def _is_dead(pid: int, owners: list[Owner | None]) -> bool:
     named = [owner for owner in owners if owner is not None]
     if named:
-        # Of another world of numbers: nobody here can tell.
+        # The state of a process in another pid namespace is unknown.
         return all(owner.namespace == process_namespace() and not lives(owner) for owner in named)
     return not _exists(pid)
 
@@ -112,7 +112,7 @@ def _is_dead(pid: int, owners: list[Owner | None]) -> bool:
 def _left_behind(pid: int, group: Cgroup) -> bool:
     mark = group.mark()
     if not mark and not _exists(pid):
-        # Perhaps somebody in another world of numbers has made it this moment, and is about to mark it.
+        # A helper in another pid namespace may have just created it and be about to mark it.
         time.sleep(_MARKING)
         mark = group.mark()
     namespace, _, start = mark.partition(" ")
@@ -123,17 +123,17 @@ def _left_behind(pid: int, group: Cgroup) -> bool:
 
 def _exists(pid: int) -> bool:
     try:
-        # A process whose first thread has ended looks dead while others still run.
+        # A process whose first thread has ended looks dead while other threads run.
         return not facts(pid).dead or len([*Path(f"/proc/{pid}/task").iterdir()]) > 1
     except (Refused, OSError):
         return _answers(pid)
 
 
 def _answers(pid: int) -> bool:
-    """Tell whether there is a process of that number, of which nothing can be read.
+    """Return whether a process exists of which nothing can be read.
 
-    Where ``/proc`` hides the processes of others (``hidepid``), or descriptors have run out, all would seem dead, and
-    the living be swept.
+    If ``/proc`` hides processes of other users (``hidepid``), or without free descriptors, living applications would
+    look dead and be removed.
     """
     if not 0 < pid <= HIGHEST_PID:
         return False

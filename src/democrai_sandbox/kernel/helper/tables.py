@@ -1,7 +1,7 @@
-"""The packet filter as text: chains, jumps and transactions for ``iptables-restore``, and reading them back.
+"""Packet filter as text: chains, jumps and transactions for ``iptables-restore``, and the parser for their listing.
 
-A chain ends connections that are not permitted and *returns* for those that are: rules of the host's own still count,
-and where a process is in two groups, one inside the other, it may do what both permit.
+A chain rejects connections that are not permitted and *returns* for the others, so that the host's rules still apply. A
+process in two nested cgroups is restricted by both.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ _NETWORK = Path("/proc/sys/net")
 _WAIT_SECONDS = "10"
 _INSTALL_FIX = "install iptables (the packages iptables or iptables-nft)"
 _MODULES_FIX = (
-    "load the modules of the kernel which the rules need: xt_cgroup, xt_addrtype, xt_comment, nf_conntrack, ipt_REJECT"
+    "load the kernel modules that the rules need: xt_cgroup, xt_addrtype, xt_comment, nf_conntrack, ipt_REJECT"
 )
 _CHAIN = re.compile(r"DEMOCRAI_OS_(?P<pid>[0-9]+)_(?P<part>A|B|S[0-9]+)")
 _JUMP = re.compile(rf"-A OUTPUT (?P<spec>(?:.* )?-j (?P<chain>{_CHAIN.pattern}))")
 _COMMENT = re.compile(r'--comment "democrai (?P<pid>[0-9]+) (?P<start>[0-9]+) (?P<space>[0-9]+)"')
-# What the tools add below the sentence that matters.
+# Lines that the tools print after the error message.
 _NOISE = re.compile(r"Try `|Error occurred at line|^\s*$|^#")
 
 
 class Family(StrEnum):
-    """The two versions of IP, each with a filter of its own."""
+    """IP versions, each with a separate packet filter."""
 
     IPV4 = "ipv4"
     IPV6 = "ipv6"
 
 
 class Owner(NamedTuple):
-    """An application: numbers of processes are used again, so that only all together say which one it is."""
+    """Identity of an application: process ids are reused, so only all fields together identify it."""
 
     pid: int
     start_time: int
     namespace: int
-    """Of processes: containers that share a network count each for itself."""
+    """Pid namespace, because containers may share a network."""
 
     @property
     def comment(self) -> str:
-        """What its rules carry."""
+        """Comment of its rules."""
         return f"democrai {self.pid} {self.start_time} {self.namespace}"
 
     def chain(self, part: str) -> str:
@@ -65,32 +65,32 @@ class Allow(NamedTuple):
 
     @property
     def family(self) -> Family:
-        """Which filter it belongs to."""
+        """Packet filter to which it belongs."""
         return Family.IPV6 if ":" in self.address else Family.IPV4
 
 
 class Jump(NamedTuple):
-    """A rule of ``OUTPUT`` that leads into a chain of an application."""
+    """Rule of ``OUTPUT`` that jumps to a chain of an application."""
 
     chain: str
     spec: str
-    """The rule as the tool prints it, which is how it can be deleted."""
+    """Rule as printed by the tool, for deleting it."""
     owner: Owner | None
-    """Who it says that it is for; None when it does not say."""
+    """Owner from its comment; None without one."""
     foreign_before: bool
-    """Whether a rule that is nobody's of ours is looked at first, and might accept what the chain refuses."""
+    """Whether a rule of another program comes first, which may accept packets that the chain rejects."""
 
 
 class Listing(NamedTuple):
-    """What of ours is in a filter now."""
+    """Our chains and jumps in a packet filter."""
 
     chains: dict[str, int]
-    """The chains of all applications, and how many rules each has."""
+    """Chains of all applications with their number of rules."""
     jumps: tuple[Jump, ...]
 
 
 def application_of(chain: str) -> int:
-    """Return the number of the process that a chain is named for."""
+    """Return the process id in the name of a chain."""
     found = _CHAIN.fullmatch(chain)
     if found is None:
         raise ValueError(f"{chain!r} is not a chain of an application")
@@ -98,31 +98,31 @@ def application_of(chain: str) -> int:
 
 
 def jump(group: str, owner: Owner, chain: str) -> str:
-    """Return the rule by which packets of a control group go through a chain."""
+    """Return the rule that sends the packets of a cgroup through a chain."""
     return f'-m cgroup --path {_quoted(group)} -m comment --comment "{owner.comment}" -j {chain}'
 
 
 def chain_rules(allowed: Iterable[Allow]) -> list[str]:
     """Return the rules of a chain, in order."""
     return [
-        # Any user may send IPv6 from an address that is another's (IPV6_FREEBIND): two such packets look like a
-        # question and its answer. Not rejected: the error, with the packet in it, would go to that other.
+        # Any user may send IPv6 from a foreign address (IPV6_FREEBIND); two such packets look like a request and its
+        # answer. Dropped, because a rejection would be sent, with the packet, to that foreign address.
         "-m addrtype ! --src-type LOCAL -j DROP",
-        # Answers to whoever connected to us. Only of that direction: what we have begun ourselves is asked anew with
-        # every packet, so that a connection ends when its permission does.
+        # Answers on incoming connections. Outgoing connections are checked with every packet, so that they end when
+        # their permission ends.
         "-m conntrack --ctstate ESTABLISHED --ctdir REPLY -j RETURN",
         *(f"-d {each.address} -p {each.protocol} --dport {each.port} -j RETURN" for each in sorted(allowed)),
-        # A reset ends a connection at once in both versions; in IPv6 an error of ICMP is noticed a second later.
+        # A TCP reset ends a connection immediately in both versions; an ICMPv6 error takes a second.
         "-p tcp -j REJECT --reject-with tcp-reset",
         "-j REJECT",
     ]
 
 
 class Change:
-    """A transaction: all of its lines come into force in one moment, or none."""
+    """Atomic transaction of packet filter changes."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
+        """Start an empty transaction."""
         self._chains: list[str] = []
         self._deleted: list[str] = []
         self._rules: list[str] = []
@@ -133,30 +133,30 @@ class Change:
         return any((self._chains, self._deleted, self._inserted, self._dropped))
 
     def define(self, chain: str, allowed: Iterable[Allow]) -> None:
-        """Make a chain, or give one that exists other rules."""
+        """Create a chain, or replace its rules."""
         self._chains.append(f":{chain} - [0:0]")
         self._rules.extend(f"-A {chain} {rule}" for rule in chain_rules(allowed))
 
     def insert(self, spec: str) -> None:
-        """Put a jump before all other rules: one of the host's might accept what the chain refuses."""
+        """Insert a jump before all other rules, which might accept packets that the chain rejects."""
         self._inserted.append(f"-I OUTPUT 1 {spec}")
 
     def delete(self, spec: str) -> None:
-        """Remove a jump. Deletions come before insertions, or an equal new one would be the first that is found."""
+        """Delete a jump. Deletions precede insertions; otherwise they would remove an identical new jump."""
         self._deleted.append(f"-D OUTPUT {spec}")
 
     def drop(self, chain: str) -> None:
-        """Remove a chain, to which nothing may lead any more."""
+        """Delete a chain without references."""
         self._dropped.extend((f"-F {chain}", f"-X {chain}"))
 
     def text(self) -> str:
-        """Return what the tool reads."""
+        """Return the input for the tool."""
         lines = [*self._chains, *self._deleted, *self._rules, *self._inserted, *self._dropped]
         return "\n".join(["*filter", *lines, "COMMIT", ""])
 
 
 class Table:
-    """The filter of one version of IP."""
+    """Packet filter of one IP version."""
 
     def __init__(self, commands: Commands, family: Family) -> None:
         """Find the tools."""
@@ -167,13 +167,13 @@ class Table:
         self._restore = self._found(f"{name}-restore")
 
     def commit(self, change: Change) -> None:
-        """Bring a change into force, whole or not at all."""
+        """Apply a change atomically."""
         done = self._commands.run((self._restore, "--noflush", "-w", _WAIT_SECONDS), change.text())
         if done.status:
             raise self._failed(self._restore, done.errors)
 
     def read(self) -> Listing:
-        """Return what of ours is there."""
+        """Return our chains and jumps."""
         done = self._commands.run((self._save, "-t", "filter"))
         if done.status:
             raise self._failed(self._save, done.errors)
@@ -185,36 +185,36 @@ class Table:
             return path
         places = ", ".join(self._commands.places)
         if self.family is Family.IPV4:
-            raise Refused("no_iptables", f"{name} is in none of {places}", _INSTALL_FIX)
-        fix = f"{_INSTALL_FIX}, or turn IPv6 off: sysctl net.ipv6.conf.all.disable_ipv6=1"
-        raise Refused("no_ip6tables", f"the machine has IPv6, and {name} is in none of {places}", fix)
+            raise Refused("no_iptables", f"{name} was not found in {places}", _INSTALL_FIX)
+        fix = f"{_INSTALL_FIX}, or disable IPv6: sysctl net.ipv6.conf.all.disable_ipv6=1"
+        raise Refused("no_ip6tables", f"IPv6 is enabled, but {name} was not found in {places}", fix)
 
     def _failed(self, command: str, errors: str) -> Refused:
         lines = [line.strip() for line in errors.splitlines() if not _NOISE.search(line)]
-        said = lines[-1][:300] if lines else "it did not say why"
+        said = lines[-1][:300] if lines else "no error message"
         if "ermission denied" in errors:
             return Refused("not_privileged", f"{command}: {said}", "start the helper as root (CAP_NET_ADMIN)")
         return Refused("table_failed", f"{command}: {said}", _MODULES_FIX)
 
 
 def tables(commands: Commands, network: Path = _NETWORK) -> tuple[tuple[Table, ...], list[str]]:
-    """Return a filter for each version of IP that the machine speaks, and what there is to say about the others."""
+    """Return a filter for each IP version of the machine, and remarks about the others."""
     found = [Table(commands, Family.IPV4)]
     if not (network / "ipv6").is_dir():
-        return tuple(found), ["IPv6: the kernel has none, so that nothing needs to be refused there"]
+        return tuple(found), ["IPv6: not supported by this kernel, so it needs no filter"]
     try:
         found.append(Table(commands, Family.IPV6))
     except Refused:
-        # Also for an interface that comes later: the helper would not notice it in time.
+        # Check all interfaces and the default for new ones, which the helper would notice too late.
         states = [path.read_text().strip() for path in network.glob("ipv6/conf/*/disable_ipv6")]
         if not all(state == "1" for state in states):
             raise
-        return tuple(found), ["IPv6: ip6tables is not installed; IPv6 is turned off here, so nothing gets out there"]
+        return tuple(found), ["IPv6: ip6tables is not installed, but IPv6 is disabled, so it needs no filter"]
     return tuple(found), []
 
 
 def parse(text: str) -> Listing:
-    """Read what ``iptables-save`` prints; everything that is not ours is passed over."""
+    """Parse the output of ``iptables-save``; skip rules of other programs."""
     chains: dict[str, int] = {}
     jumps: list[Jump] = []
     foreign = False

@@ -1,4 +1,4 @@
-"""Whether everything that would run as root belongs to root, and can be changed by nobody else."""
+"""Check that all code that runs as root is owned by root and writable for root only."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
 
 _MOST_TOLD = 8
 _NOT_LOADED = frozenset({"site-packages", "dist-packages", "test", "idlelib", "tkinter", "turtledemo"})
-"""Folders of the standard library from which an isolated interpreter (-I -S) or the helper loads nothing."""
+"""Folders of the standard library from which an isolated interpreter (-I -S) or the helper does not load code."""
 
 
 class Weakness(NamedTuple):
-    """A file or folder by which somebody else than root could change what the helper does."""
+    """File or folder through which another user than root could change the helper's code."""
 
     path: str
     why: str
     fix: str
 
     def __str__(self) -> str:
-        """Return it as a sentence."""
+        """Return the problem with its fix."""
         return f"{self.path} {self.why}; to fix it: {self.fix}"
 
 
 def weaknesses(command: Sequence[str], *, standard_library: str = os.__file__) -> list[Weakness]:
-    """Look at the interpreter, its library and the helper's folder, and at every folder above them."""
+    """Check the interpreter, its library, the helper's folder, and all their ancestor folders."""
     interpreter, helper = Path(command[0]), Path(command[-1]).parent
     library = Path(standard_library).resolve().parent
     found: dict[str, Weakness] = {}
@@ -66,14 +66,14 @@ def _weakness(path: Path) -> Weakness | None:
     try:
         found = path.stat()
     except OSError as error:
-        return Weakness(str(path), f"cannot be looked at ({error.strerror})", "run this as root")
+        return Weakness(str(path), f"cannot be read ({error.strerror})", "run this as root")
     if found.st_uid != 0:
         return Weakness(str(path), f"belongs to user {found.st_uid}", _INSTALL)
     if stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX:
-        return None  # anybody may add to it, but nobody may move what is root's
+        return None  # sticky: other users can add files, but not move those of root
     if found.st_mode & stat.S_IWOTH or (found.st_mode & stat.S_IWGRP and found.st_gid != 0):
-        return Weakness(str(path), f"can be written by others (mode {stat.S_IMODE(found.st_mode):04o})", _INSTALL)
+        return Weakness(str(path), f"is writable for other users (mode {stat.S_IMODE(found.st_mode):04o})", _INSTALL)
     return None
 
 
-_INSTALL = "install Python and this package as root into a place that only root can write, such as /opt"
+_INSTALL = "install Python and this package as root into a folder that only root can write, such as /opt"

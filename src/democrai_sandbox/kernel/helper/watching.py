@@ -1,4 +1,4 @@
-"""What the helper waits for: connections, the end of the application, the wish to end, and the time for a refresh."""
+"""Wait for events of the helper: connections, the application's end, a stop signal, and the time of a refresh."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from .processes import Handle
 
 _LOOK_AGAIN = 1.0
-"""How often the application is looked at where the kernel has no descriptor that tells of its end, in seconds."""
+"""Seconds between two checks of the application on kernels without process descriptors."""
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Happened(Enum):
-    """What the waiting was ended by."""
+    """Event that ended the wait."""
 
     CONNECTION = auto()
     PARENT_GONE = auto()
@@ -29,7 +29,7 @@ class Happened(Enum):
 
 
 class Watch:
-    """Waits for several things at once; the end of the application comes before everything else."""
+    """Waits for several events; the application's end has priority."""
 
     def __init__(self, parent: Handle, listener: socket.socket) -> None:
         self._parent = parent
@@ -43,13 +43,13 @@ class Watch:
             self._poll.register(parent.descriptor, select.POLLIN)
 
     def heed_signals(self) -> None:
-        """Take the usual signals for a wish to end. Only in the main thread."""
+        """Treat SIGTERM and SIGINT as a stop request. Call from the main thread only."""
         for number in _ENDING:
             signal.signal(number, lambda *_: self.wake())
 
     def wake(self) -> None:
-        """Make the waiting end with the wish to end; from any thread, or from a signal."""
-        with suppress(BlockingIOError):  # it is awake already
+        """End the wait with a stop request, from any thread or signal handler."""
+        with suppress(BlockingIOError):  # already woken
             os.write(self._waker, b"\0")
 
     def next(self) -> Happened:
@@ -65,7 +65,7 @@ class Watch:
                 return Happened.CONNECTION
 
     def parent_ends_within(self, seconds: float) -> bool:
-        """Wait whether the application ends too, as when both were asked to. A further wish to end is heeded."""
+        """Wait for the application's end, if both were stopped together. Another stop request ends the wait."""
         self._poll.unregister(self._listener)
         with suppress(BlockingIOError):
             os.read(self._woken, 64)
@@ -79,7 +79,7 @@ class Watch:
         return False
 
     def _seen_dead(self) -> bool:
-        """Look at the application now and then, also while a flood of connections leaves no pause."""
+        """Check the application periodically, even if connections arrive without a pause."""
         if self._parent.descriptor is not None or time.monotonic() - self._looked < _LOOK_AGAIN:
             return False
         self._looked = time.monotonic()

@@ -1,4 +1,4 @@
-"""Landlock: files, TCP ports and scopes that the kernel keeps a process to, without any privilege."""
+"""Landlock: restrict a process to files, TCP ports and scopes, without privileges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two lists of the application itself: what it may read, and what it may write."""
+"""Readable and writable paths of the application itself."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SYSTEM = (
     *("/usr", "/lib", "/lib32", "/lib64", "/libx32", "/bin", "/sbin", "/opt"),
     *("/etc", "/proc", "/sys", "/run"),
 )
-# Never /dev as a whole: below it lie the disks, and with them every file that a root application is to be kept from.
+# Never the whole /dev: it contains the disks, through which a root application could reach every file.
 _READ_DEVICES = ("/dev/random", "/dev/urandom")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/tty", "/dev/ptmx", "/dev/pts")
 _SCRATCH = ("/dev/shm", "/dev/mqueue")  # noqa: S108 - named, not used
@@ -30,30 +30,31 @@ _DEVICE_ROOT = "/dev/"
 
 @dataclass(frozen=True, slots=True)
 class ApplicationPaths:
-    """The lists, for the application and as the outermost bound of everything that it starts.
+    """Paths of the application, which also limit everything that it starts.
 
-    Programs can be executed in the first two: the environments of engines lie where the application writes. Whether the
-    application itself may execute is for seccomp to say, and what a child may execute for the rules of its subject.
+    Programs can be executed from the first two lists, because environments of engines are in writable folders. seccomp
+    decides whether the application itself may execute, and the subject's rules decide for a child.
     """
 
     read: tuple[str, ...]
     write: tuple[str, ...]
     scratch: tuple[str, ...] = ()
-    """Written too, but nothing is executed there: a program that was dropped in the temporary folder does not run."""
+    """Writable, but not executable: a program placed in the temporary folder does not run."""
     devices: tuple[str, ...] = ()
     """Opened for reading and writing."""
     too_wide: tuple[str, ...] = ()
-    """Folders on ``sys.path`` that were left out, since far more than modules lies in them."""
+    """Folders on ``sys.path`` that are excluded, because they contain much more than modules."""
 
 
 def application_paths(
     app_read: Iterable[str], app_write: Iterable[str], settings: LandlockSettings
 ) -> ApplicationPaths:
-    """Return the lists for what the host names and what the configuration adds.
+    """Return the paths from the host and the configuration.
 
-    What belongs to the system is listed where it exists; what somebody named always, so that it is reported if missing.
+    System paths are included if they exist. Paths from the host or the configuration are always included, so that
+    missing ones are reported.
     """
-    home = os.path.realpath(os.path.expanduser("~"))  # noqa: PTH111 - stays as it is where there is none
+    home = os.path.realpath(os.path.expanduser("~"))  # noqa: PTH111 - unchanged without a home folder
     wide = frozenset({"/", "/home", "/root", home})
     runtime = tuple(_runtime())
     return ApplicationPaths(
@@ -72,7 +73,7 @@ def application_paths(
 
 
 def application_plan(paths: ApplicationPaths, ports: Iterable[int] | None = None) -> RulesetPlan:
-    """Return the plan for the lists. TCP is restricted when ports are given; otherwise that is the packet filter's."""
+    """Return the plan for the paths. TCP is restricted if ports are given; otherwise by the packet filter only."""
     rules = [PathRule(path, EXECUTE) for path in paths.read]
     rules += [PathRule(path, _written(path)) for path in paths.write]
     rules += [PathRule(path, WRITE) for path in paths.scratch]
@@ -84,24 +85,24 @@ def application_plan(paths: ApplicationPaths, ports: Iterable[int] | None = None
 
 
 def _written(path: str) -> FsRight:
-    """Return the rights for a read-write path; a device that the host names itself is there to be used as one."""
+    """Return the rights for a read-write path; a device that the host names may be used as a device."""
     device = os.path.realpath(path).startswith(_DEVICE_ROOT)
     return DEVICE | READ | FsRight.IOCTL_DEV if device else WRITE | EXECUTE
 
 
 def _runtime() -> Iterator[str]:
-    """Yield where the interpreter, its libraries and this package lie."""
+    """Yield the paths of the interpreter, its libraries and this package."""
     yield from (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix)
     if sys.executable:
         yield sys.executable
         yield os.path.realpath(sys.executable)
     yield str(Path(__file__).resolve().parents[2])
-    # An empty entry stands for the working directory, which nobody named.
+    # Skip an empty entry, which means the working directory.
     yield from (path for path in sys.path if path.startswith("/"))
 
 
 def _existing(paths: Iterable[str]) -> tuple[str, ...]:
-    return tuple(path for path in paths if os.path.exists(path))  # noqa: PTH110 - paths are texts here
+    return tuple(path for path in paths if os.path.exists(path))  # noqa: PTH110 - str paths
 
 
 def _unique(*paths: str) -> tuple[str, ...]:

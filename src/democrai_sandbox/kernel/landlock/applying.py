@@ -1,4 +1,4 @@
-"""Putting this process under a ruleset, and saying how far that reaches."""
+"""Apply a ruleset to this process, and report its coverage."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ NAME = "landlock"
 _TASKS = "/proc/self/task"
 _MOST_LAYERS = 16
 
-_FIX_THREADS = "apply Landlock before anything starts a thread"
-_FIX_KERNEL = "use a newer kernel: Linux 6.12 restricts all of it"
+_FIX_THREADS = "apply Landlock before any thread starts"
+_FIX_KERNEL = "use a newer kernel: Linux 6.12 supports all restrictions"
 
 
 def apply(plan: RulesetPlan, *, support: LandlockSupport | None = None) -> ControlStatus:
-    """Restrict the calling thread and everything it starts from now on, for ever; return what that covers."""
+    """Restrict the calling thread and everything that it starts, permanently; return the coverage."""
     support = landlock_support() if support is None else support
     if support.abi < 1:
         return unsupported(support)
     with build(plan, support.abi) as built:
-        # Looked at before and after: a thread that another one starts meanwhile is not covered either.
+        # Read before and after: a thread that another thread starts meanwhile is not covered.
         others = _other_threads()
         synchronised = _restrict(built.fd, synchronise=support.synchronises_threads)
         threads = 1 + len(others | _other_threads())
@@ -46,13 +46,13 @@ def unsupported(support: LandlockSupport) -> ControlStatus:
 
 
 def _restrict(ruleset: int, *, synchronise: bool) -> bool:
-    """Restrict; tell whether all threads were."""
+    """Restrict; return whether all threads are covered."""
     native = native_module()
     if synchronise:
         try:
             native.landlock_restrict(ruleset, THREAD_SYNC)
         except OSError as error:
-            if error.errno != errno.EINVAL:  # which means that the flag is not known after all
+            if error.errno != errno.EINVAL:  # EINVAL: the kernel does not know the flag
                 raise _refused(error) from error
         else:
             return True
@@ -66,20 +66,18 @@ def _restrict(ruleset: int, *, synchronise: bool) -> bool:
 def _refused(error: OSError) -> KernelLayerError:
     if error.errno == errno.E2BIG:
         return KernelLayerError(
-            f"Landlock was not applied: this process has {_MOST_LAYERS} layers of it already, the most there can be",
-            fix="start the application from a process that is confined fewer times",
+            f"Landlock was not applied: this process already has {_MOST_LAYERS} Landlock layers, the maximum",
+            fix="start the application from a process with fewer layers",
         )
-    return KernelLayerError(
-        f"Landlock was not applied: {error}", fix="look into the kernel's log for what concerns landlock"
-    )
+    return KernelLayerError(f"Landlock was not applied: {error}", fix="check the kernel log for landlock")
 
 
 def _other_threads() -> set[int]:
-    """Return the threads beside the calling one. They keep all their rights, and what they start does too."""
+    """Return the other threads. They keep all their rights, also for the threads that they start."""
     try:
-        numbers = {int(name) for name in os.listdir(_TASKS)}  # noqa: PTH208 - names are all it takes
+        numbers = {int(name) for name in os.listdir(_TASKS)}  # noqa: PTH208 - only names are needed
     except OSError:
-        # No /proc here, or it has just been shut: what Python itself knows of is better than nothing.
+        # /proc is missing or no longer readable: use the threads that Python knows.
         numbers = {thread.native_id for thread in threading.enumerate() if thread.native_id is not None}
     return numbers - {threading.get_native_id()}
 
@@ -87,7 +85,7 @@ def _other_threads() -> set[int]:
 def _status(plan: RulesetPlan, support: LandlockSupport, built: Built, threads: int, covered: int) -> ControlStatus:
     without = lacking(plan, support.abi)
     holes = [feature.without for feature in without if feature.without]
-    reasons = [f"{_threads(threads - covered)} not covered, having existed before"] if covered < threads else []
+    reasons = [f"{_threads(threads - covered)} not covered, because they existed before"] if covered < threads else []
     reasons += [f"ABI {support.abi}: {hole}" for hole in holes]
     fixes = ([_FIX_THREADS] if covered < threads else []) + ([_FIX_KERNEL] if holes else [])
     details = {

@@ -1,4 +1,4 @@
-"""What Landlock can restrict, and since which ABI of the kernel."""
+"""Landlock rights, and the kernel ABI that introduced each."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import NamedTuple
 from .building import FILE_MASK
 
 HIGHEST_ABI = 7
-"""The newest one whose rights are known here; a newer kernel is used like this one."""
+"""Newest ABI with known rights; a newer kernel is used like this one."""
 THREAD_SYNC_ABI = 8
-"""From this one on, threads that exist already can be restricted together with the calling one."""
+"""First ABI that can restrict existing threads together with the calling one."""
 THREAD_SYNC = 1 << 3
-"""The flag for it. A kernel before that ABI refuses it."""
+"""Flag for it, which older kernels refuse."""
 
 
 class FsRight(IntFlag):
-    """One thing to do with files."""
+    """File operation."""
 
     EXECUTE = 1 << 0
     WRITE_FILE = 1 << 1
@@ -39,21 +39,21 @@ class FsRight(IntFlag):
 
 
 class NetRight(IntFlag):
-    """One thing to do with a TCP port."""
+    """Operation on a TCP port."""
 
     BIND_TCP = 1 << 0
     CONNECT_TCP = 1 << 1
 
 
 class Scope(IntFlag):
-    """What ends at the border of the confined processes."""
+    """Access that is limited to the confined processes."""
 
     ABSTRACT_UNIX = 1 << 0
     SIGNAL = 1 << 1
 
 
 class Feature(NamedTuple):
-    """What one ABI brought."""
+    """Rights that one ABI introduced."""
 
     name: str
     abi: int
@@ -61,16 +61,16 @@ class Feature(NamedTuple):
     net: NetRight = NetRight(0)
     scoped: Scope = Scope(0)
     without: str = ""
-    """What an older kernel lets happen, as the rest of a sentence; empty when nothing is open without it."""
+    """Unrestricted access on older kernels, as the end of a sentence; empty if older kernels are stricter."""
 
 
 _FIRST = FsRight((1 << 13) - 1)
 
 FEATURES = (
     Feature("files", 1, fs=_FIRST, without="nothing is restricted"),
-    # Without it the kernel refuses every rename and link between folders: stricter, not weaker.
+    # Without it, the kernel refuses every rename and link between folders: stricter, not weaker.
     Feature("refer", 2, fs=FsRight.REFER),
-    Feature("truncate", 3, fs=FsRight.TRUNCATE, without="files outside the lists can be emptied with truncate()"),
+    Feature("truncate", 3, fs=FsRight.TRUNCATE, without="files outside the lists can be truncated with truncate()"),
     Feature(
         "tcp_ports",
         4,
@@ -101,15 +101,15 @@ WRITE = (
     | FsRight.REMOVE_DIR
     | FsRight.REFER
 )
-"""A read-write path. Never devices: a device node gives a disk to whoever makes it, past every rule on files."""
+"""Read-write path, without device nodes: creating one would give access to a disk past all file rules."""
 DEVICE = FsRight.READ_FILE | FsRight.WRITE_FILE | FsRight.TRUNCATE
-"""A device that is read and written, and nothing else be done to it."""
+"""Device that may only be read and written."""
 FILE_RIGHTS = FsRight(FILE_MASK)
-"""All that a rule on something other than a folder may hold."""
+"""Rights of a rule on anything other than a folder."""
 
 
 class Supported(NamedTuple):
-    """What a kernel can restrict."""
+    """Rights that a kernel can restrict."""
 
     abi: int
     fs: FsRight
@@ -121,7 +121,7 @@ class Supported(NamedTuple):
 
 @cache
 def supported(abi: int) -> Supported:
-    """Return what a kernel of this ABI can restrict: a single bit that it does not know makes it refuse everything."""
+    """Return the rights for this ABI; one unknown bit makes the kernel refuse the whole ruleset."""
     features = tuple(feature for feature in FEATURES if feature.abi <= abi)
     fs, net, scoped = FsRight(0), NetRight(0), Scope(0)
     for feature in features:

@@ -1,4 +1,4 @@
-"""From what is to be allowed to a ruleset of the kernel."""
+"""Create a kernel ruleset from a plan of allowed access."""
 
 from __future__ import annotations
 
@@ -17,49 +17,47 @@ _HIGHEST_PORT = 65535
 
 @dataclass(frozen=True, slots=True)
 class PathRule:
-    """What may be done at a path and beneath it."""
+    """Allowed rights for a path and everything below it."""
 
     path: str
     rights: FsRight
 
     def __post_init__(self) -> None:
-        """Refuse a path that would mean another place in another working directory."""
+        """Reject relative paths, which depend on the working directory."""
         if not self.path.startswith("/") or "\0" in self.path:
-            raise KernelLayerError(
-                f"a Landlock rule is for {self.path!r}, which is not an absolute path", fix="give the whole path"
-            )
+            raise KernelLayerError(f"the Landlock rule path {self.path!r} is not absolute", fix="use an absolute path")
 
 
 @dataclass(frozen=True, slots=True)
 class PortRule:
-    """What may be done with a TCP port."""
+    """Allowed rights for a TCP port."""
 
     port: int
     rights: NetRight
 
     def __post_init__(self) -> None:
-        """Refuse what is no port."""
+        """Reject invalid port numbers."""
         if not 0 <= self.port <= _HIGHEST_PORT:
             raise KernelLayerError(
-                f"a Landlock rule is for port {self.port!r}", fix=f"give a number from 0 to {_HIGHEST_PORT}"
+                f"the Landlock rule port {self.port!r} is invalid", fix=f"use a number from 0 to {_HIGHEST_PORT}"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class RulesetPlan:
-    """All that is allowed. Whatever is handled and not named here is refused."""
+    """Allowed access. All other handled access is refused."""
 
     paths: tuple[PathRule, ...] = ()
     ports: tuple[PortRule, ...] = ()
     handle_connect: bool = False
-    """Whether TCP connections are restricted to the ports that are named."""
+    """Whether TCP is restricted to the listed ports."""
     handle_bind: bool = False
     scopes: bool = True
-    """Whether signals and abstract unix sockets end at the border of the confined processes."""
+    """Whether signals and abstract unix sockets are limited to the confined processes."""
 
 
 class Numbers(NamedTuple):
-    """A plan for one ABI, as :func:`building.build` and the spawn server take it."""
+    """Plan for one ABI, in the format of :func:`building.build` and the spawn server."""
 
     fs: int
     net: int
@@ -70,20 +68,20 @@ class Numbers(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A ruleset that exists in the kernel, until it is closed."""
+    """Open ruleset in the kernel."""
 
     fd: int
     covered: tuple[str, ...]
     missing: tuple[str, ...]
-    """Paths that are not there. What is made at such a place later is not reachable."""
+    """Missing paths. Files created there later stay inaccessible."""
     features: tuple[str, ...]
 
     def close(self) -> None:
-        """Give the descriptor back. What was restricted with it stays restricted."""
+        """Close the descriptor. Existing restrictions stay."""
         os.close(self.fd)
 
     def __enter__(self) -> Self:
-        """Use it for a block."""
+        """Close it at the end of a block."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -92,7 +90,7 @@ class Built:
 
 
 def numbers(plan: RulesetPlan, abi: int) -> Numbers:
-    """Return the plan in numbers, without anything that a kernel of this ABI does not know."""
+    """Return the plan in numbers, limited to the rights of this ABI."""
     known = supported(abi)
     net = known.net & _wanted_net(plan)
     paths: dict[str, FsRight] = {}
@@ -111,25 +109,25 @@ def numbers(plan: RulesetPlan, abi: int) -> Numbers:
 
 
 def handled(plan: RulesetPlan, abi: int) -> tuple[Feature, ...]:
-    """Return the features that are in force with this plan on a kernel of this ABI."""
+    """Return the features of this plan that a kernel with this ABI enforces."""
     return tuple(feature for feature in supported(abi).features if _wants(plan, feature))
 
 
 def lacking(plan: RulesetPlan, abi: int) -> tuple[Feature, ...]:
-    """Return the features that the plan wants and a kernel of this ABI does not have."""
+    """Return the features of this plan that a kernel with this ABI lacks."""
     return tuple(feature for feature in supported(abi).lacking if _wants(plan, feature))
 
 
 def build(plan: RulesetPlan, abi: int) -> Built:
-    """Make the ruleset; nothing is restricted by it yet."""
+    """Create the ruleset without applying it."""
     native = native_module()
     if abi < 1:
-        raise KernelUnsupported("there is no Landlock to make a ruleset with", fix="use Linux 5.13 or newer")
+        raise KernelUnsupported("Landlock is not available", fix="use Linux 5.13 or newer")
     try:
         fd, missing = building.build(native, *(plain := numbers(plan, abi)))
     except OSError as error:
         raise KernelLayerError(
-            f"a Landlock ruleset could not be made for ABI {abi}: {error}", fix=_fix(error, len(plan.paths))
+            f"the Landlock ruleset could not be created for ABI {abi}: {error}", fix=_fix(error, len(plan.paths))
         ) from error
     absent = frozenset(missing)
     covered = tuple(path for path, _ in plain.paths if path not in absent)
@@ -147,5 +145,5 @@ def _wants(plan: RulesetPlan, feature: Feature) -> bool:
 
 def _fix(error: OSError, paths: int) -> str:
     if error.filename is not None:
-        return f"look at {error.filename!r}: it is one of the {paths} paths of the lists"
-    return "raise the limit of open files, or look into the kernel's log for what concerns landlock"
+        return f"check {error.filename!r}, one of the {paths} paths of the lists"
+    return "raise the limit of open files, or check the kernel log for landlock"

@@ -1,4 +1,4 @@
-"""Whether this kernel has Landlock, which one, and why not."""
+"""Detect Landlock, its ABI, and the reason if it is unavailable."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 FORCED = "DEMOCRAI_OS_SANDBOX_LANDLOCK_ABI"
-"""Treats the kernel as an older one, to see what one does there. It only ever lowers; 0 stands for none at all."""
+"""Limits the ABI, to test the behavior of an older kernel. It can only lower it; 0 disables Landlock."""
 
 _WHY = {
     errno.ENOSYS: (
@@ -25,47 +25,47 @@ _WHY = {
     ),
     errno.EOPNOTSUPP: (
         "the kernel has Landlock, but it was not enabled at boot",
-        "add landlock to the list of the boot parameter lsm= (or CONFIG_LSM) and boot again",
+        "add landlock to the boot parameter lsm= (or CONFIG_LSM) and reboot",
     ),
     errno.EPERM: (
-        "a filter around this process refuses Landlock's system calls",
-        "let the container's seccomp profile allow landlock_create_ruleset, landlock_add_rule, landlock_restrict_self",
+        "a seccomp filter around this process blocks Landlock's system calls",
+        "allow landlock_create_ruleset, landlock_add_rule, landlock_restrict_self in the container's seccomp profile",
     ),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class LandlockSupport:
-    """What can be used of Landlock, and the reason where that is nothing."""
+    """Usable Landlock ABI, with the reason if it is unavailable."""
 
     abi: int
-    """The one to work by: no higher than what is known here, lower when that was forced. 0 for none."""
+    """ABI in use: at most the newest known one, lower if forced; 0 for none."""
     kernel_abi: int
-    """The one that the kernel names."""
+    """ABI that the kernel reports."""
     reason: str = ""
     fix: str = ""
     forced: bool = False
 
     @property
     def synchronises_threads(self) -> bool:
-        """Whether threads that exist already can be restricted too."""
+        """Whether existing threads can be restricted too."""
         return not self.forced and self.kernel_abi >= THREAD_SYNC_ABI
 
 
 def native_module() -> ModuleType:
-    """Return the compiled module; it is there on Linux only."""
+    """Return the compiled module, which exists only on Linux."""
     try:
         from democrai_sandbox.kernel import _native  # noqa: PLC0415 - the rest works, and reports, without it
     except ImportError as error:
         raise KernelUnsupported(
-            "the compiled part of the kernel layer is not there",
+            "the compiled module of the kernel layer is missing",
             fix="run on Linux, and build the package there (make setup)",
         ) from error
     return _native
 
 
 def landlock_support(forced: int | None = None) -> LandlockSupport:
-    """Return what can be used; ``forced``, or else the environment variable, lowers it."""
+    """Return the usable ABI; ``forced``, or else the environment variable, lowers it."""
     try:
         native = native_module()
     except KernelUnsupported as error:
@@ -77,18 +77,18 @@ def landlock_support(forced: int | None = None) -> LandlockSupport:
     if limit is None or limit >= kernel_abi:
         return LandlockSupport(min(kernel_abi, HIGHEST_ABI), kernel_abi)
     if limit < 1:
-        return LandlockSupport(0, kernel_abi, f"{FORCED} turns it off", f"remove {FORCED}", forced=True)
+        return LandlockSupport(0, kernel_abi, f"{FORCED} disables it", f"remove {FORCED}", forced=True)
     return LandlockSupport(min(limit, HIGHEST_ABI), kernel_abi, forced=True)
 
 
 def _reason(number: int) -> tuple[str, str]:
-    unknown = f"the kernel answers {os.strerror(number)!r} when asked for Landlock"
-    return _WHY.get(number, (unknown, "look into the kernel's log for what concerns landlock"))
+    unknown = f"the kernel reports {os.strerror(number)!r} for Landlock"
+    return _WHY.get(number, (unknown, "check the kernel log for landlock"))
 
 
 @cache
 def _limit_from_environment() -> int | None:
-    """Read the variable once: what is set later, by whatever code, changes nothing."""
+    """Read the variable once; later changes have no effect."""
     text = os.environ.get(FORCED, "").strip()
     if not text:
         return None

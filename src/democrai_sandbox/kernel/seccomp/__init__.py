@@ -1,4 +1,4 @@
-"""seccomp: the table of system calls, the filters made of it, and putting them over a process."""
+"""seccomp: table of system calls, filters, and their application to a process."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""System calls that a child may make with any arguments: its number on each architecture.
+"""System calls that a child may make with any arguments, with their number on each architecture.
 
-A child is answered ENOSYS for every number that is neither here nor in the table of ``syscalls``: libraries then take
-an older way, and a call that a newer kernel adds is not open before it was looked at. ``None`` says that the
-architecture has no such call.
+A child gets ENOSYS for every number that is neither here nor in the table of ``syscalls``: libraries then use an older
+call, and new kernel calls stay blocked until they are reviewed. ``None`` means that the architecture lacks the call.
 """
 
 from __future__ import annotations
@@ -253,25 +252,25 @@ ALLOWED: tuple[tuple[str, int | None, int | None], ...] = (
 )
 
 LEFT_OUT = (
-    # Those that tell about files and mounts outside the rules, or change them, and that Landlock does not see.
+    # Read or change files and mounts outside the rules, without Landlock's control.
     *("inotify_init", "inotify_init1", "inotify_add_watch", "inotify_rm_watch", "fanotify_mark", "name_to_handle_at"),
     *("file_getattr", "file_setattr", "cachestat", "statmount", "listmount", "listns"),
-    # Those that concern other processes or the whole machine.
+    # Affect other processes or the whole machine.
     *("process_mrelease", "adjtimex", "clock_adjtime", "lsm_get_self_attr", "lsm_set_self_attr", "lsm_list_modules"),
-    # Memory files that no other rule is about.
+    # Memory files that no other rule covers.
     "memfd_secret",
-    # Those that kernels no longer have, or that only old programs of x86_64 made.
+    # Removed from kernels, or used only by old programs on x86_64.
     *("uselib", "sysfs", "modify_ldt", "_sysctl", "create_module", "get_kernel_syms", "query_module", "getpmsg"),
     *("putpmsg", "afs_syscall", "tuxcall", "security", "epoll_ctl_old", "epoll_wait_old", "vserver"),
 )
-"""Those that were looked at and are not open: with the other two lists, every call that is known here."""
+"""Reviewed calls that stay blocked. With the other two lists, these are all known calls."""
 
 NEWEST = 470
-"""The highest number that was looked at; from 424 on, both architectures have the same."""
+"""Highest reviewed number; from 424 on, both architectures have the same numbers."""
 
 
 def allowed_numbers(arch: Architecture) -> Iterator[int]:
-    """Yield the numbers of the calls that a child may make there."""
+    """Yield the numbers of the allowed calls on an architecture."""
     for _, x86_64, aarch64 in ALLOWED:
         number = x86_64 if arch is Architecture.X86_64 else aarch64
         if number is not None:

@@ -1,4 +1,4 @@
-"""Putting a filter over this process, and saying how far it reaches."""
+"""Apply a filter to this process, and report its coverage."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ _NEEDED = frozenset({"kill_process", "errno", "allow"})
 _LACKING = frozenset({errno.EINVAL, errno.ENOSYS})
 _REFUSED = frozenset({errno.EPERM, errno.EACCES})
 _FIX_KERNEL = "run a kernel of 4.14 or newer with CONFIG_SECCOMP_FILTER, or set sandbox.os.seccomp.enabled to false"
-_FIX_OUTER = "let the container or service manager around this process permit seccomp(2) and no_new_privs"
-_FIX_PROC = "let this process read /proc/self"
-_FIX_THREADS = "apply the filter before any library starts threads or filters of its own"
+_FIX_OUTER = "permit seccomp(2) and no_new_privs in the container or service manager"
+_FIX_PROC = "give this process read access to /proc/self"
+_FIX_THREADS = "apply the filter before any library starts threads or installs filters"
 
 
 def support() -> ControlStatus:
-    """Say whether a filter could be applied here; nothing is applied. ``OFF`` means that it could."""
+    """Return whether a filter can be applied here, without applying it. ``OFF`` means yes."""
     if not _BUILT:
         return _unsupported("the kernel layer is built on Linux only", "run on Linux")
     arch = this_architecture()
     if arch is None:
-        return _unsupported(f"there is no table of system calls for {os.uname().machine}", FIX_ARCHITECTURE)
+        return _unsupported(f"the system calls of {os.uname().machine} are not supported", FIX_ARCHITECTURE)
     details = {"architecture": arch.value}
     try:
         available = frozenset(_ACTIONS.read_text("utf-8", "replace").split())
     except OSError:
-        # A kernel without filters has no such file, and does not count them. Where the file is only out of reach, or
-        # nothing of /proc can be read, trying tells.
+        # A kernel without filters lacks this file and the filter count. If the file or /proc is unreadable, only an
+        # attempt can tell.
         if any(thread.filters is None for thread in threads().values()):
-            return _unsupported("the kernel has no seccomp filters", _FIX_KERNEL, details)
+            return _unsupported("the kernel does not support seccomp filters", _FIX_KERNEL, details)
         available = _NEEDED
     if missing := _NEEDED - available:
         return _unsupported(f"the kernel's seccomp lacks {', '.join(sorted(missing))}", _FIX_KERNEL, details)
@@ -62,7 +62,7 @@ def support() -> ControlStatus:
 
 
 def apply(profile: Profile) -> ControlStatus:
-    """Put the profile's filter over all threads of this process, or at least over this one; it cannot be undone."""
+    """Apply the profile's filter to all threads of this process, or at least to this one. It cannot be undone."""
     possible = support()
     arch = this_architecture()
     if possible.state is ControlState.UNSUPPORTED or arch is None:
@@ -70,12 +70,12 @@ def apply(profile: Profile) -> ControlStatus:
     code = program(profile, arch)
     try:
         offender = _native.seccomp_install(code, _TSYNC)
-        if offender:  # the number of a thread that cannot follow: nothing at all has been installed
+        if offender:  # id of a thread that cannot be covered: nothing was installed
             _alone(code)
     except OSError as error:
         return _failed(error, arch)
     current, own = threads(), threading.get_native_id()
-    # That another thread is filtered says nothing then: the filter it has is the one for which it could not follow.
+    # The filters of other threads do not count then: they are the reason why these threads could not be covered.
     left_out = frozenset(current.keys() - {own}) if offender else frozenset()
     details = {
         "architecture": arch.value,
@@ -87,9 +87,9 @@ def apply(profile: Profile) -> ControlStatus:
 
 
 def now(applied: ControlStatus) -> ControlStatus:
-    """Measure again what an earlier :func:`apply` reached.
+    """Measure the coverage of an earlier :func:`apply` again.
 
-    Where threads did not follow it stays partial: they may have started others, which nothing tells from ours.
+    If threads were not covered, it stays partial: they may have started other threads that look covered.
     """
     if applied.state not in {ControlState.ACTIVE, ControlState.PARTIAL}:
         return applied
@@ -98,13 +98,13 @@ def now(applied: ControlStatus) -> ControlStatus:
 
 
 def _alone(code: bytes) -> None:
-    """Put the filter over the calling thread, and over those it starts from now on."""
-    if result := _native.seccomp_install(code, 0):  # pragma: no cover - without TSYNC there is no thread to name
-        raise KernelLayerError(f"the kernel answered {result} to a filter for one thread", fix=_FIX_KERNEL)
+    """Apply the filter to the calling thread and the threads that it starts."""
+    if result := _native.seccomp_install(code, 0):  # pragma: no cover - without TSYNC the result is always 0
+        raise KernelLayerError(f"the kernel returned {result} for a single-thread filter", fix=_FIX_KERNEL)
 
 
 def _measured(current: Mapping[int, Thread], left_out: frozenset[int], details: Mapping[str, object]) -> ControlStatus:
-    """Say which threads have the filter: those that were not left out, and have as many as the one that applied it."""
+    """Return the coverage: threads that were not left out and have as many filters as the applying thread."""
     least = details.get("filters")
     least = least if isinstance(least, int) else 0
     bare = tuple(
@@ -119,32 +119,32 @@ def _measured(current: Mapping[int, Thread], left_out: frozenset[int], details: 
         "threads_not_covered": bare,
     }
     if not current:
-        reason = "the kernel took the filter, but /proc/self/task cannot be read to count the threads that have it"
+        reason = "the filter is installed, but /proc/self/task cannot be read to count the covered threads"
         return ControlStatus(NAME, ControlState.PARTIAL, reason, _FIX_PROC, details)
     reason = f"{len(bare)} of {len(current)} threads are not covered"
     if not details.get("synchronised"):
-        reason += ": a thread had a filter of its own, so only the one that applied ours, and those it starts, have it"
+        reason += ": a thread had another filter, so ours covers only the applying thread and those that it starts"
     elif not bare:
         return ControlStatus(NAME, ControlState.ACTIVE, details=details)
     return ControlStatus(NAME, ControlState.PARTIAL, reason, _FIX_THREADS, details)
 
 
 def _by_action(profile: Profile, arch: Architecture) -> dict[str, tuple[str, ...]]:
-    """Return the names of what is refused, or looked at, in each way."""
+    """Return the names of refused and inspected calls, by action."""
     decided = rows(profile, arch)
     found = {action.value: tuple(row.name for row in decided if row.action is action) for action in Action}
     return {action: names for action, names in found.items() if names}
 
 
 def _failed(error: OSError, arch: Architecture) -> ControlStatus:
-    """Tell what cannot be done here from what went wrong."""
+    """Return the status if filters are unsupported; raise for other errors."""
     details: dict[str, object] = {"architecture": arch.value, "errno": errno.errorcode.get(error.errno or 0, "")}
     if error.errno in _LACKING:
-        return _unsupported(f"the kernel does not take the filter: {error.strerror}", _FIX_KERNEL, details)
+        return _unsupported(f"the kernel rejects the filter: {error.strerror}", _FIX_KERNEL, details)
     if error.errno in _REFUSED:
         return _unsupported(f"this process may not install filters: {error.strerror}", _FIX_OUTER, details)
     raise KernelLayerError(
-        f"the seccomp filter could not be installed: {error}", fix="apply it once, at the start, in a fresh process"
+        f"the seccomp filter could not be installed: {error}", fix="apply it once, at the start of a new process"
     ) from error
 
 

@@ -1,4 +1,4 @@
-"""The parts of a filter that look at arguments. Each ends at one of the two labels, or falls into a jump to one."""
+"""Parts of a filter that inspect arguments. Each ends at one of two labels, or continues with a jump to one."""
 
 from __future__ import annotations
 
@@ -17,66 +17,67 @@ ALLOW = "allow"
 REFUSE = "refuse"
 
 CLONE_NEW = 0x7E020000
-"""CLONE_NEWNS, -CGROUP, -UTS, -IPC, -USER, -PID, -NET; clone cannot make -TIME: its bit is part of the signal there."""
+"""CLONE_NEWNS, -CGROUP, -UTS, -IPC, -USER, -PID, -NET; not -TIME, whose bit is part of the signal in clone."""
 MSG_FASTOPEN = 0x20000000
 TIOCSTI, TIOCLINUX = 0x5412, 0x541C
 IOCTL_KINDS = 0xFF00
-"""The bits of an ioctl that say what kind of file it is for."""
+"""Bits of an ioctl number with the kind of file."""
 FILE_SYSTEMS = (0x6600, 0x5800, 0x7600, 0x9400, 0x7200, 0xF500, 0xBC00, 0xCF00)
-"""The kinds that are for files and folders: of all file systems, XFS, versions, btrfs, FAT, F2FS, bcachefs, CIFS."""
+"""Kinds for files and folders: all file systems, XFS, versions, btrfs, FAT, F2FS, bcachefs, CIFS."""
 FILE_READERS = (0x80086601, 0x80087601, 0x801C581F, 0xC020660B)
-"""FS_IOC_GETFLAGS, -GETVERSION, -FSGETXATTR, -FIEMAP: they change nothing."""
+"""FS_IOC_GETFLAGS, -GETVERSION, -FSGETXATTR, -FIEMAP: read-only."""
 FILE_CLONERS = (0x40049409, 0x4020940D, 0xC0189436)
 """FICLONE, FICLONERANGE, FIDEDUPERANGE: they need a file that is open for writing."""
 INTERFACES = ((0x8910, 0x8A00), (0x8B00, 0x8C00))
-"""The ioctls that any socket takes, a local pair too, to tell about the interfaces of the machine."""
+"""ioctls that report the machine's network interfaces on any socket, even of a local pair."""
 F_SETLEASE, F_NOTIFY, F_NEWER = 1024, 1026, 1039
-"""A lease, a notice of changes, and the first of those that were not looked at (delegations are among them)."""
+"""Leases, change notifications, and the first command that was not reviewed (delegations are among these)."""
 MFD_NOEXEC_SEAL = 8
 MEMBERSHIPS = {0: ((35, 49),), 41: ((20, 22), (27, 29), (42, 49))}
-"""By level, the ranges of options by which groups are joined and left: of IP, and of IPv6."""
+"""Ranges of options for joining and leaving multicast groups, by level: IP and IPv6."""
 
-# These are written out, since they are the kernel's numbers and not those of the machine a program is assembled on.
+# Kernel constants, written as numbers: those of the machine that assembles a program may differ.
 AF_UNIX, AF_INET, AF_INET6, AF_NETLINK, AF_ALG = 1, 2, 10, 16, 38
 SOCK_STREAM, SOCK_DGRAM, SOCK_RAW, SOCK_SEQPACKET, SOCK_PACKET = 1, 2, 3, 5, 10
 SOCK_TYPES = 0xF
-"""The bits of the type; those above are SOCK_CLOEXEC and SOCK_NONBLOCK."""
+"""Bits of the socket type; the bits above are SOCK_CLOEXEC and SOCK_NONBLOCK."""
 IPPROTO_TCP, IPPROTO_UDP, IPPROTO_SMC, IPPROTO_MPTCP = 6, 17, 256, 262
 NETLINK_ROUTE = 0
 
 LAST_SINGLE = {"setpriority": 0, "ioprio_set": 1}
-"""The value for a single process; those above are for a group and a user."""
+"""Value for a single process; higher values mean a group or a user."""
 SEND_FLAGS = {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}
-"""Which argument has the flags."""
+"""Index of the flags argument."""
 
 
 class Inet(StrEnum):
-    """Which sockets towards other machines a program may make."""
+    """Internet sockets that a program may create."""
 
     ALL = "all"
     NO_DATAGRAM = "no_datagram"
-    """TCP only: nothing but the packet filter stops a datagram by its target."""
+    """TCP only: only the packet filter can stop a datagram by its target."""
     NONE = "none"
 
 
 def inspect_clone(code: Assembler) -> None:
-    """Refuse new namespaces: in a user namespace of its own a program has every capability."""
+    """Refuse new namespaces: in a new user namespace a program has every capability."""
     code.load(argument(0))
     code.if_any_bit(CLONE_NEW, REFUSE, ALLOW)
 
 
 def inspect_itself(code: Assembler) -> None:
-    """Allow what a program does to itself, by the number 0, as the C library does it for limits.
+    """Allow operations of a program on itself, by the number 0, which the C library uses for limits.
 
-    A limit of no CPU time kills any process of the same user, and Landlock, which refuses signals, does not see it. By
-    the others any can be slowed down. Other threads of its own a filter cannot tell from those of the application.
+    A CPU time limit of zero kills any process of the same user, and Landlock, which refuses signals, does not check it.
+    The other calls could slow down any process. A filter cannot distinguish other threads of the program from those of
+    the application.
     """
     code.load(argument(0))
     code.if_equal(0, ALLOW, REFUSE)
 
 
 def inspect_priority(code: Assembler, name: str) -> None:
-    """Allow a program to put itself back, and nobody else: not by its number, its group or its user."""
+    """Allow a program to change its own priority only, and not by its process id, group or user."""
     code.load(argument(0))
     code.if_at_least(LAST_SINGLE[name] + 1, REFUSE)
     code.load(argument(1))
@@ -84,10 +85,10 @@ def inspect_priority(code: Assembler, name: str) -> None:
 
 
 def inspect_ioctl(code: Assembler, *, child: bool, network: bool) -> None:
-    """Refuse to type into a terminal: the shell from which the application was started would execute it.
+    """Refuse to insert input into a terminal, which the shell that started the application would execute.
 
-    A child changes nothing about files by it: a descriptor that is opened for neither reading nor writing does for
-    that, which Landlock lets pass. Without network rules it is not told about the interfaces of the machine.
+    A child may not change file attributes: that works with a descriptor opened for neither reading nor writing, which
+    Landlock permits. Without network rules it may not read the machine's network interfaces.
     """
     code.load(argument(1))
     code.if_equal(TIOCSTI, REFUSE)
@@ -106,7 +107,7 @@ def inspect_ioctl(code: Assembler, *, child: bool, network: bool) -> None:
 
 
 def _inspect_ranges(code: Assembler, name: str, ranges: Iterable[tuple[int, int]]) -> None:
-    """Refuse what lies in one of the ranges; go on with what does not."""
+    """Refuse values in one of the ranges; continue with others."""
     for first, end in ranges:
         code.if_at_least(end, f"{name}:{end}")
         code.if_at_least(first, REFUSE)
@@ -114,7 +115,7 @@ def _inspect_ranges(code: Assembler, name: str, ranges: Iterable[tuple[int, int]
 
 
 def inspect_fcntl(code: Assembler) -> None:
-    """Refuse leases, by which the opens of others wait, and notices, and what is newer than this."""
+    """Refuse leases, which block opens of other processes, change notifications, and newer commands."""
     code.load(argument(1))
     code.if_equal(F_SETLEASE, "fcntl:unknown")
     code.if_equal(F_NOTIFY, "fcntl:unknown")
@@ -124,9 +125,9 @@ def inspect_fcntl(code: Assembler) -> None:
 
 
 def inspect_memfd_create(code: Assembler) -> None:
-    """Allow memory files that can never be executed: Landlock has no say about files without a place.
+    """Allow memory files only if they can never be executed: Landlock does not restrict files without a path.
 
-    The answer to others is that of a kernel whose ``vm.memfd_noexec`` is 2.
+    Others get the error of a kernel with ``vm.memfd_noexec`` set to 2.
     """
     code.load(argument(1))
     code.if_any_bit(MFD_NOEXEC_SEAL, ALLOW)
@@ -134,7 +135,7 @@ def inspect_memfd_create(code: Assembler) -> None:
 
 
 def inspect_setsockopt(code: Assembler) -> None:
-    """Refuse to join groups: the group is told to everybody on the link, and can be chosen to say something."""
+    """Refuse to join multicast groups: the group address is announced on the link, and can carry data out."""
     code.load(argument(1))
     for level in MEMBERSHIPS:
         code.if_equal(level, f"setsockopt:{level}")
@@ -147,15 +148,15 @@ def inspect_setsockopt(code: Assembler) -> None:
 
 
 def inspect_send(code: Assembler, name: str) -> None:
-    """Refuse to connect by sending, which Landlock does not see."""
+    """Refuse to connect by sending (TCP Fast Open), which Landlock does not check."""
     code.load(argument(SEND_FLAGS[name]))
     code.if_any_bit(MSG_FASTOPEN, REFUSE, ALLOW)
 
 
 def inspect_socket(code: Assembler, *, child: bool, inet: Inet, unix: bool) -> None:
-    """Allow the families that the packet filter and Landlock can see, and those that do not leave the machine.
+    """Allow the families that the packet filter and Landlock check, and those that stay on the machine.
 
-    All others (AF_PACKET, AF_XDP, AF_VSOCK, AF_TIPC, AF_RXRPC ...) carry data past both.
+    All others (AF_PACKET, AF_XDP, AF_VSOCK, AF_TIPC, AF_RXRPC ...) bypass both.
     """
     internet = REFUSE if inet is Inet.NONE else "socket:inet"
     code.load(argument(0))
@@ -181,9 +182,9 @@ def inspect_socket(code: Assembler, *, child: bool, inet: Inet, unix: bool) -> N
 
 
 def _inspect_netlink(code: Assembler) -> None:
-    """Allow what names and addresses of interfaces are read by; other protocols configure, watch, or talk to others.
+    """Allow the protocol for reading names and addresses of interfaces; others configure, watch, or send messages.
 
-    Without network rules there is none of it: the C library finds names without, as where there is no netlink.
+    Without network rules, no protocol is allowed: the C library resolves names without netlink.
     """
     code.label("socket:netlink")
     code.load(argument(2))
@@ -191,9 +192,9 @@ def _inspect_netlink(code: Assembler) -> None:
 
 
 def _inspect_any_internet(code: Assembler) -> None:
-    """Refuse packets of one's own making, and the protocols that are not on the wire what they seem.
+    """Refuse raw packets, and protocols that differ on the wire.
 
-    SOCK_PACKET with AF_INET is AF_PACKET by its oldest name. SMC goes on without IP once it is connected.
+    SOCK_PACKET with AF_INET is an old name of AF_PACKET. SMC continues without IP after the connection.
     """
     code.if_equal(SOCK_RAW, REFUSE)
     code.if_equal(SOCK_PACKET, REFUSE)
@@ -203,7 +204,7 @@ def _inspect_any_internet(code: Assembler) -> None:
 
 
 def _inspect_plain_internet(code: Assembler, *, datagrams: bool) -> None:
-    """Allow TCP and, where it may, UDP. Landlock's rules for ports hold for TCP alone, not for SCTP or MPTCP."""
+    """Allow TCP and, if permitted, UDP. Landlock's port rules apply to TCP only, not to SCTP or MPTCP."""
     code.if_equal(SOCK_STREAM, "socket:stream", None if datagrams else REFUSE)
     if datagrams:
         code.if_equal(SOCK_DGRAM, None, REFUSE)
@@ -217,9 +218,9 @@ def _inspect_plain_internet(code: Assembler, *, datagrams: bool) -> None:
 
 
 def inspect_socketpair(code: Assembler, *, unix: bool) -> None:
-    """Allow pairs of local sockets, and without ``unix`` only those that stay connected to each other.
+    """Allow pairs of local sockets; without ``unix`` only types that stay connected to each other.
 
-    A datagram socket of a pair sends to any other path, as if it had been made by socket(); SOCK_RAW becomes one.
+    A datagram socket of a pair can send to any other path, like one from socket(); SOCK_RAW becomes a datagram socket.
     """
     code.load(argument(0))
     code.if_equal(AF_UNIX, ALLOW if unix else None, REFUSE)

@@ -1,4 +1,4 @@
-"""Profiles, and the programs they become."""
+"""Filter profiles and their programs."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ ANSWERS = {
     Action.ENOSYS: RET_ERRNO | errno.ENOSYS,
     Action.ENOTSUP: RET_ERRNO | errno.ENOTSUP,
 }
-"""What the kernel is told for each action that does not depend on arguments."""
+"""Return values of actions that do not depend on arguments."""
 
 ITSELF = "itself"
 _OF_CHILDREN = frozenset(
     {Group.IPC, Group.SCHEDULING, Group.ATTRIBUTES, Group.LEASES, Group.MEMORY_FILES, Group.GROUPS}
 )
-"""What is decided for children alone; the application may do it."""
+"""Restrictions that apply to children only."""
 _OF_A_PROCESS = ("prlimit64", "sched_setparam", "sched_setscheduler", "sched_setaffinity", "sched_setattr")
 
 FIX_ARCHITECTURE = (
@@ -71,43 +71,43 @@ FIX_ARCHITECTURE = (
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a filter refuses. Everything in the table is refused unless a field says otherwise.
+    """Refused calls of a filter: everything in the table, unless a field excludes it.
 
-    A child may make the calls of the list in ``allowed`` and no others; the application all that are known here.
+    A child may only make the calls in ``allowed``; the application may make all known calls.
     """
 
     allow_exec: bool = False
-    """Leave execve and execveat alone."""
+    """Permit execve and execveat."""
     only_exec: bool = False
-    """Refuse execve and execveat and nothing else: a second filter for a process that has a first one."""
+    """Refuse only execve and execveat: a second filter for a process that already has one."""
     child: bool = False
-    """Only sockets of AF_UNIX, AF_INET, AF_INET6 (TCP and UDP) and AF_NETLINK (routes, where ``inet`` is not NONE);
-    nothing that all processes of the user share, or that concerns files past Landlock."""
+    """Permit only sockets of AF_UNIX, AF_INET, AF_INET6 (TCP and UDP) and AF_NETLINK (routes, unless ``inet`` is NONE);
+    refuse objects shared by all processes of the user, and file operations that Landlock does not check."""
     inet: Inet = Inet.ALL
     unix: bool = True
-    """Sockets of AF_UNIX may be made; pairs that stay connected to each other may always."""
+    """Permit AF_UNIX sockets; pairs that stay connected to each other are always permitted."""
     fastopen: bool = True
-    """Sending may connect. Looking for it makes every send slower: say no only where nothing but Landlock's rules for
-    TCP ports keeps the egress, which do not see it; the packet filter does."""
+    """Permit connecting by sending. The check slows down every send, so disable this only if nothing but Landlock's TCP
+    port rules restricts the egress: they do not check it, the packet filter does."""
     multicast: bool = False
-    """A child may join multicast groups."""
+    """Permit a child to join multicast groups."""
 
 
 APPLICATION = Profile()
-"""The application: no exec, no packets past the packet filter."""
+"""Application: cannot execute programs or send packets past the packet filter."""
 NO_EXEC = Profile(only_exec=True)
-"""What a worker process adds once it has started."""
+"""Filter that a worker adds after its start."""
 
 
 def child_profile(
     *, inet: Inet = Inet.ALL, unix: bool = True, fastopen: bool = True, multicast: bool = False
 ) -> Profile:
-    """Return the profile of a confined child, which has to execute its program."""
+    """Return the profile of a confined child, which must be able to execute its program."""
     return Profile(allow_exec=True, child=True, inet=inet, unix=unix, fastopen=fastopen, multicast=multicast)
 
 
 def rows(profile: Profile, arch: Architecture) -> tuple[Syscall, ...]:
-    """Return the rows of the table that a program of the profile decides about."""
+    """Return the table rows that a program of the profile decides about."""
     return tuple(row for row in TABLE if row.number(arch) is not None and _concerns(profile, row.group))
 
 
@@ -124,19 +124,19 @@ def _concerns(profile: Profile, group: Group) -> bool:
 
 
 def program(profile: Profile, arch: Architecture | None = None) -> bytes:
-    """Return the filter as the kernel reads it, for this process's own architecture if none is named."""
+    """Return the filter in the kernel's format, by default for the architecture of this process."""
     arch = arch or this_architecture()
     if arch is None:
-        raise KernelUnsupported("there is no table of system calls for this architecture", fix=FIX_ARCHITECTURE)
+        raise KernelUnsupported("the system calls of this architecture are not supported", fix=FIX_ARCHITECTURE)
     return _assembled(profile, arch)
 
 
 @lru_cache(maxsize=64)
 def _assembled(profile: Profile, arch: Architecture) -> bytes:
-    """Put it together: the architecture, a search for the number, then the parts that look at arguments.
+    """Assemble the architecture check, a search for the number, and the parts that inspect arguments.
 
-    The kernel works out once which numbers are allowed whatever the arguments are, and does not run the filter for
-    them. The search is for older kernels and for the numbers that are inspected: at most eight comparisons.
+    The kernel computes once which numbers are always allowed, and skips the filter for them. The search serves older
+    kernels and inspected numbers: at most eight comparisons.
     """
     decided = rows(profile, arch)
     code = Assembler()
@@ -157,7 +157,7 @@ def _assembled(profile: Profile, arch: Architecture) -> bytes:
 
 
 def _part(name: str) -> str:
-    """Return the name of the part that inspects a call: those that name a process by their first argument share one."""
+    """Return the name of the part that inspects a call. Calls with a process as their first argument share one part."""
     return ITSELF if name in _OF_A_PROCESS else name
 
 
@@ -186,11 +186,11 @@ def _inspect(code: Assembler, profile: Profile, name: str) -> None:
 
 
 _Range = tuple[int, "int | str"]
-"""The first number of a range, and the answer for it or the label of the part that finds it."""
+"""First number of a range, and its return value or the label of its part."""
 
 
 def _ranges(profile: Profile, decided: Sequence[Syscall], arch: Architecture) -> list[_Range]:
-    """Return what holds from which number on, neighbours with the same answer as one."""
+    """Return the first number of each range, with equal neighbors merged."""
     unknown = RET_ALLOW if profile.only_exec else ANSWERS[Action.ENOSYS]
     open_numbers = _open_to_children(profile, arch) if profile.child else range(NEWEST + 1)
     answers: dict[int, int | str] = dict.fromkeys(open_numbers, RET_ALLOW)
@@ -208,7 +208,7 @@ def _ranges(profile: Profile, decided: Sequence[Syscall], arch: Architecture) ->
 
 
 def _open_to_children(profile: Profile, arch: Architecture) -> Iterator[int]:
-    """Yield the numbers that a child may use with any arguments: those of the list, and what is not looked at."""
+    """Yield the numbers that a child may use with any arguments: those of the list, and those without inspection."""
     yield from allowed_numbers(arch)
     for row in TABLE:
         number = row.number(arch)
@@ -217,7 +217,7 @@ def _open_to_children(profile: Profile, arch: Architecture) -> Iterator[int]:
 
 
 def _search(code: Assembler, ranges: Sequence[_Range]) -> None:
-    """Halve the ranges until one is left. Answers stand where they are found, so that no jump is a long one."""
+    """Search the ranges by bisection. Return values follow directly, so that all jumps stay short."""
     if len(ranges) == 1:
         answer = ranges[0][1]
         if isinstance(answer, str):

@@ -1,6 +1,6 @@
-"""Every system call that a filter decides about: its number on each architecture, its group, and what becomes of it.
+"""System calls that a filter decides about: their number on each architecture, their group and their action.
 
-The numbers are part of the kernel's interface and never change. ``None`` says that the architecture has no such call.
+The numbers are part of the kernel's interface and never change. ``None`` means that the architecture lacks the call.
 """
 
 from __future__ import annotations
@@ -12,33 +12,33 @@ from typing import NamedTuple
 
 
 class Architecture(StrEnum):
-    """The architectures with a column in the table, by the name that the kernel has for the machine."""
+    """Supported architectures, by the kernel's machine name."""
 
     X86_64 = "x86_64"
     AARCH64 = "aarch64"
 
     @property
     def audit(self) -> int:
-        """The number by which the kernel tells a filter which calling convention a call was made with."""
+        """Number by which the kernel identifies the calling convention of a call."""
         return {Architecture.X86_64: 0xC000003E, Architecture.AARCH64: 0xC00000B7}[self]
 
 
 class Action(StrEnum):
-    """What becomes of a call."""
+    """Treatment of a call."""
 
     KILL = "kill_process"
-    """The process ends with SIGSYS: no honest program makes this call."""
+    """Kill the process with SIGSYS: no legitimate program makes this call."""
     EPERM = "eperm"
     ENOSYS = "enosys"
-    """As if the kernel did not have it: libraries then take the older way, which can be inspected."""
+    """Report that the kernel lacks the call: libraries then use the older call, which can be inspected."""
     ENOTSUP = "enotsup"
-    """As if the file system did not have it."""
+    """Report that the file system does not support the call."""
     INSPECT = "inspected"
-    """The arguments decide."""
+    """Decide by the arguments."""
 
 
 class Group(StrEnum):
-    """What the calls have in common."""
+    """Purpose of a group of calls."""
 
     EXEC = "exec"
     PTRACE = "ptrace"
@@ -59,18 +59,18 @@ class Group(StrEnum):
     MACHINE = "machine"
     """Settings of the whole machine."""
     IPC = "ipc"
-    """Shared memory, queues and semaphores that any process of the user reaches: those of System V, whose names are in
-    no file system, and the queues of POSIX, which can be removed past Landlock."""
+    """Shared memory, queues and semaphores of the user's processes: System V objects, which have no path, and POSIX
+    queues, which can be removed despite Landlock."""
     ATTRIBUTES = "attributes"
-    """Extended attributes. Landlock does not see them, and a filter sees no paths. A descriptor does not help: one that
-    is opened for neither reading nor writing passes Landlock too."""
+    """Extended attributes. Landlock does not check them, and a filter cannot read paths. A descriptor opened for
+    neither reading nor writing also passes Landlock."""
     LEASES = "leases"
-    """What is done to an open file, by such a descriptor as well: leases keep others from opening it."""
+    """Operations on an open file, even with such a descriptor: leases block opens of other processes."""
     MEMORY_FILES = "memory_files"
     GROUPS = "groups"
-    """Joining multicast groups: the kernel itself tells the network of it, past the packet filter of a cgroup."""
+    """Joining multicast groups: the kernel announces it on the network, past the packet filter of a cgroup."""
     SCHEDULING = "scheduling"
-    """What others are given of the machine: any process of the user may change it, and Landlock does not see it."""
+    """Settings that affect other processes of the user, which any of them may change and Landlock does not check."""
     TERMINALS = "terminals"
     CLONE = "clone"
     SOCKETS = "sockets"
@@ -87,7 +87,7 @@ class Syscall(NamedTuple):
     action: Action
 
     def number(self, arch: Architecture) -> int | None:
-        """Return its number there."""
+        """Return its number on an architecture."""
         return self.x86_64 if arch is Architecture.X86_64 else self.aarch64
 
 
@@ -114,11 +114,11 @@ TABLE: tuple[Syscall, ...] = (
     Syscall("bpf", 321, 280, Group.BPF, Action.KILL),
     Syscall("perf_event_open", 298, 241, Group.PERF, Action.KILL),
     Syscall("userfaultfd", 323, 282, Group.USERFAULT, Action.KILL),
-    # What is done through a ring passes no filter: openat and connect were seen to succeed while they were refused.
+    # Operations in a ring bypass filters: in tests, openat and connect succeeded although they were refused.
     Syscall("io_uring_setup", 425, 425, Group.RINGS, Action.ENOSYS),
     Syscall("io_uring_enter", 426, 426, Group.RINGS, Action.ENOSYS),
     Syscall("io_uring_register", 427, 427, Group.RINGS, Action.ENOSYS),
-    # Its flags lie in memory, where a filter cannot look; those of clone are in a register.
+    # Its flags are in memory, where a filter cannot read them; those of clone are in a register.
     Syscall("clone3", 435, 435, Group.CLONE3, Action.ENOSYS),
     Syscall("unshare", 272, 97, Group.NAMESPACES, Action.EPERM),
     Syscall("setns", 308, 268, Group.NAMESPACES, Action.EPERM),
@@ -137,9 +137,9 @@ TABLE: tuple[Syscall, ...] = (
     Syscall("process_madvise", 440, 440, Group.OTHERS, Action.EPERM),
     Syscall("kcmp", 312, 272, Group.OTHERS, Action.EPERM),
     Syscall("pidfd_getfd", 438, 438, Group.OTHERS, Action.EPERM),
-    # Reaches a file by its number, past every folder above it.
+    # Opens a file by its handle, bypassing all ancestor folders.
     Syscall("open_by_handle_at", 304, 265, Group.OTHERS, Action.EPERM),
-    # Tells what others open, and has them wait for leave.
+    # Reports files that other processes open, and can block these opens.
     Syscall("fanotify_init", 300, 262, Group.OTHERS, Action.EPERM),
     Syscall("add_key", 248, 217, Group.KEYS, Action.EPERM),
     Syscall("request_key", 249, 218, Group.KEYS, Action.EPERM),
@@ -215,15 +215,15 @@ TABLE: tuple[Syscall, ...] = (
 )
 
 X32_BIT = 0x40000000
-"""x86_64 takes a second set of numbers from here on, by which every call could be made past the table."""
+"""x86_64 accepts a second set of numbers from here on, with which every call could bypass the table."""
 X32_LEGACY = (512, 547)
-"""Kernels before 5.4 also took these numbers of that set without the bit."""
+"""Numbers of that set that kernels before 5.4 accepted without the bit."""
 
 
 def this_architecture() -> Architecture | None:
-    """Return the architecture whose calls this process makes, ``None`` when the table has no column for it.
+    """Return the architecture of this process's calls; ``None`` if the table lacks it.
 
-    The name alone does not do: a 32-bit program on a 64-bit kernel would be killed at its next call.
+    The machine name is not enough: a 32-bit program on a 64-bit kernel would be killed at its next call.
     """
     machine = os.uname().machine
     if struct.calcsize("P") != 8 or machine not in set(Architecture):  # noqa: PLR2004 - bytes of a 64-bit address

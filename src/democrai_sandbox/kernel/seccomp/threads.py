@@ -1,4 +1,4 @@
-"""What the kernel says about the filters of this process's threads."""
+"""Read the seccomp state of this process's threads from the kernel."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ _MODE_FILTER = "2"
 
 
 class Thread(NamedTuple):
-    """One thread at one moment."""
+    """State of one thread."""
 
     tid: int
     filtered: bool
-    """It has a filter, which need not be ours."""
+    """Whether it has any filter."""
     filters: int | None
-    """How many, ``None`` on kernels before 5.9."""
+    """Number of filters; ``None`` on kernels before 5.9."""
 
 
 def threads() -> dict[int, Thread]:
-    """Return the threads of this process by their numbers; none when ``/proc`` cannot be read.
+    """Return the threads of this process by id; empty when ``/proc`` cannot be read.
 
-    One that ends meanwhile is left out.
+    Threads that end meanwhile are left out.
     """
     found: dict[int, Thread] = {}
     try:
@@ -35,13 +35,13 @@ def threads() -> dict[int, Thread]:
         except (FileNotFoundError, ProcessLookupError):
             continue
         except OSError:
-            return {}  # some of them are no count
+            return {}  # an incomplete list is not a count
         found[int(entry.name)] = parsed(int(entry.name), text)
     return found
 
 
 def parsed(tid: int, text: str) -> Thread:
-    """Read a ``status`` file. The name of a thread is its own choice: only the last line of a key counts."""
+    """Parse a ``status`` file. A thread chooses its name, so only the last line of a key is trustworthy."""
     fields = dict(line.partition(":")[::2] for line in text.splitlines())
     count = fields.get("Seccomp_filters", "").strip()
     return Thread(tid, fields.get("Seccomp", "").strip() == _MODE_FILTER, int(count) if count.isdecimal() else None)

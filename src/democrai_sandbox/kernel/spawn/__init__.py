@@ -1,4 +1,4 @@
-"""Starting programs confined: a server that was started before there was anything to protect, and its client."""
+"""Spawn server, which starts confined programs, and its client in the application."""
 
 from __future__ import annotations
 

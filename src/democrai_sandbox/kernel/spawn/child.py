@@ -1,4 +1,4 @@
-"""A program that the spawn server has started, as the application sees it."""
+"""Program started by the spawn server, as seen by the application."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import _socket
 
 _STATUS_SECONDS = 5.0
-"""For the server to tell the exit status of a program that has ended: it ends what is left of it before."""
+"""Seconds for the server to report the exit status of an ended program, after killing its remaining processes."""
 _WHOLE_GROUP = 4
 """PIDFD_SIGNAL_PROCESS_GROUP, since Linux 6.9."""
 
@@ -28,33 +28,34 @@ _QUIET, _BOTH_WAYS, _KILL = int(socket.MSG_NOSIGNAL), int(socket.SHUT_RDWR), int
 
 
 class SpawnedChild:
-    """A child of the server, the leader of a session of its own.
+    """Child of the spawn server and leader of its session.
 
-    Its number stays its own until ``collect`` or ``close``, also when it has ended. Closing ends what is left of it.
+    Its process id is not reused before ``collect`` or ``close``, even after its end. Closing kills its remaining
+    processes.
     """
 
     __slots__ = ("_lifeline", "_lock", "_returncode", "missing", "pid", "pidfd", "timed_out")
 
     def __init__(self, pid: int, pidfd: int, lifeline: _socket.socket, missing: tuple[str, ...]) -> None:
-        """Take over the handle and the lifeline."""
+        """Take over the process descriptor and the lifeline."""
         self.pid = pid
         self.pidfd = pidfd
-        """Readable once the program has ended; closed with the rest."""
+        """Readable after the program has ended; closed with the rest."""
         self.missing = missing
-        """Paths that were to be open to it and do not exist, so they are not."""
+        """Allowed paths that do not exist, so the child cannot use them."""
         self.timed_out = False
-        """Whether it was ended because its time was up; known after ``collect``."""
+        """Whether it was killed by its timeout; known after ``collect``."""
         self._lifeline = lifeline
         self._returncode: int | None = None
         self._lock = threading.Lock()
 
     @property
     def ended(self) -> int:
-        """A descriptor that is readable once the program has ended: the lifeline, which is for nobody else to read."""
+        """Descriptor that is readable after the program has ended: the lifeline. Do not read from it."""
         return self._lifeline.fileno()
 
     def signal_group(self, number: int) -> None:
-        """Send a signal to the program and its group; to one that has ended, nothing."""
+        """Send a signal to the program and its group, unless it has ended."""
         with self._lock:
             if self._lifeline.fileno() < 0:
                 return
@@ -63,29 +64,29 @@ class SpawnedChild:
             except OSError:
                 self._signal_directly(number)
             else:
-                if number == _KILL:  # a server that stands still passes nothing on
+                if number == _KILL:  # a stopped server does not forward signals
                     self._signal_directly(number)
 
     def collect(self) -> int:
-        """Return the exit status, negative for a signal, once the program has ended; let everything go."""
+        """Return the exit status, negative for a signal, after the program has ended, and close all descriptors."""
         if self._returncode is None:
             packet = self._status()
             try:
                 if len(packet) != wire.STATUS.size:
-                    # The server is gone, and the kernel ends its children with it. How exactly they ended nobody knows.
+                    # The server has ended, and the kernel kills its children with it. Their exit status is unknown.
                     self._signal_directly(_KILL)
-                    raise SpawnFailed(f"the spawn server has ended, and with it the program {self.pid}")
+                    raise SpawnFailed(f"the spawn server has ended, and the program {self.pid} with it")
                 self._returncode, self.timed_out = wire.STATUS.unpack(packet)
             finally:
                 self.close()
         return self._returncode
 
     def close(self) -> None:
-        """Have what is left of the child ended, and let everything go."""
+        """Kill the remaining processes of the child and close all descriptors."""
         with self._lock:
             if self._lifeline.fileno() < 0:
                 return
-            # A fork of the application may hold the lifeline too; the server is to see its end all the same.
+            # A fork of the application may also hold the lifeline; shutting it down notifies the server anyway.
             with suppress(OSError):
                 self._lifeline.shutdown(_BOTH_WAYS)
             self._lifeline.close()
@@ -98,7 +99,7 @@ class SpawnedChild:
         poll.register(self.pidfd, select.POLLIN)
         told = any(number == lifeline for number, _ in poll.poll())
         if not told:
-            # It has ended, and the server says how in a moment, unless it stands still.
+            # It has ended; the server reports the status next, unless it is stopped.
             poll.unregister(self.pidfd)
             told = bool(poll.poll(_STATUS_SECONDS * 1000))
         try:
@@ -107,7 +108,7 @@ class SpawnedChild:
             return b""
 
     def _signal_directly(self, number: int) -> None:
-        """Send a signal without the server, which is gone; the handle can mean no other process."""
+        """Send a signal without the server. The descriptor cannot refer to another process."""
         for flags in (_WHOLE_GROUP, 0):
-            with suppress(OSError):  # an old kernel, a confined application, nobody there
+            with suppress(OSError):  # an old kernel, a confined application, or an ended process
                 pidfd_send_signal(self.pidfd, number, None, flags)

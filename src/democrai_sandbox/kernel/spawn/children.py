@@ -1,9 +1,9 @@
-"""The spawn server's children, and what they leave behind. Standard library only: the server loads this file alone.
+"""Children of the spawn server and their orphans. Standard library only, because the server loads single files.
 
-A child that has ended is kept as a zombie until the application lets go of it, so its number can be nobody else's.
-Orphans of children come to the server, which is their subreaper. Whose they are is told by a mark: a limit that the
-kernel keeps for every process and does nothing with, which is inherited, can only be lowered, and is a number that
-nobody else knows. Sessions, groups and environments are a process's own to change.
+An ended child stays a zombie until the application releases it, so its process id is not reused. The server is the
+subreaper and adopts the orphans of children. A mark shows to which child an orphan belongs: a secret number in a
+resource limit that the kernel stores for every process but does not use. It is inherited and can only be lowered, while
+a process can change its session, group and environment.
 """
 
 from __future__ import annotations
@@ -18,76 +18,76 @@ from typing import Any
 _FAREWELL_SECONDS = 10.0
 _PAUSE = 0.002
 _CHASE_SECONDS = 0.05
-"""How long an orphan that goes on forking is run after at once; then again with the next sweep."""
+"""Seconds to chase an orphan that keeps forking; the next sweep continues."""
 MARKING = 10
-"""RLIMIT_LOCKS, of which the kernel has made no use since 2.4."""
+"""RLIMIT_LOCKS, which the kernel has ignored since 2.4."""
 _LARGEST_MARK = (1 << 62) - 1
 
 
 class Child:
-    """One program that was started, the leader of its session and group."""
+    """Started program, the leader of its session and group."""
 
     __slots__ = ("deadline", "ended", "let_go", "lifeline", "mark", "pid", "pidfd", "report", "timed_out")
 
     def __init__(self, pid: int, pidfd: int, lifeline: int, deadline: float | None, mark: int) -> None:
-        """Take over its handle and its lifeline."""
+        """Take over its process descriptor and its lifeline."""
         self.pid = pid
         self.mark = mark
         self.pidfd = pidfd
         self.lifeline = lifeline
         self.deadline = deadline
         self.report = -1
-        """Where it says that it runs, while it does not."""
+        """Descriptor that reports the start of the program, until it runs."""
         self.ended = False
         self.let_go = False
         """Whether the application has closed the lifeline."""
         self.timed_out = False
 
     def signal(self, number: int) -> None:
-        """Send a signal to the group. Nobody waits for the child before it is forgotten, so the number is its own."""
+        """Send a signal to the group. The child is not reaped before it is forgotten, so its id is not reused."""
         try:
             os.killpg(self.pid, number)
         except ProcessLookupError:
             pass
         except PermissionError:
-            # Something of the group runs as another user, which the kernel takes for a refusal of the whole call.
+            # A member of the group runs as another user, and the kernel refuses the whole call.
             with suppress(OSError):
                 os.kill(self.pid, number)
 
     def reap(self) -> None:
-        """Give the number back; only for one that has ended."""
+        """Reap an ended child, which frees its process id."""
         with suppress(ChildProcessError):
             os.waitpid(self.pid, os.WNOHANG)
         os.close(self.pidfd)
 
 
 class Children:
-    """All of them, by their number."""
+    """All children by process id."""
 
     def __init__(self, native: Any) -> None:
-        """Begin with none."""
+        """Start without children."""
         self.known: dict[int, Child] = {}
         self.standby = 0
-        """A child of the server that runs no program: it stays when orphans are ended."""
+        """Child of the server that runs no program and survives the removal of orphans."""
         self._timed: dict[int, Child] = {}
-        """Those that run and whose time will be up."""
+        """Running children with a deadline."""
         self._own = OwnChildren(native)
         most = resource.getrlimit(MARKING)[1]
         self._largest_mark = _LARGEST_MARK if most == resource.RLIM_INFINITY else min(most, _LARGEST_MARK)
 
     @property
     def running(self) -> int:
-        """How many have not ended."""
+        """Number of running children."""
         return sum(not child.ended for child in self.known.values())
 
     def add(self, child: Child) -> None:
-        """Take up one that was started."""
+        """Register a started child."""
         self.known[child.pid] = child
         if child.deadline is not None:
             self._timed[child.pid] = child
 
     def drop(self, child: Child) -> None:
-        """Know nothing of one any more."""
+        """Remove a child from the registry."""
         self.known.pop(child.pid, None)
         self._timed.pop(child.pid, None)
 
@@ -96,10 +96,10 @@ class Children:
         return int.from_bytes(os.urandom(8), "little") % (self._largest_mark + 1)
 
     def end(self, child: Child) -> bool:
-        """Note that one has ended, and end what it left; tell whether some of that may still be there."""
+        """Record that a child has ended, and kill its orphans; return whether some may remain."""
         child.ended = True
         self._timed.pop(child.pid, None)
-        # Whatever it left has come to us with its end: where there is nothing, its group is empty as well.
+        # Its orphans are now children of this process. Without any, its group is empty as well.
         left = self.sweep()
         if left:
             child.signal(signal.SIGKILL)
@@ -109,27 +109,27 @@ class Children:
         return left
 
     def forget(self, child: Child) -> None:
-        """Give up one that has ended and that nobody asks about any more."""
+        """Reap and remove an ended child that the application has released."""
         self.drop(child)
         child.reap()
 
     def next_deadline(self) -> float | None:
-        """Return when the next one's time is up."""
+        """Return the next deadline."""
         if not self._timed:
             return None
         return min(child.deadline for child in self._timed.values() if child.deadline is not None)
 
     def end_late(self, now: float) -> None:
-        """End those whose time is up."""
+        """Kill the children whose deadline has passed."""
         for child in [child for child in self._timed.values() if child.deadline is not None and child.deadline <= now]:
             del self._timed[child.pid]
             child.timed_out = True
             child.signal(signal.SIGKILL)
 
     def sweep(self) -> bool:
-        """Wait for orphans that have ended, and end those that are of no child that runs; tell whether there were any.
+        """Reap ended orphans, and kill those without a running child; return whether any were found.
 
-        What those leave comes here with their end: for that there is another sweep.
+        Their orphans arrive here when they end, so another sweep is needed.
         """
         found = False
         running = None
@@ -141,11 +141,11 @@ class Children:
             if _mark_of(pid) not in running:
                 found = True
                 with suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)  # not waited for, so the number is its own
+                    os.kill(pid, signal.SIGKILL)  # an unreaped child, so the id is its own
         return found
 
     def end_all(self) -> None:
-        """End every descendant: whoever ends leaves its own children to us, until there are none."""
+        """Kill every descendant: an ended process leaves its children to this one, until none is left."""
         last = time.monotonic() + _FAREWELL_SECONDS
         for child in self.known.values():
             child.signal(signal.SIGKILL)
@@ -157,10 +157,10 @@ class Children:
 
 
 class OwnChildren:
-    """The direct children of this process, which has one thread. The list stays open: it is read at each end of one."""
+    """Direct children of this single-threaded process. The list stays open, because each end of a child reads it."""
 
     def __init__(self, native: Any) -> None:
-        """Open the list, where the kernel has one."""
+        """Open the list, if the kernel provides it."""
         self._native = native
         try:
             self._list = os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY | os.O_CLOEXEC)
@@ -168,7 +168,7 @@ class OwnChildren:
             self._list = -1
 
     def strangers(self, known: dict[int, Any]) -> list[int]:
-        """Return the numbers of those that are not known."""
+        """Return the process ids that are not known."""
         if self._list < 0:
             return [pid for pid in _processes() if pid not in known and _parent(pid) == os.getpid()]
         try:
@@ -179,7 +179,7 @@ class OwnChildren:
 
 
 def _mark_of(pid: int) -> int | None:
-    """Return the mark of a process; None for one that is gone."""
+    """Return the mark of a process; None if it does not exist."""
     try:
         return resource.prlimit(pid, MARKING)[1]
     except OSError:
@@ -196,14 +196,14 @@ def _processes() -> list[int]:
 def _parent(pid: int) -> int:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - as above
-            # The name of a program may hold anything, also ") R 1": what counts comes after the last bracket.
+            # A program name may contain any text, such as ") R 1": use only the text after the last bracket.
             return int(file.read().rpartition(b")")[2].split()[1])
     except OSError:
         return -1
 
 
 def _has_ended(pid: int) -> bool:
-    """Wait for a child without blocking; tell whether it is gone."""
+    """Reap a child without blocking; return whether it has ended."""
     try:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG) is not None
     except ChildProcessError:
@@ -211,7 +211,7 @@ def _has_ended(pid: int) -> bool:
 
 
 def _wait_for_any() -> bool:
-    """Wait for all that have ended; tell whether any child is left."""
+    """Reap all ended children; return whether any child is left."""
     try:
         while os.waitpid(-1, os.WNOHANG) != (0, 0):
             pass

@@ -1,7 +1,7 @@
-"""The application's side of the spawn server: starting it, and having programs started by it.
+"""Client of the spawn server in the application: start the server, and start programs through it.
 
-What an order takes is held by its name, and the sockets are of the interpreter's own type: subjects in this process can
-replace functions and methods of the standard library, and would see orders, or send others along.
+Functions that a request needs are bound to names here, and the sockets have the interpreter's built-in type. Subjects
+in this process can replace functions and methods of the standard library, and could otherwise read or forge requests.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ __all__ = ["SpawnOrder", "SpawnServer", "SpawnedChild"]
 
 _SERVER = Path(__file__).with_name("server.py")
 _KEPT = ("LD_LIBRARY_PATH",)
-"""All that an interpreter may need of the environment to start at all; the host's settings are no business of it."""
+"""Environment variables that an interpreter may need to start; the server does not get the host's settings."""
 _PATIENCE = 30.0
 _SLICE = 1.0
 """Seconds after which a caller that waits for an answer checks that the other process is alive."""
 _STALLED_PATIENCE = 2.0
-"""Seconds to wait for the end of a server that has not answered for some time."""
+"""Seconds to wait for the end of a server that has stopped answering."""
 _PAUSE = 0.005
 _RESTART = "restart the application: the server can only be started before the application is confined"
-_AGAIN = "try again soon: the spawn server begins anew by itself; if it does not, restart the application"
+_AGAIN = "retry soon: the spawn server restarts automatically; if it does not, restart the application"
 _ROOM = socket.CMSG_SPACE(array("i").itemsize)
 _KIND = (int(socket.AF_UNIX), int(socket.SOCK_SEQPACKET))
 _LEVEL, _RIGHTS, _RECEIVE_WITHIN = int(socket.SOL_SOCKET), int(socket.SCM_RIGHTS), int(socket.SO_RCVTIMEO)
@@ -58,10 +58,10 @@ _GONE = {errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF}
 
 
 class SpawnServer:
-    """A running server. Threads may share it; a fork of the application may not use it."""
+    """Running spawn server. Threads may share it; a fork of the application may not use it."""
 
     def __init__(self, process: subprocess.Popen[bytes], link: _socket.socket, patience: float, bond: int = -1) -> None:
-        """Take over a process that was started with the other end of the link, and of the bond."""
+        """Take over a process that was started with the other ends of the link and the bond."""
         self._patience = patience
         self._answer_within = _timeval(min(patience, _SLICE))
         self._process = process
@@ -71,26 +71,26 @@ class SpawnServer:
         self._owner = getpid()
         self._bond = bond
         self.pid = process.pid
-        """Of the process that served when it was last asked."""
+        """Process id of the server at the last answer."""
         self.standby = 0
-        """Of the one that takes over when that is gone."""
+        """Process id of its standby."""
         self.stalled = False
-        """Whether it was found not to answer: orders are refused at once until it does."""
+        """Whether it did not answer; requests fail immediately until it does."""
 
     @classmethod
     def start(cls, *, interpreter: str | None = None, patience: float = _PATIENCE) -> SpawnServer:
-        """Start the server and wait until it answers; before threads, secrets and confinement.
+        """Start the server and wait until it answers. Call before threads, secrets and confinement.
 
-        The interpreter has to be of this one's version, because both load the same extension.
+        The interpreter must have this one's version, because both load the same extension.
         """
         ours, far = socketpair(*_KIND)
         bond, held = os.pipe()
         try:
             with socket.socket(*_KIND, 0, fileno=far.detach()) as theirs:
-                # Before the first packet: the kernel adds the sender's number only to what is sent after this.
+                # Before the first packet: the kernel adds the sender's process id only to packets sent after this.
                 theirs.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-                # Its own session: what a terminal sends to the application's group is no order to the server.
-                process = subprocess.Popen(  # noqa: S603 - the interpreter that runs this, and a file of this package
+                # A separate session, so that signals of the terminal do not reach the server.
+                process = subprocess.Popen(  # noqa: S603 - this interpreter, with a file of this package
                     _command(interpreter or sys.executable, theirs.fileno(), held),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
@@ -103,11 +103,11 @@ class SpawnServer:
             ours.close()
             close(bond)
             raise SpawnFailed(
-                f"the spawn server cannot be started: {error}", fix="name a working interpreter"
+                f"the spawn server cannot be started: {error}", fix="use a working interpreter"
             ) from error
         finally:
             close(held)
-        # Kept by the kernel: a timeout of Python's own would ask it twice for everything.
+        # A timeout in the kernel: a timeout in Python would double the system calls.
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(patience))
         server = cls(process, ours, patience, bond)
         try:
@@ -122,11 +122,11 @@ class SpawnServer:
         """Whether the server or its standby runs; only the application that started it can tell."""
         if getpid() != self._owner or self._bond < 0:
             return False
-        self._process.poll()  # one that is gone is not to stay a zombie
+        self._process.poll()  # reap an ended server
         return not self._are_gone(0)
 
     def answers(self, within: float) -> bool:
-        """Tell whether it answers within some seconds."""
+        """Return whether it answers within this number of seconds."""
         try:
             self.stats(within)
         except SpawnFailed:
@@ -134,10 +134,10 @@ class SpawnServer:
         return True
 
     def spawn(self, order: SpawnOrder) -> SpawnedChild:
-        """Start a program, confined as ordered.
+        """Start a confined program.
 
-        Raise the ``OSError`` that starting it directly would raise when it is the program or its folder that cannot be
-        used, and ``SpawnFailed`` when the server or the confinement is why nothing was started.
+        Raise the ``OSError`` of a direct start if the program or its folder cannot be used, and ``SpawnFailed`` if the
+        server or the confinement failed.
         """
         passed = Passed()
         answer = self._ask(body_of(order, passed), passed.numbers)
@@ -148,20 +148,20 @@ class SpawnServer:
         return SpawnedChild(members["pid"], answer.pidfd, answer.lifeline, members["missing"])
 
     def baseline(self, plan: Numbers | wire.LandlockPlan) -> tuple[str, ...]:
-        """Give the application's own Landlock lists, once: from then on they are the first layer of every child.
+        """Send the application's Landlock lists, once; they become the first layer of every child.
 
         Return the paths that do not exist.
         """
         return tuple(self._plain_answer({"action": "baseline", "plan": wire.LandlockPlan(*plan)})["missing"])
 
     def stats(self, within: float | None = None) -> dict[str, Any]:
-        """Return what the server says about itself: how many children run, are kept, were started and refused."""
+        """Return the server's statistics: running, kept, started and refused children."""
         answer = self._plain_answer({"action": "stats"}, within)
         self.pid, self.standby = answer["pid"], answer["standby"]
         return {name: value for name, value in answer.items() if name != "ok"}
 
     def stop(self, patience: float = _PATIENCE) -> None:
-        """End the server, and with it everything that it has started."""
+        """Stop the server and all its children."""
         if getpid() != self._owner:
             return
         with suppress(OSError):
@@ -175,19 +175,19 @@ class SpawnServer:
         if self.stalled:
             patience = min(patience, _STALLED_PATIENCE)
             for pid in (self.pid, self.standby):
-                with suppress(OSError):  # a confined application may not be let
+                with suppress(OSError):  # a confined application may not signal it
                     os.kill(pid, signal.SIGCONT)
         if not self._are_gone(patience):
-            with suppress(OSError):  # a confined application may not be let
+            with suppress(OSError):  # a confined application may not signal it
                 self._process.kill()
                 self._are_gone(patience)
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(patience)  # its descriptors are closed a moment before it has ended
+            self._process.wait(patience)  # it closes its descriptors shortly before it ends
         close(self._bond)
         self._bond = -1
 
     def _are_gone(self, patience: float) -> bool:
-        """Tell whether the server and its standby have ended, or end within some seconds."""
+        """Return whether the server and its standby have ended, or end within this number of seconds."""
         poll = select.poll()
         poll.register(self._bond, select.POLLIN)
         return bool(poll.poll(patience * 1000))
@@ -200,9 +200,9 @@ class SpawnServer:
         return answer.members
 
     def _ask(self, body: bytes, descriptors: Sequence[int], within: float | None = None) -> _Answer:
-        """Send a request with a lifeline of its own, and return that lifeline with what came back on it."""
+        """Send a request with a new lifeline, and return the lifeline with the answer."""
         if getpid() != self._owner:
-            raise SpawnFailed("the spawn server takes orders from the process that started it, not from a fork of it")
+            raise SpawnFailed("only the process that started the spawn server can use it, not a fork of that process")
         if self.stalled and within is None:
             raise SpawnFailed("the spawn server does not answer", fix=_AGAIN)
         ours, theirs = self._lifeline()
@@ -232,7 +232,7 @@ class SpawnServer:
                     raise
 
     def _lifeline(self) -> tuple[_socket.socket, _socket.socket]:
-        """Return the two ends of a lifeline: the spare one, unless another thread has just taken it."""
+        """Return the two ends of a lifeline: the spare one, unless another thread has taken it."""
         try:
             return self._spare.pop()
         except IndexError:
@@ -241,13 +241,13 @@ class SpawnServer:
             return ours, theirs
 
     def _make_spare(self) -> None:
-        """Have a lifeline ready for the next request: a program is being started, and there is time for it now."""
+        """Prepare a lifeline for the next request, while the program starts."""
         if self._sparing.acquire(blocking=False):
             try:
                 if not self._spare:
                     self._spare.append(self._lifeline())
             except OSError:
-                pass  # no descriptor is free: whoever needs one says so
+                pass  # no free descriptor: the next request reports it
             finally:
                 self._sparing.release()
 
@@ -262,7 +262,7 @@ class SpawnServer:
             close(file)
 
     def _send_packet(self, packet: bytes, descriptors: Sequence[int]) -> None:
-        """Send it, and wait when the kernel has too many descriptors of this user under way."""
+        """Send a packet; wait while too many descriptors of this user are in transit."""
         rights = [(_LEVEL, _RIGHTS, array("i", descriptors))]
         begin = monotonic()
         while True:
@@ -276,7 +276,7 @@ class SpawnServer:
                 return
 
     def _lost(self, error: OSError) -> SpawnFailed:
-        """Return what an error on the link means."""
+        """Return the error for a failure on the link."""
         if isinstance(error, BlockingIOError):
             return SpawnFailed("the spawn server does not answer in time", fix=_AGAIN)
         if error.errno not in _GONE:
@@ -300,7 +300,7 @@ class _Answer(NamedTuple):
 
 
 def _received(lifeline: _socket.socket) -> _Answer:
-    """Receive an answer. ``socket.recv_fds`` drops its flags, and the handle would be open in programs of others."""
+    """Receive an answer. ``socket.recv_fds`` ignores its flags, so other programs would inherit the descriptor."""
     packet, rest, _, _ = lifeline.recvmsg(wire.LARGEST_ANSWER, _ROOM, _ON_EXEC)
     if not packet:
         raise ConnectionResetError(errno.ECONNRESET, "the answer is empty")
@@ -315,5 +315,5 @@ def _timeval(seconds: float) -> bytes:
 
 
 def _command(interpreter: str, link: int, bond: int) -> list[str]:
-    """Return the command: isolated, without ``site``, and writing no bytecode."""
+    """Return the command: isolated, without ``site``, and without writing bytecode."""
     return [interpreter, "-I", "-S", "-B", str(_SERVER), str(link), str(bond), str(getpid())]

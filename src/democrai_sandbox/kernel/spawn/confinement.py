@@ -1,10 +1,10 @@
-"""What a child may do to files, sockets and the machine, worked out from its subject's rules. Pure: nothing is opened.
+"""Compute the confinement of a child from its subject's rules, without opening anything.
 
-A subject's rules say more than the kernel can keep: hosts, paths of URLs, single operations. What is lost on the way is
-said in words, for the result and the status.
+The rules contain more than the kernel can enforce: hosts, URL paths, single operations. The unenforced part is
+described in words, for the result and the status.
 
-This runs in the application beside subjects, who could replace functions and methods of the standard library, those of
-``enum`` too. So numbers are plain numbers here, operations are told apart by what they are, and filters lie ready.
+This code runs in the application beside subjects, which can replace functions and methods of the standard library, even
+of ``enum``. So it uses plain numbers, compares operations by identity, and prepares filters in advance.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _OWN_PROC = ("/proc/self", "/proc/thread-self")
 _OWN_NETWORK = ("/proc/net", "/proc/self/net", "/proc/thread-self/net")
 _IPV4_PARTS = _IPV6_DIGITS = 4
 _MULTICAST = range(224, 240)
-"""The first numbers of IPv4 addresses of groups."""
+"""First bytes of IPv4 multicast addresses."""
 _WRITING = (Operation.CREATE, Operation.MODIFY, Operation.DELETE)
 _READ_RIGHTS, _EXECUTE_RIGHTS, _WRITE_RIGHTS = int(rights.READ), int(rights.EXECUTE), int(rights.WRITE)
 _LIST_RIGHTS = int(rights.FsRight.READ_DIR)
@@ -49,48 +49,48 @@ _CONNECT, _BIND = int(rights.NetRight.CONNECT_TCP), int(rights.NetRight.BIND_TCP
 _KNOWN = tuple(
     (int(known.fs), int(known.net), int(known.scoped)) for known in map(rights.supported, range(rights.HIGHEST_ABI + 1))
 )
-"""What each ABI can restrict: files, ports, scopes."""
+"""Rights that each ABI can restrict: files, ports, scopes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChildConfinement:
-    """What one child may do. A path is open with all that lies beneath it."""
+    """Rights of one child. A path includes everything below it."""
 
     paths_read: tuple[str, ...] = ()
     paths_listed: tuple[str, ...] = ()
-    """Folders whose names may be listed, and those of folders beneath; no file is read by that."""
+    """Folders that may be listed, with the folders below; their files stay unreadable."""
     paths_execute: tuple[str, ...] = ()
     """Read, too."""
     paths_write: tuple[str, ...] = ()
-    """Read, created, changed and deleted."""
+    """Paths that may be read, created, changed and deleted."""
     connect_ports: tuple[int, ...] | None = ()
-    """TCP ports to connect to; None for all, because a rule names a host without a port."""
+    """TCP ports to connect to; None for all, if a rule has a host without a port."""
     bind_ports: tuple[int, ...] = (_ANY_FREE_PORT,)
-    """TCP ports to listen on; 0 is one that the kernel picks."""
+    """TCP ports to listen on; 0 is a port chosen by the kernel."""
     has_network: bool = False
-    """Whether any rule is about hosts."""
+    """Whether any rule has a host."""
     unix: bool = False
-    """Whether any rule is about unix sockets."""
+    """Whether any rule has a unix socket."""
     multicast: bool = False
-    """Whether any rule names a multicast address."""
+    """Whether any rule has a multicast address."""
     whole_proc: bool = False
-    """Whether all of the child's own folder in /proc is open to it, with the tables of the network in it."""
+    """Whether the child may read its whole folder in /proc, including the network tables."""
     limits: ResourceLimits = NO_LIMITS
 
     def limited(self, limits: ResourceLimits) -> ChildConfinement:
-        """Return the same with limits that are at least as strict as these too."""
+        """Return a copy with limits that are at least as strict as these."""
         return replace(self, limits=self.limits.stricter(limits))
 
 
 class Enforcement(NamedTuple):
-    """A confinement in the form that a ``SpawnOrder`` takes, for one kernel."""
+    """Confinement in the format of a ``SpawnOrder``, for one kernel."""
 
     plan: LandlockPlan | None
     filter: bytes
     limits: tuple[tuple[int, int], ...]
     wall_seconds: float | None
     unenforced: tuple[str, ...]
-    """What the confinement says and nothing here keeps."""
+    """Restrictions that this kernel does not enforce."""
 
 
 def confinement_of(
@@ -104,7 +104,7 @@ def confinement_of(
     temp: str | None = None,
     limits: ResourceLimits = NO_LIMITS,
 ) -> ChildConfinement:
-    """Work out the confinement of a child from the rules of its subject, and from what the runtime gives it."""
+    """Compute the confinement of a child from its subject's rules and the paths of the runtime."""
     rules = tuple(rules)
     files = tuple(rule for rule in rules if rule.resource_type is ResourceType.FILESYSTEM)
     hosts, sockets = _targets(rules)
@@ -126,7 +126,7 @@ def confinement_of(
 
 
 class FilterKey(NamedTuple):
-    """What a child may do that its filter decides about."""
+    """Rights of a child that its filter decides about."""
 
     network: bool
     unix: bool
@@ -135,12 +135,12 @@ class FilterKey(NamedTuple):
 
 
 def ready_filters() -> Mapping[FilterKey, bytes] | str:
-    """Return the filters of all children by their keys; or why there are none."""
+    """Return the filters of all children by key, or the reason why filters are unavailable."""
     found = {}
     try:
         for key in map(FilterKey._make, product((False, True), repeat=len(FilterKey._fields))):
             if key.multicast and not key.network:
-                continue  # a rule for a group is a rule for the network
+                continue  # a rule for a multicast group is a rule for the network
             inet = filters.Inet.ALL if key.network else filters.Inet.NONE
             wanted = filters.child_profile(inet=inet, unix=key.unix, fastopen=key.fastopen, multicast=key.multicast)
             found[key] = filters.program(wanted)
@@ -155,10 +155,10 @@ _FILTERS = ready_filters()
 def enforcement_of(
     confinement: ChildConfinement, abi: int, *, packet_filter: bool = False, root: bool = False, exact: bool = False
 ) -> Enforcement:
-    """Return what a child is started with on a kernel of that Landlock ABI, and what is not kept there.
+    """Return the settings for starting a child on a kernel with this Landlock ABI, and the unenforced rules.
 
-    ``packet_filter`` says whether the child gets a cgroup with rules of its own, ``root`` whether it runs as root,
-    ``exact`` whether the paths take no links.
+    ``packet_filter``: the child gets a cgroup with separate rules. ``root``: it runs as root. ``exact``: paths may not
+    contain links.
     """
     lacking = list(unenforced(confinement, abi, packet_filter=packet_filter, root=root))
     if isinstance(_FILTERS, str):
@@ -176,7 +176,7 @@ def enforcement_of(
 
 
 def plan(confinement: ChildConfinement, abi: int, *, exact: bool = False) -> LandlockPlan | None:
-    """Return the ruleset of the child's own for a kernel of that ABI; None where there is no Landlock."""
+    """Return the child's ruleset for a kernel with this ABI; None without Landlock."""
     if abi < 1:
         return None
     fs, net, scoped = _KNOWN[min(abi, len(_KNOWN) - 1)]
@@ -194,10 +194,10 @@ def plan(confinement: ChildConfinement, abi: int, *, exact: bool = False) -> Lan
 
 
 def filter_key(confinement: ChildConfinement, abi: int, *, packet_filter: bool = False) -> FilterKey:
-    """Return which filter closes what the child's Landlock and packet filter do not see.
+    """Return the key of the filter that covers the gaps of the child's Landlock rules and packet filter.
 
-    A child without network rules makes no sockets for it at all: neither Landlock nor the packet filter keeps it from
-    listening, and whoever connects is given whatever it likes.
+    A child without network rules may not create internet sockets: neither Landlock nor the packet filter stops it from
+    listening and sending data to its clients.
     """
     ports = _KNOWN[min(max(abi, 0), len(_KNOWN) - 1)][1] != 0
     by_ports_alone = ports and not packet_filter and confinement.connect_ports is not None
@@ -206,7 +206,7 @@ def filter_key(confinement: ChildConfinement, abi: int, *, packet_filter: bool =
 
 
 def unenforced(confinement: ChildConfinement, abi: int, *, packet_filter: bool, root: bool) -> Iterator[str]:
-    """Yield what the confinement says and such a kernel does not keep, in words."""
+    """Yield the restrictions that such a kernel does not enforce, in words."""
     supported = rights.supported(abi)
     if not supported.fs:
         yield "files: this kernel has no Landlock"
@@ -214,38 +214,39 @@ def unenforced(confinement: ChildConfinement, abi: int, *, packet_filter: bool, 
     if confinement.has_network and not packet_filter:
         yield from _unenforced_network(confinement, supported)
     if confinement.unix:
-        yield "unix sockets: a rule for one opens all that file permissions allow"
+        yield "unix sockets: a rule for one permits all that file permissions allow"
     if confinement.limits.processes is not None and root:
-        yield "the limit of processes: the kernel does not hold root to it"
+        yield "the limit of processes: not enforced for root"
 
 
 def _unenforced_files(supported: rights.Supported) -> Iterator[str]:
     if not supported.fs:
         return
     if not supported.fs & rights.FsRight.TRUNCATE:
-        yield "emptying files outside the rules with truncate() (Landlock ABI 3, Linux 6.2)"
+        yield "truncating files outside the rules with truncate() (Landlock ABI 3, Linux 6.2)"
     if not supported.fs & rights.FsRight.IOCTL_DEV:
-        yield "commands to devices that can be opened (Landlock ABI 5, Linux 6.10)"
+        yield "ioctls on devices that can be opened (Landlock ABI 5, Linux 6.10)"
     if not supported.scoped:
         yield "signals to other processes of the same user (Landlock ABI 6, Linux 6.12)"
 
 
 def _unenforced_network(confinement: ChildConfinement, supported: rights.Supported) -> Iterator[str]:
     if confinement.connect_ports is None:
-        yield "hosts: without the egress helper a rule without a port opens every TCP connection"
+        yield "hosts: without the egress helper, a rule without a port permits every TCP connection"
     elif not supported.net:
         yield "hosts and TCP ports (ports: Landlock ABI 4, Linux 6.7; hosts: the egress helper)"
     else:
-        yield "hosts: without the egress helper only the TCP ports of the rules are kept"
-    yield "UDP: without the egress helper it is not limited"
+        yield "hosts: without the egress helper, only the TCP ports of the rules are enforced"
+    yield "UDP: not restricted without the egress helper"
 
 
 def _path_rules(confinement: ChildConfinement) -> Iterator[tuple[str, int]]:
-    """Yield a rule for each path, and none for what lies beneath a path that can be written.
+    """Yield a rule for each path, except paths below a writable path.
 
-    Rules are made anew for each child, and follow links: a child that may write could put a link in place of such a
-    path, and have its next child given what the link leads to. Reading is allowed there anyway. Executing is allowed at
-    the writable path instead, which is no more: what can be written can be copied to where it can be executed.
+    The rules are created again for each child, and follow links. A child with write access could replace such a path by
+    a link, and its next child would get access to the link's target. Reading is allowed there anyway. Execution is
+    allowed for the whole writable path instead, which grants nothing new: a writable file can be copied to an
+    executable place.
     """
     writable = frozenset(map(normalise_path, confinement.paths_write))
     for paths, right in (
@@ -255,13 +256,13 @@ def _path_rules(confinement: ChildConfinement) -> Iterator[tuple[str, int]]:
         (confinement.paths_write, _WRITE_RIGHTS),
     ):
         for path in map(normalise_path, paths):
-            # A rule is bound to what its path leads to when the rule is made, and there that is the server's folder.
+            # A rule applies to the target of its path when it is created, which would be the server's folder here.
             if not _is_beneath(path, (*_OWN_PROC, *_OWN_NETWORK)):
                 yield _ancestor(path, writable), right
 
 
 def _ancestor(path: str, roots: Container[str]) -> str:
-    """Return the outermost root that the path lies beneath, or the path itself. There may be many thousand roots."""
+    """Return the outermost root that contains the path, or the path itself. Fast for thousands of roots."""
     return next((folder for folder in prefixes_of(path) if folder in roots), path)
 
 
@@ -285,12 +286,12 @@ def _targets(rules: Iterable[AccessRule]) -> tuple[list[NetworkTarget], list[Net
 
 
 def _is_of_own_network(path: str) -> bool:
-    """Whether a path is in the tables of the network in /proc, or around them."""
+    """Whether a path is in the network tables of /proc, or contains them."""
     return path in _OWN_PROC or _is_beneath(path, _OWN_NETWORK)
 
 
 def _is_multicast(host: str) -> bool:
-    """Whether a host is the address of a group, or a network of such addresses; a name never is."""
+    """Whether a host is a multicast address or range; a name never is."""
     address = host.partition("/")[0]
     parts = address.split(".")
     if len(parts) == _IPV4_PARTS and all(part.isdecimal() for part in parts):
@@ -304,7 +305,7 @@ def _paths(rules: Iterable[AccessRule], operations: tuple[Operation, ...]) -> It
 
 
 def _programs(rules: Iterable[AccessRule]) -> Iterator[str]:
-    """Yield the system dependencies that are named by a path; others lie where the runtime's own programs lie."""
+    """Yield the system dependencies that are paths; the others are among the runtime's programs."""
     for rule in rules:
         if rule.resource_type is ResourceType.SYSTEM_DEPENDENCY and rule.normalized_target.startswith("/"):
             yield rule.normalized_target

@@ -1,4 +1,4 @@
-"""Orders for a program: what the application says, what crosses the link, and what a refusal means."""
+"""Requests to start a program: their fields, their encoding, and the error for a refusal."""
 
 from __future__ import annotations
 
@@ -14,49 +14,49 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _MOST_PASSED = wire.MOST_DESCRIPTORS - 8
-"""Streams, lifeline, body and cgroup need their places too."""
+"""Leaves room for streams, lifeline, body and cgroup."""
 _CALLER_STEPS = {"program", "folder"}
-"""What fails because of what was asked for, as it would without a server."""
+"""Steps whose failure is caused by the request, as without a server."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpawnOrder:
-    """A program to start and how it is confined. Descriptors are the application's, and stay its own."""
+    """Program to start, with its confinement. The application keeps its descriptors."""
 
     program: str
-    """Absolute; what is executed, whatever ``argv[0]`` says."""
+    """Absolute path of the executed file, independent of ``argv[0]``."""
     argv: tuple[str, ...]
     environment: Mapping[str, str]
-    """All of it; nothing is inherited."""
+    """Complete environment; nothing is inherited."""
     folder: str
     stdin: int = wire.NOTHING
     stdout: int = wire.NOTHING
     stderr: int = wire.NOTHING
     pass_fds: tuple[int, ...] = ()
-    """Further descriptors, which keep their numbers."""
+    """Additional descriptors, which keep their numbers."""
     plan: wire.LandlockPlan | None = None
-    """None applies no Landlock of the child's own; the application's baseline holds all the same."""
+    """None applies no Landlock rules except the application's baseline."""
     filter: bytes = field(default=b"", repr=False)
-    """A seccomp program; empty for none."""
+    """seccomp program; empty for none."""
     limits: tuple[tuple[int, int], ...] = ()
     wall_seconds: float | None = None
     cgroup: int = wire.NOTHING
-    """By what the child joins its cgroup: a socket of the helper, or ``cgroup.procs`` open for writing."""
+    """Descriptor for joining its cgroup: a socket of the helper, or ``cgroup.procs`` open for writing."""
     umask: int = wire.NOTHING
-    """The one that the application had when it started the server, if not given."""
+    """Defaults to the application's umask when it started the server."""
     keep_caps: int = wire.CHILD_CAPABILITIES
-    """Of root's capabilities, at most these: the server has given up all others itself."""
+    """Upper bound of root's capabilities; the server has dropped all others."""
 
 
 class Passed:
-    """The descriptors that go along with a request, each once."""
+    """Descriptors of a request, without duplicates."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start without descriptors."""
         self.numbers: list[int] = []
 
     def index(self, descriptor: int) -> int:
-        """Return the place of a descriptor in the packet."""
+        """Return the index of a descriptor in the packet."""
         if descriptor == wire.NOTHING:
             return wire.NOTHING
         if descriptor not in self.numbers:
@@ -65,11 +65,11 @@ class Passed:
 
 
 def body_of(order: SpawnOrder, passed: Passed) -> bytes:
-    """Return an order in the form that crosses the link; refuse what ``subprocess`` would refuse too."""
+    """Encode a request; reject values that ``subprocess`` rejects too."""
     if "" in order.environment or "=" in "".join(order.environment):
         raise ValueError("illegal environment variable name")
     if len(order.pass_fds) > _MOST_PASSED:
-        raise ValueError(f"at most {_MOST_PASSED} descriptors can be passed on")
+        raise ValueError(f"at most {_MOST_PASSED} descriptors can be passed")
     body = wire.packed_order(
         wire.Order(
             argv=order.argv,
@@ -88,7 +88,7 @@ def body_of(order: SpawnOrder, passed: Passed) -> bytes:
         )
     )
     if len(body) > wire.LARGEST_BODY:
-        raise ValueError(f"the order takes {len(body)} bytes; at most {wire.LARGEST_BODY} can be passed on")
+        raise ValueError(f"the request has {len(body)} bytes; the limit is {wire.LARGEST_BODY}")
     return body
 
 
@@ -99,5 +99,5 @@ def failure_of(answer: dict[str, Any], order: SpawnOrder) -> Exception:
         return OSError(number, os.strerror(number), order.program if step == "program" else order.folder)
     if type(number) is int:
         what = f"confining {order.program} failed at the step {step!r}: {os.strerror(number)}"
-        return SpawnFailed(f"{what}; it was not started", fix="see what this kernel supports in the status")
+        return SpawnFailed(f"{what}; it was not started", fix="check the status for the features of this kernel")
     return SpawnFailed(f"the spawn server refused to start {order.program}: {answer.get('error')}")

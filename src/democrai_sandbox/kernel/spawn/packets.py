@@ -1,4 +1,4 @@
-"""What comes over the link: a packet, descriptors, and who sent it. Standard library only: for the server alone."""
+"""Packets on the link: data, descriptors and sender. Standard library only, for the server."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _CUT = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 
 
 class Request:
-    """A packet from the link, with all that came along; whatever is not taken is closed."""
+    """Packet with its descriptors; those that are not taken are closed."""
 
     __slots__ = ("_flags", "files", "lifeline", "packet", "sender")
 
     def __init__(self, native: Any, link: int) -> None:
-        """Receive one; raise ``EOFError`` when the application is gone."""
+        """Receive a packet; raise ``EOFError`` when the application has ended."""
         self.packet, self.lifeline, self.files, self.sender, self._flags = native.receive(link)
-        # Some kernels name a sender also at the end, which is nobody then.
+        # Some kernels report a sender of 0 at the end of the stream.
         if not self.packet and self.lifeline < 0 and not self.files and not self.sender:
             raise EOFError
 
     def body(self, application: int) -> bytes:
-        """Return what is asked for, if it is the application that asks."""
+        """Return the body, after checking that the application sent it."""
         if self.sender != application:
             raise wire.BadRequestError(f"process {self.sender} is not the application")
         if self._flags & _CUT:
-            raise wire.BadRequestError("the packet is too large, or no descriptor is free for what came with it")
+            raise wire.BadRequestError("the packet is too large, or no descriptor is free for its files")
         packet: bytes = self.packet
         if packet != wire.IN_FILE or not self.files:
             return packet
@@ -43,7 +43,7 @@ class Request:
             os.close(file)
 
     def close(self) -> None:
-        """Close what nobody took, but for the lifeline."""
+        """Close the descriptors that were not taken, except the lifeline."""
         for file in self.files:
             os.close(file)
         self.files.clear()

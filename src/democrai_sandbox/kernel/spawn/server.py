@@ -1,8 +1,7 @@
-"""The spawn server: ``python -I -S -B server.py <link> <bond> <application's pid> [<ruleset> ...]``.
+"""Spawn server: ``python -I -S -B server.py <link> <bond> <application's pid> [<ruleset> ...]``.
 
-It is started before the application has secrets, threads or restrictions, and knows nothing of the application but its
-number. Each request has to come from that process, by the kernel's word. The server never waits for a child. Standard
-library only.
+It starts before the application has secrets, threads or restrictions, and knows only the application's process id. It
+accepts requests only from that process, as verified by the kernel. It never waits for a child. Standard library only.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _HERE = Path(__file__).resolve().parent
 
 
 def _load(name: str, path: Path) -> Any:
-    """Load one of our files without the package it lies in, or the extension."""
+    """Load one of our files without its package, or the extension."""
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} cannot be loaded")
@@ -46,29 +45,29 @@ else:
     standby = _load("standby", _HERE / "standby.py")
 
 _SWEEP_SOON = 0.05
-"""After a child has ended that left something which goes on forking."""
+"""Seconds to the next sweep after a child has ended and left processes that keep forking."""
 _SWEEP_LATER = 5.0
-"""While there are children. Orphans of those that run on are not announced: they wait so long to be waited for."""
+"""Seconds between sweeps while children run; orphans of running children are only reaped by a sweep."""
 _SPARE_DESCRIPTORS = 300
-"""For one request with all the descriptors that can come with it, and our own."""
+"""Descriptors for one request with its maximum number of descriptors, and for the server."""
 _PER_CHILD = 2
 _READABLE = select.EPOLLIN
 
 
 def native_module() -> Any:
-    """Load the compiled part of the kernel layer, which lies beside this folder."""
+    """Load the compiled module of the kernel layer from the parent folder."""
     for suffix in importlib.machinery.EXTENSION_SUFFIXES:
         path = _HERE.parent / f"_native{suffix}"
         if path.exists():
             return _load("democrai_sandbox.kernel._native", path)
-    raise ImportError(f"the compiled part of the kernel layer is not in {_HERE.parent} for this interpreter")
+    raise ImportError(f"the compiled module of the kernel layer for this interpreter is missing in {_HERE.parent}")
 
 
 class Server:
-    """The loop, and what it knows."""
+    """Event loop of the spawn server."""
 
     def __init__(self, native: Any, inheritance: standby.Inheritance, watched: int) -> None:
-        """Watch the link and the application; nothing is started yet but the standby."""
+        """Watch the link and the application, and start the standby."""
         self._native = native
         self._inheritance = inheritance
         self._link = inheritance.link
@@ -77,7 +76,7 @@ class Server:
         self._children = children.Children(native)
         self._by_descriptor: dict[int, children.Child] = {}
         self._awaited: dict[int, tuple[children.Child, bytes]] = {}
-        """Those that wait for the helper on their way to a program, by their report, with what to answer then."""
+        """Children that wait for the helper before their program starts, by report descriptor, with their answer."""
         self._starts = starts.Starts(native, list(inheritance.rulesets))
         self._started = self._refused = 0
         self._most = max(1, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_DESCRIPTORS) // _PER_CHILD)
@@ -88,7 +87,7 @@ class Server:
         self._standby = self._new_standby()
 
     def serve(self) -> None:
-        """Serve until the application is gone or closes the link; then end everything that was started."""
+        """Serve until the application ends or closes the link; then kill all children."""
         try:
             while self._turn():
                 pass
@@ -97,7 +96,7 @@ class Server:
             self._children.end_all()
 
     def _new_standby(self) -> standby.Standby:
-        """Fork a process that takes over when this one is gone, with the baseline of now."""
+        """Fork a process that takes over when this one ends, with the current baseline."""
         inheritance = self._inheritance._replace(rulesets=tuple(self._starts.baseline))
         made = standby.Standby(standby.command_of(__file__), inheritance, self._watched)
         self._children.standby = made.pid
@@ -165,7 +164,7 @@ class Server:
             request.close()
 
     def _answer(self, request: packets.Request, lifeline: int) -> None:
-        """Do what is asked for and say what became of it; a child keeps the lifeline."""
+        """Execute a request and send the result; a child keeps the lifeline."""
         child = None
         try:
             body = request.body(self._application)
@@ -174,12 +173,12 @@ class Server:
             elif body.startswith(wire.JSON):
                 answer = wire.packed_answer(self._plain(wire.parsed_request(body)))
             else:
-                answer = self._refusal(error="bad request: neither an order nor another request")
+                answer = self._refusal(error="bad request: unknown kind of request")
         except wire.BadRequestError as error:
             answer = self._refusal(error=f"bad request: {error}")
         except starts.FailedStepError as error:
             answer = self._refusal(step=error.step, errno=error.errno)
-        except Exception as error:  # noqa: BLE001 - one bad request must not take the server from all the others
+        except Exception as error:  # noqa: BLE001 - one bad request must not stop the server
             answer = self._refusal(error=f"{type(error).__name__}: {error}")
         if child is None:
             with suppress(OSError):
@@ -198,7 +197,7 @@ class Server:
             self._let_go(child)
 
     def _serve_report(self, report: int) -> None:
-        """Answer for a program that had to wait: it runs, or never will."""
+        """Answer for a program that had to wait: it has started or failed."""
         child, answer = self._awaited.pop(report)
         self._events.unregister(report)
         try:
@@ -207,7 +206,7 @@ class Server:
             os.close(report)
             child.report = -1
         if child.lifeline < 0:
-            return  # the application has let go, and it was ended for that
+            return  # the application has closed the lifeline, so the child was killed
         if failure is None:
             self._tell_start(child, answer)
             return
@@ -225,7 +224,7 @@ class Server:
         if members["action"] != "baseline":
             raise wire.BadRequestError(f"unknown action {members['action'][:40]!r}")
         missing = self._starts.give_baseline(wire.plan_of(members.get("plan")))
-        self._replace_standby()  # before the answer: the standby confines all children as this server would
+        self._replace_standby()  # before the answer, so that the standby confines children the same way
         return {"ok": True, "missing": missing}
 
     def _stats(self) -> dict[str, Any]:
@@ -245,7 +244,7 @@ class Server:
 
     def _spawn(self, body: bytes, files: list[int], lifeline: int) -> tuple[children.Child, bytes]:
         if len(self._children.known) >= self._most:
-            raise wire.BadRequestError(f"there are {self._most} children; the limit of open files allows no more")
+            raise wire.BadRequestError(f"{self._most} children are running; the limit of open files allows no more")
         wall_seconds, plan = wire.read_front(body)
         mark = self._children.new_mark()
         pid, pidfd, report, missing = self._starts.start(body, files, plan, mark)
@@ -270,7 +269,7 @@ class Server:
             self._events.register(child.report, _READABLE)
 
     def _abandon(self, child: children.Child) -> None:
-        """End a child that cannot be watched; as an orphan it is waited for at the next sweep."""
+        """Kill a child that cannot be watched; the next sweep reaps it as an orphan."""
         child.signal(signal.SIGKILL)
         self._children.drop(child)
         for descriptor in (child.pidfd, child.lifeline):
@@ -295,13 +294,13 @@ class Server:
         if code is None:
             return
         if child.report >= 0:
-            self._serve_report(child.report)  # the answer to the order comes first
+            self._serve_report(child.report)  # the answer to the request comes first
             if child.let_go:
                 self._unwatch(descriptor)
                 self._children.end(child)
                 self._children.forget(child)
                 return
-        # Before anybody is told: whoever waits for its end takes it that nothing of it is left.
+        # Before the report: a caller that waits for its end expects that no process of it is left.
         left = self._children.end(child)
         with suppress(OSError):
             self._native.tell(child.lifeline, wire.STATUS.pack(code, child.timed_out), -1)
@@ -312,7 +311,7 @@ class Server:
             self._children.forget(child)
 
     def _serve_lifeline(self, child: children.Child) -> None:
-        """Pass a signal on, or see that the application has let go."""
+        """Forward a signal, or notice that the application has closed the lifeline."""
         number = self._native.hear(child.lifeline)
         if number < 0:
             self._let_go(child)
@@ -320,39 +319,39 @@ class Server:
             child.signal(number)
 
     def _let_go(self, child: children.Child) -> None:
-        """End what is left of a child; it is forgotten as soon as it has ended."""
+        """Kill the remaining processes of a child; forget it when it has ended."""
         self._unwatch(child.lifeline)
         os.close(child.lifeline)
-        child.lifeline = -1  # the number may soon be another's
+        child.lifeline = -1  # the number may be reused soon
         child.let_go = True
         if child.ended:
-            self._children.forget(child)  # what it left was ended with it, or is by the next sweep
+            self._children.forget(child)  # its orphans are already killed, or will be by the next sweep
         else:
             child.signal(signal.SIGKILL)
 
 
 def _ignore_signals() -> None:
-    """Ignore what is for the application: it needs this process to end its children when the whole service stops."""
+    """Ignore signals for the application, which needs this process to stop its children at shutdown."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
 
 
 def main() -> None:
-    """Begin: take the link, become the one that orphans come to, close this process to others, and serve."""
+    """Take the link, become the subreaper, protect this process from others, and serve."""
     link, bond, application, *rulesets = map(int, sys.argv[1:])
     for number in (link, bond, *rulesets):
-        os.set_inheritable(number, False)  # noqa: FBT003 - its only form
+        os.set_inheritable(number, False)  # noqa: FBT003 - positional-only
     _ignore_signals()
     native = native_module()
     native.set_subreaper()
     native.set_dumpable(False)
-    native.drop_capabilities(wire.CHILD_CAPABILITIES)  # once here, and not each time in a child
+    native.drop_capabilities(wire.CHILD_CAPABILITIES)  # once here instead of in each child
     try:
         watched = _handle_of(application)
     except ProcessLookupError:
         return
-    # Every process that has the other end of the link is the application, or was forked by it. Without one it has ended
-    # meanwhile, and its number may be another's by now.
+    # Only the application and its forks have the other end of the link. If it is closed, the application has ended, and
+    # its process id may have been reused.
     if _is_cut(link):
         return
     server = Server(native, standby.Inheritance(link, bond, application, tuple(rulesets)), watched)
@@ -361,10 +360,10 @@ def main() -> None:
 
 
 def _handle_of(application: int) -> int:
-    """Return a descriptor that is readable once the application has ended.
+    """Return a descriptor that is readable after the application has ended.
 
-    Where the system refuses that, as some containers do, one that never is: the end of the link tells it, too, unless a
-    fork of the application holds it.
+    If the system refuses that, as some containers do, return one that never becomes readable. The closed link then
+    shows the end, unless a fork of the application holds it.
     """
     try:
         return os.pidfd_open(application)

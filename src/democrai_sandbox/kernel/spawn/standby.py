@@ -1,10 +1,9 @@
-"""The standby of the spawn server: a fork of it that waits, and becomes the server when that is gone.
+"""Standby of the spawn server: a fork that waits, and becomes the server when the server ends.
 
-Only a process that was there before the application confined itself can start programs, so the application cannot
-start the server again. The standby holds what the server needs to begin anew, and nothing else: the link, a handle of
-the application, and the rulesets that are the first layer of every child. It executes the server's program again, which
-then makes a standby of its own. A standby that ends is replaced by the server. Standard library only: the server loads
-this file alone.
+The confined application cannot restart the server, because only processes started before the confinement can start
+programs. The standby holds only the things that a new server needs: the link, a process descriptor of the application,
+and the rulesets for the first layer of every child. It executes the server's program again, which then forks another
+standby. The server replaces a standby that ends. Standard library only, because the server loads single files.
 """
 
 from __future__ import annotations
@@ -19,31 +18,31 @@ from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
 _LOOK_SECONDS = 1.0
-"""How often it is seen whether the server stands still."""
+"""Seconds between two checks whether the server is stopped."""
 _PAUSE = 0.05
-"""Seconds before the server begins anew: one that cannot begin is not to keep a processor busy."""
+"""Seconds before the server restarts, so that one that always fails does not use a whole processor."""
 _STANDARD = frozenset({0, 1, 2})
 
 
 class Inheritance(NamedTuple):
-    """What a server has from the one before it."""
+    """State that a server takes over from its predecessor."""
 
     link: int
     bond: int
-    """Held open by all servers and standbys: the application sees in it that none is left."""
+    """Held open by all servers and standbys; it closes for the application when none is left."""
     application: int
     rulesets: tuple[int, ...] = ()
 
     def arguments(self) -> list[str]:
-        """Return it as arguments of the server's program."""
+        """Return the arguments for the server's program."""
         return [str(number) for number in (self.link, self.bond, self.application, *self.rulesets)]
 
 
 class Standby:
-    """The standby as its server holds it."""
+    """Standby process, as seen by its server."""
 
     def __init__(self, command: list[str], inheritance: Inheritance, watched: int) -> None:
-        """Fork it. ``command`` is the program of the server, ``watched`` a handle of the application."""
+        """Fork it. ``command`` is the server's program, ``watched`` a process descriptor of the application."""
         server = os.getpid()
         ours, theirs = socket.socketpair()
         self.pid = os.fork()
@@ -55,19 +54,19 @@ class Standby:
         theirs.close()
         self._bond = ours
         self.descriptor = ours.fileno()
-        """Readable once it has ended."""
+        """Readable after the standby has ended."""
 
     def end(self) -> None:
-        """End it, while the server is still there."""
+        """Kill the standby."""
         with suppress(OSError):
-            os.kill(self.pid, signal.SIGKILL)  # a child that was not waited for
+            os.kill(self.pid, signal.SIGKILL)  # an unreaped child, so the id is its own
         with suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
         self._bond.close()
 
 
 def _stand_by(server: int, command: list[str], inheritance: Inheritance, watched: int, bond: int) -> NoReturn:
-    """Wait for the end of the server, and take its place, unless the application is gone as well."""
+    """Wait for the server's end and replace it, unless the application has ended as well."""
     _, own_bond, _, *_ = inheritance
     _keep_only({*_STANDARD, inheritance.link, own_bond, *inheritance.rulesets, watched, bond})
     poll = select.poll()
@@ -87,14 +86,14 @@ def _stand_by(server: int, command: list[str], inheritance: Inheritance, watched
         stood = stands
     time.sleep(_PAUSE)
     for number in (inheritance.link, own_bond, *inheritance.rulesets):
-        os.set_inheritable(number, True)  # noqa: FBT003 - its only form
+        os.set_inheritable(number, True)  # noqa: FBT003 - positional-only
     for number in (watched, bond):
         os.close(number)
-    os.execv(command[0], [*command, *inheritance.arguments()])  # noqa: S606 - the server's own program
+    os.execv(command[0], [*command, *inheritance.arguments()])  # noqa: S606 - the server's program
 
 
 def _keep_only(wanted: set[int]) -> None:
-    """Close all descriptors but these: a lifeline that stays open here would hide the end of the server."""
+    """Close all other descriptors: an open lifeline here would hide the end of the server."""
     most = max(wanted) + 1
     for number in range(most):
         if number not in wanted:
@@ -105,12 +104,12 @@ def _keep_only(wanted: set[int]) -> None:
 
 def _stands_still(pid: int) -> bool:
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - the server knows no more
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - avoids importing pathlib
             return file.read().rpartition(b")")[2].split()[0] in {b"T", b"t"}
     except (OSError, IndexError):
         return False
 
 
 def command_of(file: str) -> list[str]:
-    """Return the program of the server, without its arguments."""
+    """Return the server's program without its arguments."""
     return [sys.executable, "-I", "-S", "-B", file]

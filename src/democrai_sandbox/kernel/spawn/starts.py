@@ -1,4 +1,4 @@
-"""How the spawn server starts a program: an order carried out, under its rulesets. The server loads this file alone."""
+"""Start a program under its rulesets, in the spawn server. The server loads this file without the package."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ else:
 
 
 _REPORT = struct.Struct("=i16s")
-"""As ``_native/confined.c`` writes it."""
+"""Format written by ``_native/confined.c``."""
 
 
 class FailedStepError(Exception):
-    """A step on the way to a confined program failed; nothing runs."""
+    """Failed step of a start; the program does not run."""
 
     def __init__(self, step: str, error: OSError) -> None:
-        """Keep what the application is told."""
+        """Store the details for the application."""
         super().__init__(step)
         self.step = step
         self.errno = error.errno or errno.EIO
 
 
 class Starts:
-    """What is the same for all programs that are started."""
+    """State shared by all starts."""
 
     def __init__(self, native: Any, baseline: list[int]) -> None:
-        """Begin without a baseline, or with that of the server before."""
+        """Start without a baseline, or with that of the previous server."""
         self._native = native
         self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         self._ignored = _ignored_signals()
         self.baseline = baseline
-        """The ruleset that is the first layer of every child, once it was given."""
+        """Ruleset of the first layer of every child, after it was sent."""
 
     def give_baseline(self, plan: wire.LandlockPlan) -> list[str]:
-        """Take the application's own lists, once; return the paths that are missing."""
+        """Store the application's lists, once; return the missing paths."""
         if self.baseline:
-            raise wire.BadRequestError("the baseline was given before, and holds")
+            raise wire.BadRequestError("the baseline is already set")
         ruleset, missing = self._ruleset(plan)
         self.baseline = [ruleset]
         return missing
@@ -54,10 +54,10 @@ class Starts:
     def start(
         self, body: bytes, files: list[int], plan: wire.LandlockPlan | None, mark: int
     ) -> tuple[int, int, int, list[str]]:
-        """Carry out an order; return the pid, the pidfd, the report, and the paths of the plan that are missing.
+        """Execute a request; return the pid, the pidfd, the report, and the missing paths of the plan.
 
-        The report is -1 for a program that runs. Otherwise it has to wait for the helper first: a descriptor that ends
-        when the program runs, or has what ``failure_of`` reads.
+        The report is -1 for a running program. A program that must wait for the helper has a descriptor, which closes
+        when the program runs, or contains data for ``failure_of``.
         """
         if plan is None:
             return (*self._carried_out(body, files, self.baseline, mark), [])
@@ -88,7 +88,7 @@ class Starts:
 
 
 def failure_of(report: bytes) -> FailedStepError | None:
-    """Return what a program failed at on its way; None for one that runs."""
+    """Return the step at which a program failed; None for a running program."""
     if len(report) < _REPORT.size:
         return None
     number, step = _REPORT.unpack_from(report)
@@ -96,7 +96,7 @@ def failure_of(report: bytes) -> FailedStepError | None:
 
 
 def _ignored_signals() -> int:
-    """Return the signals that this process ignores, as the kernel has them; all where it does not say."""
+    """Return the ignored signals of this process as a bit mask; all if the kernel does not report them."""
     with suppress(OSError), open("/proc/self/status", encoding="ascii", errors="replace") as status:  # noqa: PTH123
         for line in status:
             if line.startswith("SigIgn:"):

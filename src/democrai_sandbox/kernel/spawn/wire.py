@@ -1,14 +1,13 @@
-"""What the application and the spawn server say to each other. Standard library only: the server loads this file alone.
+"""Protocol between the application and the spawn server. Standard library only: the server loads this file alone.
 
-A request is one packet on the link. Its first descriptor is the requester's lifeline, on which the answer goes back:
-requests of several threads need no order among themselves, and what a stranger sends on an inherited link never
-reaches the application as an answer. A body too large for a packet is the second descriptor, a sealed memfd.
+A request is one packet on the link. Its first descriptor is the lifeline of the caller, on which the answer returns. So
+requests of several threads are independent, and a process that inherited the link cannot send answers to the
+application. A body too large for a packet is passed as the second descriptor, a sealed memfd.
 
-An order is numbers, a filter, and texts with a null byte between them. It is read between somebody's asking for a
-program and its start, so that is done in C, all but the plan: ``_native/order.c`` knows this layout, too. Everything
-else is JSON.
+A request to start a program consists of numbers, a filter, and texts separated by null bytes. To start programs fast,
+C code parses all but the plan; ``_native/order.c`` contains the same layout. All other requests are JSON.
 
-What the application's side needs of the interpreter is held by its name: a subject in its process could replace it.
+Functions that the application needs are bound to names here, because a subject in its process could replace them.
 """
 
 from __future__ import annotations
@@ -28,27 +27,27 @@ if TYPE_CHECKING:
 ORDER = b"S"
 JSON = b"J"
 IN_FILE = b"M"
-"""How a body begins: what it is, or that it is elsewhere."""
+"""First byte of a body: its kind, or that it is in a descriptor."""
 LARGEST_INLINE = 48 * 1024
 LARGEST_BODY = 8 * 1024 * 1024
 LARGEST_ANSWER = 64 * 1024
 MOST_DESCRIPTORS = 250
-"""The kernel takes 253 in one packet."""
+"""The kernel's limit is 253 per packet."""
 _ADD_SEALS = fcntl.F_ADD_SEALS
 SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 NOTHING = -1
-"""In place of a descriptor: /dev/null as a standard stream, none as a cgroup. As a umask: the application's."""
+"""Instead of a descriptor: /dev/null as a standard stream, none as a cgroup. As a umask: the application's."""
 
 CHILD_CAPABILITIES = 1 << 0 | 1 << 1 | 1 << 3 | 1 << 4
-"""What a child of root keeps: CHOWN, DAC_OVERRIDE, FOWNER, FSETID. By others it could look into other processes."""
+"""Capabilities that a child of root keeps: CHOWN, DAC_OVERRIDE, FOWNER, FSETID. Others would open other processes."""
 
 STATUS = struct.Struct("=i?")
-"""How a child ended, told on its lifeline: the return code, negative for a signal; whether its time was up."""
+"""End of a child, sent on its lifeline: the return code, negative for a signal; whether its timeout passed."""
 
 _STARTED = struct.Struct("=ci")
-"""The answer to an order that was carried out: its form and the pid; paths that are missing follow."""
+"""Answer to a successful start: kind and pid; missing paths follow."""
 _SIZES = struct.Struct("=cII")
-"""The form, how many numbers follow, and how many bytes of filter after them."""
+"""Kind, number of the following numbers, and number of filter bytes after them."""
 _WIDTH = 8
 _ENCODING = sys.getfilesystemencoding()
 _HIGHEST_PORT = 65535
@@ -60,17 +59,17 @@ NUMBERS = (
     *("stdin", "stdout", "stderr", "cgroup"),
     *("umask", "caps", "wall", "has_plan", "fs", "net", "scoped", "own_proc", "exact", "whole_proc"),
 )
-"""What every order has, in this order: counts, indexes into the descriptors that come along, values."""
+"""Fixed fields of every start request, in this order: counts, indexes of descriptors, values."""
 _FRONT = struct.Struct(f"{_SIZES.format}{len(NUMBERS)}q")
 _WALL, _HAS_PLAN = 3 + NUMBERS.index("wall"), 3 + NUMBERS.index("has_plan")
 
 
 class BadRequestError(Exception):
-    """A request is not what it should be; the text says where."""
+    """Malformed request; the text names the place."""
 
 
 class LandlockPlan(NamedTuple):
-    """A ruleset in plain numbers: what is handled, and what is allowed nevertheless."""
+    """Ruleset in plain numbers: handled rights, and exceptions."""
 
     fs: int
     net: int
@@ -78,19 +77,18 @@ class LandlockPlan(NamedTuple):
     paths: Sequence[tuple[str, int]]
     ports: Sequence[tuple[int, int]]
     own_proc: int = 0
-    """Rights below the child's own folder in /proc, which exists only once the child does. What tells about the network
-    is left out."""
+    """Rights below the child's folder in /proc, which exists only after the start. Network tables are excluded."""
     exact: int = 0
-    """Whether the paths are where they say: one that has become a link meanwhile is as good as missing."""
+    """Whether the paths must not contain links: a path that has become a link counts as missing."""
     whole_proc: int = 0
-    """Whether nothing is left out below the child's own folder in /proc."""
+    """Whether the child's folder in /proc is included completely."""
 
 
 _NO_PLAN = LandlockPlan(0, 0, 0, (), ())
 
 
 class Order(NamedTuple):
-    """A program to start. Descriptors are indexes into what comes along."""
+    """Program to start. Descriptors are indexes into the descriptors of the packet."""
 
     argv: Sequence[str]
     program: str
@@ -98,7 +96,7 @@ class Order(NamedTuple):
     cwd: str
     stdio: Sequence[int]
     pass_fds: Sequence[tuple[int, int]]
-    """Pairs of an index and the number that the program finds it under."""
+    """Pairs of an index and the descriptor number in the program."""
     plan: LandlockPlan | None
     filter: bytes
     limits: Sequence[tuple[int, int]]
@@ -112,17 +110,17 @@ class Order(NamedTuple):
 
 
 def packed_request(members: dict[str, Any]) -> bytes:
-    """Return the body of a request that is no order."""
+    """Encode a request other than a start."""
     return JSON + json.dumps(members).encode()
 
 
 def packed_order(order: Order) -> bytes:
-    """Return the body of an order; a null byte in a text is refused."""
+    """Encode a start request; reject a null byte in a text."""
     plan = order.plan or _NO_PLAN
     texts = [order.program, order.cwd, *order.argv, *order.env]
     if plan.paths:
         texts += [path for path, _ in plan.paths]
-    blob = encoded("\0".join(texts))  # all at once: an environment has many of them
+    blob = encoded("\0".join(texts))  # joined first, because an environment has many texts
     if blob.count(b"\0") != len(texts) - 1:
         raise ValueError("embedded null byte")
     numbers = _numbers(order, plan)
@@ -131,7 +129,7 @@ def packed_order(order: Order) -> bytes:
 
 
 def _numbers(order: Order, plan: LandlockPlan) -> list[int]:
-    """Return what of an order is no text, in one list: this is done before each start, and anew for each."""
+    """Return all numbers of a request in one list; fast, because it runs before each start."""
     # fmt: off
     numbers = [
         len(order.argv), len(order.env), len(plan.paths), len(plan.ports), len(order.limits), len(order.pass_fds),
@@ -149,21 +147,21 @@ def _numbers(order: Order, plan: LandlockPlan) -> list[int]:
 
 
 def packed_answer(members: dict[str, Any]) -> bytes:
-    """Return any other answer than that a program was started; one that does not fit loses some missing paths."""
+    """Encode an answer other than a successful start; drop missing paths that do not fit."""
     while len(packet := json.dumps(members).encode()) > LARGEST_ANSWER:
         members = {**members, "missing": members["missing"][: len(members["missing"]) // 2]}
     return packet
 
 
 def packed_start(pid: int, missing: Sequence[str]) -> bytes:
-    """Return the answer that a program was started."""
+    """Encode the answer to a successful start."""
     while len(blob := encoded("\0".join(missing))) > LARGEST_ANSWER - _STARTED.size:
         missing = missing[: len(missing) // 2]
     return _STARTED.pack(ORDER, pid) + blob
 
 
 def parsed_answer(packet: bytes) -> dict[str, Any]:
-    """Return the members of an answer."""
+    """Decode an answer."""
     if not packet.startswith(ORDER):
         members: dict[str, Any] = json.loads(packet)
         return members
@@ -178,17 +176,17 @@ def _microseconds(seconds: float | None) -> int:
 
 
 def encoded(text: str) -> bytes:
-    """Return a text as the system takes it. ``os.fsencode`` asks a function that can be replaced."""
+    """Encode a text for the system. ``os.fsencode`` calls a function that can be replaced."""
     return text.encode(_ENCODING, "surrogateescape")
 
 
 def decoded(text: bytes) -> str:
-    """Return a text of the system."""
+    """Decode a text of the system."""
     return text.decode(_ENCODING, "surrogateescape")
 
 
 def sealed(body: bytes) -> int:
-    """Return a descriptor that holds the body and can never change."""
+    """Return a descriptor of an immutable memfd with the body."""
     descriptor = memfd_create("request", MFD_CLOEXEC | MFD_ALLOW_SEALING)
     try:
         view = memoryview(body)
@@ -202,11 +200,11 @@ def sealed(body: bytes) -> int:
 
 
 def unsealed(descriptor: int) -> bytes:
-    """Return what a sealed body holds. Anything else, which might block or change while it is read, is refused."""
+    """Return the content of a sealed body. Reject other files, which might block or change while they are read."""
     try:
         seals = control(descriptor, fcntl.F_GET_SEALS)
     except OSError as error:
-        raise BadRequestError("the body is no memfd") from error
+        raise BadRequestError("the body is not a memfd") from error
     size = fstat(descriptor).st_size
     if seals & SEALS != SEALS or size > LARGEST_BODY:
         raise BadRequestError("the body is not sealed" if seals & SEALS != SEALS else "the body is too large")
@@ -217,30 +215,30 @@ def unsealed(descriptor: int) -> bytes:
 
 
 def parsed_request(body: bytes) -> dict[str, Any]:
-    """Return the members of a request that is no order."""
+    """Decode a request other than a start."""
     try:
         request = json.loads(body[1:].decode())
     except (ValueError, RecursionError) as error:
-        raise BadRequestError(f"not JSON: {error}") from error
+        raise BadRequestError(f"not valid JSON: {error}") from error
     if type(request) is not dict or type(request.get("action")) is not str:
         raise BadRequestError("expected an object with an action")
     return request
 
 
 def read_front(body: bytes) -> tuple[float | None, LandlockPlan | None]:
-    """Return what the server itself needs of an order: the time that the program has, and its plan.
+    """Return the fields of a start request that the server needs: the timeout and the plan.
 
-    Everything else is read, and checked, where the program is started.
+    The C code parses and checks all other fields.
     """
     if len(body) < _FRONT.size:
-        raise BadRequestError("the order is cut off")
+        raise BadRequestError("the start request is truncated")
     front = _FRONT.unpack_from(body)
     wall = front[_WALL]
     return wall / _MICROSECONDS if wall else None, _plan_in(body, front) if front[_HAS_PLAN] == 1 else None
 
 
 def plan_of(value: object) -> LandlockPlan:
-    """Return a plan that was sent in JSON."""
+    """Decode a plan that was sent in JSON."""
     if type(value) is not list or len(value) != len(LandlockPlan._fields):
         raise BadRequestError(f"plan: expected a list of {len(LandlockPlan._fields)}")
     fs, net, scoped, paths, ports, *others = value
@@ -255,13 +253,13 @@ def plan_of(value: object) -> LandlockPlan:
 
 
 def _plan_in(body: bytes, front: tuple[int, ...]) -> LandlockPlan:
-    """Return the plan of an order; its masks are at the end of what every order has, its paths at the end of all."""
+    """Return the plan of a start request: its masks end the fixed fields, its paths end the body."""
     _, count, size, argc, envc, pathc, portc = front[:7]
     middle = _SIZES.size + count * _WIDTH
     end = _FRONT.size + (pathc + 2 * portc) * _WIDTH
     texts = body[middle + size :].split(b"\0")
     if min(argc, envc, pathc, portc) < 0 or not end <= middle <= len(body) or len(texts) != 2 + argc + envc + pathc:
-        raise BadRequestError("the counts are not those of what follows")
+        raise BadRequestError("the counts do not match the content")
     numbers = array("q", body[_FRONT.size : end])
     paths = list(zip(texts[2 + argc + envc :], numbers[:pathc], strict=True))
     return _checked_plan(list(front[-6:]), paths, list(zip(numbers[pathc::2], numbers[pathc + 1 :: 2], strict=True)))
@@ -271,7 +269,7 @@ def _checked_plan(masks: list[int], paths: list[tuple[bytes, int]], ports: list[
     fs, net, scoped, *others = masks
     used = (*masks, *(mask for _, mask in paths), *(mask for _, mask in ports))
     if min(used) < 0 or max(used) > _ALL_BITS:
-        raise BadRequestError("plan: a mask is no number of 63 bits")
+        raise BadRequestError("plan: a mask is not a 63-bit number")
     if not all(path.startswith(b"/") for path, _ in paths):
         raise BadRequestError("plan: expected absolute paths")
     if any(not 0 <= port <= _HIGHEST_PORT for port, _ in ports):
