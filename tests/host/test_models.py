@@ -180,7 +180,7 @@ def test_a_key_is_not_sent_to_another_endpoint(node, url):
     node.change(endpoint="https://good.example.com/v1", api_key="sk-other")
     assert node.key() == "sk-other"
     sql(url, "UPDATE runtime_models SET settings = replace(settings, 'good.', 'evil.')")
-    assert "cannot be read" in node.failure()
+    assert "cannot be decrypted" in node.failure()
 
 
 @rows(

@@ -1,4 +1,4 @@
-"""Applications for tests: a process of their own that makes a ``Kernel``, does what the test says, and tells.
+"""Applications for tests: a separate process that creates a ``Kernel``, runs the body of a test, and reports facts.
 
     told = application(tmp_path, '''
         kernel = make({"landlock": {"enabled": True}})
@@ -7,10 +7,10 @@
     ''')
     assert told["states"]["landlock"] == "active"
 
-``told`` has all that was told, later facts over earlier ones, and ``returncode``, ``stderr``. Words for the body:
+``told`` has all reported facts, later ones over earlier ones, and ``returncode``, ``stderr``. Names for the body:
 ``make``, ``states``, ``tell``, ``raised`` (the error of a call as ``[type, text]``), ``kind_of`` (its type alone, or
 "nothing"), ``failure`` (its parts, as a dictionary), ``HERE`` (a folder with ``data`` and ``state``). Applications with
-a helper need a ``short_folder``: its socket has to fit into an address.
+a helper need a ``short_folder``, because the path of its socket has a length limit.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def failure(call, *arguments, **keywords):
 
 
 def command(tmp_path, body, *, user=None, before=""):
-    """Return the command line of an application; its folders are made. ``before`` runs before any import."""
+    """Return the command line of an application and create its folders. ``before`` runs before any import."""
     for name in ("data", "state"):
         folder = Path(tmp_path) / name
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -98,7 +98,7 @@ def short_folder():
 
 
 def interpreter_for_all():
-    """Return an interpreter of this version that every user can execute, or None: ours may lie in somebody's home."""
+    """Return an interpreter of this version for every user, or None: ours may be in a private home folder."""
     own = Path(sys.executable).resolve()
     places = [own, Path("/usr/bin") / f"python{sys.version_info[0]}.{sys.version_info[1]}"]
     for place in places:
@@ -115,7 +115,7 @@ NOBODY = 65534
 
 
 def application(tmp_path, body, *, within=(), user=None, before="", environment=None, space=None):
-    """Run an application to its end; ``within`` is a command that it is started by, ``space`` a namespace of a lab."""
+    """Run an application until it ends; ``within`` is a command that starts it, ``space`` a namespace of a lab."""
     argv = [*within, *command(tmp_path, body, user=user, before=before)]
     if not (within or before) and user is None:
         environ = {**os.environ, "PYTHONPATH": str(SOURCE), **(environment or {})}
@@ -134,7 +134,7 @@ def application(tmp_path, body, *, within=(), user=None, before="", environment=
 
 
 class Talking:
-    """An application that is told to go on by lines on its input; what it tells is heard one by one."""
+    """Application that continues on each line of its input; its facts are read one by one."""
 
     def __init__(self, folder, body, *, space, environment=None):
         *_, code, here = command(folder, body)
@@ -162,7 +162,7 @@ class Talking:
         return self.hear()
 
     def end(self):
-        """Close its input, and return the status with which it ends."""
+        """Close its input, and return its exit status."""
         self.process.stdin.close()
         return self.process.wait(SECONDS)
 
@@ -174,7 +174,7 @@ def lacking(refusal):
 
 
 def told_by(ended):
-    """Return what an application told."""
+    """Return the facts that an application reported."""
     facts = {"returncode": ended.returncode, "stderr": ended.stderr}
     for line in ended.stdout.splitlines():
         if line.startswith("{"):
@@ -184,7 +184,7 @@ def told_by(ended):
 
 
 def _open_the_way(folder):
-    """Let other users through to a folder that pytest has made for its own."""
+    """Open a private folder of pytest for other users."""
     for parent in (folder, *folder.parents):
         if parent.stat().st_uid == os.getuid() and parent != Path("/"):
             parent.chmod(parent.stat().st_mode | 0o111)

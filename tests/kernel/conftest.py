@@ -1,4 +1,4 @@
-"""The kernel is the same for every interpreter: these run on the default one only."""
+"""The kernel is the same for every interpreter: these tests run on the default one only."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class ShadowDetail:
     changes: tuple[Change, ...]
     """Differences between the manifests."""
     problem: str = ""
-    """Reason why the comparison is no longer possible; empty if it is."""
+    """Reason why the comparison has become impossible; empty if it is possible."""
 
     @property
     def denies(self) -> bool:

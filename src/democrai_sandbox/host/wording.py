@@ -133,4 +133,4 @@ def _place(target: str) -> str:
 def _url(parsed: NetworkTarget) -> str:
     if parsed.path:
         return f"{parsed.normalized} and everything below it"
-    return f"everything at {parsed.normalized}"
+    return f"any path at {parsed.normalized}"

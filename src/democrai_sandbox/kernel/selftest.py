@@ -149,7 +149,7 @@ def _files(claims: Claims) -> Iterator[Attempt]:
 
 
 def _calls() -> Iterator[Attempt]:
-    from . import _native  # noqa: PLC0415 - only where there is one
+    from . import _native  # noqa: PLC0415 - exists on Linux only
 
     yield judged("execve", PROCESS, SECCOMP, acts.outcome_of(_executed))
     for name in ("unshare", "io_uring_setup", "process_vm_readv"):  # the filter refuses these without killing
@@ -198,4 +198,4 @@ def _connected(_ground: Ground, _name: str, family: socket.AddressFamily, addres
 
 def _sent(ground: Ground, name: str, family: socket.AddressFamily, address: Any) -> str | None:
     acts.send(family, address, ground.token)
-    return None if ground.arrived(name) else "stopped by silence"
+    return None if ground.arrived(name) else "stopped by timeout"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-THROUGH = "went through"
+THROUGH = "succeeded"
 UNTRIED = "could not be tested: "
 _PATIENCE = 3.0
 _ENDED_OTHERWISE = 70
@@ -41,7 +41,7 @@ _REACHED = {
 def by_errno(error: OSError) -> str:
     """Return the outcome of an operation that failed with this error."""
     if isinstance(error, TimeoutError):
-        return "stopped by silence"
+        return "stopped by timeout"
     return f"stopped by {errno.errorcode.get(error.errno or 0, str(error))}"
 
 

@@ -117,7 +117,7 @@ def _attempts(ground: Ground, server: SpawnServer, egress: EgressControl | None,
 
 
 def _order(ground: Ground, trial: _Trial, cgroup: ChildCgroup | None) -> SpawnOrder:
-    from . import _native  # noqa: PLC0415 - only where there is one
+    from . import _native  # noqa: PLC0415 - exists on Linux only
 
     plan = {
         "native": _native.__file__,
@@ -194,6 +194,6 @@ def _judged_all(ground: Ground, trial: _Trial, met: dict[str, str], said: str) -
             continue
         outcome = met.get(act, f"{acts.UNTRIED}{said or 'the child ended before it'}")
         if act.startswith("udp") and outcome == acts.THROUGH and not ground.arrived(family):
-            outcome = "stopped by silence"
+            outcome = "stopped by timeout"
         expected = STOPPED if act in trial.stopped else OPEN
         yield judged(act, trial.where, trial.control, outcome, expected=expected)

@@ -1,10 +1,10 @@
-"""Play the guard's own attacks with the guard switched off, in a process that only the kernel confines.
+"""Run the guard's attacks without the guard, in a process that only the kernel confines.
 
     python -P player.py
 
 Reads orders from its input, one line of JSON each: the file and the name of an attack of `tests/guard/attacks`, and an
-empty directory. Each is played by two forks: the *host* builds the ground and looks at it afterwards; the *subject* is
-confined as the runtimes confine a worker process, by the rules that the guard would have been given, and attacks.
+empty directory. Two forks run each attack: the *host* creates the files and checks them afterwards; the *subject* is
+confined like a worker, by the rules that the guard would have, and attacks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.a
 PACKAGE = "tests.guard.attacks"
 TIME_LIMIT = 60
 SHAPE = 5
-"""What a description begins with that is not content."""
+"""Prefixes of descriptions that are not content."""
 
 
 def load(file: str, name: str):
@@ -32,7 +32,7 @@ def load(file: str, name: str):
 
 
 def rules_of(attack, ground):
-    """The rules of the policy that the guard would have been entered with."""
+    """Rules of the policy that the guard would have."""
     from democrai_sandbox.policy import parse_access, rules_for_paths, rules_for_targets
 
     arguments = {
@@ -49,7 +49,7 @@ def rules_of(attack, ground):
 
 
 def confine(attack, ground) -> None:
-    """Do to this process what is done to a worker: Landlock by its rules, the filter, and no way to execute."""
+    """Confine this process like a worker: Landlock with its rules, the filter, and no permission to execute."""
     from tests.kernel.attacks import worker
 
     rules = rules_of(attack, ground)
@@ -86,7 +86,7 @@ def play(attack, ground) -> None:
 
 
 def found(ground) -> str:
-    """What the subject carried away, or what stopped it."""
+    """Return the result of the subject, or the error that stopped it."""
     for item in ground.loot:
         text = item.decode("latin-1") if isinstance(item, (bytes, bytearray)) else item
         if isinstance(text, str) and ground.SECRET in text:
@@ -97,7 +97,7 @@ def found(ground) -> str:
 
 
 def subject(attack, ground, out: int) -> None:
-    """The confined process."""
+    """Run the attack in the confined process."""
     import faulthandler
 
     faulthandler.disable()
@@ -126,7 +126,7 @@ def wait(pid: int) -> int | None:
 
 
 def contents(ground) -> dict[str, object]:
-    """What lies in the trees that no attack may change: not who owns it, or when it was touched."""
+    """Return the content of the folders that no attack may change, without owners and times."""
     return {path: seen[-1] if len(seen) > SHAPE else None for path, seen in ground.snapshot().items()}
 
 
@@ -136,12 +136,12 @@ def changes(before, ground) -> str:
 
 
 def host(order) -> dict[str, object]:
-    """Build the ground, let the subject loose, and see what became of it."""
+    """Create the files, run the subject, and return the result."""
     kit, attack = load(order["file"], order["name"])
     ground = kit.Ground(order["base"])
     ground.build()
     os.chdir(ground.neutral)
-    ground.held.make = type("Confined", (kit.NoGuard,), {})  # no guard, but not nothing: an attack is not to succeed
+    ground.held.make = type("Confined", (kit.NoGuard,), {})  # without a guard, but the attack must still fail
     ground.held.begun = True
     for companion in (attack.early, attack.prepare):
         if companion is not None:
@@ -198,7 +198,7 @@ def serve() -> None:
     for name in ("tests.kernel.attacks.worker", f"{PACKAGE}.kit", "json", "tempfile", "threading", "asyncio"):
         import_module(name)
     sys.modules["tests.kernel.attacks.worker"].readable()
-    # What is there is there for good: no fork has to look through it, which would copy it.
+    # Freeze existing objects, so that forks do not copy them during garbage collection.
     gc.collect()
     gc.freeze()
     while line := sys.stdin.readline():

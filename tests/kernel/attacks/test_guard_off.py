@@ -1,7 +1,7 @@
-"""The guard's own attacks again, with the guard switched off, against a process that only the kernel confines.
+"""The guard's attacks without the guard, against a process that only the kernel confines.
 
-What the kernel promises for a worker process: the content of files outside its rules is not read, nothing there is
-made, removed or rewritten, and no program is started. It does not promise what Landlock does not restrict: metadata.
+Promises of the kernel layer for a worker: it does not read files outside its rules, does not create, remove or change
+anything there, and starts no program. It does not promise what Landlock does not restrict: metadata.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tests.guard.attacks.test_attacks import ATTACKS, running_version, unmet
 
 HERE = Path(__file__).parent
 
-# Classes that are about files, processes and the doors to sockets. Without the helper the kernel knows only ports:
-# addresses, and datagrams where a subject has a network rule, are the packet filter's, which has tests of its own.
-# Those about descriptors, threads and objects of the host (classes 2, 27 to 29) have nothing to use in a worker.
+# Classes about files, processes and sockets. Without the helper the kernel only restricts ports: addresses, and
+# datagrams of a subject with a network rule, are restricted by the packet filter, which has separate tests. Classes
+# about descriptors, threads and objects of the host (2, 27 to 29) do not apply to a worker.
 FILES = (
     *("class_01_forgotten_libraries", "class_01_forgotten_native", "class_01_forgotten_reading"),
     *("class_01_forgotten_writing", "class_01_forgotten_processes", "class_01_operations", "class_04_traversal"),
@@ -57,7 +57,7 @@ NOT_PLAYED = {"class_08_late_files:protected_appears": "the host has to act mean
 
 @pytest.fixture(scope="module")
 def player():
-    """One process for all attacks that this worker of pytest plays."""
+    """One process for all attacks of this pytest worker."""
     command = [sys.executable, "-P", str(HERE / "player.py")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         yield process
@@ -80,7 +80,7 @@ def is_played(entry) -> bool:
 
 @pytest.mark.parametrize("file", FILES)
 def test_the_kernel_stops_what_it_promises_to(file: str, player) -> None:
-    """With no guard at all, nothing outside is read, changed or executed, but for what is listed."""
+    """Without a guard, nothing outside is read, changed or executed, except the listed cases."""
     verdicts = {entry.name: play(player, entry) for entry in ATTACKS if entry.file == file and is_played(entry)}
     broken = {name: verdict for name, verdict in verdicts.items() if verdict.startswith(("secret", "changed"))}
     assert broken.keys() == LEFT.get(file, {}).keys(), broken

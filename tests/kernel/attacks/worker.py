@@ -1,4 +1,4 @@
-"""The confinement of a worker process, for a process that takes it upon itself instead of being started with it."""
+"""Confinement of a worker, for a process that confines itself instead of being started confined."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from democrai_sandbox.kernel.spawn.confinement import confinement_of, enforcemen
 from democrai_sandbox.runtime.confinement.paths import Shut, runtime_paths, written_places
 
 KEPT_CAPABILITIES = 1 << 0 | 1 << 1 | 1 << 3 | 1 << 4
-"""chown, dac_override, fowner, fsetid: what a confined child of root keeps."""
+"""chown, dac_override, fowner, fsetid: capabilities that a confined child of root keeps."""
 
 
 @cache
 def readable():
-    """Return what the interpreter itself reads and executes: the same for all workers."""
+    """Return the paths that the interpreter reads and executes, which are the same for all workers."""
     return runtime_paths()
 
 
 def confinement(rules, *, protected, temp):
-    """Work out what the runtimes hold a worker with these rules to."""
+    """Compute the confinement of a worker with these rules."""
     runtime, shut = readable(), Shut(tuple(protected), written=written_places(rules, temp))
     return confinement_of(
         shut.rules(rules),
@@ -33,7 +33,7 @@ def confinement(rules, *, protected, temp):
 
 
 def confine(wanted) -> None:
-    """Do to this process what the spawn server does to a worker, and what a worker does to itself then."""
+    """Apply the restrictions of the spawn server, and those that a worker adds itself."""
     enforced = enforcement_of(wanted, _native.landlock_abi(), root=os.geteuid() == 0)
     plan = enforced.plan
     ruleset, _ = build(_native, plan.fs, plan.net, plan.scoped, plan.paths, plan.ports)

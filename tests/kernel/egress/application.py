@@ -1,9 +1,9 @@
-"""An application under the egress control, in a process of its own that does what a test tells it.
+"""Application under the egress control, in a separate process that executes expressions of a test.
 
 ``Application(space, ...)`` starts it in a network namespace of ``netlab``; ``app(text)`` evaluates an expression there,
-or runs statements, and returns the value. It has ``control``, ``sources`` (a list of targets that are wanted),
-``permitted`` (what patterns are taken to permit), ``tcp(host, port)``, ``udp(host, port)``, ``see(host, port,
-*addresses)`` (what the guard would tell the control before a connection) and ``kept`` (open connections).
+or runs statements, and returns the value. It has ``control``, ``sources`` (a list of wanted targets), ``permitted``
+(hosts that patterns permit), ``tcp(host, port)``, ``udp(host, port)``, ``see(host, port, *addresses)`` (the report of
+the guard before a connection) and ``kept`` (open connections).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ SECONDS = 40
 
 
 class Application:
-    """One of them; it is killed at the end, with all that it started."""
+    """Application that is killed at the end, with all its processes."""
 
     def __init__(self, space, *, uid=0, settings=None, prelude=""):
-        # Not below the folders of pytest: another user cannot enter those.
+        # Not below the folders of pytest, which other users cannot enter.
         self.folder = Path(tempfile.mkdtemp(prefix="egress-", dir=places.SHORT))
         if uid:
             os.chown(self.folder, uid, uid)
@@ -50,7 +50,7 @@ class Application:
         self.folder.with_suffix(".log").unlink(missing_ok=True)
 
     def __call__(self, text):
-        """Have something done there; what it raises is raised here as ``Failed``."""
+        """Execute code there; raise its errors here as ``Failed``."""
         self.process.stdin.write(json.dumps(text) + "\n")
         line = self.process.stdout.readline()
         assert line, f"the application has ended: {self.process.wait(10)}\n{self.said()}"
@@ -60,23 +60,23 @@ class Application:
         return answer["value"]
 
     def said(self):
-        """Return what it and its helper wrote on the standard error."""
+        """Return the standard error of the application and its helper."""
         return self.folder.with_suffix(".log").read_text("utf-8", "replace")
 
     def kill(self):
-        """End it as the kernel does when memory runs out."""
+        """Kill it, like the kernel when memory runs out."""
         with suppress(ProcessLookupError):
             self.process.send_signal(signal.SIGKILL)
         self.process.wait(SECONDS)
 
     @property
     def left(self):
-        """What lies in its folder."""
+        """Files in its folder."""
         return sorted(path.name for path in self.folder.iterdir())
 
 
 class Failed(Exception):
-    """Something was raised in the application."""
+    """Exception in the application."""
 
     def __init__(self, answer, said):
         super().__init__(answer["error"], said)

@@ -1,4 +1,4 @@
-"""Sources are gathered into one list; one that fails costs only what it would have added."""
+"""Sources are combined into one list; a failed source only loses its own entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client takes a right answer, and nothing else: not a wrong, slow, endless or foreign one."""
+"""The client accepts correct answers only: no malformed, slow, endless or foreign ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.services.rows import rows
 
 @contextmanager
 def serving(path, answer):
-    """Listen at a path and let ``answer(connection, request)`` do what it likes with each connection."""
+    """Listen at a path and call ``answer(connection, request)`` for each connection."""
     requests = []
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))
@@ -143,7 +143,7 @@ def test_a_refusal_carries_the_helpers_word_sentence_and_fix(path):
     ],
 )
 def test_a_wrong_answer_is_a_typed_error_that_says_what_is_wrong(path, kind, sent):
-    """Each kind of wrong answer has one sentence, which differs from those of the other kinds."""
+    """Each kind of malformed answer has a distinct sentence."""
     error = failure(path, lambda connection, request: connection.sendall(sent))
     assert error.reason == "bad_answer"
     sentence(kind, error.what)
@@ -171,7 +171,7 @@ def test_an_endless_answer_ends(path):
 
 @rows("word", [b" ", b""])
 def test_an_answer_that_drips_or_never_comes_ends_with_the_deadline(path, word):
-    """The answer would go on until the client has given up: that it gives up shows that drops do not prolong it."""
+    """The answer continues until the client gives up, so the test ends only if slow bytes do not extend it."""
     over = threading.Event()
 
     def answer(connection, request):
@@ -280,7 +280,7 @@ def test_a_socket_of_another_user_is_refused_and_told_nothing(tmp_path_factory):
     other = subprocess.Popen([sys.executable, "-I", "-S", "-c", _FOREIGN, place], stdout=subprocess.PIPE, text=True)
     try:
         assert other.stdout.readline() == "ready\n"
-        # To root itself that user is a stranger too.
+        # Even root must not trust the socket of that user.
         with pytest.raises(HelperFailed) as failed:
             HelperClient(place).ping()
         assert other.stdout.readline() == "connected\n"

@@ -1,4 +1,4 @@
-"""The control with the real helper and the real packet filter: what is decided is what packets can do."""
+"""The control with the real helper and the real packet filter: decisions determine which packets pass."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def lab():
 
 @pytest.fixture(scope="module")
 def servers(lab):
-    """Echo servers in the world: tcp and udp of both families, at one port each."""
+    """Echo servers in the world: TCP and UDP of both IP versions, at one port each."""
     v4 = lab.world.serve("tcp", lab.world.v4)
     lab.world.serve("udp", lab.world.v4, v4.port)
     lab.world.serve("tcp", lab.world.v6, v4.port)
@@ -50,7 +50,7 @@ def application(lab, **options):
 
 
 def gone(lab, app):
-    if (cgroup_mount() / f"democrai_os_sandbox_{app.pid}").exists():  # to look at the rules takes processes
+    if (cgroup_mount() / f"democrai_os_sandbox_{app.pid}").exists():  # reading the rules needs extra processes
         return False
     return all(f"DEMOCRAI_OS_{app.pid}_" not in lab.inside.rules(family) for family in ("ipv4", "ipv6"))
 
@@ -83,7 +83,7 @@ def start(app, *targets):
 
 
 def within_a_second(app, change, back, condition):
-    """Have something changed, and wait for what it brings about; again where the machine was busy with other things."""
+    """Make a change and wait for its effect; repeat it if the machine was busy."""
     taken = []
     while not taken or (taken[-1] >= 1.0 and len(taken) < 5):
         if taken:
@@ -124,7 +124,7 @@ def test_starting_leaves_no_thread_and_the_status_is_measured(app, lab, servers)
     app("sources.append('broken'); control.refresh('test', wait=True)")
     status = app("control.status().as_dict()")
     assert status["details"]["failed_sources"][0]["name"] == "given"
-    assert app(f"tcp({lab.world.v4!r}, {servers})") == "ConnectionRefusedError"  # nothing of it is let through
+    assert app(f"tcp({lab.world.v4!r}, {servers})") == "ConnectionRefusedError"  # the failed source adds nothing
 
 
 def test_an_approval_reaches_the_kernel_within_a_second_and_a_revocation_ends_connections(app, lab, servers):
@@ -148,7 +148,7 @@ def test_the_very_first_connection_to_an_observed_endpoint_works_and_covered_one
     app("see = see")
     fastest = app(f"min(see('api.example.com', {servers}, {lab.world.v4!r}) for _ in range(200))")
     assert fastest < 0.001
-    # Another address of the same name, as a name server with many gives it.
+    # Another address of the same name, as from a name server with many addresses.
     assert app(f"tcp({lab.world.more_v4[0]!r}, {servers})") == "ConnectionRefusedError"
     app(f"see('api.example.com', {servers}, {lab.world.more_v4[0]!r})")
     assert app(f"tcp({lab.world.more_v4[0]!r}, {servers})") == "ok"
@@ -160,7 +160,7 @@ def test_an_observed_endpoint_is_shut_when_it_is_not_permitted_any_more(app, lab
     app(permit)
     assert app(f"tcp({lab.world.v4!r}, {servers})") == "ok"
     within_a_second(app, "permitted.clear()", permit, f"tcp({lab.world.v4!r}, {servers}) != 'ok'")
-    app(f"see('other.example.com', {servers}, {lab.world.v4!r})")  # permitted by nobody: not opened, and no error
+    app(f"see('other.example.com', {servers}, {lab.world.v4!r})")  # not permitted: stays closed without an error
     assert app(f"tcp({lab.world.v4!r}, {servers})") == "ConnectionRefusedError"
 
 
@@ -247,10 +247,10 @@ def test_without_helper_and_keeper_the_rules_stay_and_the_status_says_what_to_do
     assert app(f"tcp({lab.world.v4!r}, {servers})") == "ok"
     assert app(f"tcp({lab.world.more_v4[0]!r}, {servers})") == "ConnectionRefusedError"
     app("control.stop()")
-    assert app.left == []  # the rules stay, closed
+    assert app.left == []  # the rules stay in force
     assert app(f"tcp({lab.world.more_v4[0]!r}, {servers})") == "ConnectionRefusedError"
     app.kill()
-    with application(lab) as other:  # whose helper sweeps what nobody was left to take away
+    with application(lab) as other:  # its helper removes the leftovers
         start(other)
         assert gone(lab, app)
 
@@ -320,7 +320,7 @@ def test_sockets_that_are_older_than_the_cgroup_are_counted_until_they_are_close
     start(app)
     status = app("control.status().as_dict()")
     assert (status["state"], status["details"]["older_sockets"]) == ("partial", 1)
-    assert app("send()") == "ok"  # what the status warns of
+    assert app("send()") == "ok"  # the status warns of it
     app("kept.pop().close()")
     assert app("control.status().state") == "active"
 
@@ -493,7 +493,7 @@ for thread in threads: thread.start()
 for thread in threads: thread.join()
 """
     )
-    # On a machine that stands still for seconds the helper answers too late; that is told, and passes.
+    # On a machine that stalls for seconds the helper answers too late; the status reports that temporarily.
     assert app("sorted(set(errors) - {'HelperFailed'})") == []
     assert app("len(seen)") > max(5, app("len(errors)"))
     assert app("control.status().state") == "active"
@@ -549,7 +549,7 @@ async def connect(port, *last):
 
 @contextmanager
 def stopped_helper(app):
-    """Stop the helper, and its keepers, which would have it go on."""
+    """Stop the helper, and its keepers, which would continue it."""
     pids = [int(entry.name) for entry in Path("/proc").glob("[0-9]*") if keeps(entry, b"%d" % app.pid)]
     pids.append(app("control.helper_status().details['pid']"))
     for pid in pids:

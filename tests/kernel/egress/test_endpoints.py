@@ -1,4 +1,4 @@
-"""What the packet filter has to let through for a rule, and for what it cannot."""
+"""Endpoints of a rule for the packet filter, and rules without endpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the kernel says about sockets, connections and leftovers is read as it is."""
+"""Sockets, connections and leftovers are read correctly from the kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the guard has permitted stays open for a while, as long as it is permitted, and within bounds."""
+"""Observed endpoints stay open for a while, as long as they are permitted, and within limits."""
 
 from __future__ import annotations
 

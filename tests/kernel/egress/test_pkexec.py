@@ -1,7 +1,7 @@
-"""The helper started by the real ``pkexec``, for a user without privileges, by the rule that is printed for polkit.
+"""The helper started by the real ``pkexec``, for an unprivileged user, with the printed polkit rule.
 
-The message bus and polkit are the test's own, in a mount namespace that ends with them: the machine's, if it has any,
-and its rules are not touched, and tests beside this one see nothing of it.
+The test starts a separate message bus and polkit in a mount namespace that ends with them. The machine's own services
+and rules, and parallel tests, are not affected.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ pytestmark = [needs_netlab, needs_other_user, pytest.mark.skipif(bool(_missing()
 
 @contextmanager
 def polkit(here, rule):
-    """Run a bus and a polkit that know of one rule; what is yielded starts a command where they are found."""
+    """Run a bus and a polkit with one rule; yield a function that starts a command there."""
     rules = here / "rules.d"
     rules.mkdir()
     (rules / "50-democrai.rules").write_text(rule)
@@ -64,7 +64,7 @@ def polkit(here, rule):
         stack.callback(end, bus)
         inside = ["nsenter", "-m", "-t", str(bus.pid), "--"]
         wait_until(lambda: answers(inside, "ListNames"), "the bus")
-        # Started by hand: what the bus starts by itself is nobody's to end.
+        # Started directly: a process that the bus starts could not be stopped.
         stack.callback(end, subprocess.Popen([*inside, str(POLKIT)], stdout=log, stderr=log))
         wait_until(lambda: "org.freedesktop.PolicyKit1" in answers(inside, "ListNames"), "polkit")
         yield inside
@@ -101,7 +101,7 @@ def here():
 
 @pytest.fixture
 def rule():
-    """The rule as an administrator has it printed."""
+    """The rule as printed for an administrator."""
     argv = [*HELPER, "polkit", "--user", "nobody"]
     printed = subprocess.run(argv, env=ENVIRONMENT, cwd="/", capture_output=True, text=True, timeout=30, check=False)
     if printed.returncode:
@@ -110,7 +110,7 @@ def rule():
 
 
 def test_a_user_without_privileges_has_everything_with_the_rule_that_is_printed(lab, here, rule):
-    """Every control is active, also with ``require``; packets are held, and nothing is left in the end."""
+    """Every control is active, also with ``require``; packets are restricted, and nothing is left at the end."""
     server = lab.world.serve("tcp", lab.world.v4)
     lab.world.serve("tcp", lab.world.more_v4[0], server.port)
     with polkit(here, rule) as inside:
@@ -146,7 +146,7 @@ for _ in sys.stdin:
 
 
 def test_a_helper_by_pkexec_comes_back_when_it_is_killed_and_ends_with_the_application(lab, here, rule):
-    """Root's helper is out of the application's reach: it takes itself away, with its rules and files."""
+    """The application cannot kill root's helper: it ends by itself, with its rules and files."""
     with polkit(here, rule) as inside:
         app = lab.inside.popen(
             [*inside, *command(here, _WAITING, user=NOBODY)],
@@ -178,7 +178,7 @@ def test_a_helper_by_pkexec_comes_back_when_it_is_killed_and_ends_with_the_appli
 
 
 def test_without_the_rule_and_with_nobody_to_ask_the_rule_is_the_fix(lab, here):
-    """What pkexec says is told, and the command that prints what would help here."""
+    """The message of pkexec is reported, with the command that prints the rule."""
     with polkit(here, "") as inside:
         told = application(here, _WAITING, user=NOBODY, within=inside, space=lab.inside)["helper"]
     assert (told["state"], told["details"]["reason"]) == ("unsupported", "no_way_up")
@@ -188,7 +188,7 @@ def test_without_the_rule_and_with_nobody_to_ask_the_rule_is_the_fix(lab, here):
 
 
 def test_the_rule_is_for_the_helper_and_for_nothing_else(here, rule):
-    """The same interpreter with other words, another program, another user, and another user to become: all refused."""
+    """The same interpreter with other arguments, another program, user or target user: all refused."""
     helper = next(line for line in rule.splitlines() if "indexOf" in line).split('"')[3].split()
     with polkit(here, rule) as inside:
 
@@ -207,5 +207,5 @@ def test_the_rule_is_for_the_helper_and_for_nothing_else(here, rule):
             ([*helper, "--nonsense"], 1),
         ):
             assert "No authentication agent" in asked(*words, uid=uid), words
-        # Words that only look like the front when they are joined are nothing to the interpreter.
+        # Arguments that only look like the fixed words when joined are meaningless to the interpreter.
         assert "nknown option" in asked(helper[0], " ".join(helper[1:]) + " ")

@@ -1,4 +1,4 @@
-"""The policy file is there whole or not at all, and nobody else can put another in its place."""
+"""The policy file is replaced as a whole, and no other user can replace it."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ else:
 
 
 def test_a_second_application_is_refused_until_the_first_has_ended(folder):
-    """Whoever wrote it first has it, after each writing anew, until it is killed; what it has forked may live on."""
+    """The first writer keeps the lock, also after each write, until it is killed, even if its forks live on."""
     path = folder / "p.json"
     file = PolicyFile(path)
     with prepared.start(_HOLDER, SOURCES, path, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:

@@ -1,4 +1,4 @@
-"""A burst of wishes is one piece of work; who waits learns how the work went that began after the wish."""
+"""A burst of requests causes one run; a waiting caller gets the result of a run that started after its request."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_failure_is_raised_for_everybody_who_waits_with_its_reason_and_fix(fol
     threads = [threading.Thread(target=wait) for _ in range(4)]
     for thread in threads:
         thread.start()
-    # Who came later would learn how the next attempt went, which follows by itself.
+    # A later caller would get the result of the automatic retry.
     wait_until(lambda: len(refresher._changed._waiters) == 4)
     follower.gate.set()
     for thread in threads:
@@ -140,7 +140,7 @@ def test_a_defect_in_the_work_is_told_and_does_not_end_the_thread(follower, refr
     follower.gate.clear()
     number = refresher.wish("a")
     follower.errors = [ZeroDivisionError("oops")]
-    # Who waits only after it failed may learn how the next attempt went.
+    # A caller that waits after the failure may get the result of the retry.
     release = threading.Thread(target=lambda: (wait_until(lambda: refresher._changed._waiters), follower.gate.set()))
     release.start()
     with pytest.raises(KernelLayerError, match="ZeroDivisionError"):

@@ -1,4 +1,4 @@
-"""The status says how far packets are held to the allowlist, why not further, and what to do."""
+"""The status shows the degree of enforcement, the reason if it is incomplete, and the fix."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_process_outside_its_cgroup_is_held_to_nothing_and_that_is_off(cgroup)
     ],
 )
 def test_what_is_not_covered_or_not_followed_is_partial(name, change):
-    """Each flaw is told by a sentence of its own, with what the helper said about it."""
+    """Each problem has a distinct sentence, with the helper's message."""
     status = egress_status(replace(GOOD, **change))
     assert status.state is ControlState.PARTIAL
     assert status.fix

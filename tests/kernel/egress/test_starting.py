@@ -1,4 +1,4 @@
-"""How the helper is started and kept: by which way, with what, and what is told when it cannot be."""
+"""Start and restart of the helper: the way, the arguments, and the errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.kernel import prepared
 
 SOURCES = str(Path(__file__).parents[3] / "src")
 LAST_LINE = "sudo: a password is required"
-"""What a program writes here before it ends."""
+"""Output of a program before it ends."""
 
 _FAKE = """
 import json, os, signal, socket, sys
@@ -99,7 +99,7 @@ def test_it_is_started_in_a_session_of_its_own_with_nothing_of_the_applications(
     environment, place, descriptors = rest.rsplit(" ", 2)
     assert set(json.loads(environment)) <= {"PATH", "LANG", "LC_CTYPE"}
     assert place == "/"
-    assert int(descriptors) == 4  # the standard three, and the one that counts
+    assert int(descriptors) == 4  # the standard three, and the one for counting
 
 
 def test_a_killed_helper_is_started_again(running, path, lines):
@@ -112,7 +112,7 @@ def test_a_killed_helper_is_started_again(running, path, lines):
 
 def test_one_that_is_killed_again_and_again_is_back_at_once_when_it_is_asked_for(running, path):
     started, pid = time.monotonic(), running.pid
-    for _ in range(7):  # by itself it would pause for 25 seconds altogether
+    for _ in range(7):  # without the command it would wait for 25 seconds in total
         os.kill(pid, signal.SIGKILL)
         running.hurry()
         pid = wait_until(lambda pid=pid: answering(path, pid), "another helper")
@@ -120,7 +120,7 @@ def test_one_that_is_killed_again_and_again_is_back_at_once_when_it_is_asked_for
 
 
 def processes_of(path):
-    """The numbers of the keeper and its standby, which are told the path of the socket."""
+    """Process ids of the keeper and its standby, found by the path of the socket in their arguments."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -146,7 +146,7 @@ def test_a_killed_keeper_is_replaced_by_its_standby(running, path, lines):
         os.kill(keeper, signal.SIGKILL)
         wait_until(lambda standby=standby: running.keeper_pid == standby, "the standby in its place")
         assert running.is_kept
-    assert answering(path) == helper  # it was not disturbed
+    assert answering(path) == helper  # it kept running
     standing(path, running.keeper_pid)
     running.read_log()
     assert any(f"keeper {first} " in line for line in lines)
@@ -154,7 +154,7 @@ def test_a_killed_keeper_is_replaced_by_its_standby(running, path, lines):
 
 def test_a_helper_that_is_killed_after_its_keeper_is_started_again_once(running, path, lines):
     standby = standing(path, running.keeper_pid)
-    os.kill(running.pid, signal.SIGKILL)  # one that the standby has to be told of
+    os.kill(running.pid, signal.SIGKILL)  # the standby must learn of the next one
     second = wait_until(lambda: answering(path, running.pid), "another helper")
     os.kill(running.keeper_pid, signal.SIGKILL)
     wait_until(lambda: running.keeper_pid == standby, "the standby in its place")
@@ -287,18 +287,18 @@ def test_when_the_application_is_killed_its_helper_is_left_to_clean_up_and_is_no
         application.kill()
         application.wait()
         application.stdout.close()
-    assert answering(path) == helper  # nobody has told it to end
+    assert answering(path) == helper  # it was not stopped
     os.kill(helper, signal.SIGKILL)
     wait_until(lambda: not alive(keeper), "the keeper's end")
     assert answering(path) == 0
 
 
-# ---- the way up ------------------------------------------------------------------------------------------------------
+# ---- elevation -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def programs(tmp_path, monkeypatch):
-    """A folder for sudo and pkexec, for a process that is not privileged."""
+    """A folder for sudo and pkexec, for an unprivileged process."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setattr(elevating, "is_privileged", lambda: False)

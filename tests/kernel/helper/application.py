@@ -1,4 +1,4 @@
-"""An application for the helper: ``application.py UID GID``. Runs the code that comes in as lines of JSON."""
+"""Application for the helper: ``application.py UID GID``. Runs code that arrives as lines of JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def connect(path):
     while True:
         try:
             connection.connect(path)
-        except BlockingIOError:  # a full backlog, for a socket that has a timeout
+        except BlockingIOError:  # a full backlog, on a socket with a timeout
             assert time.monotonic() < end
             time.sleep(0.005)
         else:
@@ -34,7 +34,7 @@ def connect(path):
 
 
 def answer_of(connection):
-    """Read to the end of the line; None when there was no answer."""
+    """Read a whole line; return None without an answer."""
     data = b""
     try:
         while not data.endswith(b"\n"):
@@ -72,7 +72,7 @@ def rename(name):
 
 
 def in_child(act, *, generations=1, orphaned=False):
-    """Return what ``act`` returns in a descendant; an orphan's parent has ended before it acts."""
+    """Return the result of ``act`` in a descendant; the parent of an orphan has ended before it acts."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -1,4 +1,4 @@
-"""The helper's process around an enforcer that only notes what it is asked: ``fake_helper.py RECORD --socket …``."""
+"""The helper's process with an enforcer that only records requests: ``fake_helper.py RECORD --socket …``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REFUSED = ("table_failed", "the table refused", "repair it")
 
 
 class FakeEnforcer:
-    """Hosts named slow-, held-, crash- and refuse- make it slow, wait for a file, crash and refuse."""
+    """Hosts with the prefix slow-, held-, crash- or refuse- make it slow, wait for a file, crash or refuse."""
 
     def __init__(self, parent_pid, start_time):
         self._next = 0

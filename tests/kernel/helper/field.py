@@ -1,4 +1,4 @@
-"""An application in a network of its own, and the enforcer for it: what the tests of the packet filter stand on."""
+"""Application in a separate network with its enforcer, for the tests of the packet filter."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from democrai_sandbox.kernel.helper.resolving import Resolver
 from tests.kernel.netlab import Lab, cgroup_mount, shared_lab
 
 REFUSED = {"tcp": "ECONNREFUSED", "udp": "EPERM"}
-"""What a connection meets that is not permitted."""
+"""Result of a connection that is not permitted."""
 
 
 class Field:
-    """A lab with an application; its enforcer works in the lab, in this process."""
+    """Lab with an application; its enforcer works in the lab, in this process."""
 
     def __init__(self, lab):
         self.lab = lab
@@ -37,7 +37,7 @@ class Field:
         return self.names[name]
 
     def serve(self, *protocols):
-        """Return servers in the world: for each protocol one by IPv4 and one by IPv6."""
+        """Return servers in the world: for each protocol one with IPv4 and one with IPv6."""
         world = self.lab.world
         return [world.serve(each, address) for each in protocols for address in (world.v4, world.v6)]
 
@@ -46,7 +46,7 @@ class Field:
 
 
 class Within:
-    """An object whose methods are called in a network namespace."""
+    """Object whose methods are called in a network namespace."""
 
     def __init__(self, space, target):
         self._space, self._target = space, target
@@ -67,12 +67,12 @@ def policy(*endpoints):
 
 
 def end(server, protocol="tcp"):
-    """Return the endpoint that a server is."""
+    """Return the endpoint of a server."""
     return Endpoint(server.address, server.port, protocol)
 
 
 @contextmanager
 def field(*, own=False, **options):
-    """Give a field in the shared lab, or in one of its own."""
+    """Yield a field in the shared lab, or in a separate one."""
     with Lab(**options) if own or options else shared_lab() as lab:
         yield Field(lab)

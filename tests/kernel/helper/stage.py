@@ -1,4 +1,4 @@
-"""An application, its folder and a helper for it, all of them gone at the end whatever happens.
+"""Application, its folder and a helper for it, all removed at the end in any case.
 
 with Stage("nobody") as stage:
     helper = stage.helper()
@@ -32,7 +32,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="takes on other users'
 
 
 def until(condition, *, what="the condition", seconds=SECONDS):
-    """Wait for a condition and return what it gave."""
+    """Wait for a condition and return its value."""
     end = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < end, f"{what} did not come about within {seconds} s"
@@ -55,9 +55,9 @@ class Application:
         return json.loads(self._process.stdout.readline())
 
     def kill(self):
-        """End it with everything it has forked."""
-        if self._process.returncode is None:  # not waited for yet, so that the number is still its own
-            with suppress(ProcessLookupError):  # reaped by the process that has forked it
+        """Kill it with all its forks."""
+        if self._process.returncode is None:  # not reaped yet, so the process id is still its own
+            with suppress(ProcessLookupError):  # reaped by the process that forked it
                 os.killpg(self.pid, signal.SIGKILL)
         self._process.wait(SECONDS)
         self._process.stdin.close()
@@ -65,7 +65,7 @@ class Application:
 
 
 class Helper:
-    """A started helper, of which every line on the standard error is kept."""
+    """Started helper, with all lines of its standard error."""
 
     def __init__(self, process, socket):
         self.process = process
@@ -80,7 +80,7 @@ class Helper:
             self.lines.append(line.rstrip("\n"))
 
     def ready(self):
-        """Wait for the line that says at which socket it serves."""
+        """Wait for the line with the socket at which it serves."""
         until(lambda: self.said(self._socket) or self.process.poll() is not None, what="a helper that serves")
         assert self.process.poll() is None, self.lines
         return self
@@ -95,7 +95,7 @@ class Helper:
         return status
 
     def refusal(self):
-        """Return the last line of one that could not start."""
+        """Return the last line of a helper that could not start."""
         assert self.ended() != 0
         return json.loads(self.lines[-1])
 
@@ -134,7 +134,7 @@ class Stage:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def another(self, user=None):
-        """Start one more application, which is a stranger to the first."""
+        """Start another application, which is unrelated to the first."""
         application = Application(user or self.user)
         self._others.append(application)
         return application
@@ -150,7 +150,7 @@ class Stage:
         return [word for name, value in given.items() if value is not None for word in (f"--{name}", str(value))]
 
     def helper(self, *more, real=False, environment=None, ready=True, front=(), **changes):
-        """Start a helper: the one around the fake enforcer, or the real command."""
+        """Start a helper: the one with the fake enforcer, or the real command."""
         if real:
             process = subprocess.Popen(
                 [*front, *helper_command(), *self.words(**changes), *more],
@@ -167,14 +167,14 @@ class Stage:
         return helper.ready() if ready else helper
 
     def fake_helper(self, *more, environment=None, stderr=subprocess.PIPE, **changes):
-        """Start the process around the fake enforcer."""
+        """Start the process with the fake enforcer."""
         code, words = (HERE / "fake_helper.py").read_text(), [self.record, *self.words(**changes), *more]
         environ = {"PATH": os.environ["PATH"], **(environment or {})}
         streams = {"stdin": subprocess.DEVNULL, "stderr": stderr}
         return prepared.start(code, *words, environ=environ, session=True, **streams)
 
     def write_policy(self, *endpoints, text=None, path=None):
-        """Write the policy as the application would: a new file, moved over the old one."""
+        """Write the policy like the application: a new file, renamed over the old one."""
         path = path or self.policy
         given = [{"host": host, "port": port, "protocol": "tcp", "source": "test"} for host, port in endpoints]
         fresh = path.with_name(f"{path.name}.new")
@@ -190,7 +190,7 @@ class Stage:
         return self.application.run(f"result = ask_raw({str(self.socket)!r}, {data!r})")
 
     def let_go(self):
-        """Have the fake enforcer go on with what it holds."""
+        """Let the fake enforcer continue a held request."""
         self.record.with_name(f"{self.record.name}.go").touch()
 
     def calls(self, name=None):

@@ -1,4 +1,4 @@
-"""Control groups: found wherever they are mounted, and removed with all that is in them."""
+"""Cgroups: found at any mount point, and removed with all their processes."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def group(request):
 
 
 SLEEP = "import time; time.sleep(60)"
-# It forks when it is told to: children made before it is moved would stay outside.
+# It forks on command: children created before the move would stay outside.
 FORK = "import os, time\ninput()\nfor _ in range(5):\n    if os.fork() == 0: break\ntime.sleep(60)"
 
 
 @pytest.fixture
 def sleeper():
-    """Start processes that do not outlive the test, whatever becomes of it."""
+    """Start processes that end with the test in any case."""
     started = []
 
     def start(code=SLEEP):

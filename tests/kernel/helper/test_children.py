@@ -1,4 +1,4 @@
-"""Children: narrower than their application, ended whole, and cheap when there was one like them before."""
+"""Children: stricter than their application, killed as a whole, and cheap if a similar one existed before."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def place():
 
 
 def child_of(place, endpoints, user=None, enforcer=None):
-    """Start a process in the control group of a new child; return it, and the answer."""
+    """Start a process in the cgroup of a new child; return it, and the answer."""
     answer, descriptor = (enforcer or place.enforcer).child(endpoints)
     try:
         process = place.lab.inside.agent(user)
@@ -36,7 +36,7 @@ def child_of(place, endpoints, user=None, enforcer=None):
 
 
 def breakable(tmp_path, name="iptables-restore"):
-    """Return commands of which one fails while there is a file ``fail``."""
+    """Return commands of which one fails while a file ``fail`` exists."""
     for each in ("iptables-save", "iptables-restore", "ip6tables-save", "ip6tables-restore"):
         broken = f"if [ -e {tmp_path}/fail ]; then exit 2; fi\n" if each == name else ""
         (tmp_path / each).write_text(f'#!/bin/sh\n{broken}exec {Commands().find(each)} "$@"\n')
@@ -93,7 +93,7 @@ def test_a_process_without_rights_joins_by_the_descriptor_and_by_no_path(place):
     assert cgroup_of(child.pid) == f"/democrai_os_sandbox_{place.app.pid}/set_1/child_1"
     assert answer["cgroup"] == f"{cgroup_mount()}{cgroup_of(child.pid)}"
     assert reached(child, t4, t6) == [False, True]
-    # Neither back into the application's group nor out of all.
+    # It can neither return to the application's cgroup nor leave all cgroups.
     for group in (cgroup_mount(), cgroup_mount() / f"democrai_os_sandbox_{place.app.pid}"):
         assert child.join(group / "cgroup.procs") == "EACCES"
     assert reached(child, t4, t6) == [False, True]
@@ -191,7 +191,7 @@ def test_the_least_recently_used_empty_set_makes_room_and_busy_ones_stay(place, 
     assert again["set"] == first["set"]
     third, descriptor = place.enforcer.child(ends[2:3])
     os.close(descriptor)
-    # The second was unused for longest, and numbers are not used again.
+    # The second is the least recently used, and numbers are not reused.
     assert sets(place) == [f"DEMOCRAI_OS_{pid}_S1", f"DEMOCRAI_OS_{pid}_S3"]
     assert third["set"] == 3
     assert not (cgroup_mount() / f"democrai_os_sandbox_{pid}" / "set_2").exists()

@@ -1,4 +1,4 @@
-"""The enforcer with a real kernel: what is permitted passes, the rest does not, and what fails leaves things closed."""
+"""The enforcer with a real kernel: permitted packets pass, others do not, and failures leave everything closed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def place():
 
 
 def tries(app, *servers):
-    """Try TCP servers (two) and then UDP servers (two), in the order in which ``serve`` returns them."""
+    """Try two TCP servers and then two UDP servers, in the order of ``serve``."""
     kinds = ("tcp", "tcp", "udp", "udp")
     return [getattr(app, kind)(server.address, server.port) for kind, server in zip(kinds, servers, strict=False)]
 
@@ -79,7 +79,7 @@ def test_a_policy_of_too_many_destinations_is_refused_and_the_old_one_stays(plac
 
 
 def test_an_application_and_its_children_take_only_so_much_of_the_tables(place, monkeypatch):
-    """Else many small lists of children would come to what one list may not."""
+    """Otherwise many small lists of children would exceed the limit of one list."""
     (t4, _) = place.serve("tcp")
     place.apply(end(t4))
     monkeypatch.setattr(enforcing, "MOST_IN_ALL", 100)
@@ -99,7 +99,7 @@ def test_a_name_server_that_hangs_does_not_keep_a_decision_from_coming_into_forc
         enforcer.apply(policy(("slow.example", 1)), place.app.pid)
         answer = enforcer.apply(policy(("slow.example", 1), end(t4)), place.app.pid)
         taken = [answer["seconds"]]
-        while min(taken) > 1.4 and len(taken) < 5:  # to wait for that name server would take 1.5 s each time
+        while min(taken) > 1.4 and len(taken) < 5:  # waiting for that name server would take 1.5 s each time
             more = policy(("slow.example", 1), end(t4), ("192.0.2.1", len(taken)))
             taken.append(enforcer.apply(more, place.app.pid)["seconds"])
     finally:
@@ -112,7 +112,7 @@ def test_a_name_server_that_hangs_does_not_keep_a_decision_from_coming_into_forc
 def test_a_refusal_is_told_at_once(place):
     (t4, t6) = place.serve("tcp")
     place.apply()
-    # A silent drop, or an error of ICMP by IPv6, would show as a timeout.
+    # A silent drop, or an ICMPv6 error, would cause a timeout.
     assert place.app.tcp(t4.address, t4.port, timeout=0.9) == "ECONNREFUSED"
     assert place.app.tcp(t6.address, t6.port, timeout=0.9) == "ECONNREFUSED"
 
@@ -156,7 +156,7 @@ def test_loopback_is_open_by_port_and_not_as_a_whole(place):
     assert place.app.tcp("::1", cache6.port) == "ok"
     assert place.app.tcp("127.0.0.1", database.port) == "ECONNREFUSED"
     assert not database.accepted
-    # The machine has further names for itself.
+    # The machine may have other names for itself.
     assert place.app.tcp("127.0.0.2", cache4.port) == "ECONNREFUSED"
 
 
@@ -284,7 +284,7 @@ def test_a_group_that_was_removed_and_made_again_gets_its_rules_again(place):
     group.rmdir()
     group.mkdir()
     (group / "cgroup.procs").write_text(str(place.app.pid))
-    # The rule is still listed, and matches nothing any more.
+    # The rule is still listed, but matches nothing any more.
     assert f"--path {group.name} " in place.lab.inside.rules()
     assert place.app.tcp(t4.address, t4.port) == "ok"
     sentence("a group that was made anew", place.enforcer.status()["problems"]["ipv4"])
@@ -349,7 +349,7 @@ def test_an_orderly_stop_moves_the_members_back_and_leaves_nothing(place):
     place.enforcer.clear()
     assert cgroup_of(place.app.pid) == f"/{home.name}"
     assert cgroup_of(started) == "/"
-    # A child was never permitted what it could reach without rules: it ends.
+    # A child must never run without rules: it is killed.
     assert child.process.wait(30) == -signal.SIGKILL
     assert place.app.tcp(t4.address, t4.port) == "ok"
     assert "DEMOCRAI" not in place.lab.inside.rules() + place.lab.inside.rules("ipv6")
@@ -383,7 +383,7 @@ def test_a_dead_process_is_not_moved_and_the_rules_stand(place):
 
 
 def failing(tmp_path, name, code):
-    """Return commands of which one is a script that fails when there is a file ``fail``."""
+    """Return commands of which one is a script that fails while a file ``fail`` exists."""
     for each in ("iptables-save", "iptables-restore", "ip6tables-save", "ip6tables-restore"):
         real = Commands().find(each)
         script = tmp_path / each
@@ -450,7 +450,7 @@ def test_with_ipv6_turned_off_and_no_ip6tables_the_rest_works_and_it_is_said(tmp
         assert answer["chains"]["ipv6"] is None
         assert "IPv6" in answer["warnings"][0]
         assert place.app.tcp(server.address, server.port) == "ECONNREFUSED"
-        # Turned on again, it would be open: the next look refuses, and says so.
+        # Enabled again, it would be open: the next check refuses and reports it.
         place.lab.inside.run(["sysctl", "-w", "net.ipv6.conf.lo.disable_ipv6=0"])
         with pytest.raises(Refused) as caught:
             enforcer.refresh()
@@ -458,7 +458,7 @@ def test_with_ipv6_turned_off_and_no_ip6tables_the_rest_works_and_it_is_said(tmp
 
 
 def test_a_socket_from_before_stays_outside_as_the_kernel_has_it(place):
-    """What the application is told about sockets older than the group is true."""
+    """The status about sockets older than the cgroup is correct."""
     (t4, _) = place.serve("tcp")
     kept = place.app.keep(t4.address, t4.port)
     place.apply()
@@ -479,7 +479,7 @@ def test_the_rules_are_those_of_the_policy_and_nothing_more(place):
 
 
 def older(tmp_path):
-    """Return the older kind of iptables, if it is there and this kernel has its tables."""
+    """Return iptables-legacy, if it is installed and this kernel has its tables."""
     for name in ("iptables", "ip6tables"):
         for act in ("save", "restore"):
             found = Commands().find(f"{name}-legacy-{act}")
@@ -490,7 +490,7 @@ def older(tmp_path):
 
 
 def test_the_older_kind_of_iptables_does_as_well(tmp_path):
-    with field(own=True) as place:  # for tables of that kind
+    with field(own=True) as place:  # for legacy tables
         apply_with_older_tables(place, tmp_path)
 
 
@@ -517,7 +517,7 @@ def apply_with_older_tables(place, tmp_path):
     assert enforcer.refresh()["changed"]
     assert enforcer.status()["in_force"]
     place.app.kill()
-    # One of another application finds what is left.
+    # The helper of another application finds the leftovers.
     second = place.application()
     place.enforcer_for(second, commands=commands).sweep()
     for name in ("iptables-legacy-save", "ip6tables-legacy-save"):

@@ -1,4 +1,4 @@
-"""Ways around the helper that were found by trying: each of them succeeded once."""
+"""Ways around the helper that once succeeded."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def place():
 
 
 def inside_the_group(place, code, *words):
-    """Run code as a user without rights in the application's group; return what it printed."""
+    """Run code as an unprivileged user in the application's cgroup; return its output."""
     enter = f"""
 import os, socket, sys
 with open({str(cgroup_mount() / f"democrai_os_sandbox_{place.app.pid}" / "cgroup.procs")!r}, "w") as f:
@@ -64,7 +64,7 @@ print(send((other, forbidden), (there, permitted)), send((there, permitted), (ot
 
 @needs_netlab
 def test_a_datagram_in_anothers_name_does_not_pass_for_a_reply(place):
-    """Any user may send IPv6 from an address of others: two such datagrams look like a question and its answer."""
+    """Any user may send IPv6 from a foreign address: two such datagrams look like a request and its answer."""
     world = place.lab.world
     permitted, forbidden = world.serve("udp", world.v6), world.serve("udp", world.more_v6[0])
     place.apply(end(permitted, "udp"))
@@ -74,8 +74,8 @@ def test_a_datagram_in_anothers_name_does_not_pass_for_a_reply(place):
 
 @needs_netlab
 def test_what_is_sent_in_anothers_name_is_not_quoted_to_that_other():
-    """The error of a refusal goes to whom the packet says it is from, and has the beginning of the packet in it."""
-    with field(own=True) as place:  # for rules of the other side
+    """The ICMP error of a rejection goes to the claimed sender, and contains the start of the packet."""
+    with field(own=True) as place:  # for rules on the other side
         world = place.lab.world
         count = ["ip6tables", "-t", "raw", "-A", "PREROUTING", "-p", "ipv6-icmp"]
         world.run([*count, "-s", "fd77::1"])
@@ -89,7 +89,7 @@ def test_what_is_sent_in_anothers_name_is_not_quoted_to_that_other():
 
 @needs_netlab
 def test_a_process_in_another_network_is_refused_and_not_believed_to_be_held(place):
-    """The rules are those of the helper's own network: elsewhere they hold nobody."""
+    """The rules apply in the helper's network namespace only."""
     stranger = place.lab.world.agent()
     place.lab.will_remove(cgroup_mount() / f"democrai_os_sandbox_{stranger.pid}")
     enforcer = place.enforcer_for(stranger)
@@ -119,7 +119,7 @@ def test_removed_jumps_are_noticed_when_only_a_set_changes(place, known):
 
 
 def without_descriptors(monkeypatch):
-    """Make the files that end a group, and tell about it, not to be had."""
+    """Make the files for killing and reading a cgroup unusable."""
 
     def instead_of(real):
         def opened(path, *args, **options):
@@ -136,7 +136,7 @@ def without_descriptors(monkeypatch):
 @needs_netlab
 @pytest.mark.parametrize("act", ["remove", "clear"])
 def test_rules_stay_while_members_cannot_be_ended(place, monkeypatch, act):
-    """Out of descriptors: what was not killed must not go on without its rules."""
+    """Without free descriptors, processes that were not killed must keep their rules."""
     (t4, _) = place.serve("tcp")
     place.apply(end(t4))
     answer, descriptor = place.enforcer.child([])
@@ -159,7 +159,7 @@ def test_a_sweep_leaves_the_rules_of_what_it_could_not_end(place, monkeypatch):
     place.apply()
     left = place.lab.inside.agent()
     place.enforcer.join(left.pid)
-    # Dead only for this test: a helper of another one that runs beside it would sweep it before.
+    # Dead only for this test: the helper of a parallel test would remove it earlier.
     monkeypatch.setattr(sweeping, "_left_behind", lambda pid, _: pid == place.app.pid)
     monkeypatch.setattr(sweeping, "_is_dead", lambda pid, _: pid == place.app.pid)
     with place.lab.inside.entered():
@@ -174,7 +174,7 @@ def test_a_sweep_leaves_the_rules_of_what_it_could_not_end(place, monkeypatch):
 
 @needs_netlab
 def test_a_process_that_is_hidden_is_not_taken_for_dead(place):
-    """Without CAP_SYS_PTRACE and with /proc mounted so, every application of another user seemed to be dead."""
+    """Without CAP_SYS_PTRACE and with hidepid, every application of another user looked dead."""
     other = place.application("nobody")
     code = """
 import os, subprocess, sys
@@ -195,7 +195,7 @@ print(os.path.exists(f"/proc/{pid}"), lives(Owner(pid, start_time, 0)), lives(Ow
 @needs_netlab
 @pytest.mark.parametrize("damage", [["iptables", "-F"], ["nft", "flush", "ruleset"]], ids=" ".join)
 def test_rules_that_are_flushed_come_back_without_a_refresh(damage):
-    """A firewall that was loaded anew left the application free until the next refresh, which may be off."""
+    """After a firewall reload the application was unrestricted until the next refresh, which may be disabled."""
     if shutil.which(damage[0]) is None:
         pytest.skip(f"{damage[0]} is not installed")
     with shared_lab() as lab, Stage("nobody") as stage:
@@ -213,7 +213,7 @@ def test_rules_that_are_flushed_come_back_without_a_refresh(damage):
 
 @needs_netlab
 def test_a_full_house_does_not_keep_it_from_cleaning_up():
-    """Connections on which nobody asks anything took all descriptors; the socket and the policy file stayed."""
+    """Idle connections used all descriptors; the socket and the policy file stayed."""
     with shared_lab() as lab, Stage("nobody") as stage:
         with lab.inside.entered():
             stage.application = stage.another()
@@ -232,13 +232,13 @@ def test_a_full_house_does_not_keep_it_from_cleaning_up():
         before, pid = len(helper.lines), stage.application.pid
         os.kill(pid, signal.SIGKILL)
         assert helper.ended() == 0, helper.lines
-        # That the process has ended is all that there is to say: nothing failed, and nothing stays.
+        # The only message is that the process has ended: nothing failed, and nothing stays.
         assert all(f" {pid} " in line for line in helper.lines[before:]), helper.lines[-6:]
         assert not stage.socket.exists() and not stage.policy.exists()
 
 
 def test_a_reader_that_does_not_read_does_not_hold_the_helper():
-    """A full pipe on the standard error, kept open by whoever started the helper, would have held it for ever."""
+    """A full pipe on standard error, kept open by the starting process, would have blocked the helper forever."""
     code = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
@@ -264,7 +264,7 @@ print("went on")
 
 @needs_netlab
 def test_the_holder_of_a_childs_descriptor_moves_nobody_but_itself():
-    """The group's own file, opened by root, moved any process of the machine, which then ended with the group."""
+    """The cgroup's file, opened by root, moved any process of the machine, which was then killed with the cgroup."""
     with shared_lab() as lab, Stage("nobody") as stage:
         lab.will_remove(cgroup_mount() / f"democrai_os_sandbox_{stage.application.pid}")
         with lab.inside.entered():

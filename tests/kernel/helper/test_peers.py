@@ -1,4 +1,4 @@
-"""Who may ask the helper for something, and for whom."""
+"""Permitted clients of the helper, and permitted targets."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _in_child(stage, act="ping", **options):
 
 @needs_root
 def test_another_users_process_is_refused(stage):
-    """Root itself is not the application's user: it is refused before anything it says is read."""
+    """Root is not the application's user: it is refused before any of its bytes are read."""
     root = stage.another("root")
     answer = stage.ask("ping", application=root)
     assert answer["reason"] == "foreign_uid" and str(stage.uid) in answer["fix"]
@@ -55,7 +55,7 @@ def test_a_process_of_the_same_user_that_does_not_descend_is_refused(stage):
 
 @needs_root
 def test_descendants_may_ask(stage):
-    """A child and a grandchild whose parents live are let in."""
+    """A child and a grandchild with living parents are accepted."""
     assert _in_child(stage)["ok"]
     assert _in_child(stage, generations=2)["ok"]
     assert _in_child(stage, generations=4)["ok"]
@@ -63,7 +63,7 @@ def test_descendants_may_ask(stage):
 
 @needs_root
 def test_an_orphan_is_a_stranger_unless_the_application_adopts_orphans(stage):
-    """After a double fork the line of descent is cut; a subreaper keeps it."""
+    """A double fork breaks the ancestry; a subreaper keeps it."""
     assert _in_child(stage, generations=2, orphaned=True)["reason"] == "not_a_descendant"
     stage.application.run("libc.prctl(36, 1, 0, 0, 0); result = None")
     assert _in_child(stage, generations=2, orphaned=True)["ok"]
@@ -71,7 +71,7 @@ def test_an_orphan_is_a_stranger_unless_the_application_adopts_orphans(stage):
 
 @needs_root
 def test_a_process_cannot_name_its_way_into_the_family(stage):
-    """A name that looks like the rest of the kernel's line is only a name: for a stranger, and for a descendant."""
+    """A process name that looks like the rest of the kernel's line has no effect, for strangers and descendants."""
     stranger = stage.another()
     stranger.run(f"rename(') R {stage.application.pid} 1'); result = None")
     assert stage.ask("ping", application=stranger)["reason"] == "not_a_descendant"
@@ -81,7 +81,7 @@ def test_a_process_cannot_name_its_way_into_the_family(stage):
 
 @needs_root
 def test_a_connection_is_worth_nothing_once_its_maker_has_ended(stage):
-    """A grandchild that goes on with a dead process's connection is not answered as that process."""
+    """A grandchild that continues a dead process's connection is not answered as that process."""
     code = f"""
         ours, theirs = socket.socketpair()
         pid = os.fork()
@@ -104,7 +104,7 @@ def test_a_connection_is_worth_nothing_once_its_maker_has_ended(stage):
     """
     assert stage.application.run(code) == "connected"
     assert stage.application.run(use)["reason"] == "gone"
-    # And one whose maker was dead before the helper had looked at it at all.
+    # A connection whose creator was dead before the helper checked it.
     helper = stage._helpers[0]
     os.kill(helper.pid, signal.SIGSTOP)
     try:
@@ -117,7 +117,7 @@ def test_a_connection_is_worth_nothing_once_its_maker_has_ended(stage):
 
 
 def _state(pid):
-    """Return the letter of a process's state; nothing for one that is gone."""
+    """Return the state letter of a process; empty if it does not exist."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -126,7 +126,7 @@ def _state(pid):
 
 @needs_root
 def test_a_target_is_asked_the_same_questions(stage):
-    """What is to be moved must be the user's, descend from the application, be a process, and be alive."""
+    """A target must belong to the user, descend from the application, be a process, and be alive."""
     stranger, root = stage.another(), stage.another("root")
     assert stage.ask("join", pid=stranger.pid)["reason"] == "not_a_descendant"
     assert stage.ask("join", pid=root.pid)["reason"] == "foreign_uid"
@@ -165,7 +165,7 @@ def _cgroups(pid):
         for folder in reversed(folders):
             for member in (folder / "cgroup.procs").read_text().split():
                 (_cgroup_root() / "cgroup.procs").write_text(member)
-            # One that is dead by what /proc says may still be leaving.
+            # A process that /proc shows as dead may still be ending.
             until(lambda folder=folder: "populated 0" in (folder / "cgroup.events").read_text(), what="an empty group")
             folder.rmdir()
 
@@ -173,7 +173,7 @@ def _cgroups(pid):
 @needs_root
 @pytest.mark.skipif(_cgroup_root() is None, reason="no cgroup2 is mounted here")
 def test_membership_counts_for_an_orphan_and_against_a_confined_child(stage):
-    """In the application's cgroup an orphan is known again; in a child's below it nobody may ask, nor be moved."""
+    """In the application's cgroup an orphan is accepted; from a child's cgroup, requests and moves are refused."""
     orphan = """
         reading, writing = os.pipe()
         answers, answering = os.pipe()
@@ -206,14 +206,14 @@ def test_membership_counts_for_an_orphan_and_against_a_confined_child(stage):
 
 
 def test_a_handle_tells_a_dead_process_from_one_that_has_its_number():
-    """With a descriptor, and without one by the start time, an ended process is gone even if its number lives on."""
+    """With a descriptor, or by the start time, an ended process is detected even if its id is reused."""
     for pidfds in (True, False):
         sleeper = subprocess.Popen(["sleep", "60"])
         try:
             with Handle.of(sleeper.pid, pidfds=pidfds) as handle:
                 assert (handle.descriptor is None) is not pidfds and handle.alive()
                 sleeper.kill()
-                until(lambda: not handle.alive(), what="the end")  # a zombie still
+                until(lambda: not handle.alive(), what="the end")  # still a zombie
                 with pytest.raises(Refused, match="gone"):
                     handle.check()
                 sleeper.wait(SECONDS)
@@ -228,7 +228,7 @@ def test_a_handle_tells_a_dead_process_from_one_that_has_its_number():
 
 
 def test_a_family_whose_parents_number_was_taken_over_has_no_descendants():
-    """The application is its number together with its start time."""
+    """The application is identified by its process id and start time."""
     own = facts(os.getpid())
     child = subprocess.Popen(["sleep", "60"])
     try:
@@ -247,7 +247,7 @@ def test_a_family_whose_parents_number_was_taken_over_has_no_descendants():
 
 
 def test_on_a_kernel_without_descriptors_of_peers_the_number_is_looked_at(monkeypatch):
-    """Who connected is then held by its number and start time, and asked the same questions."""
+    """Without a descriptor, the client is identified by its id and start time, with the same checks."""
     monkeypatch.setattr(peers, "_peer_descriptor", lambda *_: None)
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -259,7 +259,7 @@ def test_on_a_kernel_without_descriptors_of_peers_the_number_is_looked_at(monkey
         sleeper = subprocess.Popen(["sleep", "60"])
         try:
             stranger = Family(Handle.of(sleeper.pid), os.getuid())
-            for _ in range(2):  # the second time it is known already
+            for _ in range(2):  # the second time from the cache
                 with pytest.raises(Refused, match="not_a_descendant"):
                     stranger.client(ours)
         finally:
@@ -268,7 +268,7 @@ def test_on_a_kernel_without_descriptors_of_peers_the_number_is_looked_at(monkey
 
 
 def test_facts_come_from_behind_the_last_parenthesis():
-    """The names that a process can choose do not move the fields."""
+    """Names that a process chooses do not shift the fields."""
     code = (
         "import ctypes, sys; ctypes.CDLL(None).prctl(15, b'a) R 1 (1) Z', 0, 0, 0); print(flush=True); sys.stdin.read()"
     )

@@ -1,4 +1,4 @@
-"""The policy file: opened once with its owner's rights, looked at on that descriptor, and believed in nothing."""
+"""The policy file: opened once with its owner's rights, checked on that descriptor, and fully validated."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def file(tmp_path):
 
 
 def test_a_good_file_is_read_with_the_digest_of_its_bytes(file):
-    """What comes out is the endpoints and what identifies the file's contents."""
+    """The result contains the endpoints and the digest of the content."""
     found = _read(file)
     assert found.endpoints == (Endpoint("api.example.com", 443, "tcp", "module:x", ()),)
     assert found.digest == hashlib.sha256(GOOD).hexdigest()
 
 
 def test_what_is_no_plain_private_file_is_refused(file, tmp_path):
-    """Links, folders, pipes, second names, writable files and giants each have their reason."""
+    """Links, folders, pipes, hard links, writable and oversized files each have their reason."""
     link = tmp_path / "link"
     link.symlink_to(file)
     assert _reason(_read, link) == "policy_type"
@@ -78,7 +78,7 @@ def test_what_is_no_plain_private_file_is_refused(file, tmp_path):
 
 
 def test_a_torn_file_is_refused_whole(file):
-    """Half a file, an empty one and one that changes while it is read permit nothing."""
+    """A truncated file, an empty one and one that changes while it is read permit nothing."""
     for cut in (0, 1, 20, len(GOOD) - 1):
         file.write_bytes(GOOD[:cut])
         assert _reason(_read, file) == "policy_torn"
@@ -100,7 +100,7 @@ def test_a_torn_file_is_refused_whole(file):
 
 
 def test_a_file_that_is_replaced_after_it_was_opened_is_not_the_one_that_counts(file, tmp_path):
-    """The newest is wanted: the one opened is thrown away when another has taken its name meanwhile."""
+    """If the file is replaced meanwhile, the newer one is read."""
     replaced = []
 
     def opened(path):
@@ -139,7 +139,7 @@ def test_a_file_that_is_replaced_after_it_was_opened_is_not_the_one_that_counts(
     ],
 )
 def test_another_shape_is_invalid(text):
-    """A version that is not known, a missing or an unknown key, and other types are told as such."""
+    """An unknown version, missing and unknown keys, and wrong types are reported as such."""
     assert _reason(parse_policy, text) == "policy_invalid"
 
 
@@ -155,7 +155,7 @@ def test_another_shape_is_invalid(text):
     ],
 )
 def test_what_is_not_json_is_torn(text):
-    """Also what is nested without end, a key that stands there twice, and constants of JavaScript."""
+    """Also deep nesting, duplicate keys, and JavaScript constants."""
     assert _reason(parse_policy, text) == "policy_torn"
 
 
@@ -211,14 +211,14 @@ def _one(**changes):
     ],
 )
 def test_an_endpoint_that_is_not_one_host_and_one_port_is_refused(changes):
-    """Nothing that a rule could be made wider by gets through, and the place of the mistake is told."""
+    """Input that could widen a rule is rejected, with its place."""
     with pytest.raises(Refused, match="/endpoints/0") as caught:
         _one(**changes)
     assert caught.value.reason == "policy_invalid" and caught.value.error.isascii()
 
 
 def test_hosts_and_addresses_come_out_in_one_notation():
-    """Case, a last dot, long forms and mapped addresses are brought to one; "any address" is this machine itself."""
+    """Case, a trailing dot, long forms and mapped addresses are normalized; "any address" becomes loopback."""
     assert _one(host="API.Example.com.").host == "api.example.com"
     assert _one(host="my_service").host == "my_service"
     assert _one(host="0:0:0:0:0:0:0:1").host == "::1"
@@ -229,7 +229,7 @@ def test_hosts_and_addresses_come_out_in_one_notation():
 
 
 def test_all_problems_are_told_at_once_and_not_without_end():
-    """The first ten, and how many more there are."""
+    """The first ten problems, and the number of the others."""
     entries = [{"host": "*", "port": 0}] * 20
     with pytest.raises(Refused) as caught:
         parse_policy(json.dumps({"version": 1, "endpoints": entries}).encode())
@@ -251,7 +251,7 @@ _entries = st.fixed_dictionaries(
 
 @given(st.binary(max_size=200) | st.builds(lambda found: json.dumps(found).encode(), _values))
 def test_no_bytes_make_it_fail_otherwise(data):
-    """Whatever the file holds, it is a policy or refused."""
+    """Any file content gives a policy or a refusal."""
     try:
         parse_policy(data)
     except Refused:
@@ -260,7 +260,7 @@ def test_no_bytes_make_it_fail_otherwise(data):
 
 @given(st.lists(_entries, max_size=4))
 def test_no_entries_make_it_fail_otherwise(entries):
-    """Whatever stands in an entry, it is an endpoint or refused."""
+    """Any entry gives an endpoint or a refusal."""
     try:
         found = parse_policy(json.dumps({"version": 1, "endpoints": entries}).encode())
     except Refused as refused:
@@ -282,11 +282,11 @@ def _applied(stage):
 
 @needs_root
 def test_root_opens_nothing_that_the_user_could_not(stage):
-    """Another's file, a file in a closed folder, a link and a device are refused as they would be for the user."""
+    """A file of another user, a file in a closed folder, a link and a device are refused, as for the user."""
     stage.write_policy(("api.example.com", 443))
     assert _applied(stage) == "ok"
     os.chown(stage.policy, 0, 0)
-    assert _applied(stage) == "policy_mode"  # root's, and private
+    assert _applied(stage) == "policy_mode"  # owned by root, and private
     stage.policy.chmod(0o644)
     assert _applied(stage) == "policy_owner"
     stage.policy.unlink()
@@ -299,7 +299,7 @@ def test_root_opens_nothing_that_the_user_could_not(stage):
     stage.policy.unlink()
     aside = stage.home.rename(stage.folder / "aside")
     try:
-        stage.home.symlink_to(closed)  # the folder, and with it the policy, is a link to where the user cannot go
+        stage.home.symlink_to(closed)  # the folder with the policy is a link to a folder that the user cannot enter
         with_link = stage.application.run(f"result = ask({str(aside / 'helper.sock')!r}, 'apply')")
         assert with_link["reason"] == "policy_mode"
     finally:
@@ -318,7 +318,7 @@ def test_root_opens_nothing_that_the_user_could_not(stage):
 
 @needs_root
 def test_a_giant_and_a_torn_file_are_answered_and_nothing_is_applied(stage):
-    """The helper goes on, and what was in force before stays."""
+    """The helper continues, and the previous rules stay in force."""
     stage.write_policy(text=b" " * (5 * 1024 * 1024))
     before = len(stage.calls("apply"))
     assert _applied(stage) == "policy_too_large"
@@ -335,11 +335,11 @@ def test_a_giant_and_a_torn_file_are_answered_and_nothing_is_applied(stage):
 
 @needs_root
 def test_a_user_whose_file_system_hangs_hangs_only_the_errand():
-    """An errand that does not come back is ended; the helper says so instead of hanging."""
+    """A file operation that hangs is killed; the helper reports it instead of hanging."""
     with Stage("nobody") as stage:
         folder = os.open(stage.home, os.O_RDONLY)
         try:
-            fcntl.flock(folder, fcntl.LOCK_EX)  # stands for a folder that keeps whoever opens it
+            fcntl.flock(folder, fcntl.LOCK_EX)  # stands for a folder that blocks each opener
             refusal = stage.helper(ready=False).refusal()
         finally:
             os.close(folder)

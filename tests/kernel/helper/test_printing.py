@@ -1,4 +1,4 @@
-"""What an operator is given to install, and the warning where that would be a way to root."""
+"""Files for an operator to install, and the warning if another user could become root with them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.services.rows import rows
 
 COMMAND = ("/opt/python/bin/python3", "-I", "-S", "-B", "/opt/democrai/helper/__main__.py")
 VISUDO = shutil.which("visudo", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
-"""In a folder that is not on everybody's search path."""
+"""The tool is in a folder that is not in every user's PATH."""
 needs_visudo = pytest.mark.skipif(VISUDO is None, reason="visudo is not installed")
 needs_analyze = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
 
@@ -42,14 +42,14 @@ def _visudo(path, text):
 
 
 def test_the_rule_names_the_whole_command_up_to_the_helpers_own_arguments():
-    """The star stands behind the script: nothing of the interpreter's own can be put in its place."""
+    """The star follows the script: options of the interpreter cannot match it."""
     rule = sudoers_rule("democrai", COMMAND)
     assert rule == f"democrai ALL=(root) NOPASSWD: {' '.join(COMMAND)} *"
 
 
 @needs_visudo
 def test_sudo_understands_the_rule_also_with_odd_paths_and_users(tmp_path):
-    """Spaces, commas, colons and the like are escaped, and stay what they are."""
+    """Spaces, commas, colons and similar characters are escaped."""
     for number, command in enumerate(
         [COMMAND, ("/opt/my python,3:x=1#/bin/python", "-I", "-S", "-B", "/opt/a b,c:d=e/#/__main__.py")]
     ):
@@ -60,13 +60,13 @@ def test_sudo_understands_the_rule_also_with_odd_paths_and_users(tmp_path):
 
 @rows("odd", ["/opt/*", "/opt/a?", "/opt/[a]", "/opt/a\\b", "/opt/a\nb ALL"])
 def test_a_path_that_sudo_would_take_for_a_pattern_is_refused(odd):
-    """Rather none than a rule that permits more than what is meant."""
+    """No rule is better than one that permits too much."""
     with pytest.raises(ValueError, match=re.escape(ascii(odd))):
         sudoers_rule("democrai", (*COMMAND[:-1], odd))
 
 
 def test_the_rule_for_polkit_names_the_whole_command_and_none_that_it_could_not_tell_apart():
-    """The front ends with a space, or a script beside the helper would begin like it; words with spaces are refused."""
+    """The fixed words end with a space, so that no other script matches; words with spaces are refused."""
     rule = polkit_rule("democrai", COMMAND)
     assert f'.indexOf("{" ".join(COMMAND)} ") === 0' in rule and 'subject.user === "democrai"' in rule
     with pytest.raises(ValueError, match="'/opt/with space/__main__.py'"):
@@ -76,7 +76,7 @@ def test_the_rule_for_polkit_names_the_whole_command_and_none_that_it_could_not_
 @needs_visudo
 @pytest.mark.skipif(shutil.which("cvtsudoers") is None, reason="cvtsudoers is not installed")
 def test_sudo_takes_the_rule_for_what_is_meant(tmp_path):
-    """As sudo reads it: one user, root, no password, and the command with its fixed front."""
+    """sudo parses it as one user, root, no password, and the command with its fixed words."""
     path = tmp_path / "rule"
     path.write_text(sudoers_rule("democrai", COMMAND) + "\n")
     done = subprocess.run(["cvtsudoers", "-f", "json", str(path)], capture_output=True, text=True, check=True)
@@ -87,7 +87,7 @@ def test_sudo_takes_the_rule_for_what_is_meant(tmp_path):
 @needs_visudo
 @needs_root
 def test_the_printed_rule_is_valid_as_it_is(tmp_path):
-    """What is printed can be installed; the command is the one by which the application starts the helper."""
+    """The output can be installed; its command is the one with which the application starts the helper."""
     text, warnings = sudoers_file("nobody")
     assert _visudo(tmp_path / "sudoers", text).returncode == 0
     assert " ".join(helper_command()) in text.replace("\\ ", " ")
@@ -96,7 +96,7 @@ def test_the_printed_rule_is_valid_as_it_is(tmp_path):
 
 @needs_analyze
 def test_systemd_understands_the_unit(tmp_path):
-    """The unit is verified as an instance for one process."""
+    """The unit is valid as an instance for one process."""
     text, _ = systemd_file(ServicePaths("/run/democrai", "/var/lib/democrai"), 30)
     plain = systemd_unit(helper_command(), ServicePaths("/run/democrai", "/var/lib/democrai"), seconds=30)
     assert "--refresh-seconds 30" in text and "--parent-pid %i" in text
@@ -116,7 +116,7 @@ def test_systemd_understands_the_unit(tmp_path):
 
 
 def test_the_unit_leaves_the_helper_what_it_needs():
-    """Attributes of the kind ``trusted`` on its cgroups are for CAP_SYS_ADMIN."""
+    """Attributes of the kind ``trusted`` on its cgroups need CAP_SYS_ADMIN."""
     unit = systemd_unit(COMMAND, ServicePaths("/run/d", "/var/lib/d"), seconds=0)
     lines = (line.partition("=") for line in unit.splitlines())
     left = {word for name, _, words in lines if name == "CapabilityBoundingSet" for word in words.split()}
@@ -124,7 +124,7 @@ def test_the_unit_leaves_the_helper_what_it_needs():
 
 
 def test_the_application_waits_for_the_helper_that_systemd_starts(tmp_path):
-    """As the unit's comment says it: by a shell that becomes the application when the socket of its number is there."""
+    """As in the unit's comment: a shell becomes the application when the socket with its process id exists."""
     state = tmp_path / "odd 'state"
     state.mkdir()
     unit = systemd_unit(COMMAND, ServicePaths(str(state), "/var/lib/d"), seconds=0)
@@ -134,20 +134,20 @@ def test_the_application_waits_for_the_helper_that_systemd_starts(tmp_path):
     with subprocess.Popen([*words[:-2], "/bin/sh", "-c", "echo $$"], stdout=subprocess.PIPE, text=True) as process:
         with socket.socket(socket.AF_UNIX) as helper:
             assert process.poll() is None
-            with contextlib.chdir(state):  # the path itself may be too long for a socket
+            with contextlib.chdir(state):  # the absolute path may be too long for a socket
                 helper.bind(f"os_sandbox_helper_{process.pid}.sock")
             assert process.communicate(timeout=60)[0] == f"{process.pid}\n"
 
 
 @rows("user", ["%wheel", "+net", "ALL", "&all"])
 def test_a_user_whom_sudo_would_take_for_several_is_refused(user):
-    """A group, a netgroup, everybody: no rule is made of such a name."""
+    """A group, a netgroup, all users: such a name is refused."""
     with pytest.raises(ValueError, match=re.escape(ascii(user))):
         sudoers_rule(user, COMMAND)
 
 
 def test_paths_that_systemd_would_change_are_escaped():
-    """Percent and dollar signs are doubled, and what has spaces is quoted."""
+    """Percent and dollar signs are doubled, and values with spaces are quoted."""
     unit = systemd_unit(COMMAND, ServicePaths("/run/50% of $HOME", "/var/lib/d"), seconds=0)
     assert '--socket "/run/50%% of $$HOME/os_sandbox_helper_%i.sock"' in unit
     assert "--policy-file /var/lib/d/os_sandbox_allowlist_%i.json --refresh-seconds 0" in unit
@@ -155,7 +155,7 @@ def test_paths_that_systemd_would_change_are_escaped():
 
 @needs_root
 def test_what_others_can_change_is_told_and_turns_the_rule_off(tmp_path, monkeypatch):
-    """An interpreter, a library or a helper that is not root's alone makes the rule a way to root."""
+    """If another user can write the interpreter, library or helper, the rule would make that user root."""
     place = Path("/opt") if os.access("/opt", os.W_OK) else Path("/usr/local")
     folder = place / f"democrai-test-{os.getpid()}"
     helper = folder / "helper"
@@ -185,7 +185,7 @@ def test_what_others_can_change_is_told_and_turns_the_rule_off(tmp_path, monkeyp
 
 
 def test_the_helper_imports_nothing_of_the_package():
-    """The script has its folder's modules and the standard library, and no more."""
+    """The script imports only modules of its folder and the standard library."""
     code = (
         "import runpy, sys\n"
         f"found = runpy.run_path({helper_command()[-1]!r}, run_name='looked_at')\n"

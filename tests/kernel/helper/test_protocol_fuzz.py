@@ -1,4 +1,4 @@
-"""Garbage, floods, slow and silent clients: the helper answers or hangs up, and serves the application."""
+"""Garbage, floods, slow and silent clients: the helper answers or closes, and serves the application."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ GARBAGE = [
 
 @needs_root
 def test_garbage_is_a_bad_request_and_changes_nothing(stage):
-    """Every malformed line is answered with a reason and a fix, and never reaches the enforcer."""
+    """Every malformed line gets a reason and a fix, and never reaches the enforcer."""
     for line in GARBAGE:
         answer = stage.raw(line)
         if line == b"\n":
@@ -78,7 +78,7 @@ def test_garbage_is_a_bad_request_and_changes_nothing(stage):
 
 @needs_root
 def test_random_bytes_and_broken_requests_leave_it_serving(stage):
-    """Hundreds of random and half-broken requests are survived without a descriptor or thread left over."""
+    """Hundreds of random and malformed requests leave no descriptor or thread behind."""
     source = random.Random(7)
     good = json.dumps({"action": "status", "version": 1}).encode()
     payloads = [source.randbytes(source.randrange(200)) for _ in range(150)]
@@ -107,7 +107,7 @@ def test_random_bytes_and_broken_requests_leave_it_serving(stage):
 
 @needs_root
 def test_a_line_without_end_is_cut_off(stage):
-    """More than 64 KiB is refused, and the client sees the answer though it was still sending."""
+    """More than 64 KiB is refused, and the client gets the answer although it was still sending."""
     answer = stage.raw(b"x" * (LONGEST_LINE * 4))
     assert answer["reason"] == "bad_request" and str(LONGEST_LINE) in answer["error"]
     assert stage.ask("ping")["ok"]
@@ -115,7 +115,7 @@ def test_a_line_without_end_is_cut_off(stage):
 
 @needs_root
 def test_a_request_may_end_with_the_stream_instead_of_the_line(stage):
-    """A client that half-closes has said all."""
+    """A half-closed connection ends the request."""
     answer = stage.application.run(f"""
         connection = connect({str(stage.socket)!r})
         connection.sendall(b'{{"action": "ping"}}')
@@ -127,7 +127,7 @@ def test_a_request_may_end_with_the_stream_instead_of_the_line(stage):
 
 @needs_root
 def test_a_slow_writer_is_cut_off_at_the_deadline_and_others_are_served(stage):
-    """Sending a byte now and then does not lengthen the two seconds."""
+    """Sending single bytes does not extend the two seconds."""
     took, answer, pings = stage.application.run(f"""
         path = {str(stage.socket)!r}
         outcome = []
@@ -154,7 +154,7 @@ def test_a_slow_writer_is_cut_off_at_the_deadline_and_others_are_served(stage):
 
 
 STARVED = 15
-"""Seconds: less than the patience of who asks, and than it takes to wait for what each of a flood says."""
+"""Seconds: less than the client's timeout, and less than waiting for each connection of a flood."""
 FLOOD = """
     held = []
     for _ in range(COUNT):
@@ -180,7 +180,7 @@ def _longest_ping(stage, seconds):
 
 @needs_root
 def test_a_flood_by_a_stranger_does_not_starve_the_application(stage):
-    """A process of the same user that opens connections and never says anything is turned away without waiting."""
+    """A process of the same user that opens silent connections is refused without waiting."""
     stranger = stage.another()
     flood = f"""
         import contextlib
@@ -205,7 +205,7 @@ def test_a_flood_by_a_stranger_does_not_starve_the_application(stage):
 
 @needs_root
 def test_a_flood_by_a_descendant_does_not_starve_the_application(stage):
-    """Descendants share a few places; the application has its own. Who finds none is told that it is busy."""
+    """Descendants share a few places; the application has separate ones. Without a free place the answer is busy."""
     reasons = stage.application.run(
         """
     ready, go = os.pipe(), os.pipe()
@@ -228,7 +228,7 @@ def test_a_flood_by_a_descendant_does_not_starve_the_application(stage):
 
 @needs_root
 def test_a_burst_of_the_applications_own_is_served_to_the_last(stage):
-    """Two hundred requests at once wait for their turn, and all are answered."""
+    """Two hundred parallel requests are queued, and all are answered."""
     assert (
         stage.application.run(f"""
         path = {str(stage.socket)!r}
@@ -271,7 +271,7 @@ _values = st.recursive(
 
 @given(st.binary(max_size=100) | st.builds(lambda found: json.dumps(found).encode(), _values))
 def test_every_line_is_a_request_or_refused(line):
-    """Reading a line fails in one way only."""
+    """Reading a line raises only one kind of error."""
     try:
         request = parse_request(line)
     except Refused as refused:
@@ -283,7 +283,7 @@ def test_every_line_is_a_request_or_refused(line):
 
 @given(st.dictionaries(st.text(max_size=5), st.lists(st.text(max_size=500), max_size=400), max_size=4))
 def test_every_answer_fits_one_line(answer):
-    """However long lists are, the line is not longer than a client reads, and is JSON."""
+    """Long lists are shortened, so that the line is valid JSON within the client's limit."""
     line = encode_answer({"ok": True, **answer})
     assert len(line) <= LONGEST_LINE and line.count(b"\n") == 1 and json.loads(line)["ok"] is True
     assert len(encode_answer({"ok": True, "text": "x" * 100_000, "list": ["x" * 100_000]})) <= LONGEST_LINE

@@ -1,4 +1,4 @@
-"""Names and addresses: what endpoints come to, and that no name server holds the helper up."""
+"""Names and addresses: the destinations of endpoints, and slow name servers that do not block the helper."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Clock:
 
 
 class Names(dict):
-    """A name server made of a dictionary; it notes who was asked for."""
+    """A name server with a dictionary, which records its queries."""
 
     def __init__(self, **names):
         super().__init__({name.replace("_", "."): value for name, value in names.items()})

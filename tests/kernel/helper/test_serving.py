@@ -1,4 +1,4 @@
-"""What the helper's process does with what it is asked, and how it begins and ends."""
+"""Requests to the helper's process, its start and its end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def user_stage():
 
 
 def test_each_action_reaches_the_enforcer_and_is_answered(stage):
-    """Ping, apply, join, child, release, status and clear are answered with what the enforcer says."""
+    """Ping, apply, join, child, release, status and clear are answered with the enforcer's results."""
     helper = stage.helper()
     stage.write_policy(("api.example.com", 443))
     pid = stage.application.pid
@@ -45,7 +45,7 @@ def test_each_action_reaches_the_enforcer_and_is_answered(stage):
         result = [answer, [os.write(each, b"to nowhere") for each in descriptors]]
     """)
     assert child[0]["child"] == 1 and child[1] == [10]
-    assert not stage.calls("release")  # though the client has hung up
+    assert not stage.calls("release")  # although the client has closed
     assert stage.ask("release", child=1)["ok"]
     status = stage.ask("status")
     assert status["ok"] and status["parent_pid"] == pid and status["policy_file"] == str(stage.policy)
@@ -55,7 +55,7 @@ def test_each_action_reaches_the_enforcer_and_is_answered(stage):
 
 
 def test_the_socket_is_the_users_alone_and_the_helper_is_seen_at_its_other_end(stage):
-    """The socket belongs to the application's user with mode 0600; clients see root and the helper's number there."""
+    """The socket belongs to the application's user with mode 0600; clients see root and the helper's process id."""
     helper = stage.helper()
     found = stage.socket.lstat()
     assert stat.S_ISSOCK(found.st_mode) and stat.S_IMODE(found.st_mode) == 0o600 and found.st_uid == stage.uid
@@ -64,7 +64,7 @@ def test_the_socket_is_the_users_alone_and_the_helper_is_seen_at_its_other_end(s
 
 
 def test_a_path_that_is_taken_is_refused_with_the_fix(user_stage):
-    """A living socket, a file and another user's socket stay what they are; a dead socket of the user's is replaced."""
+    """A live socket, a file and another user's socket stay; an abandoned socket of the user is replaced."""
     stage = user_stage
     first = stage.helper()
     refusal = stage.helper(ready=False).refusal()
@@ -87,7 +87,7 @@ def _dead_socket(path):
 
 
 def test_a_folder_that_the_user_cannot_write_is_no_place_for_the_socket(user_stage):
-    """The socket is placed with the user's rights, not with root's."""
+    """The socket is created with the user's rights, not with root's."""
     stage = user_stage
     refusal = stage.helper(ready=False, socket=stage.folder / "helper.sock").refusal()
     assert refusal["reason"] == "socket_refused" and "folder" in refusal["fix"]
@@ -111,7 +111,7 @@ def test_a_folder_that_the_user_cannot_write_is_no_place_for_the_socket(user_sta
     ],
 )
 def test_a_bad_command_line_is_refused_by_name(changes, reason):
-    """Each bad argument is told in a sentence and, on the last line, in JSON; the exit status is not 0."""
+    """Each bad argument is reported in a sentence and, on the last line, in JSON; the exit status is not 0."""
     with Stage() as stage:
         helper = stage.helper(ready=False, **changes)
         refusal = helper.refusal()
@@ -119,7 +119,7 @@ def test_a_bad_command_line_is_refused_by_name(changes, reason):
 
 
 def test_the_longest_path_that_fits_is_taken():
-    """A path of 107 bytes works, as the kernel says."""
+    """A path of 107 bytes works, the kernel's limit."""
     with Stage() as stage:
         path = stage.home / ("x" * (107 - len(str(stage.home)) - 1))
         assert len(str(path)) == 107
@@ -129,7 +129,7 @@ def test_the_longest_path_that_fits_is_taken():
 
 
 def test_whoever_asked_sudo_is_the_only_user_whose_application_is_served(user_stage):
-    """SUDO_UID and PKEXEC_UID must be the user to whom the application belongs."""
+    """SUDO_UID and PKEXEC_UID must be the user of the application."""
     stage = user_stage
     for name in ("SUDO_UID", "PKEXEC_UID"):
         refusal = stage.helper(ready=False, environment={name: "1"}).refusal()
@@ -141,7 +141,7 @@ def test_whoever_asked_sudo_is_the_only_user_whose_application_is_served(user_st
 
 
 def test_a_machine_on_which_nothing_can_be_enforced_is_refused_before_the_socket_is_there():
-    """What the probe refuses is the last word, with its reason and fix."""
+    """A refusal of the probe is the last line, with its reason and fix."""
     with Stage() as stage:
         refusal = stage.helper(ready=False, environment={"FAKE_PROBE": "1"}).refusal()
         assert refusal == {"ok": False} | dict(zip(("reason", "error", "fix"), NO_TABLES, strict=True))
@@ -151,7 +151,7 @@ def test_a_machine_on_which_nothing_can_be_enforced_is_refused_before_the_socket
 
 
 def test_clear_belongs_to_the_application_itself(user_stage):
-    """A descendant cannot have the rules removed; the application can, and can end the helper with it."""
+    """A descendant cannot remove the rules; the application can, and can stop the helper with it."""
     stage = user_stage
     helper = stage.helper()
     refused = stage.application.run(f"result = in_child(lambda: ask({str(stage.socket)!r}, 'clear'))")
@@ -164,7 +164,7 @@ def test_clear_belongs_to_the_application_itself(user_stage):
 
 
 def test_what_fails_is_answered_and_the_helper_goes_on(user_stage):
-    """A refusal of the enforcer keeps its reason; an unforeseen failure has one too; both leave the helper serving."""
+    """A refusal keeps its reason; an unexpected failure has one too; the helper continues after both."""
     stage = user_stage
     stage.helper()
     stage.write_policy(("refuse-1.example", 1))
@@ -177,7 +177,7 @@ def test_what_fails_is_answered_and_the_helper_goes_on(user_stage):
 
 
 def test_a_slow_request_does_not_keep_others_from_being_answered(user_stage):
-    """While rules are applied, a ping is answered at once, and a second apply waits for its turn."""
+    """While rules are applied, a ping is answered immediately, and a second apply waits."""
     stage = user_stage
     stage.helper()
     stage.write_policy(("held-1.example", 1))
@@ -200,7 +200,7 @@ def test_a_slow_request_does_not_keep_others_from_being_answered(user_stage):
 
 
 def test_a_child_nobody_waits_for_is_released(user_stage):
-    """When the client is gone before its answer, the cgroup made for it does not stay."""
+    """If the client closes before its answer, the cgroup created for it is removed."""
     stage = user_stage
     stage.helper()
     stage.application.run(f"""
@@ -233,7 +233,7 @@ def test_names_are_resolved_again_in_the_background_once_something_was_applied()
 
 
 def test_the_flow_is_printed_when_asked_for():
-    """--debug prints each step as a line of the flow."""
+    """--debug prints each step as a line."""
     with Stage() as stage:
         helper = stage.helper("--debug")
         stage.ask("ping")
@@ -241,7 +241,7 @@ def test_the_flow_is_printed_when_asked_for():
 
 
 def test_a_long_answer_is_shortened_and_says_so(user_stage):
-    """More unresolved hosts than fit one line are cut, and the answer names what was."""
+    """More unresolved hosts than fit into one line are cut, and the answer names the shortened list."""
     stage = user_stage
     stage.helper()
     stage.write_policy(*((f"host-{number}.some-long-name.example.invalid", 443) for number in range(4000)))

@@ -1,4 +1,4 @@
-"""The real helper, as the application starts it, with the real packet filter, in a network of its own."""
+"""The real helper, started like the application does, with the real packet filter, in a separate network."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _traces(lab, stage):
 
 
 def test_from_the_first_policy_to_the_applications_end(lab, stage):
-    """Permitted endpoints are reached and others are not; a child joins by its descriptor; nothing is left."""
+    """Permitted endpoints are reachable, others are not; a child joins by its descriptor; nothing is left."""
     permitted, other = lab.world.serve("tcp", lab.world.v4), lab.world.serve("tcp", lab.world.v6)
     helper = stage.helper(real=True)
     assert [_reach(stage, each) for each in (permitted, other)] == ["ok", "ok"]
@@ -88,7 +88,7 @@ def test_from_the_first_policy_to_the_applications_end(lab, stage):
 
 
 def test_killed_and_restarted_it_goes_on_and_clear_sets_the_application_free(lab, stage):
-    """While there is no helper the rules hold; the next one takes over and can remove them."""
+    """Without a helper the rules hold; the next one takes over and can remove them."""
     permitted, other = lab.world.serve("tcp", lab.world.v4), lab.world.serve("tcp", lab.world.v4)
     first = stage.helper(real=True)
     stage.write_policy((permitted.address, permitted.port))
@@ -106,7 +106,7 @@ def test_killed_and_restarted_it_goes_on_and_clear_sets_the_application_free(lab
 
 
 def test_a_helper_that_is_born_inside_the_applications_cgroup_leaves_it_first(lab, stage):
-    """Started again by a process that is confined itself, it does not end itself when it ends what is left."""
+    """Restarted by a confined process, it does not kill itself when it kills the remaining processes."""
     first = stage.helper(real=True)
     stage.write_policy((lab.world.v4, 9))
     group = stage.ask("apply")["cgroup"]
@@ -120,9 +120,9 @@ def test_a_helper_that_is_born_inside_the_applications_cgroup_leaves_it_first(la
 
 
 def test_without_privileges_it_says_so_and_how_to_get_them(stage):
-    """Started by a user without them it refuses by name, and places nothing."""
+    """Started by an unprivileged user, it refuses with its reason, and creates nothing."""
     code = (
-        "import os, shutil, sys\n"  # all that is needed later: another user may not read this library
+        "import os, shutil, sys\n"  # everything needed later: another user may not be able to read this library
         "from democrai_sandbox.kernel.helper import enforcing, lifetime\n"
         f"os.setgroups([]); os.setresgid(*[{stage.gid}] * 3); os.setresuid(*[{stage.uid}] * 3)\n"
         "os._exit(lifetime.run(sys.argv[1:], {}, enforcing.Enforcer))"
@@ -135,7 +135,7 @@ def test_without_privileges_it_says_so_and_how_to_get_them(stage):
 
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv is not installed")
 def test_the_capabilities_of_the_printed_unit_suffice(lab, stage):
-    """With the bounding set of the systemd unit everything from the first policy to the removal works."""
+    """With the capabilities of the systemd unit, everything from the first policy to the removal works."""
     text = systemd_unit(("/x",), ServicePaths("/s", "/d"), seconds=1)
     line = next(line for line in text.splitlines() if line.startswith("CapabilityBoundingSet="))
     names = [name.lower().removeprefix("cap_") for name in line.partition("=")[2].split()]

@@ -1,4 +1,4 @@
-"""Swaps under load: not a moment in which a permitted connection fails or a forbidden one passes."""
+"""Updates under load: no permitted connection fails and no forbidden one passes at any moment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.services.pace import Paced
 pytestmark = needs_netlab
 SWAPS = 12
 TRIES = 6
-"""How often each server has to have been tried while rules were swapped."""
+"""Minimum number of attempts per server while rules are swapped."""
 
 
 @pytest.fixture
@@ -24,13 +24,13 @@ def place():
 
 
 def under_load(agent, permitted, forbidden, swap):
-    """Swap again and again while a process connects; return what it met."""
+    """Swap rules repeatedly while a process connects; return its results."""
     targets = [(kind, each.address, each.port) for kind, each in (*permitted, *forbidden)]
     agent.load(targets, threads=2)
     try:
         for number in range(SWAPS):
             swap(number)
-        # Not only where nothing happened: each was tried several times while rules were swapped.
+        # Each server was tried several times during swaps, not only between them.
         wait_until(lambda: _least(agent, len(targets)) >= TRIES, "enough connections")
         swap(SWAPS)
     finally:
@@ -77,7 +77,7 @@ def test_connections_that_stay_permitted_live_through_all_swaps(place):
 
 
 def test_new_rules_of_a_set_come_into_force_without_a_window(place):
-    """A set keeps its chain, and its rules are exchanged inside it."""
+    """A set keeps its chain, and its rules are replaced inside it."""
     permitted = list(zip(["tcp", "tcp", "udp", "udp"], place.serve("tcp", "udp"), strict=True))
     forbidden = list(zip(["tcp", "tcp", "udp", "udp"], place.serve("tcp", "udp"), strict=True))
     place.apply(*(end(each, kind) for kind, each in (*permitted, *forbidden)))
@@ -117,7 +117,7 @@ def test_a_thousand_endpoints_are_swapped_in_time(place):
     with Paced() as swapping:
         answer = place.apply(*many, end(t6))
     assert answer["addresses"] == 1001
-    # The limit itself is measured by the benchmarks; here, that nothing is done one by one.
+    # The benchmarks measure the time limit; this checks that nothing is done one by one.
     assert swapping.seconds < 5
     assert place.app.tcp(t4.address, t4.port) == "ECONNREFUSED"
     assert place.app.tcp(t6.address, t6.port) == "ok"

@@ -1,4 +1,4 @@
-"""What killed helpers and applications have left: kept closed while somebody lives, removed when nobody does."""
+"""Leftovers of killed helpers and applications: closed while a process lives, removed afterwards."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def rules(place):
 
 
 def other_enforcer(place):
-    """An enforcer for another, living application in the same network: as it starts, it sweeps."""
+    """Enforcer of another, living application in the same network, which removes leftovers when it starts."""
     return place.enforcer_for(place.application())
 
 
@@ -69,7 +69,7 @@ def test_what_a_dead_application_has_left_is_removed_and_its_remains_are_killed(
 
 
 def _left_by(stale, place):
-    """Return a process that a dead application has left; helpers of tests beside this one sweep such a one too."""
+    """Return a process left by a dead application; helpers of parallel tests remove it too."""
     for _ in range(20):
         remains = place.lab.inside.agent()
         try:
@@ -82,11 +82,11 @@ def _left_by(stale, place):
 
 def test_a_number_that_another_process_has_now_does_not_save_the_rules(place):
     pid = place.app.pid
-    # As if it had been another process with this number, started earlier.
+    # As if another process with this id had been started earlier.
     stale = Within(place.lab.inside, Enforcer(pid, place.app.start_time - 1, servers=frozenset))
     remains = _left_by(stale, place)
     assert f"democrai {pid} {place.app.start_time - 1} " in rules(place)
-    # The helper of the process that has the number now, in the order of its start.
+    # The helper of the process that has the id now, in the order of its start.
     place.enforcer.probe()
     swept = place.enforcer.sweep()
     assert not swept["took_over"]
@@ -123,7 +123,7 @@ def test_a_helper_takes_over_from_one_that_was_killed(place):
     assert status["chains"] == dict.fromkeys(("ipv4", "ipv6"), f"DEMOCRAI_OS_{place.app.pid}_B")
     assert status["in_force"]
     assert place.app.tcp(t6.address, t6.port) == "ok"
-    # It can move a process in, before it has seen a policy: rules are in force.
+    # It can move a process in before it has read a policy: rules are in force.
     second = place.lab.inside.agent()
     successor.join(second.pid)
     assert second.tcp(t4.address, t4.port) == "ECONNREFUSED"
@@ -144,7 +144,7 @@ def test_children_of_a_killed_helper_stay_confined_until_they_end(place):
     successor = place.enforcer_for(place.app)
     successor.probe()
     successor.sweep()
-    # A child of the new one, before and after a policy: the numbers of the old one are not used again.
+    # A child of the new helper, before and after a policy: numbers of the old one are not reused.
     fresh, descriptor = successor.child([end(t4)])
     os.close(descriptor)
     assert (fresh["set"], fresh["child"]) == (2, 2)
@@ -210,16 +210,16 @@ def test_who_is_dead_is_told_by_number_start_and_world_of_numbers():
     assert not lives(Owner(pid, started + 1, here))
     assert dead_chains(listing(Owner(pid, started, here), chain=chain)) == set()
     assert dead_chains(listing(Owner(pid, started + 1, here), chain=chain)) == {chain}
-    # In another container that number may be anybody's.
+    # In another container the id may belong to any process.
     assert dead_chains(listing(Owner(pid, started + 1, here + 1), chain=chain)) == set()
-    # Nothing says who: the number alone decides.
+    # Without an owner mark, only the id decides.
     assert dead_chains(listing(None, chain=chain)) == set()
     assert dead_chains(listing(chain=chain)) == set()
     assert dead_chains(listing(chain="DEMOCRAI_OS_4194305_B")) == {"DEMOCRAI_OS_4194305_B"}
 
 
 def test_the_group_of_another_world_of_numbers_is_left_alone(place):
-    pid = 4194304 - os.getpid() % 1000  # beyond what this kernel gives out
+    pid = 4194304 - os.getpid() % 1000  # beyond the kernel's limit
     group = Cgroup(place.lab.will_remove(group_of(pid)), "")
     group.make(f"{process_namespace() + 1} 5")
     other_enforcer(place).sweep()
@@ -230,7 +230,7 @@ def test_the_group_of_another_world_of_numbers_is_left_alone(place):
 
 
 def test_a_group_that_is_being_made_in_another_world_of_numbers_is_left_alone():
-    """It is there for a moment before it says whose it is; one that goes on saying nothing is nobody's."""
+    """A new cgroup exists briefly before it is marked; one that stays unmarked has no owner."""
     for marks, is_left in ((["", f"{process_namespace() + 1} 5"], False), (["", ""], True)):
         group = SimpleNamespace(mark=iter(marks).__next__)
         assert sweeping._left_behind(4194305, group) is is_left

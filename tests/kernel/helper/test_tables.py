@@ -1,4 +1,4 @@
-"""The packet filter: what its chains let through, and that a change is whole or is not."""
+"""The packet filter: packets that its chains permit, and atomic changes."""
 
 from __future__ import annotations
 

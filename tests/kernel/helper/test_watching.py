@@ -1,4 +1,4 @@
-"""How the helper ends: after the application, or before it."""
+"""End of the helper: after the application, or before it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _alive(pid):
 
 @needs_root
 def test_when_the_application_is_killed_everything_of_it_is_removed(stage):
-    """The rules, the socket and the policy file go, and the helper with its errand process ends with status 0."""
+    """The rules, the socket and the policy file are removed; the helper and its file process end with status 0."""
     helper = stage.helper()
     assert stage.ask("apply")["ok"]
     others = _children(helper.pid)
@@ -56,7 +56,7 @@ def test_when_the_application_is_killed_everything_of_it_is_removed(stage):
 
 @needs_root
 def test_nobody_reading_along_does_not_keep_the_rules_in_place(stage):
-    """The standard error may be closed by then: what it would say is lost, what it does is not."""
+    """Standard error may be closed by then: the output is lost, but the work is done."""
     helper = stage.helper()
     reading, writing = os.pipe()
     helper.kill()
@@ -86,7 +86,7 @@ def _answers(stage):
 @needs_root
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_asked_to_end_it_leaves_the_rules_in_force(stage, number):
-    """Only the socket goes: the application lives on, closed in as before, and a restarted helper takes over."""
+    """Only the socket is removed: the application stays restricted, and a restarted helper takes over."""
     helper = stage.helper()
     assert stage.ask("apply")["ok"]
     helper.process.send_signal(number)
@@ -98,7 +98,7 @@ def test_asked_to_end_it_leaves_the_rules_in_force(stage, number):
 
 @needs_root
 def test_asked_to_end_together_with_the_application_it_cleans_up_first(stage):
-    """A service manager asks all processes of a service at once: the application's end is waited for a moment."""
+    """A service manager stops all processes together: the helper waits briefly for the application's end."""
     helper = stage.helper(environment={"FAKE_LINGER": "20"})
     assert stage.ask("apply")["ok"]
     helper.process.send_signal(signal.SIGTERM)
@@ -110,7 +110,7 @@ def test_asked_to_end_together_with_the_application_it_cleans_up_first(stage):
 
 @needs_root
 def test_a_killed_helper_is_followed_by_one_that_goes_on(stage):
-    """Its errand process goes too; the next helper replaces the dead socket, sweeps, and takes up the policy."""
+    """Its file process ends too; the next helper replaces the socket, removes leftovers, and takes over the policy."""
     first = stage.helper()
     assert stage.ask("apply")["ok"]
     others = _children(first.pid)
@@ -125,7 +125,7 @@ def test_a_killed_helper_is_followed_by_one_that_goes_on(stage):
 
 @needs_root
 def test_a_helper_that_comes_after_the_applications_end_sweeps_and_says_so(stage):
-    """Restarted when both were killed, it removes what is left, and ends with a status of its own."""
+    """Restarted after both were killed, it removes the leftovers, and ends with a distinct status."""
     stage.application.kill()
     helper = stage.helper(ready=False)
     assert helper.ended() == 3 and helper.refusal()["reason"] == "gone"
@@ -134,7 +134,7 @@ def test_a_helper_that_comes_after_the_applications_end_sweeps_and_says_so(stage
 
 @needs_root
 def test_rules_that_cannot_be_removed_are_tried_again_and_told(stage):
-    """After several attempts it ends with a status that says that something was left behind."""
+    """After several attempts it ends with the status for leftovers."""
     helper = stage.helper(environment={"FAKE_REMOVE": "1"})
     stage.application.kill()
     assert helper.ended() == 4
@@ -143,7 +143,7 @@ def test_rules_that_cannot_be_removed_are_tried_again_and_told(stage):
 
 @needs_root
 def test_a_busy_helper_still_notices_the_applications_end(stage):
-    """While a slow apply goes on the end is noticed; the rules are removed after it, not in its middle."""
+    """During a slow apply the end is noticed; the rules are removed after it, not during it."""
     helper = stage.helper()
     stage.write_policy(("slow-10.example", 1))
     stage.application.run(f"""
@@ -159,7 +159,7 @@ def test_a_busy_helper_still_notices_the_applications_end(stage):
 
 @needs_root
 def test_only_what_it_placed_and_what_is_the_users_is_removed(stage):
-    """A folder where the policy was, and another file where the socket was, stay."""
+    """A folder at the path of the policy, and another file at the path of the socket, stay."""
     helper = stage.helper()
     stage.policy.unlink()
     stage.policy.mkdir()
@@ -172,7 +172,7 @@ def test_only_what_it_placed_and_what_is_the_users_is_removed(stage):
 
 @pytest.mark.parametrize("pidfds", [True, False])
 def test_the_end_of_a_process_is_seen_with_and_without_a_descriptor_of_it(pidfds, tmp_path):
-    """Where the kernel has no such descriptor the process is looked at every second, also during a flood."""
+    """On a kernel without such descriptors the process is checked every second, also during a flood."""
     sleeper = subprocess.Popen(["sleep", "60"])
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as client:
         listener.bind(str(tmp_path / "socket"))
@@ -188,7 +188,7 @@ def test_the_end_of_a_process_is_seen_with_and_without_a_descriptor_of_it(pidfds
                 watch = Watch(handle, listener)
                 threading.Timer(0.2, sleeper.kill).start()
                 end = time.monotonic() + SECONDS
-                while watch.next() is Happened.CONNECTION:  # it is never accepted
+                while watch.next() is Happened.CONNECTION:  # never accepted
                     assert time.monotonic() < end
                 assert not handle.alive()
                 assert Watch(handle, listener).parent_ends_within(5) is True

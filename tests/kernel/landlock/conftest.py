@@ -13,7 +13,7 @@ from tests.services.marks import mark_below
 
 @pytest.fixture
 def ground():
-    """A place of its own for each test, which other users can come to as well."""
+    """A separate folder for each test, which other users can enter."""
     with tempfile.TemporaryDirectory(prefix="landlock-") as base:
         Path(base).chmod(0o755)
         yield Ground(Path(base).resolve())

@@ -1,7 +1,7 @@
-"""Runs the body of a test in a process of its own: what Landlock restricts stays restricted until the process ends.
+"""Run the body of a test in a separate process, because Landlock restrictions are permanent.
 
-A body is a function of the test module that stands on its own: only its source goes to the child, which calls it with a
-`World` (see world.py). What it returns comes back through JSON.
+A body is a self-contained function of the test module: only its source is sent to the child, which calls it with a
+`World` (see world.py). Its result is returned as JSON.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NOBODY = 65534
 
 
 class Ground:
-    """A folder with a part inside and a part outside of what the child may reach."""
+    """Folder with a part inside and a part outside the child's rules."""
 
     def __init__(self, base: Path) -> None:
         self.base = base
@@ -39,7 +39,7 @@ class Ground:
             os.chown(path, user, user)
 
     def run(self, body, *args, abi=None, user=None, timeout=60.0):
-        """Run the body in a child and return its answer; a forced ABI goes the way a host would force it."""
+        """Run the body in a child and return its answer; a forced ABI is passed like a host would pass it."""
         if user is not None:
             self.give_to(user)
         order = {

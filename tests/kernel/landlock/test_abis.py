@@ -1,4 +1,4 @@
-"""Each ABI of the kernel, forced one after another: what it can stop is stopped, and what it cannot is said."""
+"""Each kernel ABI, forced one after another: supported restrictions hold, and the others are reported."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SINCE = {
     "abstract socket": (6, "EPERM"),
     "signal": (6, "EPERM"),
 }
-"""Act by act: the ABI from which on it is stopped, and how."""
+"""First ABI that stops each operation, and the error."""
 SINCE_FEATURE = {"files": 1, "refer": 2, "truncate": 3, "tcp_ports": 4, "device_ioctls": 5, "scopes": 6}
 
 
@@ -40,7 +40,7 @@ def forbidden_acts(w):
 
     def ioctl():
         with open("/dev/urandom", "rb") as device:
-            fcntl.ioctl(device, 0x80045200, bytes(4))  # RNDGETENTCNT: how much entropy there is
+            fcntl.ioctl(device, 0x80045200, bytes(4))  # RNDGETENTCNT: available entropy
 
     def bind():
         with socket.socket() as other:
@@ -72,7 +72,7 @@ def forbidden_acts(w):
 
 @pytest.mark.parametrize("abi", range(1, 8))
 def test_what_an_abi_can_stop_is_stopped_and_the_rest_is_reported(ground, abi):
-    """No act goes through without the status saying so, and none is said to be stopped that goes through."""
+    """The status reports exactly the operations that succeed."""
     answer = ground.run(forbidden_acts, abi=abi)
     for act, (since, how) in SINCE.items():
         outcome = answer["outcomes"][act]
@@ -99,7 +99,7 @@ def unrestricted(w):
 
 
 def test_an_abi_of_zero_restricts_nothing_and_says_so(ground):
-    """A machine without Landlock is reported as such; nothing is half done."""
+    """A machine without Landlock is reported as such; nothing is half applied."""
     answer = ground.run(unrestricted, abi=0)
     assert answer["status"]["state"] == "unsupported"
     assert answer["status"]["reason"]
@@ -109,7 +109,7 @@ def test_an_abi_of_zero_restricts_nothing_and_says_so(ground):
 
 
 def test_a_higher_abi_than_the_kernel_has_changes_nothing(ground):
-    """The variable only ever lowers."""
+    """The variable can only lower the ABI."""
     status = ground.run(unrestricted, abi=99)["status"]
     assert status["details"]["abi"] == 7
     assert status["details"]["forced"] is False
@@ -122,7 +122,7 @@ def without_ports_and_scopes(w):
 
 
 def test_what_a_plan_does_not_ask_for_is_not_missed(ground):
-    """Without port rules and scopes, ABI 5 has all that is wanted: it is active, and lists neither."""
+    """Without port rules and scopes, ABI 5 is complete: it is active, and lists neither as lacking."""
     status, connect = ground.run(without_ports_and_scopes, abi=5)
     assert status["state"] == "active"
     assert status["details"]["features"] == ["files", "refer", "truncate", "device_ioctls"]

@@ -1,4 +1,4 @@
-"""The application's own lists: it works on as before, and what is outside is shut."""
+"""The application's lists: it keeps working, and paths outside are denied."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.services.rows import rows
 
 
 def rights_of(plan):
-    """What a plan allows at each path, all its rules together."""
+    """Rights of a plan at each path, combined over its rules."""
     found = {}
     for rule in plan.paths:
         found[rule.path] = found.get(rule.path, FsRight(0)) | rule.rights
@@ -25,7 +25,7 @@ def rights_of(plan):
 
 
 def test_lists_hold_the_system_the_runtime_and_what_is_named(tmp_path):
-    """Read-only: system, interpreter, this package, what the host and the configuration name. Read-write: theirs."""
+    """Read-only: system, interpreter, this package, and configured paths. Read-write: configured paths only."""
     settings = LandlockSettings(True, ("/opt/extra",), ("/srv/work",))
     paths = application_paths(["/srv/readable"], [str(tmp_path)], settings)
     assert {"/usr", "/etc", "/proc", "/srv/readable", "/opt/extra", sys.prefix, sys.base_prefix} <= set(paths.read)
@@ -42,7 +42,7 @@ def test_lists_hold_the_system_the_runtime_and_what_is_named(tmp_path):
 
 
 def test_nothing_is_made_up_for_what_does_not_exist(monkeypatch):
-    """System folders that a machine lacks are not listed, so that the missing ones are those that somebody named."""
+    """Missing system folders are not listed, so that only configured paths are reported as missing."""
     monkeypatch.setattr(application, "_SYSTEM", ("/usr", "/lib-of-another-machine"))
     paths = application_paths([], [], LandlockSettings())
     assert "/usr" in paths.read
@@ -51,7 +51,7 @@ def test_nothing_is_made_up_for_what_does_not_exist(monkeypatch):
 
 @rows("wide", ["/", "/home", "~"])
 def test_a_home_on_the_import_path_is_left_out_and_said(monkeypatch, tmp_path, wide):
-    """A script that was started from there does not open all of it."""
+    """A script that was started from there does not open the whole folder."""
     monkeypatch.undo()
     monkeypatch.setenv("HOME", str(tmp_path))
     folder = os.path.expanduser(wide)
@@ -63,7 +63,7 @@ def test_a_home_on_the_import_path_is_left_out_and_said(monkeypatch, tmp_path, w
 
 
 def test_ports_are_restricted_only_when_they_are_given():
-    """By default that is the packet filter's, which knows addresses too."""
+    """By default the packet filter restricts TCP, because it also checks addresses."""
     paths = application_paths([], [], LandlockSettings())
     assert application_plan(paths).handle_connect is False
     plan = application_plan(paths, ports=(443, 53))
@@ -76,7 +76,7 @@ def test_ports_are_restricted_only_when_they_are_given():
 
 
 def test_a_device_that_the_host_names_can_be_commanded():
-    """A graphics card is of no use without its ioctls; device nodes are not made there either."""
+    """A graphics card needs its ioctls; device nodes cannot be created there."""
     paths = application_paths([], [], LandlockSettings(extra_write_paths=("/dev/dri",)))
     assert rights_of(application_plan(paths))["/dev/dri"] & FsRight.IOCTL_DEV
     everywhere = FsRight(0)
@@ -100,7 +100,7 @@ def ordinary_work(w):
     (w.inside / "program").write_text("#!/bin/sh\nexit 7\n")
     (w.inside / "program").chmod(0o755)
     settings = LandlockSettings(True, (str(w.read),), (str(w.base / "absent"),))
-    # The test's own folder lies below the temporary one, which is read-write as a whole: another one stands for it.
+    # The test's folder is below the temporary folder, which is read-write as a whole, so another one is used.
     tempfile.tempdir = str(w.base / "tmp")
     os.environ["TMPDIR"] = tempfile.tempdir
     status = w.apply(application_plan(application_paths([], [data], settings)))
@@ -193,8 +193,8 @@ def ordinary_work(w):
     "user", [None, pytest.param(NOBODY, marks=pytest.mark.skipif(os.geteuid() != 0, reason="needs root"))]
 )
 def test_an_application_works_on_under_its_lists_and_reaches_nothing_else(ground, user):
-    """Databases, TLS, imports, programs, names, shared memory: as before. Secrets, disks, dropped programs: shut."""
-    # A home that other users cannot enter may hold the interpreter: then only what is loaded already works for them.
+    """Databases, TLS, imports, programs, names, shared memory keep working. Secrets, disks, new programs are denied."""
+    # The interpreter may be in a private home folder: then only loaded modules work for other users.
     reachable = user is None or not any(
         not os.stat(parent).st_mode & 1 for parent in Path(os.path.realpath(sys.executable)).parents
     )

@@ -1,4 +1,4 @@
-"""Making rulesets out of plain numbers, as the spawn server does."""
+"""Rulesets from plain numbers, as in the spawn server."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ print(json.dumps([missing, os.listdir(allowed), refused, ours]))
 
 
 class Recorder:
-    """A compiled module that only writes down; it gives real descriptors, so that leaks show."""
+    """Compiled module that only records calls; it returns real descriptors, so that leaks are detected."""
 
     def __init__(self, failure=None):
         self.failure = failure
@@ -65,7 +65,7 @@ def descriptors():
 
 
 def test_it_works_in_an_interpreter_that_has_nothing_of_ours(tmp_path):
-    """Both files are loaded by their paths, isolated and without site; nothing else of the package comes along."""
+    """Both files are loaded by path, isolated and without site; nothing else of the package is imported."""
     (tmp_path / "allowed").mkdir()
     (tmp_path / "secret").touch()
     places = [str(tmp_path / name) for name in ("allowed", "absent", "secret")]
@@ -80,7 +80,7 @@ def test_it_works_in_an_interpreter_that_has_nothing_of_ours(tmp_path):
 
 
 def test_rights_are_masked_by_kind_and_by_what_is_handled(tmp_path):
-    """The kernel refuses a rule with a bit too many, and one without any: neither is sent."""
+    """The kernel refuses a rule with an unknown bit, and an empty one: neither is sent."""
     folder, file = tmp_path / "folder", tmp_path / "file"
     folder.mkdir()
     file.touch()
@@ -94,16 +94,16 @@ def test_rights_are_masked_by_kind_and_by_what_is_handled(tmp_path):
 
 @rows("number", [errno.EINVAL, errno.ENOMEM, errno.EBADF])
 def test_a_failure_leaves_no_descriptor_behind(tmp_path, number):
-    """The ruleset and the path are closed, and the error is not taken for a missing path."""
+    """The ruleset and the path are closed, and the error is not treated as a missing path."""
     before = descriptors()
     with pytest.raises(OSError, match=os.strerror(number)) as raised:
         building.build(Recorder(OSError(number, os.strerror(number))), 1, 0, 0, [(str(tmp_path), 1)], [])
     assert raised.value.errno == number
-    assert descriptors() <= before  # others may have closed something meanwhile
+    assert descriptors() <= before  # other threads may have closed some meanwhile
 
 
 def test_a_path_with_a_nul_is_an_error_and_leaves_nothing_behind():
-    """It cannot be a path at all."""
+    """The value is not a valid path."""
     before = descriptors()
     with pytest.raises(ValueError, match="null"):
         building.build(Recorder(), 1, 0, 0, [("/etc\0", 1)], [])
@@ -111,14 +111,14 @@ def test_a_path_with_a_nul_is_an_error_and_leaves_nothing_behind():
 
 
 def test_running_out_of_descriptors_is_not_taken_for_a_missing_path(tmp_path):
-    """Otherwise a busy process would get fewer rules than it asked for, in silence."""
+    """Otherwise a busy process would silently get fewer rules."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     plan = RulesetPlan((PathRule(str(tmp_path), READ),))
     highest = max(map(int, descriptors()))
     taken = []
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 2, hard))
-        with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):  # noqa: PT012 - the loop is how it runs out
+        with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):  # noqa: PT012 - the loop uses up the descriptors
             while True:
                 taken.append(os.open("/dev/null", os.O_RDONLY))
         os.close(taken.pop())  # one for the ruleset, none for the path
@@ -133,7 +133,7 @@ def test_running_out_of_descriptors_is_not_taken_for_a_missing_path(tmp_path):
 
 
 def test_a_built_ruleset_says_what_it_covers_and_is_closed(tmp_path):
-    """The descriptor lives as long as the block, and is not handed to programs."""
+    """The descriptor is closed after the block, and is not inherited by programs."""
     before = descriptors()
     plan = RulesetPlan((PathRule(str(tmp_path), WRITE), PathRule("/absent", READ)), scopes=False)
     with build(plan, 2) as built:
@@ -145,6 +145,6 @@ def test_a_built_ruleset_says_what_it_covers_and_is_closed(tmp_path):
 
 
 def test_masks_agree_with_the_table():
-    """The number that stands in the file which the spawn server loads is the table's."""
+    """The number in the file for the spawn server is the same as in the table."""
     assert building.FILE_MASK & ~int(supported(7).fs) == 0
     assert Path(building.__file__).name == "building.py"

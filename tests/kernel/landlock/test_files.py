@@ -1,4 +1,4 @@
-"""Rules on files and folders, as the kernel keeps them."""
+"""Rules for files and folders, enforced by the kernel."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ WORKS = (
 
 @pytest.mark.parametrize("user", [None, pytest.param(NOBODY, marks=as_root)])
 def test_lists_hold_for_root_and_for_an_ordinary_user(ground, user):
-    """What is inside works, what is outside is refused; without any privilege too, since no_new_privs is set first."""
+    """Access inside works, access outside is refused; also without privileges, because no_new_privs is set first."""
     answer = ground.run(inside_and_outside, user=user)
     assert answer.pop("state") == "active"
     assert {name for name, outcome in answer.items() if outcome in {"ok", True}} == set(WORKS)
@@ -75,7 +75,7 @@ def rules_on_files(w):
 
 
 def test_rights_are_masked_by_what_the_path_is(ground):
-    """A rule on a file that names rights of folders is made with those that a file can have, and covers no more."""
+    """A rule on a file with rights of folders is reduced to the rights of a file."""
     answer = ground.run(rules_on_files)
     assert answer["state"] == "active"
     assert answer["missing"] == []
@@ -106,7 +106,7 @@ def missing_paths(w):
 
 
 def test_a_path_that_is_not_there_is_reported_and_not_an_error(ground):
-    """The rest of the lists is in force; the status names each path that nothing could be allowed for."""
+    """The rest of the lists is in force; the status names each missing path."""
     answer = ground.run(missing_paths)
     assert answer["state"] == "active"
     assert answer["missing"] == answer["named"]
@@ -121,14 +121,14 @@ def made_later(w, absent):
     w.confine((absent, w.WRITE))
     (w.inside / "ready").touch()
     for _ in range(2000):
-        if (w.inside / "go").exists():  # looking is not restricted
+        if (w.inside / "go").exists():  # stat is not restricted
             break
         time.sleep(0.01)
     return {"there": Path(absent).exists(), "list": w.tried(lambda: __import__("os").listdir(absent))}
 
 
 def test_what_is_made_at_a_missing_path_later_stays_out_of_reach(ground):
-    """A rule is about what was there when it was made."""
+    """A rule applies to the file that existed when it was created."""
     import threading
 
     def make():
@@ -181,7 +181,7 @@ def renames(w):
 
 
 def test_files_move_between_folders_but_never_to_more_rights(ground):
-    """REFER lets renames and links through where nothing is gained by them."""
+    """REFER permits renames and links that gain no rights."""
     assert ground.run(renames) == {
         "within one folder": "ok",
         "into another": "ok",
@@ -207,7 +207,7 @@ def opened_before(w):
 
 
 def test_descriptors_from_before_keep_working_but_open_nothing_new(ground):
-    """What was open stays open; a folder's descriptor and /proc are no way back in."""
+    """Open files stay open; a folder's descriptor and /proc do not give access again."""
     assert ground.run(opened_before) == {
         "read": "SECRET",
         "write": "ok",
@@ -230,7 +230,7 @@ def twice_the_same(w):
 
 
 def test_rules_on_one_path_are_merged(ground):
-    """Both are in force, as one rule."""
+    """Both rules are combined."""
     listed, covered, wrote = ground.run(twice_the_same)
     assert listed == covered == [str(ground.base / "inside"), str(ground.base / "read")]
     assert wrote == "ok"
@@ -254,7 +254,7 @@ def device_ioctl(w):
 
 
 def test_device_ioctls_need_a_right_of_their_own(ground):
-    """A device that may be read is not thereby to be commanded."""
+    """A readable device does not permit ioctls."""
     assert ground.run(device_ioctl) == {
         "not granted": "EACCES",
         "granted": "ok",
@@ -277,7 +277,7 @@ def inherited(w):
 
 
 def test_child_processes_are_under_the_same_rules(ground):
-    """A fork is no way out."""
+    """A fork stays restricted."""
     assert ground.run(inherited) == "EACCES"
 
 
@@ -287,7 +287,7 @@ def layers(w):
 
 
 def test_a_seventeenth_layer_is_a_typed_error(ground):
-    """The kernel stacks sixteen; one more is refused with a fix, and the sixteen stay in force."""
+    """The kernel allows sixteen layers; one more is refused with a fix, and the sixteen stay in force."""
     outcomes, inside, outside = ground.run(layers)
     assert outcomes[:16] == ["ok"] * 16
     kind, code, what, fix = outcomes[16]
@@ -303,5 +303,5 @@ def wider_second_layer(w):
 
 
 def test_a_second_layer_never_widens_the_first(ground):
-    """What was refused stays refused whatever is allowed later."""
+    """A refused access stays refused, even if a later ruleset allows it."""
     assert ground.run(wider_second_layer) == ["EACCES", "ok"]

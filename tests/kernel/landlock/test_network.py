@@ -1,4 +1,4 @@
-"""TCP ports, and what ends at the border of the confined processes."""
+"""TCP ports, and scopes of the confined processes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def ports(w):
 
 
 def test_tcp_is_held_to_the_ports_of_the_plan(ground):
-    """IPv4, IPv6 and mapped addresses alike, and by sockets from before; binding too."""
+    """The same for IPv4, IPv6 and mapped addresses, for existing sockets, and for binding."""
     assert ground.run(ports) == {
         "v4": "ok",
         "v6": "ok",
@@ -62,7 +62,7 @@ def only_connect(w):
 
 
 def test_connecting_and_binding_are_handled_apart(ground):
-    """A plan that names no ports to connect to shuts all of them, and leaves binding alone."""
+    """A plan without connect ports denies all connections, and does not restrict binding."""
     assert ground.run(only_connect) == ["EACCES", "ok"]
 
 
@@ -94,7 +94,7 @@ def scopes(w):
     named = listening(path)
     end, start = os.pipe()
     outsider = os.fork()
-    if outsider == 0:  # it cannot be signalled afterwards, and ends when this process does
+    if outsider == 0:  # it cannot be signaled later, and ends with this process
         os.closerange(0, end)
         os.close(start)
         os.read(end, 1)
@@ -121,7 +121,7 @@ def scopes(w):
 
 
 def test_signals_and_abstract_sockets_end_at_the_border(ground):
-    """Processes and sockets from before are out of reach, what was made since is not; paths still lead to sockets."""
+    """Earlier processes and sockets are out of reach, later ones are not; sockets with a path stay reachable."""
     assert ground.run(scopes) == {
         "abstract, from before": "EPERM",
         "datagram, from before": "EPERM",

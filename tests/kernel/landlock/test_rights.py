@@ -1,4 +1,4 @@
-"""The tables of rights, against the kernel's own header and the running kernel."""
+"""Tables of rights, compared with the kernel's header and the running kernel."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ HEADER = Path("/usr/include/linux/landlock.h")
 BIT = re.compile(r"#define\s+LANDLOCK_(ACCESS_FS|ACCESS_NET|SCOPE)_(\w+)\s+\(1ULL << (\d+)\)")
 NAMES = {"ABSTRACT_UNIX_SOCKET": "ABSTRACT_UNIX"}
 FIRST = {0: (0, 0, 0), 1: (13, 0, 0), 2: (14, 0, 0), 3: (15, 0, 0), 4: (15, 2, 0), 5: (16, 2, 0), 6: (16, 2, 2)}
-"""How many bits of files, ports and scopes each ABI knows, by the kernel's documentation."""
+"""Number of bits for files, ports and scopes in each ABI, from the kernel's documentation."""
 
 
 @pytest.mark.skipif(not HEADER.is_file(), reason="the kernel's headers are not installed")
 def test_bits_are_those_of_the_kernels_header():
-    """Each bit that the header defines has our name for it and that place. An older header has fewer."""
+    """Each bit of the header has our name and the same value. An older header has fewer."""
     kinds = {"ACCESS_FS": FsRight, "ACCESS_NET": NetRight, "SCOPE": Scope}
     found = BIT.findall(HEADER.read_text())
     assert len(found) >= 13
     for kind, name, place in found:
         if 1 << int(place) > max(kinds[kind]):
-            continue  # newer than what is known here
+            continue  # newer than the known rights
         assert kinds[kind][NAMES.get(name, name)] == 1 << int(place)
 
 
 @rows("abi", range(12))
 def test_an_abi_handles_what_it_knows_and_no_bit_more(abi):
-    """One bit too many and an older kernel refuses the whole ruleset; a newer one is used like the newest known."""
+    """An older kernel refuses a ruleset with one unknown bit; a newer kernel is used like the newest known one."""
     known = supported(abi)
     files, ports, scopes = FIRST[min(abi, 6)]
     assert (known.fs, known.net, known.scoped) == ((1 << files) - 1, (1 << ports) - 1, (1 << scopes) - 1)
@@ -46,14 +46,14 @@ def test_an_abi_handles_what_it_knows_and_no_bit_more(abi):
 
 @rows("abi", range(1, 8))
 def test_the_kernel_takes_the_handled_sets_of_every_abi(abi):
-    """Making a ruleset restricts nobody."""
+    """Creating a ruleset restricts no process."""
     known = supported(abi)
     os.close(_native.landlock_create(known.fs, known.net, known.scoped))
 
 
 @rows("right", list(FsRight), ids=lambda right: right.name)
 def test_rights_of_files_are_those_that_the_kernel_takes_for_a_file(right, tmp_path):
-    """A rule on a file with a right of folders is refused by the kernel: the mask has exactly the others."""
+    """The kernel refuses rights of folders on a file: the mask has exactly the others."""
     (tmp_path / "file").touch()
     ruleset = _native.landlock_create(int(right), 0, 0)
     file = os.open(tmp_path / "file", os.O_PATH)
@@ -70,7 +70,7 @@ def test_rights_of_files_are_those_that_the_kernel_takes_for_a_file(right, tmp_p
 
 
 def test_no_group_makes_device_nodes_or_commands_devices():
-    """Either would lead past every rule on files."""
+    """Either would bypass every file rule."""
     never = FsRight.MAKE_BLOCK | FsRight.MAKE_CHAR | FsRight.IOCTL_DEV
     for group in (READ, EXECUTE, WRITE, DEVICE):
         assert not group & never

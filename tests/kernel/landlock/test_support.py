@@ -1,4 +1,4 @@
-"""What is said about a machine's Landlock, also where there is none."""
+"""Status of Landlock on a machine, also without Landlock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.services.rows import rows
 
 @pytest.fixture
 def kernel(monkeypatch):
-    """Play a kernel of some ABI, with nothing forced."""
+    """Simulate a kernel with an ABI, with nothing forced."""
 
     def play(abi, number=0, *, forced=None):
         native = SimpleNamespace(landlock_abi=lambda: abi, landlock_errno=lambda: number)
@@ -32,7 +32,7 @@ def kernel(monkeypatch):
     [("not built", errno.ENOSYS), ("not enabled", errno.EOPNOTSUPP), ("refused", errno.EPERM), ("other", errno.EIO)],
 )
 def test_each_reason_for_there_being_none_has_its_fix(kernel, name, number):
-    """Nothing is restricted, and the status says why and what to do."""
+    """Nothing is restricted, and the status has the reason and the fix."""
     kernel(0, number)
     status = apply(RulesetPlan())
     assert status.state == "unsupported"
@@ -41,7 +41,7 @@ def test_each_reason_for_there_being_none_has_its_fix(kernel, name, number):
 
 
 def test_a_system_without_the_compiled_part_is_unsupported(monkeypatch):
-    """Elsewhere than on Linux it is not even built; the rest still imports, and reports."""
+    """The module is not built on other systems than Linux; the rest can be imported and reports it."""
     monkeypatch.delattr("democrai_sandbox.kernel._native", raising=False)
     monkeypatch.setitem(sys.modules, "democrai_sandbox.kernel._native", None)
     found = landlock_support()
@@ -68,7 +68,7 @@ def test_a_system_without_the_compiled_part_is_unsupported(monkeypatch):
     ],
 )
 def test_the_abi_is_the_lowest_of_kernel_force_and_knowledge(kernel, kernel_abi, forced, used, was_forced, threads):
-    """A forced one only ever lowers, and threads are taken along only by a kernel that can."""
+    """A forced ABI can only lower it, and existing threads are covered only by a kernel that supports it."""
     for by_argument in (True, False):
         kernel(kernel_abi, forced=None if by_argument else forced)
         found = landlock_support(forced if by_argument else None)
@@ -78,7 +78,7 @@ def test_the_abi_is_the_lowest_of_kernel_force_and_knowledge(kernel, kernel_abi,
 
 @rows("text", ["seven", "-1", "3.5", "٣", "0x3"])
 def test_a_forced_abi_that_is_no_number_is_refused(monkeypatch, text):
-    """A typing error does not quietly turn something off."""
+    """A typing error does not silently disable anything."""
     monkeypatch.setenv(support.FORCED, text)
     support._limit_from_environment.cache_clear()
     try:
@@ -90,7 +90,7 @@ def test_a_forced_abi_that_is_no_number_is_refused(monkeypatch, text):
 
 
 def test_the_environment_is_looked_at_once(monkeypatch):
-    """What is put there later, by whatever code, changes nothing."""
+    """Later changes of the variable have no effect."""
     monkeypatch.delenv(support.FORCED, raising=False)
     support._limit_from_environment.cache_clear()
     try:
@@ -103,7 +103,7 @@ def test_the_environment_is_looked_at_once(monkeypatch):
 
 @rows("path", ["", "relative", "./here", "/with\0nul"])
 def test_a_rule_needs_an_absolute_path(path):
-    """Another one would be about another place in another working directory."""
+    """A relative path would depend on the working directory."""
     with pytest.raises(KernelLayerError) as refused:
         PathRule(path, READ)
     assert repr(path) in refused.value.what and refused.value.fix
@@ -118,6 +118,6 @@ def test_a_rule_needs_a_port(port):
 
 
 def test_no_ruleset_is_made_for_a_kernel_without_landlock():
-    """Asking for one anyway is an error of its own."""
+    """Using it anyway raises a distinct error."""
     with pytest.raises(KernelUnsupported):
         build(RulesetPlan(), 0)

@@ -1,4 +1,4 @@
-"""Threads: the kernel restricts the one that asks, and what that one starts."""
+"""Threads: the kernel restricts the calling thread and those that it starts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def threads_from_before(w, count):
 
 
 def test_threads_that_existed_before_make_it_partial(ground):
-    """They keep all their rights, so the status counts them and says what to do."""
+    """They keep all their rights, so the status counts them and has a fix."""
     status, outcomes = ground.run(threads_from_before, 2)
     assert outcomes == {"before 0": "ok", "before 1": "ok", "after": "EACCES", "itself": "EACCES"}
     assert status["state"] == "partial"
@@ -36,7 +36,7 @@ def test_threads_that_existed_before_make_it_partial(ground):
 
 
 def test_with_one_thread_everything_is_covered(ground):
-    """Threads that start afterwards are under the same rules."""
+    """Threads that start later have the same rules."""
     status, outcomes = ground.run(threads_from_before, 0)
     assert outcomes == {"after": "EACCES", "itself": "EACCES"}
     assert status["state"] == "active"
@@ -44,7 +44,7 @@ def test_with_one_thread_everything_is_covered(ground):
 
 
 def a_newer_kernel(w, known):
-    """A kernel of ABI 8 can take all threads along: played by a compiled module that records the flags."""
+    """Kernel with ABI 8, which can cover all threads: simulated by a compiled module that records the flags."""
     import errno
     import threading
     from types import SimpleNamespace
@@ -68,7 +68,7 @@ def a_newer_kernel(w, known):
 
 
 def test_threads_are_taken_along_only_where_the_kernel_says_it_can(ground):
-    """The flag is used from ABI 8 on, never on an older kernel or one that is treated as such."""
+    """The flag is used from ABI 8 on, never on an older kernel or one that is treated as older."""
     calls, newer, forced = ground.run(a_newer_kernel, True)
     assert calls == [8, 0]
     assert (newer["state"], newer["details"]["threads_covered"]) == ("active", 2)
@@ -76,7 +76,7 @@ def test_threads_are_taken_along_only_where_the_kernel_says_it_can(ground):
 
 
 def test_a_flag_that_is_refused_after_all_is_not_counted_as_done(ground):
-    """Then only the calling thread is restricted, and that is what is reported."""
+    """Then only the calling thread is restricted, and the status reports that."""
     calls, newer, _ = ground.run(a_newer_kernel, False)
     assert calls[:2] == [8, 0]
     assert (newer["state"], newer["details"]["threads_covered"]) == ("partial", 1)

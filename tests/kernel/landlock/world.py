@@ -1,4 +1,4 @@
-"""The child's side of harness.py: takes an order from the standard input, answers in the last line of its output."""
+"""Child's side of harness.py: reads an order from standard input, answers in the last line of its output."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from democrai_sandbox.kernel.landlock import (
 
 
 class World:
-    """What bodies work with; everything is imported before they restrict themselves."""
+    """Objects for bodies; everything is imported before they restrict themselves."""
 
     native = _native
     READ, WRITE, EXECUTE = READ, WRITE, EXECUTE
@@ -43,7 +43,7 @@ class World:
         self.secret = self.outside / "secret.txt"
 
     def confine(self, *rules, write=None, ports=(), connect=False, bind=False, scopes=False):
-        """Apply a plan: `inside` read-write, `read` read-only, and the rules that are given as (path, rights)."""
+        """Apply a plan: `inside` read-write, `read` read-only, and additional rules as (path, rights)."""
         paths = [PathRule(str(self.inside if write is None else write), WRITE), PathRule(str(self.read), READ)]
         paths += [PathRule(str(path), rights) for path, rights in rules]
         numbers = tuple(PortRule(port, rights) for port, rights in ports)
@@ -51,7 +51,7 @@ class World:
 
     @staticmethod
     def tried(act, *args, **options):
-        """Do it; return `ok`, or the name of the errno, or the parts of another error of ours."""
+        """Run an operation; return `ok`, the name of the errno, or the parts of another error."""
         try:
             result = act(*args, **options)
         except OSError as error:
@@ -101,11 +101,11 @@ def main():
         os.setuid(order["user"])
     names = {}
     exec(compile("from __future__ import annotations\n" + order["source"], "<body>", "exec"), names)
-    signal.alarm(50)  # whatever hangs ends by itself
+    signal.alarm(50)  # end a process that hangs
     answer = names[order["body"]](World(sys.argv[1]), *order["args"])
     sys.stdout.write("\n" + json.dumps(answer) + "\n")
     sys.stdout.flush()
-    os._exit(0)  # not waiting for threads that a body left
+    os._exit(0)  # without waiting for threads of a body
 
 
 if __name__ == "__main__":

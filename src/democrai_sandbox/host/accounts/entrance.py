@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .values import PersonSession
 
 MOST_SESSIONS = 50
-"""Sessions per user; the oldest ends when there are more."""
+"""Sessions per user; beyond that, the oldest ends."""
 _SEEN_EVERY = timedelta(minutes=1)
 
 

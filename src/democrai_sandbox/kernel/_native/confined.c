@@ -238,7 +238,7 @@ static const struct {
 };
 enum { STEPS = sizeof steps / sizeof *steps };
 
-/* Written at once: the error number and the step. After a successful execve the pipe closes without data. */
+/* One write: the error number and the step. After a successful execve the pipe closes without data. */
 static void tell_failure(const Order *order)
 {
     struct {

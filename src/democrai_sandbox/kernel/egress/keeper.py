@@ -61,7 +61,7 @@ class Keeper:
         self._standby: _Standby | None = None
 
     def run(self) -> int:
-        """Start the helper and watch it; return its exit code when it is no longer wanted."""
+        """Start the helper and watch it; return its exit code when the application does not want it any more."""
         try:
             while True:
                 self._start()

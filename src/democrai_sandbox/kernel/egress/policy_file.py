@@ -77,7 +77,7 @@ class PolicyFile:
         if len(content) > LARGEST:
             raise PolicyFileRefused(
                 f"the allowlist has {len(content)} bytes; the helper reads at most {LARGEST}",
-                fix="declare fewer endpoints, or revoke approvals that are no longer needed",
+                fix="declare fewer endpoints, or revoke unneeded approvals",
             )
         with self._opened() as folder:
             try:

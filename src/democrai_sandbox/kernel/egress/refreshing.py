@@ -116,7 +116,7 @@ class Refresher:
             ended, error = self._ending and self._outcome.number < number, self._outcome.error
         if not done or ended:
             raise HelperFailed(
-                "the allowlist is no longer updated"
+                "updates of the allowlist have stopped"
                 if ended
                 else f"the allowlist was not applied within {timeout:g} s",
                 fix="check the status of the egress control for the cause",

@@ -1,4 +1,4 @@
-"""Command line of the helper, and the user for whom it works."""
+"""Command line of the helper, and the user that it serves."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def parse(words: Sequence[str]) -> Arguments:
 
 
 def expected_user(parent: Handle, environment: Mapping[str, str]) -> User:
-    """Return the user for whom the helper works: the user who called sudo or pkexec, if any.
+    """Return the user that the helper serves: the user who called sudo or pkexec, if any.
 
     Otherwise a user with the right to start the helper could pass another user's process as the application.
     """

@@ -169,7 +169,7 @@ class Resolver:
         entry.addresses = {address: seen for address, seen in newest if seen >= now - self._keep}
 
     def _forget(self, names: set[str]) -> None:
-        """Limit the cache: remove names that are no longer requested."""
+        """Limit the cache: remove names that have not been requested lately."""
         if len(self._names) + len(names) > _MOST_NAMES:
             for name in [name for name, entry in self._names.items() if name not in names and not entry.pending]:
                 del self._names[name]

@@ -55,7 +55,7 @@ class LandlockSupport:
 def native_module() -> ModuleType:
     """Return the compiled module, which exists only on Linux."""
     try:
-        from democrai_sandbox.kernel import _native  # noqa: PLC0415 - the rest works, and reports, without it
+        from democrai_sandbox.kernel import _native  # noqa: PLC0415 - optional: status works without it
     except ImportError as error:
         raise KernelUnsupported(
             "the compiled module of the kernel layer is missing",

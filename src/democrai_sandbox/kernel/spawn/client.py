@@ -15,7 +15,7 @@ import socket
 import struct
 import subprocess
 import sys
-from _socket import socketpair  # costs a third of what one of the module socket does, and each child has one
+from _socket import socketpair  # a third of the cost of socket.socketpair; each child needs one
 from _thread import allocate_lock
 from array import array
 from contextlib import suppress
