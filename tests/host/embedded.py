@@ -1,4 +1,4 @@
-"""An application with a sandbox in it, as bodies of tests set it up in their own process. Loaded there by its path."""
+"""Application with a sandbox, which test bodies create in a separate process. Loaded there by its path."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 class Embedded:
-    """Two people, modules that a test writes, a web server on loopback, and the sandbox around them."""
+    """Two users, modules from a test, a web server on loopback, and the sandbox."""
 
     def __init__(self, base):
         from democrai_sandbox.host import Roles
@@ -48,7 +48,7 @@ class Embedded:
         (folder / "module.py").write_text("from democrai_sandbox import sdk\n" + code)
 
     def make(self, **config):
-        """Make the sandbox; with the application's own people unless it says otherwise."""
+        """Create the sandbox; by default with the application's users."""
         from democrai_sandbox.host import Sandbox
 
         given = {"state_dir": str(self.base / "state"), "modules_path": str(self.modules)}
@@ -57,7 +57,7 @@ class Embedded:
         return self.sandbox
 
     def play(self, story, **config):
-        """Run a coroutine function while the sandbox is started; return what it returns."""
+        """Run a coroutine function while the sandbox is started; return its result."""
         sandbox = self.sandbox or self.make(**config)
 
         async def whole():
@@ -72,14 +72,14 @@ class Embedded:
         return self.sandbox.caller(Identity(user, session))
 
     async def action(self, module, action, user="uma", **params):
-        """What an action returns, or the class and the text of its error."""
+        """Return the result of an action, or the class and the text of its error."""
         try:
             return await self.sandbox.runtime.modules.action(module, action, params, self.caller(user))
         except Exception as error:
             return [type(error).__name__, str(error)]
 
     def as_ada(self, act, *args, **details):
-        """Do something as the administrator."""
+        """Run a function as the administrator."""
         from democrai_sandbox.runtime.surroundings import serving
 
         with serving(self.caller("ada")):
@@ -89,7 +89,7 @@ class Embedded:
         return [request.id for request in self.as_ada("pending_requests").items]
 
     async def resumed(self, request_id, seconds=60):
-        """Wait for what goes on after an approval to end one way or the other, or to have failed at least once."""
+        """Wait until a resume action has ended, or failed at least once."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             found = self.sandbox.access.store.resume_of(request_id)
@@ -100,7 +100,7 @@ class Embedded:
 
 
 class Web:
-    """A web server on loopback that answers with what it was asked."""
+    """Web server on loopback that answers with the request."""
 
     def __init__(self):
         os.environ["no_proxy"] = "127.0.0.1"

@@ -1,4 +1,4 @@
-"""Asks a sandbox what it would do, and has a module do it. Loaded by its path into a process of its own."""
+"""Ask a sandbox for explanations, and let a module do the same accesses. Loaded by its path into a separate process."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def prepared(base):
     yield from (("read", path) for path in dotted)
     yield from (("modify", path) for path in ("/etc/passwd", "/etc/hosts", "/dev/null"))
     (base / "full" / "inner").mkdir(parents=True)
-    yield from (("delete", str(path)) for path in (base, base / "full"))  # nothing goes: they are not empty
+    yield from (("delete", str(path)) for path in (base, base / "full"))  # they stay, because they are not empty
     for operation in ("read", "modify"):
         for place in (data / "probe" / "x", data / "other" / "x", base / "modules" / "probe" / "module.py"):
             yield operation, str(place)
@@ -107,7 +107,7 @@ def prepared(base):
 
 
 async def main(base):
-    """Return for each question the operation, the target, what was said and whether it was done."""
+    """Return for each question the operation, the target, the explanation and the result."""
     questions = list(prepared(base))
     config = {"state_dir": f"{base}/state", "modules_path": f"{base}/modules"}
     sandbox = Sandbox.from_config(config, environ={})
@@ -123,7 +123,7 @@ async def main(base):
                 done = True
             except SandboxDenied:
                 done = False
-            except Exception:  # noqa: BLE001 - the server is not there, the file may be read-only: the guard let it pass
+            except Exception:  # noqa: BLE001 - the server may be down or the file read-only, but the guard allowed it
                 done = True
             found.append([operation, target, said.verdict, done])
         found += await in_chains(sandbox, [target for operation, target in questions if operation == "read"])
@@ -131,7 +131,7 @@ async def main(base):
 
 
 async def in_chains(sandbox, paths):
-    """Ask and do the same inside of tools and pipelines: with declarations of their own, and without."""
+    """Do the same inside tools and pipelines, with and without their own access lists."""
     found = []
     for command, labels in CHAINS:
         chain = tuple(map(Subject.parse, labels))
@@ -148,7 +148,7 @@ async def in_chains(sandbox, paths):
 
 
 def approve(sandbox, base):
-    """Approve something that nobody has declared."""
+    """Approve an undeclared access."""
     with serving(ADA):
         for kind, operation, target in (
             ("network", "receive", "http://127.0.0.1:9/yes"),

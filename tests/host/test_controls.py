@@ -9,7 +9,7 @@ from tests.services.golden import sentence
 
 
 def test_what_is_in_force_is_told_with_its_facts():
-    """A line alone says what holds; where something was not measured, it says no more than it knows."""
+    """Each line is complete in itself; a missing measurement shortens it."""
     details = {"architecture": "x86_64", "threads": 3, "threads_covered": 3}
     told = control_line(ControlStatus("seccomp", ControlState.ACTIVE, details=details), wanted=True)
     bare = control_line(ControlStatus("seccomp", ControlState.ACTIVE), wanted=True)

@@ -1,4 +1,4 @@
-"""What a decision does, in one sentence."""
+"""Effect of a decision in one sentence."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_whom_it_covers_and_for_how_long():
 
 
 def test_what_else_it_answers():
-    """Requests of others count for what is permanent, those of the same session for an approval for it."""
+    """Requests of other users count for permanent decisions, those of the same session for session approvals."""
     reach = Reach(requests=1200, users=2, in_session=1, more=True)
     told = (
         answers_words(Reach(0, 0, 0), Scope.PERMANENT),

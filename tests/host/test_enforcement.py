@@ -1,4 +1,4 @@
-"""The lists of the application's own Landlock, and the declarations of its extensions."""
+"""Landlock lists of the application, and the declarations of its extensions."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ pytestmark = pytest.mark.skipif(landlock_support().abi < 1, reason="needs Landlo
 
 @pytest.fixture
 def elsewhere():
-    """A folder that no list has by itself: the temporary folder is open to the application."""
-    made = Path(tempfile.mkdtemp(dir="/var/tmp"))  # noqa: S108 - private, and removed again
+    """A folder in no default list: the temporary folder is open to the application."""
+    made = Path(tempfile.mkdtemp(dir="/var/tmp"))  # noqa: S108 - private, and removed later
     yield made
     shutil.rmtree(made)
 

@@ -1,4 +1,4 @@
-"""Explanations: each layer says what it would, the verdict follows from them, and nothing is changed by asking."""
+"""Explanations: each layer answers, the verdict follows from the answers, and asking changes nothing."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ MANIFESTS = {
 
 
 class House:
-    """The parts of a sandbox that explanations read, without a runtime: one of those settles the guard for good."""
+    """Parts of a sandbox that explanations read, without a runtime, which would seal the guard."""
 
     def __init__(self, base, prepared):
         for place, manifest in MANIFESTS.items():
@@ -103,13 +103,13 @@ class House:
         return self.explain(target, operation, "filesystem", **more)
 
     def says(self, name, *texts):
-        """Compare texts with what is kept under a name."""
+        """Compare texts with the golden entry of a name."""
         sentence(name, "\n".join(texts), folder=self.base)
 
 
 @pytest.fixture
 def house(tmp_path, prepared_file):
-    """A house of its own, for a test that changes something in it."""
+    """A separate house, for a test that changes it."""
     found = House(tmp_path, prepared_file)
     yield found
     found.desk.close()
@@ -132,13 +132,13 @@ def deciding(explanation):
 
 
 def decide(house, act, target, operation="receive", kind="network", subject="module:reports", **more):
-    """Have somebody ask, and an administrator decide."""
+    """File a request, and decide as an administrator."""
     asked = house.desk.check(target, operation=operation, kind=kind, subject=Subject.parse(subject), **more)
     return house.desk.decide(act, asked.request_id).decision
 
 
 class TestTarget:
-    """The first layer: how what was typed is read."""
+    """First layer: normalization of the target."""
 
     @pytest.fixture
     def house(self, same_house):
@@ -146,7 +146,7 @@ class TestTarget:
         return same_house
 
     def test_what_cannot_be_a_target_is_refused(self, house):
-        """With the reason, and no other layer is asked."""
+        """With the reason, and without other layers."""
         words = []
         for target in ("https://user@api.example.com/", "", "*.example.com", "x" * 9000):
             found = house.explain(target)
@@ -160,7 +160,7 @@ class TestTarget:
         assert house.read("not/absolute").verdict is Verdict.REFUSED
 
     def test_what_was_read_is_told(self, house, tmp_path):
-        """A query goes, a host is folded, a link is followed."""
+        """The query is dropped, the host is lower-cased, a link is followed."""
         found = house.explain("HTTPS://API.Example.com/v1/reports/7?key=1")
         assert found.access.target == f"{URL}/7"
         assert f"{URL}/7" in layer(found, "target").text
@@ -169,14 +169,14 @@ class TestTarget:
         assert house.read(f"{tmp_path}/link/x").access.target == "/srv/reports/x"
 
     def test_a_pattern_is_told_from_a_name(self, house):
-        """The answer is about a file of exactly that name, and the entry can be declared as it is shown."""
+        """The answer is about a file with exactly that name, and the shown entry can be declared."""
         found = house.read("/srv/other/*.csv")
         assert found.access.target == "/srv/other/*.csv"
         assert found.entry["target"] == "/srv/other/./*.csv"
         house.says("target that looks like a pattern", layer(found, "target").text)
 
     def test_a_path_that_goes_up_is_answered_for_where_it_leads(self, house):
-        """It says so, and what stands before the dots has to be readable: the guard looks at that first."""
+        """The answer says so, and the folders before the dots must be readable: the guard checks them first."""
         found = house.read("/srv/reports/../reports/x")
         assert (found.verdict, found.access.target) == (Verdict.ALLOWED, "/srv/reports/x")
         house.says("target that goes up", layer(found, "target").text)
@@ -187,7 +187,7 @@ class TestTarget:
 
 
 class TestDeclared:
-    """The second layer: the manifest, and what the runtime gives."""
+    """Second layer: the manifest, and the paths from the runtime."""
 
     @pytest.fixture
     def house(self, same_house):
@@ -195,7 +195,7 @@ class TestDeclared:
         return same_house
 
     def test_a_rule_that_covers_it_allows(self, house):
-        """It is told in words, and the verdict is its."""
+        """The rule is described in words, and this layer decides."""
         found = house.explain(f"{URL}/7")
         assert found.verdict is Verdict.ALLOWED
         assert found.rule.normalized_target == URL
@@ -205,7 +205,7 @@ class TestDeclared:
         assert found.file == f"{house.base}/modules/reports/manifest.json"
 
     def test_the_nearest_rule_says_what_it_lacks(self, house):
-        """Scheme, port, path, operation, or a socket where only requests are declared."""
+        """Scheme, port, path, operation, or a socket where only HTTP requests are declared."""
         told = []
         for target, operation, nearest in [
             ("http://api.example.com/v1/reports", "receive", URL),
@@ -225,7 +225,7 @@ class TestDeclared:
         house.says("nearest rules", *told)
 
     def test_nearest_paths_and_programs(self, house):
-        """An operation that is missing, a folder beside, a name that was misspelled; nothing for what is far."""
+        """A missing operation, a neighboring folder, a misspelled name; nothing for distant rules."""
         missing, beside = house.read("/srv/reports/x", "delete").nearest, house.read("/srv/reports2/x").nearest
         program = house.explain("ffmpg", "execute", "system_dependency").nearest
         assert missing.rule.normalized_target == beside.rule.normalized_target == "/srv/reports"
@@ -236,7 +236,7 @@ class TestDeclared:
         assert house.explain("https://far.test/").nearest is None
 
     def test_the_hint_is_that_of_the_denial(self, house):
-        """The entry, the file that it belongs in, and the call that asks for approval."""
+        """The entry, its file, and the call that requests approval."""
         found = house.explain("https://new.example.com/x", "send")
         entry = {"resource_type": "network", "operation": "send", "target": "https://new.example.com/x"}
         assert found.entry == entry
@@ -248,7 +248,7 @@ class TestDeclared:
         assert '"filesystem"' in house.read("/elsewhere/x").hint
 
     def test_places_of_its_own(self, house):
-        """Its folder to read, its data to write; those of others are kept from it, whatever anybody declares."""
+        """Its folder to read, its data to write; those of others are denied, regardless of declarations."""
         own = f"{house.base}/modules/reports/module.py"
         assert house.read(own).verdict is Verdict.ALLOWED
         assert house.read(f"{house.base}/data/modules/reports/x", "create").verdict is Verdict.ALLOWED
@@ -260,14 +260,14 @@ class TestDeclared:
         assert house.read(own, "modify").verdict is Verdict.DENIED
 
     def test_what_lies_around_a_protected_place_stays(self, house):
-        """Whoever could take a folder away would take away with it what the host keeps there."""
+        """Deleting a folder would also delete the host's files in it."""
         found = house.read(f"{house.base}", "delete")
         assert (found.verdict, found.entry) == (Verdict.DENIED, None)
         house.says("folder around a place of the host", layer(found, "declared").text)
         assert house.read(f"{tempfile.gettempdir()}/free", "delete").verdict is Verdict.ALLOWED
 
     def test_paths_of_the_runtime(self, house):
-        """Every subject reads the system's libraries, but an MCP server has no files at all."""
+        """Every subject reads the system's libraries, but an MCP server has no file access."""
         assert house.read("/usr/lib").verdict is Verdict.ALLOWED
         house.says("place of the runtime", layer(house.read("/usr/lib"), "declared").text)
         assert house.read("/usr/lib", "create").verdict is Verdict.NEEDS_APPROVAL
@@ -275,10 +275,10 @@ class TestDeclared:
 
 
 class TestSubjects:
-    """Each kind of subject has its declarations elsewhere."""
+    """Each kind of subject has its declarations in another place."""
 
     def test_engines_and_extractors_have_sections(self, house):
-        """What is declared for the installation does not hold while it serves; configured URLs do."""
+        """Rules of the install phase do not hold in the runtime phase; configured URLs do."""
         assert house.explain("https://models.example.com/x", subject="engine:voice").verdict is Verdict.ALLOWED
         install = house.explain("https://install.example.com/x", subject="engine:voice")
         assert install.verdict is Verdict.NEEDS_APPROVAL
@@ -291,7 +291,7 @@ class TestSubjects:
         assert house.read("/srv/scans/a", subject="extractor:scan").verdict is Verdict.ALLOWED
 
     def test_mcp_servers_have_their_endpoint(self, house):
-        """And a recorded denial of it wins over the registry."""
+        """A recorded denial takes precedence over the registry."""
         entry = {"name": "files", "transport": "sse", "endpoint_url": "https://mcp.example.com/sse"}
         house.runtime.store.add_mcp_server(entry, now=datetime.now(UTC))
         target = "https://mcp.example.com/sse"
@@ -303,7 +303,7 @@ class TestSubjects:
         house.says("unknown server", layer(house.explain(target, subject="mcp:none"), "declared").text)
 
     def test_tools_run_under_their_own_rules_or_what_encloses_them(self, house):
-        """A tool of the host's with rules, one without."""
+        """A host's tool with rules, and one without."""
 
         def look(what: str) -> str:
             return what
@@ -316,7 +316,7 @@ class TestSubjects:
         house.says("tool without rules", layer(house.explain(URL, subject="tool:bare"), "declared").text)
 
     def test_a_skill_has_what_the_host_gives_it(self, house):
-        """No module's manifest stands for it, and the hint names the call that runs it; decisions count."""
+        """It has no module manifest, and the hint names the call that runs it; decisions count."""
         found = house.explain(URL, subject="skill:reports.summarise")
         assert found.verdict is Verdict.NEEDS_APPROVAL
         assert "process_guard_context" in found.hint
@@ -325,7 +325,7 @@ class TestSubjects:
         assert house.explain(URL, subject="skill:reports.summarise").verdict is Verdict.ALLOWED
 
     def test_others(self, house):
-        """A task runs under its module, the host outside of any guard; unknown and broken ones say so."""
+        """A task has the rights of its module, the host has no guard; unknown and broken ones are reported."""
         assert house.explain(URL, subject="task:reports.nightly").verdict is Verdict.ALLOWED
         host = house.explain(URL, subject="core:host")
         others = [house.explain(URL, subject=name) for name in ("module:none", "module:broken")]
@@ -337,7 +337,7 @@ class TestRecorded:
     """Denials, approvals and requests, in the order of a check."""
 
     def test_a_request_that_waits(self, house):
-        """It is shown, the asker's own first, and the hint names it."""
+        """It is shown, the user's own request first, and the hint names it."""
         ann, bob = Caller(user_id="ann", session_key="s-1"), Caller(user_id="bob", session_key="s-2")
         target = "https://new.example.com/x"
         first = house.desk.check(target, user=ann, subject=Subject.parse("module:reports")).request_id
@@ -350,7 +350,7 @@ class TestRecorded:
         assert re.search(r"\b2\b", layer(house.explain(target), "request").text)
 
     def test_approvals_and_denials(self, house):
-        """Each in its layer with its decision; one for a session only in that session."""
+        """Each in its layer with its decision; a session approval only in that session."""
         session = Caller(user_id="ann", session_key="s-1")
         made = decide(house, "approve_for_session", "https://s.example.com/x", user=session)
         mine = house.explain("https://s.example.com/x/y", session_key="s-1")
@@ -371,19 +371,19 @@ class TestRecorded:
         house.says("denied", layer(found, "denial").text)
 
     def test_a_declared_rule_stands_before_a_denial(self, house):
-        """As in a check: the service is asked only about what is not declared."""
+        """As in a check: the service is asked only about undeclared access."""
         decide(house, "deny_external_access", f"{URL}/7")
         found = house.explain(f"{URL}/7")
         assert (found.verdict, deciding(found)) == (Verdict.ALLOWED, ["declared"])
         assert layer(found, "denial").answer is Answer.DENIES
 
     def test_a_path_that_servers_read_differently(self, house):
-        """Cannot be approved, and is not taken for one that was."""
+        """It cannot be approved, and is not confused with an approved one."""
         found = house.explain("https://new.example.com/a/..%2fb")
         assert (found.verdict, deciding(found)) == (Verdict.DENIED, ["target"])
 
     def test_it_agrees_with_the_check(self, house):
-        """For everything that is not declared the verdict is the answer of the service."""
+        """For undeclared access the verdict is the answer of the service."""
         for act, name in (
             ("deny_external_access", "yes.example.com/a/b"),
             ("approve_permanently", "yes.example.com/a"),
@@ -411,17 +411,17 @@ class TestRecorded:
 
 
 class TestKernel:
-    """The last layer: what the kernel would do, and whether the two agree."""
+    """Last layer: the result of the kernel, and whether both agree."""
 
     def test_without_one_the_guard_decides(self, house):
-        """Both controls say that they are not in force."""
+        """Both controls report that they are not in force."""
         found = (house.explain(URL), house.read("/srv/reports/x"), house.explain("git", "execute", "system_dependency"))
         assert {layer(one, "kernel").answer for one in found} == {Answer.SILENT}
         assert {one.kernel for one in found} == {""}
         house.says("without a kernel layer", *(layer(one, "kernel").text for one in found))
 
     def test_landlock_keeps_from_what_the_guard_allows(self, house):
-        """That is told, with the setting that would open it."""
+        """The difference is reported, with the setting to change."""
         paths = ApplicationPaths(read=("/usr", "/srv/reports/late"), write=("/srv/data",))
         status = {
             "landlock": ControlStatus("landlock", ControlState.ACTIVE, details={"missing": ("/srv/reports/late",)})
@@ -441,7 +441,7 @@ class TestKernel:
         assert (layer(denied, "kernel").answer, denied.kernel) == (Answer.DENIES, "")
 
     def filtered(self, house, state=ControlState.ACTIVE, **details):
-        """Have a packet filter that lets one host through, for another module."""
+        """Set up a packet filter that permits one host, for another module."""
         wanted = [SourceEntry("https://open.example.com/x", "module:other")]
         source = SimpleNamespace(name="test", endpoints=lambda: wanted)
         status = ControlStatus("egress", state, "the helper is gone", "start it", details)
@@ -449,7 +449,7 @@ class TestKernel:
         house.kernel = SimpleNamespace(egress=egress, baseline=None)
 
     def test_the_packet_filter_and_who_wants_it_open(self, house):
-        """Open for others only is told; what is permitted and not open yet is opened by its first connection."""
+        """A host that is open for others only is reported; a permitted one is opened by its first connection."""
         self.filtered(house)
         other = house.explain("https://open.example.com/y")
         assert layer(other, "kernel").answer is Answer.ALLOWS
@@ -461,7 +461,7 @@ class TestKernel:
         house.says("packet filter", other.kernel, *(layer(one, "kernel").text for one in (other, allowed, socket)))
 
     def test_the_guard_allows_and_the_packet_filter_does_not(self, house):
-        """The layers disagree, and it is said what keeps the packets."""
+        """The layers disagree, and the reason for the blocked packets is given."""
         told = []
         for details in (
             {"unresolved": ["api.example.com"]},
@@ -476,17 +476,17 @@ class TestKernel:
         house.says("kept by the packet filter", *told)
 
     def test_a_packet_filter_that_is_less_than_active(self, house):
-        """It is told with its reason and its fix; so is one that was asked for and could not be had."""
+        """It is reported with its reason and its fix; so is an enabled control that is unavailable."""
         self.filtered(house, ControlState.PARTIAL)
         partial = house.explain(URL).kernel
-        assert all(part in partial for part in ("partial", "the helper is gone", "start it"))  # as the control says
+        assert all(part in partial for part in ("partial", "the helper is gone", "start it"))  # from the control
         settings = OsSettings(enabled=True)
         house.kernel = Kernel(settings, ApplicationPlaces(f"{house.base}/data", f"{house.base}/state"))
         house.says("less than active", partial, layer(house.explain(URL), "kernel").text)
 
 
 class TestChains:
-    """A subject inside others: what the runtime enters is merged, and what declares its own takes nothing."""
+    """Subject in a call chain: guards merge, and a subject with its own list inherits nothing."""
 
     @pytest.fixture(autouse=True)
     def tools(self, house):
@@ -501,7 +501,7 @@ class TestChains:
         return house.explain(target, subject=subject, ancestors=tuple(map(Subject.parse, around)), **more)
 
     def test_what_declares_nothing_has_what_is_around_it(self, house):
-        """The member whose rule it is is named; decisions are about the innermost alone."""
+        """The owner of the rule is named; decisions concern the innermost subject only."""
         found = self.inside(house, f"{URL}/7", "tool:bare", "module:reports")
         assert (found.verdict, deciding(found)) == (Verdict.ALLOWED, ["declared"])
         house.says("rule of what is around it", layer(found, "declared").text)
@@ -516,7 +516,7 @@ class TestChains:
         )
 
     def test_what_declares_its_own_takes_nothing(self, house):
-        """Nor does an engine or an MCP server; the members that do not count are told, with the reason."""
+        """Engines and MCP servers inherit nothing either; members that do not count are listed with the reason."""
         found = self.inside(house, f"{URL}/7", "tool:look", "module:reports")
         assert found.verdict is Verdict.NEEDS_APPROVAL
         assert [link.counts for link in found.links] == [True, False]
@@ -528,11 +528,11 @@ class TestChains:
         assert [link.counts for link in deep.links] == [True, True, False]
 
     def test_a_task_is_a_place_in_the_chain(self, house):
-        """It declares nothing itself, and its module is asked as ever."""
+        """It declares nothing, and its module decides as usual."""
         assert self.inside(house, URL, "module:reports", "task:reports.nightly").verdict is Verdict.ALLOWED
 
     def test_the_installation_has_its_own_section(self, house):
-        """What is declared for it holds there and nowhere else, and the hint names the section."""
+        """Its rules hold in that phase only, and the hint names the section."""
         found = house.explain("https://install.example.com/x", subject="engine:voice", installing=True)
         assert found.verdict is Verdict.ALLOWED
         found = house.explain("https://models.example.com/x", subject="engine:voice", installing=True)
@@ -543,10 +543,10 @@ class TestChains:
 
 
 class TestAdvice:
-    """What can be done, step by step, and who can."""
+    """Next steps, and who can take them."""
 
     def test_each_verdict_has_its_steps(self, house):
-        """What is allowed has none; a denial has to be revoked; a request waits; all else is declared or asked for."""
+        """Allowed access has none; a denial must be revoked; a request is pending; the rest is declared or requested."""
         assert house.explain(URL).advice == ()
         plain = house.explain("https://new.example.com/x").advice
         assert "check_external_access" in " ".join(plain)
@@ -563,7 +563,7 @@ class TestAdvice:
 
 
 class TestLines:
-    """An error line, explained where it happened."""
+    """Error line, explained on its node."""
 
     @pytest.fixture
     def house(self, same_house):
@@ -571,14 +571,14 @@ class TestLines:
         return same_house
 
     def test_a_denial_that_tells_everything(self, house):
-        """Chain, subject and operation come from the line."""
+        """Call chain, subject and operation come from the line."""
         line = "sandbox_filesystem_denied:reports:/etc/x\n  module:reports asked for: delete /etc/x"
         found = explain_line(house, line)
         assert [one.question.operation for one in found.explanations] == ["delete"]
         assert found.explanations[0].verdict is Verdict.NEEDS_APPROVAL
 
     def test_what_changed_since(self, house):
-        """What would be allowed now is said to be so."""
+        """Access that would be allowed now is marked."""
         document = {
             "code": "sandbox_network_denied",
             "subject": "module:reports",
@@ -590,7 +590,7 @@ class TestLines:
         assert found.explanations[0].verdict is Verdict.ALLOWED
 
     def test_what_is_about_no_access(self, house):
-        """It is explained by its entry alone; what is none of ours is refused."""
+        """It is explained by its catalogue entry; unknown lines are rejected."""
         assert explain_line(house, "network_target_missing").explanations == ()
         assert explain_line(house, "sandbox_network_denied:reports:socket:foreign").explanations == ()
         with pytest.raises(ErrorUnknown):
@@ -598,7 +598,7 @@ class TestLines:
 
 
 def test_hostile_subjects_and_targets_are_explained_like_others(house):
-    """Names that look like markup, other directions of writing, very long paths: text in, text out."""
+    """Names that look like markup, other writing directions, very long paths: text in, text out."""
     for subject in ("module:<script>alert(1)</script>", "tool:..\u00e9", "engine:" + "x" * 255):
         for target in ("https://api.example.com/<b>", "https://api.example.com/" + "a/" * 3000):
             assert house.explain(target, subject=subject).verdict in tuple(Verdict)

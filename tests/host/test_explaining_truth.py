@@ -1,4 +1,4 @@
-"""What an explanation says is what happens: a module in a real sandbox tries it."""
+"""Explanations match reality: a module in a real sandbox tries each access."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def asked_and_done(world):
 
 
 def test_an_explanation_is_what_happens(tmp_path):
-    """For files and URLs, declared, approved, its own, the runtime's and the host's, also in chains.
+    """For files and URLs: declared, approved, the subject's, the runtime's and the host's, also in call chains.
 
-    For paths with dots in them, over links as well.
-    Also for a folder that the host's own state lies in: an approval to delete it opens what is beside the state alone.
+    Also for paths with dots, through links, and for a folder that contains the host's state: an approval to delete it
+    opens only the files beside the state.
     """
     found = HostCase(tmp_path).run(asked_and_done)
     wrong = [row for row in found if (row[2] == "allowed") is not row[3]]
@@ -31,7 +31,7 @@ def test_an_explanation_is_what_happens(tmp_path):
     assert {("modify", "null"), ("delete", "full")} <= allowed and ("delete", "house") not in allowed
     assert sum(1 for row in found if not row[3]) >= 6
     dotted = [happened for operation, target, _, happened in found if operation == "read" and "/../" in target]
-    assert dotted == [False, True, True, False]  # the first by the folder before it, the last by where it leads
+    assert dotted == [False, True, True, False]  # the first by the folder before the dots, the last by its target
     plain = [row for row in found if ":" in row[0] and "/../" not in row[1]]
     inside = {(command, Path(target).name): happened for command, target, _, happened in plain}
     assert inside["tool:probe.own", "passwd"] is inside["tool:probe.bare", "passwd"] is True

@@ -1,4 +1,4 @@
-"""Engines and extractors of the configuration, held against those that there are."""
+"""Configured engines and extractors, compared with the existing ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from democrai_sandbox.runtime.settings import RuntimeSettings
 
 @pytest.fixture
 def registry(tmp_path):
-    """One engine, whose manifest names a setting that is a URL."""
+    """One engine, whose manifest names a setting with a URL."""
     place = tmp_path / "engines" / "reader"
     place.mkdir(parents=True)
     manifest = {"name": "reader", "runtime": {"allowed_config_urls": ["service_url"]}}
@@ -35,7 +35,7 @@ def test_what_there_is_is_accepted(registry):
 
 
 def test_unknown_names_and_wrong_urls_are_refused_together(registry):
-    """Each with its place, and the name that was probably meant."""
+    """Each with its pointer and the nearest name."""
     wrong = {"raeder": {"install": True}, "reader": {"settings": {"service_url": "no address"}}}
     with pytest.raises(ConfigInvalid) as error:
         check_configured(settings({"engines": wrong, "extractors": {"pdf": {}}}), registry)

@@ -1,4 +1,4 @@
-"""What was observed, matched with what is declared and decided."""
+"""Observed accesses, matched with declarations and decisions."""
 
 from __future__ import annotations
 
@@ -45,21 +45,21 @@ def decided(operation, target, effect=Effect.APPROVAL):
     ],
 )
 def test_a_rule_speaks_of_what_it_would_allow(declared, observed, fits):
-    """It is matched as a check would; a connection that was let through belongs to the request it was made for."""
+    """The matching is that of a check; an allowed connection belongs to the HTTP request it was opened for."""
     assert bool(Matching([observed]).times(declared)) is fits
 
 
 @rows("target", ["", "\x00", "not a url://", "socket:raw", "http://[", "relative/path", "\ud800"])
 @rows("kind", ["network", "filesystem", "process", "nothing"])
 def test_whatever_code_tried_is_only_compared(target, kind):
-    """A target that means nothing fits no rule and is no error."""
+    """An invalid target matches no rule and raises no error."""
     matching = Matching([seen("use", target, kind), seen("receive", target, kind), seen("read", target, kind)])
     assert matching.times(rule("receive", "https://a.example")) == 0
     assert matching.times(rule("read", "/srv/a", "filesystem")) == 0
 
 
 def test_everything_observed_comes_with_what_stands_behind_it():
-    """The rule and the decision are named; what neither speaks of has none; what no rule could be about says so."""
+    """The rule and the decision are named; without them, both are empty; accesses without possible rules are marked."""
     tried = [
         seen("receive", "https://a.example/x", count=3),
         seen("send", "https://a.example/x"),
@@ -77,7 +77,7 @@ def test_everything_observed_comes_with_what_stands_behind_it():
 
 
 def test_a_decision_whose_target_cannot_be_read_is_about_nothing():
-    """A database can hold targets that an earlier version wrote; the page of their subject has to show the others."""
+    """A database can contain targets of an earlier version; the page of their subject must show the others."""
     unreadable = decided("receive", "https://hostile.example/\U000e0041")
     (found,) = Matching([seen("receive", "https://a.example/v1")]).explained(
         [], [unreadable, decided("receive", "https://a.example")]

@@ -1,4 +1,4 @@
-"""The models of the configuration, whose keys come from files that nobody else reads, and those of the database."""
+"""Models of the configuration, whose keys are in private files, and those of the database."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def key_file(tmp_path):
 
 
 def test_a_model_is_made_of_its_settings(key_file):
-    """Its key is the first line of the file, and in no representation; no subject reaches the file."""
+    """Its key is the first line of the file, and in no representation; no subject can read the file."""
     found = settings(api_key_file=str(key_file))
     assert key_of("default", found.extensions.models["default"]) == KEY
     model = open_models(found)["default"]
@@ -73,7 +73,7 @@ def _pipe(file):
     ],
 )
 def test_a_key_file_that_cannot_be_used_is_refused(key_file, spoil):
-    """With the setting, the file and a fix, and nothing of the key."""
+    """With the setting, the file and a fix, and without the key."""
     spoil(key_file)
     with pytest.raises(StateUnusable) as error:
         open_models(settings(api_key_file=str(key_file)))
@@ -85,7 +85,7 @@ def test_a_key_file_that_cannot_be_used_is_refused(key_file, spoil):
 
 
 def test_a_name_stands_for_one_model():
-    """One of the application and one of the configuration are not mixed up."""
+    """Models of the application and of the configuration must have different names."""
     with pytest.raises(HostRefused):
         open_models(settings(), {"default": object()})
     assert set(open_models(settings(), {"own": object()})) == {"default", "own"}
@@ -98,7 +98,7 @@ FIRST, SECOND = Key("first", b"1" * 32), Key("second", b"2" * 32)
 
 
 class Node:
-    """A node over a database: its models, and what its agents find."""
+    """Node with a database: its models, and those that its agents find."""
 
     def __init__(self, store):
         self.store = store
@@ -113,7 +113,7 @@ class Node:
         return self.models.change("default", changes, now=NOW, actor="ann")
 
     def key(self, name="default"):
-        """The key that a request to the model would be sent with, after another look at the database."""
+        """Return the key for a request to the model, after reading the database again."""
         self.models.refresh()
         return self.known[name]._key()
 
@@ -143,7 +143,7 @@ def other(url):
 
 
 def test_a_stored_model_is_used_on_every_node(node, other, tmp_path):
-    """The key comes back on each, and is in no file and no representation; what has not changed is kept."""
+    """The key is available on each, and in no file and no representation; unchanged models are kept."""
     stored = node.add(timeout_seconds=5)
     assert (node.key(), other.key()) == (KEY, KEY)
     assert set(other.known) == {"fixed", "default"}
@@ -172,7 +172,7 @@ def test_a_key_stays_until_another_is_given(node):
 
 
 def test_a_key_is_not_sent_to_another_endpoint(node, url):
-    """It has to be given again, and a row that another hand has changed does not open it."""
+    """It must be entered again, and a tampered row does not open it."""
     node.add()
     with pytest.raises(InvalidInputError) as caught:
         node.change(endpoint="https://evil.example.com/v1")
@@ -196,7 +196,7 @@ def test_a_key_is_not_sent_to_another_endpoint(node, url):
     ],
 )
 def test_what_is_no_model_is_refused(node, wrong, pointers):
-    """With every problem, and nothing of the key; nothing is stored."""
+    """With every problem, and without the key; nothing is stored."""
     with pytest.raises(InvalidInputError) as caught:
         node.add(**wrong)
     assert {problem.pointer for problem in caught.value.problems} == pointers
@@ -212,7 +212,7 @@ def test_what_is_no_model_is_refused(node, wrong, pointers):
 
 
 def test_keys_are_sealed_again_after_a_rotation(node):
-    """The old key can be retired then; a model that no key opens is told, and left as it is."""
+    """The old key can then be removed; a model that no key opens is reported and left unchanged."""
     node.add()
     node.add("bare", api_key="sk-bare")
     node.ring = KeyRing((SECOND, FIRST))
@@ -225,7 +225,7 @@ def test_keys_are_sealed_again_after_a_rotation(node):
 
 
 def test_a_node_without_the_key_of_the_ring_says_so(node, other):
-    """The model works once the node has it, without a restart."""
+    """The model works after the node has the key, without a restart."""
     node.ring = KeyRing((SECOND,))
     node.add()
     assert "'second'" in other.failure()

@@ -1,4 +1,4 @@
-"""How far a yes may reach: the exact target first, wider ones after it, each covering what was asked for."""
+"""Possible targets of an approval: the exact one first, then wider ones, each covering the requested one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def offered(*args):
 
 
 def test_a_url_narrows_by_its_path():
-    """The very URL, the paths above it, the server; never its host with any protocol."""
+    """The URL itself, its parent paths, the server; never its host with any protocol."""
     assert offered("https://api.example.com:8443/v1/reports/7") == [
         "https://api.example.com:8443/v1/reports/7",
         "https://api.example.com:8443/v1/reports",
@@ -45,7 +45,7 @@ def test_a_url_narrows_by_its_path():
 
 
 def test_a_file_that_looks_like_a_pattern_is_pointed_out(tmp_path):
-    """A yes would be about a file of exactly that name; no warning where there is one."""
+    """An approval would cover a file with exactly that name; no warning if it exists."""
     (tmp_path / "report[1].csv").touch()
     names = (f"{tmp_path}/*.csv", f"{tmp_path}/report[1].csv")
     assert [choices(asked(name, "read", "filesystem"))[0].is_broad for name in names] == [True, False]
@@ -77,7 +77,7 @@ def test_a_connection_narrows_by_its_port():
     ],
 )
 def test_some_things_are_only_what_they_are(target, operation, resource_type):
-    """A program, a socket, a pattern: nothing lies around them."""
+    """A program, a socket, a pattern: they have no wider targets."""
     (choice,) = choices(asked(target, operation, resource_type))
     assert (choice.target, choice.is_exact) == (target, True)
 
@@ -94,12 +94,12 @@ def test_some_things_are_only_what_they_are(target, operation, resource_type):
     ],
 )
 def test_folders_up_to_where_they_hold_too_much(path, expected):
-    """Never the disk, a folder at its top, or a home."""
+    """Never the root, a top-level folder, or a home."""
     assert offered(path, "read", "filesystem") == expected
 
 
 def test_warnings_are_those_of_manifests():
-    """Plain HTTP, a home that was asked for itself, the whole disk."""
+    """Plain HTTP, a requested home folder, the whole disk."""
     warned = []
     for target, operation, kind in [
         ("http://a.example/x", "receive", "network"),
@@ -115,7 +115,7 @@ def test_warnings_are_those_of_manifests():
 
 
 def test_every_choice_says_its_rule():
-    """In words, and with a label that tells it from the others."""
+    """In words, and with a distinct label."""
     found = choices(asked("https://a.example/one/two"))
     assert all(choice.target in choice.words for choice in found)
     assert len({choice.label for choice in found}) == len(found)
@@ -123,7 +123,7 @@ def test_every_choice_says_its_rule():
 
 
 def test_each_choice_is_named_by_what_it_covers(tmp_path):
-    """A file is that file; a folder is everything in it; of what is not there yet both is said."""
+    """A file is described as a file, a folder with its content; a missing path as either."""
     (tmp_path / "report.csv").touch()
     names = ("report.csv", "", "later.csv")
     found = [choices(asked(str(tmp_path / name), "read", "filesystem"))[0] for name in names]
@@ -161,7 +161,7 @@ def test_no_choice_is_called_exact(target, operation, resource_type):
 
 @rows("path", ["/a\0b", "/\ud800", "/" + "x" * 5000, "/proc/self/nothing"])
 def test_a_path_that_cannot_be_looked_at_has_a_name_too(path):
-    """Nothing is known of it."""
+    """Its type is unknown."""
     assert path_kind(ResourceType.FILESYSTEM, path) is PathKind.UNKNOWN
 
 
@@ -196,7 +196,7 @@ def _accesses(draw):
 
 @given(_accesses())
 def test_every_choice_covers_what_was_asked(access):
-    """By the matching of every check; the first is the very thing, and none is offered twice."""
+    """By the matching of every check; the first is the exact target, and none is offered twice."""
     kind, operation, raw = access
     try:
         if kind == "network":
@@ -214,6 +214,6 @@ def test_every_choice_covers_what_was_asked(access):
     assert found[0].is_exact
     assert len({choice.target for choice in found}) == len(found)
     for choice in found:
-        # The very thing may be what no rule can say, such as a path with an empty segment: it is approved as it is.
+        # The exact target may be impossible as a rule, such as a path with an empty segment: it is approved unchanged.
         assert choice.is_exact or normalise_target(wanted.resource_type, choice.target) == choice.target
         assert covers(asked(choice.target, operation, kind), wanted), choice

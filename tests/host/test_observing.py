@@ -1,4 +1,4 @@
-"""What subjects were seen to do: counted, bounded, and told of without ever getting in the way."""
+"""Observed accesses of subjects: counted, limited, and recorded without side effects."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def endpoint(host="api.example.com", port=443, addresses=("192.0.2.7",), subject
 
 
 def test_the_guard_takes_it_for_both():
-    """It has what a recorder of denials and an observer of connections need."""
+    """It implements the interfaces of the denial recorder and the endpoint observer."""
     assert isinstance(Observations(), DenialRecorder)
     assert isinstance(Observations(), EndpointObserver)
 
 
 def test_the_same_is_one_entry_with_a_count():
-    """With the time of the first and of the last; another operation or target is another entry."""
+    """With the time of the first and the last; another operation or target is another entry."""
     seen, before = Observations(), datetime.now(UTC)
     for _ in range(3):
         seen.record(denied())
@@ -48,7 +48,7 @@ def test_the_same_is_one_entry_with_a_count():
 
 
 def test_the_latest_comes_first():
-    """Also when it is one that was seen before."""
+    """Also for an access that was seen before."""
     seen = Observations()
     for target in ("/a", "/b", "/a"):
         seen.record(denied(target))
@@ -57,7 +57,7 @@ def test_the_latest_comes_first():
 
 
 def test_a_connection_to_an_address_is_written_as_one():
-    """A host that nobody named is its address; one of version 6 stands in brackets."""
+    """A host without a name is its address; an IPv6 address is in brackets."""
     seen = Observations()
     seen.observe(endpoint(host=""))
     seen.observe(endpoint(host="2001:db8::1"))
@@ -65,7 +65,7 @@ def test_a_connection_to_an_address_is_written_as_one():
 
 
 def test_what_no_rule_is_about_has_a_word():
-    """A denial of any kind is kept, also one of a kind that is not known here."""
+    """Every denial is recorded, even of an unknown type."""
     seen = Observations()
     seen.record(denied("ls", kind=SubprocessDenied, operation=""))
     seen.record(denied("https://x.example/", kind=NetworkDenied, operation="send"))
@@ -81,7 +81,7 @@ def test_what_the_host_tries_itself_is_no_observation():
 
 
 def test_totals_count_by_layer_and_result():
-    """They go on counting what the entries have long forgotten."""
+    """They include entries that were already dropped."""
     seen = Observations()
     for number in range(450):
         seen.record(denied(f"/{number}"))
@@ -90,7 +90,7 @@ def test_totals_count_by_layer_and_result():
 
 
 def test_memory_is_bounded():
-    """Neither many subjects, nor many targets, nor long ones grow it; the latest stay."""
+    """Many subjects, many targets and long targets do not exceed the limits; the latest stay."""
     seen = Observations()
     for number in range(700):
         seen.record(denied(subject=f"m{number}"))
@@ -106,7 +106,7 @@ def test_memory_is_bounded():
 
 
 def test_hostile_names_are_kept_as_they_are_and_never_raise():
-    """Names that no subject can have are counted, but not handed out as subjects."""
+    """Invalid subject names are counted, but not returned as subjects."""
     seen = Observations()
     for subject in ("", "a\nb", "\u202e", "x" * 10_000, "\udcff"):
         seen.record(denied("\udcff\x00\u202e", subject=subject))
@@ -117,7 +117,7 @@ def test_hostile_names_are_kept_as_they_are_and_never_raise():
 
 
 def test_many_threads_lose_nothing():
-    """Counts are exact, whoever tells of it."""
+    """Counts are exact with several threads."""
     seen = Observations()
 
     def tell():

@@ -1,4 +1,4 @@
-"""Where the host keeps its things, and what it has to reach."""
+"""Folders of the host, and the services that it must reach."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.services.rows import rows
     ],
 )
 def test_the_packet_filter_knows_database_and_events_from_the_start(database, stream, expected):
-    """They are in the allowlist without an entry of their own, and no password is."""
+    """They are in the allowlist without an explicit entry, and without passwords."""
     settings = HostSettings(
         state_dir="/srv/state", data_dir="/srv/state/data", key_file="/srv/keys", database=database, stream=stream
     )

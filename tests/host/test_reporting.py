@@ -1,4 +1,4 @@
-"""Every layer as it is measured, also when it is not well."""
+"""Measured state of every layer, also with problems."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EMBEDDED = os.path.join(os.path.dirname(__file__), "embedded.py")
 
 @pytest.fixture
 def case(tmp_path):
-    """A private world in which a body runs in a process of its own."""
+    """A private folder in which a body runs in a separate process."""
     return Case(tmp_path)
 
 
@@ -59,7 +59,7 @@ def well_and_unwell(world):
 
 
 def test_layers_are_measured_one_by_one(case):
-    """A broken module, and a store that is away or of another version, are found out and come with the fix."""
+    """A broken module, and a database that is down or has another version, are detected and have a fix."""
     told = case.run(well_and_unwell)
     first = {line["name"]: line for line in told["first"]["lines"]}
     assert first["guard"]["state"] == "ok"
@@ -100,5 +100,5 @@ def test_layers_are_measured_one_by_one(case):
     ],
 )
 def test_what_nobody_asked_for_may_be_off(state, wanted, well):
-    """What the configuration asks for and is not in force is trouble; what works by halves always is."""
+    """An enabled layer that is not in force is a problem; a degraded one always is."""
     assert Line("x", "X", Area.KERNEL, state, "", wanted=wanted).is_well is well

@@ -1,4 +1,4 @@
-"""Going on after an approval: which action that is, for whom, and what stops it."""
+"""Resume actions after an approval: the action, its user, and what stops it."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ ORDERS = {
     "odd context": ("fetch", "approve_for_session", "odd context"),
     "shut out": ("fetch", "approve_permanently", "shut out"),  # the last: it is tried again later
 }
-"""What is asked for with a resume action: the action, the decision, and what changes in between."""
+"""Requests with a resume action: the action, the decision, and the change in between."""
 
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory):
-    """How each of the orders went on, one after the other in one sandbox, each with a page of its own."""
+    """Result of each request, one after another in one sandbox, each with a separate page."""
     return Case(tmp_path_factory.mktemp("resuming")).run(going_on, ORDERS)
 
 
@@ -71,7 +71,7 @@ def going_on(world):
 
 
 async def gone_on(world, app, number, resume, act, change):
-    """Ask with a resume action, approve, and return how it went on and what was fetched."""
+    """Request with a resume action, approve, and return the result and the fetched data."""
     import asyncio
     import time
 
@@ -89,7 +89,7 @@ async def gone_on(world, app, number, resume, act, change):
     found = await app.resumed(request)
     end = time.monotonic() + 60
     while resume == "later" and not os.path.exists(places["demo"]) and time.monotonic() < end:
-        await asyncio.sleep(0.05)  # the task was started, and goes on by itself
+        await asyncio.sleep(0.05)  # the task was started and runs independently
     app.people["uma"] = uma
     return {
         "state": found.state,
@@ -101,7 +101,7 @@ async def gone_on(world, app, number, resume, act, change):
 
 
 def taken(path):
-    """Return what a file holds, and remove it."""
+    """Return the content of a file, and remove it."""
     if not os.path.exists(path):
         return ""
     with open(path) as file:
@@ -112,28 +112,28 @@ def taken(path):
 
 @rows("order", list(ORDERS)[:4])
 def test_after_an_approval_the_action_runs_for_the_requester(outcomes, order):
-    """An action of the module, by its name or with the module's, gets the context and runs in the same session."""
+    """An action, by its name or with the module's name, gets the context and runs in the same session."""
     told = outcomes[order]
     assert (told["state"], told["error"]) == ("succeeded", "")
     assert told["fetched"] == {"demo": f"GET {told['page']} ['uma', 'north', 'monday', '', '', '']", "other": ""}
 
 
 def test_a_task_goes_on_too(outcomes):
-    """A resume action that is a task of the module is started as one."""
+    """A resume action that is a task of the module is started as a task."""
     told = outcomes["a task"]
     assert told["state"] == "succeeded"
     assert told["fetched"]["demo"].startswith(f"GET {told['page']} [")
 
 
 def test_the_requester_is_what_they_are_by_then(outcomes):
-    """Role and organization are looked up when it goes on, not when it was asked for."""
+    """Role and organization are looked up when it resumes, not when it was requested."""
     told = outcomes["promoted"]
     assert (told["state"], told["error"]) == ("succeeded", "")
     assert "'south', 'monday', 'editor'" in told["fetched"]["demo"]
 
 
 def test_for_somebody_shut_out_nothing_goes_on(outcomes):
-    """A person who is gone, or may not come in, does not act through an approval; the failure says so."""
+    """A deleted or disabled user does not act through an approval; the failure says so."""
     told = outcomes["shut out"]
     assert "'uma'" in told["error"]
     assert told["asked"] == []
@@ -145,7 +145,7 @@ def test_for_somebody_shut_out_nothing_goes_on(outcomes):
     [("another module's", "'other.fetch'"), ("misspelt", "'fetch'"), ("odd context", "/resume_context: ")],
 )
 def test_what_cannot_go_on_fails_with_the_reason(outcomes, order, value):
-    """Another module's action, one that does not exist, and a context that is no parameters: nothing is run."""
+    """Another module's action, an unknown one, and an invalid context: nothing runs."""
     told = outcomes[order]
     assert value in told["error"]
     assert told["asked"] == []

@@ -1,4 +1,4 @@
-"""The sandbox as a whole: what it makes, whom it serves, what it keeps from its modules, and how it ends."""
+"""The whole sandbox: created files, served users, protection from its modules, and its end."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def ask():
 
 @pytest.fixture
 def case(tmp_path):
-    """A private world in which a body runs in a process of its own."""
+    """A private folder in which a body runs in a separate process."""
     return Case(tmp_path)
 
 
@@ -56,7 +56,7 @@ def case(tmp_path):
 
 @pytest.fixture(scope="module")
 def life(tmp_path_factory):
-    """What is found out in a process that makes a sandbox, starts it, stops it, and tries what it must not."""
+    """Facts from a process that creates a sandbox, starts it, stops it, and tries forbidden operations."""
     return Case(tmp_path_factory.mktemp("life")).run(from_start_to_end)
 
 
@@ -136,7 +136,7 @@ def parts_of(error):
 
 
 def test_a_sandbox_of_defaults_serves_and_ends(life):
-    """From a folder alone: modules run for the application's people, and the host's files are kept from them."""
+    """From a folder alone: modules run for the application's users, and cannot access the host's files."""
     assert life["who"] == ["uma", "north", "monday", "", "", ""]
     assert life["kept"] == "mine"
     assert life["broken"] == ["broken"]
@@ -150,13 +150,13 @@ def test_a_sandbox_of_defaults_serves_and_ends(life):
 
 
 def test_half_of_the_applications_own_people_is_refused(life):
-    """An authenticator without a role lookup is an error before anything is made."""
+    """An authenticator without a role lookup is an error before anything is created."""
     assert (life["half"]["code"], life["half"]["made"]) == ("host_refused", False)
     sentence("half of the people", f"{life['half']['what']}\n{life['half']['fix']}")
 
 
 def test_one_sandbox_per_process(life):
-    """A second one is refused with a reason; the first goes on, and may be stopped twice."""
+    """A second one is refused with a reason; the first continues, and may be stopped twice."""
     assert life["second"]["type"] == "HostRefused"
     assert life["second made"] is False
     assert life["kept after that"] == "still mine"
@@ -165,7 +165,7 @@ def test_one_sandbox_per_process(life):
 
 
 def test_a_sandbox_starts_once(life):
-    """A second start, of one that runs or of one that was stopped, is refused, and changes nothing."""
+    """A second start, of a running or stopped one, is refused, and changes nothing."""
     running, stopped = life["started while it runs"], life["started when it was stopped"]
     assert running["code"] == stopped["code"] == "host_refused"
     assert running["what"] != stopped["what"]
@@ -176,7 +176,7 @@ def test_a_sandbox_starts_once(life):
 
 
 class Other:
-    """A process beside this one, which makes a sandbox when it is told to."""
+    """A separate process, which creates a sandbox on command."""
 
     def __init__(self, state):
         self._order, give = os.pipe()
@@ -193,7 +193,7 @@ class Other:
         self._give, self._take = give, take
 
     def answer(self):
-        """How it was refused; nothing when it was not."""
+        """Return the refusal; None without one."""
         os.write(self._give, b"x")
         os.close(self._give)
         with open(self._take) as answer:
@@ -213,7 +213,7 @@ def start_twice(world):
 
 
 def test_sqlite_is_served_by_one_process(case):
-    """A second one is refused and told who has it; when the first has let go, it gets in."""
+    """A second one is refused and gets the owner's process id; it starts after the first has released the lock."""
     told = case.run(start_twice)
     assert told["taken"]["code"] == "host_state_unusable"
     assert f" {told['pid']} (" in told["taken"]["what"]
@@ -223,7 +223,7 @@ def test_sqlite_is_served_by_one_process(case):
 
 
 def test_a_session_that_ends_takes_its_approvals_along(case):
-    """With accounts in the database, ending somebody's session ends what was approved for it."""
+    """With accounts in the database, ending a user's session ends its approvals."""
     told = case.run(sessions)
     assert told == {"before": 1, "after": 0}
 
@@ -259,12 +259,12 @@ def sessions(world):
     return asyncio.run(story())
 
 
-# ---- what is refused at the start
+# ---- refused starts
 
 
 @pytest.fixture(scope="module")
 def starts(tmp_path_factory, prepared_file):
-    """Folders in which a start is refused, and what is said about each, all in one process."""
+    """Folders in which a start is refused, with the message of each, all in one process."""
     base = tmp_path_factory.mktemp("starts")
     folders = {name: base / name for name in PREPARED if not (name == "owned" and os.geteuid() != 0)}
     files = []
@@ -280,7 +280,7 @@ def starts(tmp_path_factory, prepared_file):
 
 @dataclass
 class Start:
-    """A start that was refused."""
+    """Refused start."""
 
     state: Path
     code: str
@@ -291,7 +291,7 @@ class Start:
         return self.state / "sandbox.db"
 
     def says(self, name):
-        """Compare one clear message, without a traceback, with what is kept."""
+        """Compare one clear message, without a traceback, with the golden entry."""
         sentence(name, self.text, folder=self.state.parent, also=[(r"\b0\d{3}\b(?!\))", "(the latest)")])
 
 
@@ -369,7 +369,7 @@ PREPARED = {
 
 
 def test_a_file_where_the_folder_should_be(starts):
-    """It is named, and left as it is."""
+    """It is named, and left unchanged."""
     start = starts["file"]
     assert start.code == "host_state_unusable"
     assert str(start.state) in start.text
@@ -379,7 +379,7 @@ def test_a_file_where_the_folder_should_be(starts):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user's folder")
 def test_a_folder_of_somebody_else(starts):
-    """A state folder that another user may write to is refused, with the command that mends it."""
+    """A state folder that another user may write to is refused, with the command that fixes it."""
     start = starts["owned"]
     assert start.code == "host_state_unusable"
     assert "12345" in start.text
@@ -396,7 +396,7 @@ def test_a_folder_that_everybody_may_write_to(starts):
 
 
 def test_a_folder_that_cannot_be_made(starts):
-    """One below a file system that takes none says why."""
+    """A folder below a file system without folders gives the reason."""
     start = starts["impossible"]
     assert start.code == "host_state_unusable"
     assert "/proc/nothing" in start.text
@@ -405,7 +405,7 @@ def test_a_folder_that_cannot_be_made(starts):
 
 
 def test_a_database_of_a_newer_version(starts):
-    """It is named with what to do, and nothing in it is changed."""
+    """It is named with the fix, and its content stays unchanged."""
     start = starts["newer"]
     assert start.code == "external_access_schema_outdated"
     assert " 9999" in start.text
@@ -414,7 +414,7 @@ def test_a_database_of_a_newer_version(starts):
 
 
 def test_a_database_that_is_none(starts):
-    """A file that is no database is named; it is left alone."""
+    """A file that is not a database is named and left unchanged."""
     start = starts["none"]
     assert start.code == "host_state_unusable"
     assert str(start.database) in start.text
@@ -439,7 +439,7 @@ def test_a_key_file_that_others_may_read(starts):
 
 @rows(("name", "held"), [("empty keys", ""), ("wrong keys", "nonsense")])
 def test_a_key_file_that_is_none(starts, name, held):
-    """It is named with what to do, and not written over."""
+    """It is named with the fix, and not overwritten."""
     start = starts[name]
     assert start.code == "host_state_unusable"
     assert str(start.state / "keys") in start.text

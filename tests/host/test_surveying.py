@@ -1,4 +1,4 @@
-"""Subjects and extensions as a whole: what a host knows of each."""
+"""Overview of subjects and extensions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def tidy():
 
 @pytest.fixture
 def case(tmp_path):
-    """A private world in which a body runs in a process of its own."""
+    """A private folder in which a body runs in a separate process."""
     return Case(tmp_path)
 
 
@@ -106,7 +106,7 @@ def looked_at(world):
 
 
 def test_a_subject_in_three_accounts(case):
-    """Declared, approved and observed are compared; extensions are told with what they offer and what is wrong."""
+    """Declared, approved and observed accesses are compared; extensions are listed with functions and problems."""
     told = case.run(looked_at)
     url = told["url"]
     assert told["survey"]["module:demo"] == ["extension", 3, 1, 1, 1]
@@ -137,7 +137,7 @@ def test_a_subject_in_three_accounts(case):
 
 
 def reasons(world):
-    """Have a module do the same under changing decisions; return what was observed of it, by target."""
+    """Run the same accesses of a module under changing decisions; return the observations by target."""
     app = world.load(EMBEDDED)["Embedded"](world.base)
     url = app.web.url
     secret = os.path.join(world.base, "secret")
@@ -205,7 +205,7 @@ def open_it(path):
 
 
 def test_a_result_keeps_the_reason_that_it_had(case):
-    """What is decided afterwards explains nothing that happened before; what happens then is an entry of its own."""
+    """A later decision does not explain earlier accesses; later accesses are separate entries."""
     before, after, denied, allowed, revoked, files = case.run(reasons)
     declared = ["allowed", "declared", 1]
     assert [one[1:] for one in before if one[0] != "/page"] == [declared]

@@ -1,4 +1,4 @@
-"""The file that says where a node can be asked: true while it runs, and known to be stale afterwards."""
+"""File with the address of a node: valid while it runs, and known to be stale afterwards."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ with announced(sys.argv[1], sys.argv[2]):
 
 
 def started(folder, url):
-    """A process that says where it is until its input ends."""
+    """Process that announces its address until its input ends."""
     command = [sys.executable, "-c", NODE, str(folder), url]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "ready\n"
@@ -31,24 +31,24 @@ def ended(process):
 
 
 def test_it_is_there_while_the_node_runs(tmp_path):
-    """It names the address, only its owner reads it, and an orderly end removes it."""
+    """It contains the address, only its owner can read it, and an orderly end removes it."""
     assert whereabouts(str(tmp_path)) is None
     node = started(tmp_path, "http://127.0.0.1:8080")
     assert whereabouts(str(tmp_path)) == ("http://127.0.0.1:8080", True)
-    assert whereabouts(str(tmp_path)) == ("http://127.0.0.1:8080", True)  # looking does not end it
+    assert whereabouts(str(tmp_path)) == ("http://127.0.0.1:8080", True)  # reading does not release it
     assert (tmp_path / ADDRESS_FILE).stat().st_mode & 0o777 == 0o600
     assert ended(node) == 0
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_pipe_in_its_place_holds_nobody_up(tmp_path):
-    """What is no file says nothing, at once."""
+    """A path that is not a regular file is ignored without blocking."""
     os.mkfifo(tmp_path / ADDRESS_FILE)
     assert whereabouts(str(tmp_path)) == ("", False)
 
 
 def test_one_that_was_left_behind(tmp_path):
-    """After a kill it is known to be stale; the next node replaces it, and the end of an older one leaves it alone."""
+    """After a kill it is known to be stale; the next node replaces it, and an older node does not remove it."""
     killed = started(tmp_path, "http://127.0.0.1:1")
     killed.kill()
     ended(killed)

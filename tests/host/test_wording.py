@@ -1,4 +1,4 @@
-"""Rules in words: every form of target says how far it reaches."""
+"""Rules as sentences: every form of target shows its coverage."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def words(resource_type, operation, target, **how):
 
 
 def test_what_a_rule_allows():
-    """Each operation and each form of target has words of its own, with what the target names in them."""
+    """Each operation and each form of target has a distinct sentence, which contains the target."""
     said = [words(*rule) for rule in RULES]
     assert len(set(said)) == len(RULES)
     assert all("reports" in text for text in said)
@@ -46,14 +46,14 @@ def test_what_a_rule_allows():
 
 
 def test_a_denial_says_so():
-    """A denial is told apart from a rule about the same."""
+    """A denial differs from a rule about the same access."""
     said = words("filesystem", "read", "/srv/a", may=False)
     assert said != words("filesystem", "read", "/srv/a")
     sentence("denial", said)
 
 
 def test_kinds_of_subjects_are_told():
-    """A subject is called what people call it."""
+    """A subject has a readable name."""
     names = ("mcp:files", "tool:reports.get", "core:host")
     said = [rule_words(Subject.parse(name), ResourceType.SYSTEM_DEPENDENCY, Operation.EXECUTE, "git") for name in names]
     assert all(f" {name.partition(':')[2]} " in text for name, text in zip(names, said))
@@ -61,7 +61,7 @@ def test_kinds_of_subjects_are_told():
 
 
 def test_no_operation_is_without_words():
-    """Whatever can be asked for can be said."""
+    """Every valid access has a sentence."""
     targets = {"network": "https://a.example/x", "filesystem": "/srv/a", "system_dependency": "git"}
     said = {
         rule_words(REPORTS, kind, operation, targets[kind])

@@ -1,7 +1,7 @@
-"""Network namespaces with a wire between them, small servers and obedient clients, for tests of the packet filter.
+"""Network namespaces with a link between them, small servers and clients on command, for tests of the packet filter.
 
-Nothing here touches the machine's own network: the namespaces have no name, live as long as a descriptor of this
-process, and take their interfaces, rules and routes with them; the processes die with the test. Needs root.
+Nothing here changes the machine's network: the namespaces have no name, exist as long as a descriptor of this process,
+and end with their interfaces, rules and routes; the processes end with the test. Needs root.
 
     from tests.kernel.netlab import needs_netlab, shared_lab
 
@@ -14,21 +14,21 @@ process, and take their interfaces, rules and routes with them; the processes di
             lab.inside.run(["iptables", "-A", "OUTPUT", "-j", "REJECT"])
             assert app.tcp(lab.world.v4, echo.port) == "ECONNREFUSED"
 
-* ``Lab()``: two namespaces, ``inside`` (where the application and its rules are) and ``world`` (the others), joined by
+* ``Lab()``: two namespaces, ``inside`` (for the application and its rules) and ``world`` (for the others), connected by
   a veth pair with IPv4 and IPv6 (``lab.inside.v4``, ``.v6``, ``lab.world.v4``, ``.v6``, two more addresses each of
-  ``world`` in ``lab.world.more_v4``/``more_v6``), loopback up in both. ``Lab(ipv6=False)`` has the sixth version off.
-* ``shared_lab()``: one that is cleared and used again by the next test: whatever was started there is ended, and the
-  filter tables of ``inside`` are emptied. For all who change nothing else of it.
-* ``Namespace.entered()``: a context in which this thread is in that namespace, so that what it starts is too
-  (a helper, ``iptables``), and the sockets it makes stay there. ``Namespace.path`` is for ``nsenter --net=PATH``.
+  ``world`` in ``lab.world.more_v4``/``more_v6``), loopback up in both. ``Lab(ipv6=False)`` disables IPv6.
+* ``shared_lab()``: a lab that is cleared and used again by the next test: its processes are stopped, and the filter
+  tables of ``inside`` are emptied. For tests that change nothing else.
+* ``Namespace.entered()``: a context that moves this thread into the namespace, with the processes that it starts
+  (a helper, ``iptables``) and its new sockets. ``Namespace.path`` is for ``nsenter --net=PATH``.
 * ``Namespace.run(argv)``, ``.popen(argv, **options)``: a command in it. ``.start(code, *words, **options)``: a program
   in it, in a fork of a process that has imported the kernel layer (tests.kernel.prepared).
 * ``Namespace.serve(protocol, address, port=0)``: an echo server on a thread of this process.
-* ``Namespace.agent(user=None)``: a process that does what it is told, one order at a time: ``tcp``, ``udp``, ``keep``
-  (a connection that stays), ``send`` on it, ``listen``, ``join`` (write "0" to a cgroup.procs, by its path or by a
-  descriptor that is handed over), ``load`` (connect again and again until ``unload`` tells the outcomes), ``fork`` (a
-  child that sleeps; it may outlive the agent). ``user="nobody"``: it has no rights.
-* ``lab.will_remove(path)``: a control group which is emptied and removed at the end, whatever happened.
+* ``Namespace.agent(user=None)``: a process that executes one order at a time: ``tcp``, ``udp``, ``keep``
+  (a connection that stays open), ``send`` on it, ``listen``, ``join`` (write "0" to a cgroup.procs, by its path or by a
+  passed descriptor), ``load`` (connect repeatedly until ``unload`` returns the outcomes), ``fork`` (a child that sleeps
+  and may outlive the agent). ``user="nobody"``: without privileges.
+* ``lab.will_remove(path)``: a cgroup that is emptied and removed at the end in any case.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ import pytest
 from tests.kernel import prepared
 
 SECONDS = 30.0
-"""How long anything here may take before it is given up."""
+"""Timeout of every operation here."""
 _NEWNET = prepared.NETWORK
 _GET_FLAGS, _IS_RUNNING = 0x8913, 0x40
 _EMPTY = "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\nCOMMIT\n"
@@ -76,7 +76,7 @@ needs_netlab = pytest.mark.skipif(bool(_missing()), reason=_missing() or "-")
 
 
 def wait_until(condition, what="the condition", seconds=SECONDS):
-    """Wait for a condition, and return its value; fail when it does not come."""
+    """Wait for a condition and return its value; fail on timeout."""
     end = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < end, f"waited {seconds} s for {what}"
@@ -85,12 +85,12 @@ def wait_until(condition, what="the condition", seconds=SECONDS):
 
 
 def start_time(pid):
-    """Return when a process was started, in ticks since boot: with the number, its identity."""
+    """Return the start time of a process in ticks since boot, which identifies it together with its id."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
 
 
 def has_ended(pid):
-    """Tell whether a process has ended; whoever has it to reap may be slow."""
+    """Return whether a process has ended, even if its parent has not reaped it yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except (FileNotFoundError, ProcessLookupError):
@@ -98,13 +98,13 @@ def has_ended(pid):
 
 
 def cgroup_of(pid):
-    """Return the path of a process in the unified tree of control groups."""
+    """Return the path of a process in the cgroup v2 tree."""
     lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
     return next(line[3:] for line in lines if line.startswith("0::"))
 
 
 def cgroup_mount():
-    """Return where the unified tree is mounted."""
+    """Return the mount point of the cgroup v2 tree."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
         if after.startswith("cgroup2 "):
@@ -113,7 +113,7 @@ def cgroup_mount():
 
 
 def remove_cgroup(path):
-    """Kill what is in a control group and below, and remove all of it."""
+    """Kill the processes of a cgroup and below, and remove it."""
     path = Path(path)
     if not path.exists():
         return
@@ -127,7 +127,7 @@ def remove_cgroup(path):
 
 
 class Namespace:
-    """One network namespace, kept by a descriptor of this process."""
+    """Network namespace, held by a descriptor of this process."""
 
     def __init__(self, v4, v6):
         self.v4, self.v6 = v4, v6
@@ -141,7 +141,7 @@ class Namespace:
             else:
                 made.append(os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC))
 
-        # On a thread that ends at once: no other is taken along.
+        # On a separate thread, so that other threads stay in their namespace.
         thread = threading.Thread(target=make)
         thread.start()
         thread.join()
@@ -152,17 +152,17 @@ class Namespace:
 
     @property
     def path(self):
-        """Where other processes find it."""
+        """Path for other processes."""
         return f"/proc/{os.getpid()}/fd/{self._fd}"
 
     @contextmanager
     def entered(self):
-        """Have this thread, and what it starts meanwhile, in the namespace."""
+        """Move this thread, and processes that it starts meanwhile, into the namespace."""
         with prepared.in_network(self._fd):
             yield self
 
     def run(self, argv, **options):
-        """Run a command in the namespace, and return the finished process; a failure is the test's."""
+        """Run a command in the namespace, and return the finished process; a failure fails the test."""
         options = {"check": True, "capture_output": True, "text": True, "timeout": SECONDS, **options}
         with self.entered():
             try:
@@ -178,7 +178,7 @@ class Namespace:
         return process
 
     def start(self, code, *words, **options):
-        """Start a program of Python in the namespace; it is killed at the end of the test."""
+        """Start a Python program in the namespace; it is killed at the end of the test."""
         with self.entered():
             process = prepared.start(code, *words, **options)
         self._started.callback(_end, process)
@@ -192,7 +192,7 @@ class Namespace:
         return server
 
     def agent(self, user=None):
-        """Start a process that connects, sends and listens when it is told to."""
+        """Start a process that connects, sends and listens on command."""
         agent = Agent(self, user)
         self._started.callback(agent.close)
         return agent
@@ -203,13 +203,13 @@ class Namespace:
         return self.run([name, "-t", "filter"]).stdout
 
     def is_up(self, interface):
-        """Tell whether packets go through an interface."""
+        """Return whether packets pass an interface."""
         with self.entered(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
             answer = fcntl.ioctl(any_socket, _GET_FLAGS, struct.pack("16sH14x", interface.encode(), 0))
         return bool(struct.unpack("16sH14x", answer)[1] & _IS_RUNNING)
 
     def is_empty(self):
-        """Tell whether no process is in the namespace."""
+        """Return whether the namespace has no processes."""
         own = os.fstat(self._fd).st_ino
         for name in os.listdir("/proc"):
             with suppress(OSError):
@@ -218,17 +218,17 @@ class Namespace:
         return True
 
     def clear(self):
-        """End what was started here."""
+        """Stop the processes of this namespace."""
         self._started.close()
 
     def close(self):
-        """End what was started here, and let the namespace go."""
+        """Stop the processes and close the namespace."""
         self.clear()
         self._closing.close()
 
 
 class Lab:
-    """Two namespaces with a wire between them."""
+    """Two namespaces with a link between them."""
 
     def __init__(self, *, ipv6=True):
         self.ipv6 = ipv6
@@ -237,7 +237,7 @@ class Lab:
 
     def __enter__(self):
         with ExitStack() as stack:
-            # Entered first, so removed last: cgroups are empty only once the processes of the namespaces have ended.
+            # Entered first, so removed last: cgroups are empty only after the processes of the namespaces have ended.
             stack.callback(lambda: [remove_cgroup(path) for path in self._paths])
             self.inside = Namespace("10.77.0.1", "fd77::1")
             stack.callback(self.inside.close)
@@ -256,18 +256,18 @@ class Lab:
         self._stack.close()
 
     def will_remove(self, path):
-        """Remove a control group with all that is in it at the end, whatever happened."""
+        """Remove a cgroup with its processes at the end in any case."""
         self._paths.append(Path(path))
         return Path(path)
 
     def clear(self):
-        """End everything that was started here, and remove the rules; tell whether the lab is as if it were new."""
+        """Stop everything and remove the rules; return whether the lab is like new."""
         for space in (self.inside, self.world):
             space.clear()
         while self._paths:
             remove_cgroup(self._paths.pop())
         try:
-            # Helpers of applications that were just killed take their rules away, and end then.
+            # Helpers of killed applications remove their rules, and then end.
             wait_until(lambda: self.inside.is_empty() and self.world.is_empty(), "the end of all processes")
         except AssertionError:
             return False
@@ -292,12 +292,12 @@ class Lab:
 
 
 _free = []
-"""Labs that were used by a test, and have been cleared."""
+"""Cleared labs of earlier tests."""
 
 
 @contextmanager
 def shared_lab():
-    """Give a lab that is as if it were new; the next who asks gets it again."""
+    """Yield a lab that is like new; it is reused afterwards."""
     lab = _free.pop() if _free else Lab().__enter__()
     try:
         yield lab
@@ -317,7 +317,7 @@ def _close_labs():
 
 
 class Server:
-    """An echo server: a thread of this process, on a socket of the namespace in which it was made."""
+    """Echo server: a thread of this process, with a socket of the namespace in which it was created."""
 
     def __init__(self, protocol, address, port=0):
         kind = {"tcp": socket.SOCK_STREAM, "udp": socket.SOCK_DGRAM}[protocol]
@@ -382,11 +382,11 @@ class Server:
 
 
 class Agent:
-    """A process in a namespace that does what it is told. It has no socket until it is told to make one."""
+    """Process in a namespace that executes orders. It creates sockets on command only."""
 
     def __init__(self, space, user=None):
         entry = None if user is None else pwd.getpwnam(user)
-        # It changes its user by itself, later: the interpreter may lie where no other user can execute it.
+        # It changes its user later: the interpreter may be in a folder that other users cannot enter.
         wanted = [] if entry is None else [str(entry.pw_uid), str(entry.pw_gid)]
         self._link, theirs = socket.socketpair()
         with space.entered(), theirs:
@@ -398,7 +398,7 @@ class Agent:
         self.start_time = start_time(self.pid)
 
     def ask(self, order, **arguments):
-        """Give one order and return the answer."""
+        """Send one order and return the answer."""
         with self._lock:
             self.process.stdin.write(json.dumps({"order": order, **arguments}) + "\n")
             self.process.stdin.flush()
@@ -407,27 +407,27 @@ class Agent:
         return json.loads(line)
 
     def tcp(self, host, port, timeout=5.0):
-        """Connect and have eight bytes echoed: ``"ok"``, or the name of the error."""
+        """Connect and exchange eight bytes: return ``"ok"``, or the name of the error."""
         return self.ask("tcp", host=host, port=port, timeout=timeout)
 
     def udp(self, host, port, timeout=5.0):
-        """Send a datagram and have it echoed: ``"ok"``, or the name of the error."""
+        """Exchange a datagram: return ``"ok"``, or the name of the error."""
         return self.ask("udp", host=host, port=port, timeout=timeout)
 
     def keep(self, host, port):
-        """Connect, and keep the connection under a number which is the answer (a name is an error's)."""
+        """Connect and keep the connection; return its number, or the name of an error."""
         return self.ask("keep", host=host, port=port)
 
     def send(self, number):
-        """Have eight bytes echoed on a kept connection."""
+        """Exchange eight bytes on a kept connection."""
         return self.ask("send", number=number)
 
     def listen(self, host):
-        """Serve echoes at a port of the agent's own, which is the answer."""
+        """Serve echoes at a port of the agent; return the port."""
         return self.ask("listen", host=host)
 
     def join(self, target):
-        """Write "0" to a file or to a descriptor of ours, as a process does to enter a control group."""
+        """Write "0" to a file or a passed descriptor, to join a cgroup."""
         if isinstance(target, int):
             socket.send_fds(self._link, [b"x"], [target])
             return self.ask("join_handed")
@@ -442,11 +442,11 @@ class Agent:
         return self.ask("unload")
 
     def fork(self, seconds=60):
-        """Leave a child behind which sleeps; its number is the answer."""
+        """Fork a child that sleeps; return its process id."""
         return self.ask("fork", seconds=seconds)
 
     def kill(self):
-        """End it as ``kill -9`` does, and reap it."""
+        """Kill it with SIGKILL, and reap it."""
         self.process.kill()
         self.process.wait(SECONDS)
 

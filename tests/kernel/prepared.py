@@ -1,12 +1,11 @@
-"""Programs of tests in forks of a process that has imported the kernel layer, one such process for all of a worker.
+"""Programs of tests in forks of a process that has imported the kernel layer, one such process per test worker.
 
     process = start("print(sys.argv[1])", "word", stdout=subprocess.PIPE)
     assert run("import sys; sys.exit(3)").returncode == 3
 
-For programs whose point is what they do and what becomes of them: importing is most of what a fresh one spends. A fork
-has no threads, no sockets and no restrictions; it is in the network of the thread that starts it. Where the start of
-the process is the point, or what runs before it (another command, an import that fails), a program has a process of its
-own.
+For programs whose start is not tested: imports take most of the time of a new interpreter. A fork has no threads, no
+sockets and no restrictions; it is in the network of the thread that starts it. If the start itself is tested, or code
+that runs before it (another command, a failing import), use a separate process.
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(__file__).with_name("preparing.py")
 NETWORK = 0x40000000
 HOME = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-"""The network in which the tests are."""
+"""Network of the tests."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def set_network(descriptor):
-    """Have this thread in a network."""
+    """Move this thread into a network."""
     if _libc.setns(descriptor, NETWORK):
         raise OSError(ctypes.get_errno(), "setns")
 
 
 @contextmanager
 def in_network(descriptor):
-    """Have this thread, and what it starts meanwhile, in a network."""
+    """Move this thread, and processes that it starts meanwhile, into a network."""
     before = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         set_network(descriptor)
@@ -48,7 +47,7 @@ def in_network(descriptor):
 
 
 class Process(Forked):
-    """A program that runs: as much of a ``subprocess.Popen`` as is of use here."""
+    """Running program: the needed part of ``subprocess.Popen``."""
 
     def __init__(self, code, words, *, environ, folder, session, streams, passed):
         self.args = words
@@ -68,7 +67,7 @@ class Process(Forked):
         self.pid = int(self._report.readline() or self._lost())
 
     def _stream(self, theirs, number, stream):
-        """Return the descriptor for a standard stream; a pipe has its other end here."""
+        """Return the descriptor for a standard stream; keep the other end of a pipe."""
         name = ("stdin", "stdout", "stderr")[number]
         setattr(self, name, None)
         if stream == subprocess.PIPE and number == 0:
@@ -99,13 +98,13 @@ class Process(Forked):
 
 
 def start(code, *words, environ=None, folder="/", session=False, stdin=None, stdout=None, stderr=None, passed=()):
-    """Start a program; ``{0}`` in a word is the number that the first of the passed descriptors has there."""
+    """Start a program; ``{0}`` in an argument is the number of the first passed descriptor in the program."""
     streams = (stdin, stdout, stderr)
     return Process(code, words, environ=environ, folder=folder, session=session, streams=streams, passed=passed)
 
 
 def run(code, *words, timeout=100.0, text="", **options):
-    """Run a program to its end; return it with what it wrote."""
+    """Run a program until it ends; return it with its output."""
     with ExitStack() as stack:
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         process = stack.enter_context(start(code, *words, **pipes, **options))
@@ -126,6 +125,6 @@ def run(code, *words, timeout=100.0, text="", **options):
 
 @cache
 def _prepared():
-    """Return the process that has imported the kernel layer; it is in the network of the tests."""
+    """Return the process that has imported the kernel layer, in the network of the tests."""
     with in_network(HOME) if os.geteuid() == 0 else ExitStack():
         return Prepared(("-B", "-P", PROGRAM), str(ROOT), PYTHONPATH=str(ROOT / "src"))

@@ -1,6 +1,6 @@
-"""Imports the kernel layer once, and runs each program of a test in a fork of itself.
+"""Import the kernel layer once, and run each program of a test in a fork.
 
-The program that tests.kernel.prepared starts. Orders come as those of tests.services.commanding.
+Started by tests.kernel.prepared. Orders have the format of tests.services.commanding.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PATH = list(sys.path)
 
 
 def settle(order, given):
-    """Make the fork look like an interpreter that was started for the order."""
+    """Make the fork look like a new interpreter for the order."""
     passed = commanding.take(given)
     if order["session"]:
         os.setsid()
@@ -44,14 +44,14 @@ def settle(order, given):
     sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
     sys.argv = ["-c", *(word.format(*passed) if passed else word for word in order["words"])]
     sys.path[:] = ["", *PATH]
-    threading.current_thread()._set_native_id()  # some versions of Python keep that of the parent
-    # What was taken from the surroundings when it was imported is taken from the new ones.
+    threading.current_thread()._set_native_id()  # some Python versions keep that of the parent
+    # Read the environment again, which imported modules have read before.
     sys.modules["tempfile"].tempdir = None
     sys.modules["democrai_sandbox.kernel.landlock.support"]._limit_from_environment.cache_clear()
 
 
 def run(code):
-    """Be the program: return its exit status, after its threads have ended."""
+    """Run the program; return its exit status after its threads have ended."""
     main = ModuleType("__main__")
     main.__builtins__ = __builtins__
     sys.modules["__main__"] = main
@@ -78,8 +78,8 @@ if __name__ == "__main__":
     commanding = importlib.import_module("tests.services.commanding")
     for name in MODULES:
         importlib.import_module(name)
-    os.close(sys.modules["tests.kernel.prepared"].HOME)  # which is for those who start this process
-    # What is there is there for good: no fork has to look through it, which would copy it.
+    os.close(sys.modules["tests.kernel.prepared"].HOME)  # used only by the starting process
+    # Freeze existing objects, so that forks do not copy them during garbage collection.
     gc.collect()
     gc.freeze()
     ORDER, GIVEN = commanding.orders(socket.socket(fileno=int(sys.argv[1])))

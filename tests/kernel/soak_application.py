@@ -1,9 +1,9 @@
-"""An application under load for the soak: it swaps its allowlist when it is told to, and tells what got through.
+"""Application under load for the soak test: it swaps its allowlist on command, and reports which connections succeeded.
 
     python soak_application.py <data_dir> <state_dir> <host> <always> <sometimes> <never>
 
-Orders come by line on its input: ``swap``, ``helper`` (answers with the helper's pid), ``load N`` (waits until each of
-its ports was tried N times), ``stop``.
+Orders are lines on its input: ``swap``, ``helper`` (returns the helper's pid), ``load N`` (waits until each port was
+tried N times), ``stop``.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def was_tried(counts, number):
 
 
 def swap(control, source):
-    """Apply the next round; a helper that was killed is waited for."""
+    """Apply the next round; wait for a helper that was killed."""
     source.round += 1
     end = time.monotonic() + PATIENCE
     while True:

@@ -1,4 +1,4 @@
-"""The order in which an application comes under the kernel's controls, and its end."""
+"""Order of the kernel controls at start, and their end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROCESS_ONLY = {"seccomp": {"enabled": True}, "landlock": {"enabled": True}}
 
 
 def test_nothing_is_started_or_restricted_when_nothing_is_asked_for(tmp_path):
-    """With every switch off both steps run through, everything is off, and the process can do what it could."""
+    """With every switch off both steps succeed, everything is off, and the process is unrestricted."""
     told = application(
         tmp_path,
         """
@@ -35,7 +35,7 @@ def test_nothing_is_started_or_restricted_when_nothing_is_asked_for(tmp_path):
 
 
 def test_landlock_and_seccomp_hold_the_process_and_the_server_still_starts_programs(tmp_path):
-    """Files outside the lists are shut, execve kills, and a child of the spawn server runs, under the same lists."""
+    """Files outside the lists are denied, execve kills, and a child of the spawn server runs under the same lists."""
     told = application(
         tmp_path,
         f"""
@@ -78,7 +78,7 @@ OUT_OF_ORDER = {
 
 
 def test_a_step_out_of_order_is_an_error_that_says_the_order(tmp_path):
-    """Confining before preparing, and every step twice or after the end, is refused with what to do."""
+    """Confining before preparing, and every step twice or after the end, is refused with a fix."""
     told = application(
         tmp_path,
         f"""
@@ -99,7 +99,7 @@ def test_a_step_out_of_order_is_an_error_that_says_the_order(tmp_path):
 
 
 def test_threads_from_before_make_landlock_partial_and_seccomp_takes_them_in(tmp_path):
-    """A thread older than confine() is not held by Landlock, and that is said; the filter covers it."""
+    """A thread older than confine() is not covered by Landlock, which is reported; the filter covers it."""
     told = application(
         tmp_path,
         f"""
@@ -126,7 +126,7 @@ def test_threads_from_before_make_landlock_partial_and_seccomp_takes_them_in(tmp
 
 
 def test_require_refuses_when_a_thread_was_started_too_early(tmp_path):
-    """With ``require`` partial is not enough: the error names the control, why, and the fix; nothing runs on."""
+    """With ``require`` partial is not enough: the error names control, reason and fix; nothing keeps running."""
     told = application(
         tmp_path,
         f"""
@@ -146,7 +146,7 @@ def test_require_refuses_when_a_thread_was_started_too_early(tmp_path):
 
 
 def test_require_starts_when_everything_asked_for_is_active(tmp_path):
-    """What is not asked for is off, and does not count."""
+    """A control that is not enabled is off, and does not count."""
     section = {**PROCESS_ONLY, "require": True}
     told = application(
         tmp_path,
@@ -159,7 +159,7 @@ def test_require_starts_when_everything_asked_for_is_active(tmp_path):
 
 
 def test_the_end_of_the_application_ends_the_server(tmp_path):
-    """However it ends, no spawn server stays behind."""
+    """No spawn server stays behind in any case."""
     told = application(
         tmp_path,
         f"""
@@ -175,7 +175,7 @@ def test_the_end_of_the_application_ends_the_server(tmp_path):
 
 
 def test_a_spawn_server_that_cannot_start_is_an_error_whether_required_or_not(tmp_path):
-    """Children would not be confined, so the application does not go on as if they were."""
+    """Children would not be confined, so the application does not start."""
     told = application(
         tmp_path,
         """
@@ -187,7 +187,7 @@ def test_a_spawn_server_that_cannot_start_is_an_error_whether_required_or_not(tm
 
 
 def test_folders_that_are_not_there_or_not_absolute_are_named(tmp_path):
-    """Storage comes first: a missing data or state directory is an error at once, and so is a relative path."""
+    """A missing data or state directory is an error, and so is a relative path."""
     told = application(
         tmp_path,
         """
@@ -203,7 +203,7 @@ def test_folders_that_are_not_there_or_not_absolute_are_named(tmp_path):
 
 
 def test_the_flow_tells_each_step(tmp_path):
-    """With the debug variable each step is a line on the standard error, in the order of the steps."""
+    """With the debug variable each step is a line on standard error, in the order of the steps."""
     told = application(
         tmp_path,
         f"""
@@ -219,7 +219,7 @@ def test_the_flow_tells_each_step(tmp_path):
 
 @needs_netlab
 def test_everything_together_is_active_and_leaves_nothing():
-    """All controls at once: a declared target is reached, another is not, and after stop nothing is left of it."""
+    """All controls together: a declared target is reachable, another is not, and after stop nothing is left."""
     with short_folder() as here, shared_lab() as lab:
         declared, other = (lab.world.serve("tcp", lab.world.v4) for _ in range(2))
         told = application(
@@ -249,7 +249,7 @@ def test_everything_together_is_active_and_leaves_nothing():
         assert set(told["states"].values()) == {"active"}, told
         assert told["declared"] == "nothing"
         assert told["other"] == "ConnectionRefusedError"
-        # A child that is given nothing of its own is held to what the application is held to.
+        # A child without rules has the restrictions of the application.
         assert told["child"] == [0, 1]
         assert [name.rstrip("0123456789") for name in told["files"]] == ["os_sandbox_allowlist_", "os_sandbox_helper_"]
         assert told["left"] == []
@@ -259,7 +259,7 @@ def test_everything_together_is_active_and_leaves_nothing():
 
 @needs_netlab
 def test_a_policy_file_elsewhere_can_still_be_written_under_landlock():
-    """The folder that the configuration names for it is in the list to write: the allowlist goes on following."""
+    """The configured folder is writable: the allowlist is still updated."""
     with short_folder() as here, shared_lab() as lab:
         (here / "elsewhere").mkdir(mode=0o700)
         section = {**EVERYTHING, "policy_file": f"{here}/elsewhere/list_{{pid}}.json"}
@@ -288,7 +288,7 @@ def test_a_policy_file_elsewhere_can_still_be_written_under_landlock():
 
 @needs_netlab
 def test_two_applications_side_by_side_do_not_touch_each_other():
-    """Each has its own server, helper, cgroup and chains; one that is killed leaves the other as it was."""
+    """Each has a separate server, helper, cgroup and chains; killing one does not affect the other."""
     with short_folder() as here, shared_lab() as lab, ExitStack() as stack:
         ports = [lab.world.serve("tcp", lab.world.v4).port for _ in range(2)]
         folders = [here / name for name in ("one", "two")]

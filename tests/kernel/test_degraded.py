@@ -1,4 +1,4 @@
-"""Machines that lack something: it is reported with its fix, not pretended, and ``require`` refuses to start there."""
+"""Machines that lack a control: it is reported with its fix, and ``require`` refuses to start there."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def look(folder, section, **options):
 
 
 def refused(folder, section, **options):
-    """Return the refusal with ``require``; nothing that was started runs on."""
+    """Return the refusal with ``require``; nothing keeps running."""
     told = application(folder, f"SECTION = { {**section, 'require': True}!r}\n{REFUSED}", **options)
     assert told["error"]["type"] == "KernelRefused", told
     assert told["children"] == ""
@@ -60,14 +60,14 @@ def refused(folder, section, **options):
 
 
 def mounted(*commands):
-    """Return a command that runs another with mounts, and a network, of its own."""
+    """Return a command that runs another one with separate mounts, and a separate network."""
     script = " && ".join([*commands, 'exec "$@"'])
     return ["unshare", "-m", "-n", "sh", "-c", script, "sh"]
 
 
 @contextmanager
 def without_programs(*patterns):
-    """Give a command by which a program does not find those in the folder of the system's own programs."""
+    """Yield a command under which a program does not find those in the system's folders."""
     sbin = Path(shutil.which("iptables")).parent
     with tempfile.TemporaryDirectory() as folder:
         for path in sbin.iterdir():
@@ -79,14 +79,14 @@ def without_programs(*patterns):
 
 @pytest.mark.parametrize("abi", range(1, 7))
 def test_an_older_landlock_says_what_it_does_not_stop(tmp_path, abi):
-    """Each ABI is used as far as it goes: below 6 the controls are partial, and the reason names what is missing."""
+    """Each ABI is used as far as possible: below 6 the controls are partial, and the reason names the missing part."""
     told = look(tmp_path, PROCESS_ONLY, environment={FORCED: str(abi)})
     expected = "active" if abi >= 6 else "partial"
     assert told["states"]["landlock"] == told["states"]["spawn_server"] == expected, told["reasons"]
     assert told["states"]["seccomp"] == "active"
     assert any(each.startswith("signals") for each in told["unenforced"]) is (abi < 6)
     assert bool(told["fixes"]["landlock"]) is (abi < 6)
-    # What this ABI can stop is stopped: files in any case; a child without network rules gets no sockets for them.
+    # Supported restrictions hold: files in any case; a child without network rules gets no internet sockets.
     assert all(attempt["ok"] for attempt in told["attempts"])
     child = {attempt["act"]: attempt for attempt in told["attempts"] if attempt["where"] == "child"}
     assert child["tcp v4"]["outcome"] == "stopped by EPERM"
@@ -94,15 +94,15 @@ def test_an_older_landlock_says_what_it_does_not_stop(tmp_path, abi):
 
 @pytest.mark.parametrize("abi", [0, 1, 5])
 def test_an_older_landlock_is_refused_where_it_is_required(tmp_path, abi):
-    """``require`` with less than everything does not start, and tells what kernel it would take."""
+    """``require`` with an incomplete control does not start, and names the needed kernel."""
     error = refused(tmp_path, PROCESS_ONLY, environment={FORCED: str(abi)})
     partial = {"landlock": "partial", "spawn_server": "partial"}
-    assert lacking(error) == (partial if abi else {"landlock": "unsupported"})  # which nothing is tried with
+    assert lacking(error) == (partial if abi else {"landlock": "unsupported"})  # then nothing is tested
     assert error["fix"].startswith("landlock: ")
 
 
 def test_without_landlock_children_run_unconfined_in_files_and_that_is_told(tmp_path):
-    """The start goes on as documented; the status and the attempts say what no one stops."""
+    """The start continues as documented; the status and the attempts show what is not stopped."""
     told = look(tmp_path, PROCESS_ONLY, environment={FORCED: "0"})
     assert told["states"]["landlock"] == "unsupported" and told["fixes"]["landlock"]
     assert told["states"]["spawn_server"] == "partial" and told["unenforced"][0].startswith("files")
@@ -114,7 +114,7 @@ def test_without_landlock_children_run_unconfined_in_files_and_that_is_told(tmp_
 
 @pytest.mark.parametrize("value", ["seven", "-1", "7.0"])
 def test_a_forced_abi_that_is_no_number_is_an_error(tmp_path, value):
-    """A slip in the variable is told, not read as something."""
+    """An invalid value of the variable is reported."""
     told = application(tmp_path, "tell(error=failure(make, {}))", environment={FORCED: value})
     assert told["error"]["type"] == "KernelLayerError"
     assert FORCED in told["error"]["what"] and repr(value) in told["error"]["what"]
@@ -122,7 +122,7 @@ def test_a_forced_abi_that_is_no_number_is_an_error(tmp_path, value):
 
 @pytest.mark.skipif(shutil.which("setarch") is None, reason="setarch is not installed")
 def test_another_architecture_has_no_filter_and_says_so(tmp_path):
-    """Where the machine is of another kind the filter is unsupported; Landlock goes on."""
+    """On another architecture the filter is unsupported; Landlock still works."""
     told = look(tmp_path, PROCESS_ONLY, within=["setarch", "linux32"])
     assert told["states"]["seccomp"] == "unsupported" and "x86_64 or aarch64" in told["fixes"]["seccomp"]
     assert told["states"]["landlock"] == "active"
@@ -133,7 +133,7 @@ def test_another_architecture_has_no_filter_and_says_so(tmp_path):
 
 
 def test_a_system_without_the_compiled_part_reports_everything_as_unsupported(tmp_path):
-    """As on systems other than Linux: nothing is applied, nothing is started, and it is said."""
+    """As on systems other than Linux: nothing is applied or started, and the status reports it."""
     missing = 'import sys; sys.modules["democrai_sandbox.kernel._native"] = None'
     told = look(tmp_path, PROCESS_ONLY, before=missing)
     assert {told["states"][name] for name in ("landlock", "seccomp", "spawn_server")} == {"unsupported"}
@@ -158,9 +158,9 @@ assert _native.seccomp_install(code.assemble(), 0) == 0
 
 
 def test_a_container_that_refuses_the_calls_is_found_out(tmp_path):
-    """A filter around the application that shuts Landlock and seccomp off: both unsupported, with who is to change it.
+    """A filter around the application blocks Landlock and seccomp: both are unsupported, with the place to change it.
 
-    No child can be confined there, so none is started.
+    Children cannot be confined there, so none is started.
     """
     told = application(tmp_path, f"{OUTER_FILTER}\nSECTION = {PROCESS_ONLY!r}\n{LOOK}")
     assert told["states"]["landlock"] == told["states"]["seccomp"] == "unsupported"
@@ -173,7 +173,7 @@ def test_a_container_that_refuses_the_calls_is_found_out(tmp_path):
 @needs_netlab
 @pytest.mark.parametrize(("absent", "word"), [("ip", "no_iptables"), ("ip6tables", "no_ip6tables")])
 def test_without_the_packet_filters_programs_the_egress_is_unsupported(absent, word):
-    """No iptables, or none for IPv6 where the kernel has IPv6: named, with the fix; the rest is active."""
+    """Without iptables, or ip6tables with IPv6 in the kernel: named, with the fix; the rest is active."""
     with short_folder() as here, without_programs(absent) as within:
         told = look(here, EVERYTHING, within=within)
         assert told["states"]["egress"] == told["states"]["helper"] == "unsupported"
@@ -188,7 +188,7 @@ def test_without_the_packet_filters_programs_the_egress_is_unsupported(absent, w
     [("umount -l {root}", "no_cgroup2"), ("mount -o remount,bind,ro {root}", "cgroup_read_only")],
 )
 def test_without_a_cgroup_tree_to_write_the_egress_is_unsupported(mount, word):
-    """No cgroup v2, or one that is read-only: named, with the fix."""
+    """Without cgroup v2, or with a read-only one: named, with the fix."""
     within = mounted(mount.format(root=cgroup_mount()))
     with short_folder() as here:
         told = look(here, EVERYTHING, within=within)
@@ -199,7 +199,7 @@ def test_without_a_cgroup_tree_to_write_the_egress_is_unsupported(mount, word):
 
 @needs_other_user
 def test_a_user_without_a_way_up_is_told_what_an_administrator_installs():
-    """Without root and a sudo rule there is no helper: unsupported, and the fix is the command that prints the rule."""
+    """Without root and a sudo rule the helper is unsupported, and the fix is the command that prints the rule."""
     with short_folder() as here:
         told = look(here, EVERYTHING, user=NOBODY)
         assert told["states"]["egress"] == told["states"]["helper"] == "unsupported"
@@ -211,7 +211,7 @@ def test_a_user_without_a_way_up_is_told_what_an_administrator_installs():
 
 @needs_netlab
 def test_without_ipv6_there_is_nothing_to_hold_and_everything_is_active():
-    """A machine without IPv6 is not degraded; the attempts there say that there was nothing to try."""
+    """A machine without IPv6 is not degraded; its attempts are marked as not applicable."""
     with short_folder() as here, Lab(ipv6=False) as lab:
         told = look(here, {**EVERYTHING, "require": True}, space=lab.inside)
     assert set(told["states"].values()) == {"active"}
@@ -225,7 +225,7 @@ def test_without_ipv6_there_is_nothing_to_hold_and_everything_is_active():
 
 @needs_netlab
 def test_an_unresolvable_host_does_not_keep_the_application_from_starting():
-    """It cannot be reached, and is named; everything else holds, also with ``require``."""
+    """It is not reachable, and is named; everything else holds, also with ``require``."""
     with short_folder() as here, shared_lab() as lab:
         told = application(
             here,
@@ -282,7 +282,7 @@ _taken.open = []
     ids=["socket path too long", "socket taken", "policy folder writable by all", "policy folder of another user"],
 )
 def test_a_bad_place_is_a_named_error_and_starts_only_where_nothing_is_required(prepared, named):
-    """Places that cannot be used are named with their fix; the egress is off, or the start is refused."""
+    """Unusable places are named with their fix; the egress is off, or the start is refused."""
     with short_folder() as here, shared_lab() as lab:
         try:
             section = {**EVERYTHING, **prepared(here)}

@@ -1,4 +1,4 @@
-"""The debug flow: lines on the standard error when asked for, session keys masked."""
+"""Debug log: lines on standard error if enabled, with masked session keys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KEY = "session-key-of-uma-2f9c"
 
 @rows("value", [None, "", "0", "false", "No", " off "])
 def test_nothing_is_printed_unless_asked_for(monkeypatch, capsys, value):
-    """Without the variable, or with a word for no, the flow is silent."""
+    """Without the variable, or with a negative value, nothing is written."""
     if value is None:
         monkeypatch.delenv(SWITCH, raising=False)
     else:
@@ -25,7 +25,7 @@ def test_nothing_is_printed_unless_asked_for(monkeypatch, capsys, value):
 
 @rows("value", ["1", "true", "yes"])
 def test_a_line_names_the_event_and_its_details(monkeypatch, capsys, value):
-    """The documented variable prints one line per event, on the standard error only."""
+    """The documented variable prints one line per event, on standard error only."""
     monkeypatch.setenv(SWITCH, value)
     FlowLog()("helper_started", pid=7, socket="/run/x.sock")
     out, err = capsys.readouterr()
@@ -35,7 +35,7 @@ def test_a_line_names_the_event_and_its_details(monkeypatch, capsys, value):
 
 @rows("name", ["session", "session_key"])
 def test_session_keys_are_masked(capsys, name):
-    """A key never appears; two lines about the same session can be told to belong together."""
+    """A key never appears; two lines of the same session have the same mask."""
     flow = FlowLog(enabled=True)
     flow("refresh", **{name: KEY})
     flow("apply", **{name: KEY})
@@ -47,7 +47,7 @@ def test_session_keys_are_masked(capsys, name):
 
 
 def test_a_missing_key_stays_missing():
-    """No session is told as none, not as the mask of an empty text."""
+    """A missing session is shown as empty, not as a mask."""
     assert masked_key(None) == masked_key("") == ""
 
 
@@ -58,7 +58,7 @@ def test_a_line_is_one_line(capsys):
 
 
 def test_a_closed_standard_error_does_not_matter(monkeypatch):
-    """Whoever reads along may go away; the work goes on."""
+    """If the reader closes, the work continues."""
     gone = io.StringIO()
     gone.close()
     monkeypatch.setattr(sys, "stderr", gone)

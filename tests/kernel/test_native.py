@@ -1,4 +1,4 @@
-"""The compiled module of the kernel layer: its calls, what it refuses, and that guarded code gets nothing out of it."""
+"""Compiled module of the kernel layer: its calls, its refusals, and its protection from guarded code."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def packed(*instructions):
 
 
 def run(body, *args):
-    """Run code in a process of its own, with the module alone as the spawn server has it; return what it says."""
+    """Run code in a separate process, with the module alone as in the spawn server; return its output."""
     return started(["-I", "-S"], PRELUDE + ALONE + textwrap.dedent(body), *args, _native.__file__)
 
 
@@ -84,12 +84,12 @@ def started(options, code, *args):
 
 
 def test_the_stub_names_every_function():
-    """What type checkers see is what is there."""
+    """The stub file matches the module."""
     assert {name for name in dir(_native) if not name.startswith("_")} == STUBBED
 
 
 def test_every_function_announces_itself_by_name_before_it_looks_at_anything():
-    """An audit hook that refuses the event stops each of them, however it is called."""
+    """An audit hook that refuses the event stops each function, in any way of calling it."""
     answer = run(
         """
         seen, on = [], True
@@ -151,12 +151,12 @@ say([answers, before, after, native.landlock_abi() >= 0])
 
 
 def test_guarded_code_cannot_call_any_of_it():
-    """Kept from before, imported, or loaded afresh from the file: each call is refused, also if it may run programs."""
+    """Kept from before, imported, or loaded from the file: each call is refused, even with allow_subprocess."""
     answers, before, after, host = started([], PRELUDE + PACKAGED + GUARDED)
     for kept, imported, loaded in answers:
         assert set(kept) == STUBBED
         assert set(kept.values()) == {"TamperDenied"}
-        for answer in (imported, loaded):  # not importable is as good
+        for answer in (imported, loaded):  # a failed import is equivalent
             assert set(answer.values()) <= {"TamperDenied", "ImportDenied", "FilesystemDenied"}
     assert len(answers) == 2
     assert before == after
@@ -214,7 +214,7 @@ BAD_ARGUMENTS = {
 
 
 def test_bad_arguments_are_refused_by_name():
-    """Nothing is cut to fit, and nothing is installed."""
+    """Values are not truncated, and nothing is installed."""
     answers = run(
         """
         def bad(call):
@@ -235,13 +235,13 @@ CREATE_RULESET = 444
 @pytest.mark.skipif(_native.landlock_abi() < 6, reason="needs Landlock ABI 6")
 @rows(("known", "taken"), [(8, [True, False, False]), (16, [True, True, False]), (24, [True] * 3)])
 def test_a_ruleset_is_described_no_longer_than_it_needs(known, taken):
-    """Kernels, and filters before them, that know a shorter description are not sent a longer one full of zeros."""
+    """Kernels and filters that know a shorter struct do not get a longer one with zeros."""
     size_argument = 16 + 8
     refuses_longer = packed(
         LOAD_NUMBER,
         (0x15, 0, 2, CREATE_RULESET),
         (0x20, 0, 0, size_argument),
-        (0x25, 1, 0, known),  # greater: one further on
+        (0x25, 1, 0, known),  # greater: skip one
         ALLOW,
         (0x06, 0, 0, 0x00050000 | errno.E2BIG),
     )
@@ -260,7 +260,7 @@ def test_a_ruleset_is_described_no_longer_than_it_needs(known, taken):
 @pytest.mark.skipif(platform.machine() not in AUDIT_ARCH, reason="the filter is for x86_64 and aarch64")
 @rows("number", [errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM])
 def test_a_kernel_without_landlock_has_abi_0_and_says_why(number):
-    """Neither raises: what to say about it is for the caller."""
+    """Neither raises: the caller handles it."""
     none_at_all = packed(LOAD_NUMBER, (0x15, 0, 1, CREATE_RULESET), (0x06, 0, 0, 0x00050000 | number), ALLOW)
     answer = run(
         """
@@ -275,7 +275,7 @@ def test_a_kernel_without_landlock_has_abi_0_and_says_why(number):
 
 @pytest.mark.skipif(_native.landlock_abi() < 1, reason="needs Landlock")
 def test_restricting_sets_no_new_privs_of_the_thread_that_asks():
-    """Without it an ordinary user would be refused; other threads are left as they are."""
+    """Without it an unprivileged user would be refused; other threads stay unchanged."""
     answer = run(
         """
         def restrict():
@@ -295,7 +295,7 @@ def test_restricting_sets_no_new_privs_of_the_thread_that_asks():
 
 
 def test_a_filter_is_installed_for_the_calling_thread():
-    """The answer is 0, and mode, count and no_new_privs are what the kernel says afterwards."""
+    """The result is 0, and the kernel reports the new mode, count and no_new_privs."""
     answer = run(
         """
         before = native.seccomp_mode(), native.no_new_privs()
@@ -308,7 +308,7 @@ def test_a_filter_is_installed_for_the_calling_thread():
 
 
 def test_a_thread_that_cannot_follow_is_returned_as_a_number_above_0():
-    """Nothing is installed then: whoever only looks for errors would take it for success."""
+    """Nothing is installed then: code that only checks for errors would treat it as success."""
     answer = run(
         """
         program, ready, go, tid = bytes.fromhex(sys.argv[1]), threading.Event(), threading.Event(), []
@@ -356,7 +356,7 @@ def test_capabilities_are_dropped_from_every_set_and_do_not_come_back():
 
 @root_only
 def test_an_ordinary_user_drops_what_it_has_without_an_error():
-    """It cannot lower the bounding set, and gains nothing by it once no_new_privs is set."""
+    """It cannot lower the bounding set, and gains nothing by it after no_new_privs is set."""
     answer = run(
         """
         os.setgroups([]), os.setgid(65534), os.setuid(65534)
@@ -380,7 +380,7 @@ def test_keeping_everything_changes_nothing():
 
 
 def test_a_subreaper_becomes_the_parent_of_orphans():
-    """A grandchild whose parent has ended is ours to wait for."""
+    """A grandchild whose parent has ended becomes a child of this process."""
     answer = run(
         """
         native.set_subreaper()
@@ -402,7 +402,7 @@ def test_a_subreaper_becomes_the_parent_of_orphans():
 
 
 def test_a_process_ends_with_its_parent_when_it_asked_for_that():
-    """The signal comes when the thread that started it is gone."""
+    """The signal arrives when the thread that started it has ended."""
     answer = run(
         """
         native.set_subreaper()
@@ -426,7 +426,7 @@ def test_a_process_ends_with_its_parent_when_it_asked_for_that():
 
 
 def test_a_process_can_shut_itself_to_others_of_its_user():
-    """Its files in /proc belong to root then, and it leaves no core."""
+    """Its files in /proc then belong to root, and it writes no core dump."""
     answer = run(
         """
         import ctypes
@@ -457,7 +457,7 @@ PROBES = {
 
 
 def test_a_probe_reaches_the_kernel_and_does_nothing():
-    """Where no filter is in force the kernel itself answers; the process goes on as it was."""
+    """Without a filter the kernel itself answers; the process is unchanged."""
     answers = run(
         """
         def probed(name):

@@ -1,4 +1,4 @@
-"""The page about enforcement by the kernel: its example runs, and nothing that it names has gone."""
+"""Page about enforcement by the kernel: its example runs, and everything that it names exists."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PAGE = SOURCE.parent / "docs" / "os-enforcement.md"
 
 
 def test_the_example_of_the_page_prints_what_the_page_says(tmp_path):
-    """The program of the documentation runs as it stands."""
+    """The program of the documentation runs unchanged."""
     program, expected = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE.read_text(), re.DOTALL).groups()
     environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
     ended = subprocess.run(
@@ -30,7 +30,7 @@ def test_the_example_of_the_page_prints_what_the_page_says(tmp_path):
 
 
 def test_the_page_names_every_setting_and_every_control():
-    """A key or control that is not described, or no longer exists, is noticed."""
+    """A key or control that is undocumented or removed fails this test."""
     from dataclasses import fields
 
     from democrai_sandbox.kernel import LandlockSettings, OsSettings, status

@@ -1,4 +1,4 @@
-"""The self-test tries forbidden acts and believes nothing but what happens."""
+"""The self-test runs forbidden operations and reports the actual results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def outcomes(told, where):
 
 
 def test_what_went_through_is_not_well_unless_it_was_expected():
-    """Stopped and killed are well; through and untried are not, where something should have stopped them."""
+    """Stopped and killed are ok; success and untested are not, if a control should have stopped it."""
     assert judged("a", "process", "c", "stopped by EACCES").ok
     assert judged("a", "process", "c", "killed by SIGSYS").ok
     assert not judged("a", "process", "c", acts.THROUGH).ok
@@ -36,14 +36,14 @@ def test_what_went_through_is_not_well_unless_it_was_expected():
 
 
 def test_a_network_that_is_not_there_proves_nothing_and_is_no_hole():
-    """An unreachable network is told as untried, not as stopped by a control."""
+    """An unreachable network counts as untested, not as stopped by a control."""
     attempt = judged("tcp v6", "process", "egress", "stopped by ENETUNREACH")
     assert attempt.ok and attempt.outcome.startswith(acts.UNTRIED)
     assert needless("x", "process", "c", "why").ok
 
 
 def test_every_act_goes_through_where_nothing_holds_it(tmp_path):
-    """Each act that is tried works on its own without any control: what stops it later is the control."""
+    """Each operation succeeds without controls, so only a control can stop it later."""
     with Ground(str(tmp_path)) as ground:
         assert acts.outcome_of(acts.read, ground.file) == acts.THROUGH
         assert acts.outcome_of(acts.write, ground.folder) == acts.THROUGH
@@ -69,16 +69,16 @@ PROBES = (
 
 @rows("name", PROBES)
 def test_a_probe_reaches_the_kernel_where_no_filter_is(name):
-    """The useless arguments of a probe are what it fails by; a filter would answer otherwise."""
+    """A probe fails by its invalid arguments; a filter would return another error."""
     from democrai_sandbox.kernel import _native
 
     if name == "io_uring_setup" and _native.probe(name) in {errno.ENOSYS, errno.EPERM}:
-        return  # io_uring is turned off on this machine
+        return  # io_uring is disabled on this machine
     assert acts.outcome_of(acts.probe, _native, name) == acts.THROUGH
 
 
 def test_a_fork_tells_how_it_ended():
-    """Killed, refused, through and broken are told apart."""
+    """Killed, refused, succeeded and broken are distinguished."""
     assert acts.in_a_fork(lambda: os.kill(os.getpid(), signal.SIGSYS)) == "killed by SIGSYS"
     assert acts.in_a_fork(acts.read, "/nonexistent") == "stopped by ENOENT"
     assert acts.in_a_fork(lambda: None) == acts.THROUGH
@@ -86,7 +86,7 @@ def test_a_fork_tells_how_it_ended():
 
 
 def test_the_ground_has_room_for_long_paths(tmp_path):
-    """A state directory whose path is longer than the address of a socket may be is no obstacle."""
+    """A state directory with a path longer than a socket address works."""
     deep = tmp_path.joinpath(*["a-folder-with-a-long-name"] * 6)
     deep.mkdir(parents=True)
     with Ground(str(deep)) as ground:
@@ -94,7 +94,7 @@ def test_the_ground_has_room_for_long_paths(tmp_path):
 
 
 def test_places_outside_the_lists_are_outside(tmp_path):
-    """What is below a listed path is no place to try; when everything is listed there is none."""
+    """A folder below a listed path is not used; if everything is listed, none is found."""
     assert readable_outside(["/usr"]) == "/"
     assert readable_outside(["/"]) is None and writable_outside(["/"]) is None
     outside = writable_outside([str(tmp_path)])
@@ -102,7 +102,7 @@ def test_places_outside_the_lists_are_outside(tmp_path):
 
 
 def test_all_acts_are_stopped_under_landlock_and_seccomp(tmp_path):
-    """In the process and in the child each act ends as the documentation says."""
+    """In the process and in the child, each operation has the documented result."""
     told = application(
         tmp_path,
         f"""
@@ -134,7 +134,7 @@ def test_all_acts_are_stopped_under_landlock_and_seccomp(tmp_path):
 
 @needs_netlab
 def test_connections_are_tried_in_the_process_and_in_a_child_that_only_its_cgroup_holds():
-    """TCP and UDP, IPv4 and IPv6, are stopped by the packet filter; a unix socket is not, and that is expected."""
+    """The packet filter stops TCP and UDP, IPv4 and IPv6; a unix socket stays open, as expected."""
     with short_folder() as here, shared_lab() as lab:
         told = application(
             here,
@@ -155,7 +155,7 @@ def test_connections_are_tried_in_the_process_and_in_a_child_that_only_its_cgrou
 
 @needs_netlab
 def test_root_without_the_other_controls_can_leave_and_that_is_told():
-    """The allowlist alone does not hold an application that is root: the self-test gets out, the status is partial."""
+    """The allowlist alone does not restrict a root application: the self-test gets out, the status is partial."""
     with short_folder() as here, shared_lab() as lab:
         told = application(
             here,
@@ -179,7 +179,7 @@ def test_root_without_the_other_controls_can_leave_and_that_is_told():
 
 @needs_netlab
 def test_a_packet_filter_that_lets_through_is_found_out():
-    """Rules that somebody flushed behind the helper's back: the next self-test meets it, the control is not active."""
+    """Rules that another program flushed: the next self-test detects it, and the control is not active."""
     with short_folder() as here, shared_lab() as lab:
         told = application(
             here,
@@ -202,7 +202,7 @@ def test_a_packet_filter_that_lets_through_is_found_out():
 
 
 def test_a_child_that_cannot_be_started_is_not_taken_for_one_that_was_stopped(tmp_path):
-    """Without a spawn server nothing was proven about children."""
+    """Without a spawn server nothing is proven about children."""
     told = application(
         tmp_path,
         f"""
@@ -225,7 +225,7 @@ def test_a_child_that_cannot_be_started_is_not_taken_for_one_that_was_stopped(tm
 
 
 def test_threads_do_not_matter_to_a_later_self_test(tmp_path):
-    """It can be run again in the middle of the application's life, from any thread, and leaves nothing behind."""
+    """It can run again at any time, from any thread, and leaves nothing behind."""
     told = application(
         tmp_path,
         f"""
@@ -249,7 +249,7 @@ def test_threads_do_not_matter_to_a_later_self_test(tmp_path):
 
 @needs_other_user
 def test_a_user_without_privileges_is_held_as_well():
-    """Landlock and seccomp need no root: the same acts end the same way."""
+    """Landlock and seccomp need no root: the same operations have the same results."""
     with short_folder() as here:
         told = application(
             here,
@@ -267,7 +267,7 @@ def test_a_user_without_privileges_is_held_as_well():
 
 @needs_other_user
 def test_a_state_directory_that_cannot_be_written_is_a_named_error():
-    """The self-test needs a place: without one it says so, with the fix."""
+    """Without a writable folder the self-test fails with a fix."""
     with short_folder() as here:
         told = application(
             here,

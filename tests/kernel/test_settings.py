@@ -1,4 +1,4 @@
-"""The ``sandbox.os`` section: what is read, and what is refused with a name and a place."""
+"""Section ``sandbox.os``: valid values, and problems with their pointers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_nothing_is_on_that_is_not_asked_for(section):
 
 
 def test_the_documented_section_is_read_as_it_stands():
-    """The process restrictions and the network keys of the documentation end up in the settings."""
+    """The documented process restrictions and network keys are in the settings."""
     settings = os_settings(
         {
             "enabled": True,
@@ -66,13 +66,13 @@ def test_the_documented_section_is_read_as_it_stands():
     [(False, False, False), (True, False, True), (False, True, True), (True, True, True)],
 )
 def test_the_spawn_server_is_wanted_for_the_allowlist_and_for_seccomp(enabled, seccomp, wanted):
-    """Children go through it when the layer is on, and always when the process itself may not execute."""
+    """Children use it when the layer is enabled, and always when the process itself may not execute."""
     settings = os_settings({"enabled": enabled, "seccomp": {"enabled": seccomp}})
     assert settings.wants_spawn_server is wanted
 
 
 def test_everything_that_is_wrong_is_told_at_once():
-    """Each wrong value is named by its place, together with all the others."""
+    """Each invalid value is reported with its pointer, together with all others."""
     told = problems(
         {
             "enabled": "yes",
@@ -105,7 +105,7 @@ def test_everything_that_is_wrong_is_told_at_once():
     ],
 )
 def test_an_unknown_key_is_refused_with_the_nearest_name(section, place, nearest):
-    """A misspelt switch is an error, never a control that is silently off."""
+    """A misspelled switch is an error, never a control that is silently off."""
     told = problems(section)
     assert set(told) == {place}
     assert nearest in told[place]
@@ -113,7 +113,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_name(section, place, nearest
 
 @rows("section", [[], "on", 1, True])
 def test_a_section_that_is_no_object_is_refused(section):
-    """``os: true`` turns nothing on by accident: it is an error."""
+    """``os: true`` is an error."""
     assert set(problems(section)) == {"/sandbox/os"}
 
 
@@ -125,7 +125,7 @@ def test_a_section_that_is_no_object_is_refused(section):
     )
 )
 def test_no_value_whatsoever_breaks_the_reading(section):
-    """Every value is read or refused with the typed error."""
+    """Every value is accepted or refused with the typed error."""
     try:
         settings = os_settings(section)
     except InvalidInputError as refused:

@@ -18,11 +18,11 @@ ROUND = 4
 """Swaps between two kills."""
 ROUNDS = 4
 LOAD = 20
-"""Connections of each kind that an application has to have tried at least."""
+"""Minimum number of tried connections of each kind."""
 
 
 class Application:
-    """A process of ``soak_application.py``."""
+    """Process of ``soak_application.py``."""
 
     def __init__(self, lab, folder, ports):
         self.folders = [folder / name for name in ("data", "state")]
@@ -63,7 +63,7 @@ class Application:
 
 def is_clean(lab, application):
     files = [file for folder in application.folders for file in folder.glob(f"*_{application.pid}.*")]
-    if files or application.cgroup.exists():  # to look at the rules takes processes
+    if files or application.cgroup.exists():  # reading the rules needs extra processes
         return False
     return not any(f"_{application.pid}_" in lab.inside.rules(family) for family in ("ipv4", "ipv6"))
 
@@ -72,8 +72,8 @@ def is_clean(lab, application):
 @pytest.mark.slow
 @pytest.mark.timeout(280)
 def test_swaps_under_load_with_kills_leave_nothing_behind():
-    """What is permitted never fails, what is forbidden never passes, and at the end there is no trace of either."""
-    # A short name: below it there is a socket, whose path has to fit into 108 bytes.
+    """Permitted connections never fail, forbidden ones never pass, and nothing is left at the end."""
+    # A short name, because the path of the socket below it is limited to 108 bytes.
     with shared_lab() as lab, tempfile.TemporaryDirectory(dir=places.SHORT, prefix="soak-") as folder:
         tmp_path = Path(folder)
         ports = [lab.world.serve("tcp", lab.world.v4).port for _ in range(3)]
@@ -82,7 +82,7 @@ def test_swaps_under_load_with_kills_leave_nothing_behind():
         for number in range(1, ROUNDS * ROUND + 1):
             assert [one.ask("swap"), other.ask("swap")] == ["ok", "ok"]
             if number % ROUND == 0:
-                # In turns: the helper dies, which changes nothing for the packets; then an application does.
+                # Alternately: kill the helper, which does not affect packets; then kill an application.
                 if number % (2 * ROUND):
                     helper = int(one.ask("helper"))
                     os.kill(helper, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Status says what is measured at the call, in plain data, with a fix for whatever is less than it should be."""
+"""The status contains measured values as JSON data, with a fix for each incomplete control."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ACTIVE = ControlStatus("landlock", ControlState.ACTIVE, details={"abi": 7})
 
 
 def test_a_control_is_found_by_its_name():
-    """``status["landlock"]`` is that control; a name that does not exist is a KeyError."""
+    """``status["landlock"]`` is that control; an unknown name is a KeyError."""
     status = KernelStatus((ACTIVE,))
     assert status["landlock"] is ACTIVE
     with pytest.raises(KeyError):
@@ -38,7 +38,7 @@ def test_a_control_is_found_by_its_name():
 
 
 def test_only_wanted_controls_count_as_lacking():
-    """What nobody asked for may be off."""
+    """A control that is not enabled may be off."""
     partial = ControlStatus("egress", ControlState.PARTIAL, "sockets")
     status = KernelStatus((ACTIVE, not_wanted("seccomp"), partial))
     assert status.less_than_active(["landlock", "egress"]) == (partial,)
@@ -46,7 +46,7 @@ def test_only_wanted_controls_count_as_lacking():
 
 
 def test_status_is_plain_data():
-    """Whatever the parts put into their details, the whole of it goes through JSON."""
+    """All details can be encoded as JSON."""
     odd = ControlStatus(
         "landlock",
         ControlState.PARTIAL,
@@ -61,7 +61,7 @@ def test_status_is_plain_data():
 
 
 def test_a_control_that_let_something_through_is_not_active():
-    """An attempt that went through takes the active state away, and is named with its fix."""
+    """An attempt that succeeded ends the active state, and is named with its fix."""
     through = judged("write", "process", "landlock", acts.THROUGH, fix="mend it")
     stopped = judged("read", "process", "landlock", "stopped by EACCES")
     other = judged("execve", "process", "seccomp", acts.THROUGH)
@@ -75,7 +75,7 @@ def test_a_control_that_let_something_through_is_not_active():
 
 
 def test_an_attempt_never_makes_a_control_better():
-    """Off stays off, whatever was tried."""
+    """Off stays off, independent of attempts."""
     for state in (ControlState.OFF, ControlState.UNSUPPORTED, ControlState.PARTIAL):
         status = with_attempts(
             ControlStatus("landlock", state, "why"), [judged("read", "process", "landlock", "stopped by EACCES")]
@@ -84,7 +84,7 @@ def test_an_attempt_never_makes_a_control_better():
 
 
 def test_a_thread_that_reaches_outside_is_not_covered():
-    """Landlock has no file in /proc: that the calling thread is held is tried."""
+    """Landlock has no file in /proc: the calling thread tests itself."""
     assert landlock_now(ACTIVE, reaches_outside=False).state is ControlState.ACTIVE
     assert landlock_now(ACTIVE, reaches_outside=True).state is ControlState.PARTIAL
 
@@ -99,13 +99,13 @@ def test_a_thread_that_reaches_outside_is_not_covered():
     ],
 )
 def test_without_a_helper_the_state_says_whether_the_machine_can(error, state):
-    """What the machine lacks is unsupported, what went wrong is off; both have the reason and the fix."""
+    """A missing feature is unsupported, a failure is off; both have the reason and the fix."""
     status = without_helper("egress", error)
     assert (status.state, status.reason, status.fix) == (state, error.what, error.fix)
 
 
 def test_a_refusal_names_every_control_with_its_reason_and_fix():
-    """One error tells all that has to be done before the application starts."""
+    """One error contains all fixes that the start needs."""
     error = refusal(
         [
             ControlStatus("landlock", ControlState.UNSUPPORTED, "no kernel", "a newer one"),
@@ -120,7 +120,7 @@ def test_a_refusal_names_every_control_with_its_reason_and_fix():
 
 
 def test_children_that_are_not_kept_from_something_make_the_server_partial():
-    """What this kernel cannot keep children from is the reason."""
+    """The reason names the access that this kernel cannot deny to children."""
     assert server_now((), "", {}).state is ControlState.ACTIVE
     status = server_now(("files: this kernel has no Landlock",), "", {"pid": 1})
     assert status.state is ControlState.PARTIAL and status.fix
@@ -128,7 +128,7 @@ def test_children_that_are_not_kept_from_something_make_the_server_partial():
 
 
 def test_status_before_and_after_says_which_step_is_missing(tmp_path):
-    """Before each step a wanted control is off and names the step; after stop it says that it is over."""
+    """Before each step an enabled control is off and names the step; after stop it is stopped."""
     told = application(
         tmp_path,
         f"""
@@ -150,7 +150,7 @@ def test_status_before_and_after_says_which_step_is_missing(tmp_path):
         assert told["new"][name] == [expected.state, expected.reason, expected.fix] and step in expected.fix
     assert told["prepared"]["seccomp"][0] == "off" and told["prepared"]["spawn_server"][0] == "active"
     assert [told["confined"][name][0] for name in ("landlock", "seccomp", "spawn_server")] == ["active"] * 3
-    # What cannot be undone is still there, and still measured.
+    # Irreversible controls stay, and are still measured.
     assert [told["stopped"][name][0] for name in ("landlock", "seccomp")] == ["active"] * 2
     over = not_applied("spawn_server", is_over=True)
     assert told["stopped"]["spawn_server"] == [over.state, over.reason, over.fix]
@@ -158,7 +158,7 @@ def test_status_before_and_after_says_which_step_is_missing(tmp_path):
 
 
 def test_status_is_measured_and_not_remembered(tmp_path):
-    """A server that was killed, and threads that came later, show at the next call."""
+    """A killed server, and later threads, show at the next call."""
     told = application(
         tmp_path,
         """
@@ -181,7 +181,7 @@ def test_status_is_measured_and_not_remembered(tmp_path):
         kernel.stop()
         """,
     )
-    assert told["threads"] == told["covered"] == 5  # with the one that looks after the spawn server
+    assert told["threads"] == told["covered"] == 5  # with the monitoring thread
     assert told["before"] == "active"
     state, reason, fix = told["after"]
     assert state == "off" and reason and fix
@@ -189,7 +189,7 @@ def test_status_is_measured_and_not_remembered(tmp_path):
 
 @needs_netlab
 def test_the_details_of_the_egress_are_those_of_the_documentation():
-    """Policy file, cgroup, chains, older sockets, unresolved hosts, what is not materialised, and the last apply."""
+    """Policy file, cgroup, chains, older sockets, unresolved hosts, targets without endpoints, and the last update."""
     with short_folder() as here, shared_lab() as lab:
         told = application(
             here,
@@ -223,7 +223,7 @@ def test_the_details_of_the_egress_are_those_of_the_documentation():
 
 @needs_netlab
 def test_a_helper_that_is_killed_shows_and_comes_back():
-    """The rules stay, and it is started again although the application can execute nothing."""
+    """The rules stay, and it is restarted although the application cannot execute programs."""
     with short_folder() as here, shared_lab() as lab:
         server = lab.world.serve("tcp", lab.world.v4)
         body = f"""

@@ -1,6 +1,6 @@
-"""The list "OS network enforcement still blocks": each of its seven points, seen as a person sees it who looks there.
+"""The list "OS network enforcement still blocks": each of its seven points, as seen by a user who checks it.
 
-Each test has a target that the guard would allow and that is or is not reached, and looks where the point says.
+Each test has a target that the guard would allow and that is or is not reachable, and checks the place in the list.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def serve():
 
 @pytest.fixture(scope="module")
 def shared():
-    """A place whose first application is looked at by several tests, each of which leaves it as it was."""
+    """A place whose first application is shared by several tests, which leave it unchanged."""
     with short_folder() as here, shared_lab() as lab, ExitStack() as stack:
         place = Place(here, lab, stack)
         section = {**EGRESS, "helper_socket": f"{here}/here.sock", "policy_file": f"{here}/allowlist.json"}
@@ -59,13 +59,13 @@ def shared():
 
 @pytest.fixture
 def place(shared):
-    """The same place, with a folder of the test's own; its applications end with the test."""
+    """The same place, with a separate folder; its applications end with the test."""
     with short_folder() as here, ExitStack() as stack:
         yield Place(here, shared.lab, stack)
 
 
 class Place:
-    """A folder, a lab with a server, and applications in it that do what they are told."""
+    """A folder, a lab with a server, and applications that execute orders."""
 
     def __init__(self, here, lab, stack):
         self.here, self.lab, self._stack = here, lab, stack
@@ -82,12 +82,12 @@ class Place:
 
 
 def value(app, expression):
-    """Have an application work something out."""
+    """Evaluate an expression in an application."""
     return app.ask(expression)["value"]
 
 
 def test_1_nothing_is_filtered_unless_it_is_turned_on(place):
-    """With ``enabled`` false a target that nobody declared is reached, with it true not. The status says which."""
+    """With ``enabled`` false an undeclared target is reachable, with true it is not. The status shows which."""
     off = place.start({"landlock": {"enabled": True}}, folder=_folder(place, "a"))
     on = place.start(EGRESS, folder=_folder(place, "b"))
     assert place.reach(off) == "nothing"
@@ -97,7 +97,7 @@ def test_1_nothing_is_filtered_unless_it_is_turned_on(place):
 
 
 def test_2_the_helper_runs_and_is_reached_through_its_socket(shared):
-    """A socket that is gone shows as a helper that is not active, with the reason; the rules stay as they are."""
+    """A missing socket shows as a helper that is not active, with the reason; the rules stay."""
     place, app, path = shared, shared.app, f"{shared.here}/here.sock"
     assert value(app, "look()")["helper"] == "active"
     os.rename(path, f"{path}.away")
@@ -112,13 +112,13 @@ def test_2_the_helper_runs_and_is_reached_through_its_socket(shared):
 
 
 def test_3_the_policy_file_exists(shared):
-    """One that was deleted is named by the helper, and written anew at the next refresh."""
+    """The helper reports a deleted file, and the next refresh writes it again."""
     place, app, path = shared, shared.app, f"{shared.here}/allowlist.json"
     assert value(app, "look()")["details"]["policy_file"] == path
     os.unlink(path)
     answer = value(app, 'asked(action="apply")')
     assert (answer["ok"], answer["reason"]) == (False, "policy_missing") and answer["fix"]
-    assert place.reach(app) == "nothing"  # what is in force stays
+    assert place.reach(app) == "nothing"  # the applied rules stay
     value(app, 'kernel.egress.refresh("test", wait=True)')
     assert json.loads(Path(path).read_text())["endpoints"]
     assert value(app, 'asked(action="apply")')["ok"]
@@ -129,7 +129,7 @@ def test_3_the_policy_file_exists(shared):
     [(0o620, 0, "policy_mode"), (0o602, 0, "policy_mode"), (0o600, NOBODY, "policy_owner")],
 )
 def test_4_the_policy_file_is_the_applications_own(shared, mode, owner, reason):
-    """One that others could have written is refused with the reason, and nothing changes by it."""
+    """A file that others could have written is refused with the reason, and nothing changes."""
     app, path = shared.app, value(shared.app, "look()")["details"]["policy_file"]
     os.chmod(path, mode)
     os.chown(path, owner, owner)
@@ -144,7 +144,7 @@ def test_4_the_policy_file_is_the_applications_own(shared, mode, owner, reason):
 
 
 def test_5_the_host_resolves_to_addresses(place):
-    """A name that leads nowhere is listed and cannot be reached; one that leads to an address is open there."""
+    """A name that does not resolve is listed and not reachable; one that resolves is open at its address."""
     hosts = place.here / "hosts"
     hosts.write_text(f"127.0.0.1 localhost\n{place.host} service.test\n")
     within = ["unshare", "-m", "sh", "-c", f'mount --bind {hosts} /etc/hosts && exec "$@"', "sh"]
@@ -163,7 +163,7 @@ kernel.stop()
 
 
 def test_6_the_port_is_the_declared_one(shared):
-    """Another port of the same host is refused; a host without a port is listed as not materialised."""
+    """Another port of the same host is refused; a host without a port is listed as not materialized."""
     place, app = shared, shared.app
     other = place.lab.world.serve("tcp", place.host).port
     assert place.reach(app) == "nothing"
@@ -173,7 +173,7 @@ def test_6_the_port_is_the_declared_one(shared):
 
 
 def test_7_the_process_is_in_the_cgroup(shared):
-    """A process that was moved away is held by nothing: the status notices it, and is off."""
+    """A process that was moved away is unrestricted: the status detects it, and is off."""
     place, app = shared, shared.app
     other = place.lab.world.serve("tcp", place.host).port
     seen = value(app, "look()")
@@ -192,7 +192,7 @@ def test_7_the_process_is_in_the_cgroup(shared):
 
 @pytest.mark.parametrize("setting", ["helper_socket", "policy_file"])
 def test_two_instances_that_share_a_place_by_configuration_are_told(place, setting):
-    """The second finds what is not its own: an error that names the cure, and the first is not disturbed."""
+    """The second application gets an error with the fix, and the first is not affected."""
     shared = {**EGRESS, setting: f"{place.here}/shared"}
     first = place.start(shared, f"{place.host}:{place.port}", folder=_folder(place, "a"))
     assert place.reach(first) == "nothing"
@@ -203,7 +203,7 @@ def test_two_instances_that_share_a_place_by_configuration_are_told(place, setti
 
 
 def test_the_flow_shows_what_helper_and_allowlist_do(place):
-    """The debug variable tells of the start and of each apply, on the standard error."""
+    """The debug variable shows the start and each update, on standard error."""
     told = application(
         place.here,
         f"""{WORDS}

@@ -1,4 +1,4 @@
-"""Accounts in both databases, with a clock that the tests move and passwords that cost little."""
+"""Accounts in both databases, with a manual clock and cheap password hashes."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ TABLES = "host_sessions, host_tokens, host_throttle, host_people"
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Run these on the default interpreter only: nothing here depends on it."""
+    """Run these tests on the default interpreter only: nothing here depends on it."""
     mark_below(__file__, items, pytest.mark.once)
 
 
 class Clock:
-    """The time, which goes on when a test says so."""
+    """Clock that a test advances."""
 
     def __init__(self):
         self.now = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -40,7 +40,7 @@ class Clock:
 
 
 class House:
-    """A database with its accounts, and what ended there."""
+    """Database with its accounts, and the sessions that ended there."""
 
     def __init__(self, url, *, console=None, public_url=""):
         self.url = url
@@ -80,7 +80,7 @@ class House:
         return (accounts or self.accounts).identify(visit)
 
     def audit(self):
-        """What was told, the oldest first: action without its prefix, actor, what it says."""
+        """Return the audit records, oldest first: action without its prefix, actor, details."""
         rows = self.stores[0].audit_rows()
         return [(row.action.removeprefix("account_"), row.actor, row.after) for row in rows]
 
@@ -91,7 +91,7 @@ class House:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request, tmp_path):
-    """A database with its schema and nobody in it."""
+    """Database with its schema and no users."""
     if request.param == "sqlite":
         shutil.copy(request.getfixturevalue("prepared_file"), tmp_path / "accounts.db")
         return f"sqlite:///{tmp_path}/accounts.db"
@@ -115,6 +115,6 @@ def house(url):
 
 @pytest.fixture
 def ada_in(house):
-    """A house with one person in it, for all rows of a table."""
+    """House with one user, for all rows of a table."""
     house.person("ada")
     return house

@@ -1,4 +1,4 @@
-"""Keys of requests that are sent again: the first answer once more, on every node, for a day, to the same caller."""
+"""Repeated HTTP requests get the first answer, on every node, for a day, for the same caller."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Clock:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def nodes(request, tmp_path):
-    """Two nodes over one database, with one clock."""
+    """Two nodes with one database and one clock."""
     clock = Clock()
     if request.param == "sqlite":
         url = f"sqlite:///{tmp_path}/sandbox.db"
@@ -35,7 +35,7 @@ def nodes(request, tmp_path):
 
 
 def test_the_first_answer_is_given_again(nodes):
-    """On the other node as well; to another caller, or by another key, nothing was answered yet."""
+    """Also on the other node; another caller or another key is a new request."""
     (here, there), _ = nodes
     assert here.begin("ada", "k", "d") is None
     here.finish("ada", "k", "answer")
@@ -45,7 +45,7 @@ def test_the_first_answer_is_given_again(nodes):
 
 
 def test_another_request_with_the_same_key_is_a_conflict(nodes):
-    """Whether the first one is finished or not."""
+    """Whether the first one has finished or not."""
     (here, there), _ = nodes
     here.begin("ada", "k", "d")
     with pytest.raises(IdempotencyConflict):
@@ -56,7 +56,7 @@ def test_another_request_with_the_same_key_is_a_conflict(nodes):
 
 
 def test_a_request_that_runs_is_not_begun_again(nodes):
-    """Until so much time has gone by that its node must have died; one that failed is free at once."""
+    """After the maximum time its node counts as dead; a failed request releases its key immediately."""
     (here, there), clock = nodes
     here.begin("ada", "k", "d")
     with pytest.raises(IdempotencyRunning):
@@ -68,7 +68,7 @@ def test_a_request_that_runs_is_not_begun_again(nodes):
 
 
 def test_one_of_many_at_once_is_the_first(nodes):
-    """Whatever the threads and nodes: exactly one begins."""
+    """Over all threads and nodes exactly one begins."""
     keys, _ = nodes
     begun, refused = [], []
 
@@ -87,7 +87,7 @@ def test_one_of_many_at_once_is_the_first(nodes):
 
 
 def test_keys_expire(nodes):
-    """After their lifetime the same key is a new one, and nothing is kept."""
+    """After its lifetime the same key is new, and nothing is stored."""
     (here, there), clock = nodes
     here.begin("ada", "k", "d")
     here.finish("ada", "k", "answer")
@@ -102,7 +102,7 @@ def test_keys_expire(nodes):
 
 
 def test_only_so_much_is_kept(nodes, monkeypatch):
-    """Of each caller's keys the latest; an answer that is too large is not, and its key stays used."""
+    """Only the latest keys of each caller are stored; an answer that is too large is not, and its key stays used."""
     monkeypatch.setattr("democrai_sandbox.host.accounts.idempotency.MOST_KEYS", 3)
     (here, _), clock = nodes
     assert MOST_KEYS > 3

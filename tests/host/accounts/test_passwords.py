@@ -1,4 +1,4 @@
-"""Passwords: what is taken, what comparing costs, and how many are compared at once."""
+"""Password rules, the cost of a comparison, and the limit of parallel comparisons."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIKE_REAL = Cost(memory_kib=8 * 1024, passes=2)
 
 
 def test_passwords_that_are_refused_say_why():
-    """Short, endless, empty of choice, or the name itself."""
+    """Too short, too long, one repeated character, or the name itself."""
     told = []
     for password in (
         *("", None, b"bytes are no text", "eleven char", "x" * 1025, "ü" * 600, "aaaaaaaaaaaaaaaa"),
@@ -39,7 +39,7 @@ def test_passwords_that_are_refused_say_why():
 
 @rows("password", ["twelve chars", "x" * 1023 + "y", "пароль из слов", "        a   b", "with\0nul and more"])
 def test_passwords_that_are_taken_match_and_nothing_else_does(password):
-    """Any characters do; what is kept matches that password alone."""
+    """Any characters are accepted; the hash matches that password only."""
     passwords = Passwords(CHEAP)
     kept = passwords.keep(check_password(password, "ada"))
     assert passwords.matches(password, kept)
@@ -48,13 +48,13 @@ def test_passwords_that_are_taken_match_and_nothing_else_does(password):
 
 
 def test_ways_to_type_the_same_characters_are_one_password():
-    """A letter and its accent in two pieces are the letter that has one."""
+    """A letter with a combining accent equals the composed letter."""
     passwords = Passwords(CHEAP)
     assert passwords.matches("cafe\u0301 au lait", passwords.keep("caf\u00e9 au lait"))
 
 
 def test_nobody_matches_nothing():
-    """What unknown names are compared with is matched by no password, not even by the empty one."""
+    """The hash for unknown names matches no password, not even the empty one."""
     passwords = Passwords(CHEAP)
     assert not passwords.matches("", None)
     assert not passwords.matches(PASSWORD, None)
@@ -62,12 +62,12 @@ def test_nobody_matches_nothing():
 
 
 def test_the_usual_cost_is_what_is_recommended():
-    """64 MiB and three passes, in the text that is kept, so that it can be raised later."""
+    """64 MiB and three passes, stored in the hash, so that it can be raised later."""
     assert Cost().of_nobody().startswith("$argon2id$v=19$m=65536,t=3,p=1$")
 
 
 def test_an_unknown_name_takes_as_long_as_a_wrong_password(house):
-    """By the time of an answer nobody learns who is there."""
+    """The response time does not reveal which users exist."""
     accounts = house.node(cost=LIKE_REAL)
     accounts.create_person("known", PASSWORD, actor="tests")
 
@@ -81,11 +81,11 @@ def test_an_unknown_name_takes_as_long_as_a_wrong_password(house):
     for _ in range(4):  # five failures are free
         known.append(took("known"))
         unknown.append(took("stranger"))
-    assert 0.4 < min(unknown) / min(known) < 2.5  # other work makes some slower, and none quicker
+    assert 0.4 < min(unknown) / min(known) < 2.5  # other load only makes samples slower, never faster
 
 
 def test_sign_ins_of_one_moment_all_succeed_when_the_cost_was_raised(house):
-    """Each of them keeps the password anew, one is the first, and the others go by what that one kept."""
+    """Each stores a new hash; one is first, and the others continue with its hash."""
     house.person("ada")
     dearer = house.node(cost=LIKE_REAL)
     at_once, sessions = threading.Barrier(4), []
@@ -103,7 +103,7 @@ def test_sign_ins_of_one_moment_all_succeed_when_the_cost_was_raised(house):
 
 
 def test_a_password_is_kept_at_the_present_cost_after_a_sign_in(house):
-    """Raising the cost reaches everybody who signs in, and their passwords go on working."""
+    """A raised cost applies to every user at the next sign-in, and passwords keep working."""
     house.person("ada")
     dearer = house.node(cost=Cost(memory_kib=128, passes=1))
     assert house.sign_in(accounts=dearer).user.id == "ada"
@@ -112,7 +112,7 @@ def test_a_password_is_kept_at_the_present_cost_after_a_sign_in(house):
 
 
 def test_few_passwords_are_compared_at_once_and_the_rest_are_told_to_come_back():
-    """Two are compared, some wait, and more than that are turned away: pages have threads left."""
+    """Two are compared, some wait, and others are refused, so that pages have free threads."""
     passwords = Passwords(CHEAP)
     passwords._slots.acquire()
     passwords._slots.acquire()
@@ -138,7 +138,7 @@ def test_few_passwords_are_compared_at_once_and_the_rest_are_told_to_come_back()
 
 
 def test_a_sign_in_that_was_not_compared_is_not_counted(house):
-    """Being turned away because others sign in does not bring somebody nearer to being throttled."""
+    """A refusal because of load does not count towards throttling."""
     house.person("ada")
     accounts = house.node()
     accounts._passwords._waiting = 1000
@@ -150,7 +150,7 @@ def test_a_sign_in_that_was_not_compared_is_not_counted(house):
 
 
 def test_random_passwords_are_long_and_differ():
-    """They pass the rules, and no two are the same."""
+    """They meet the rules, and no two are the same."""
     made = {random_password() for _ in range(100)}
     assert len(made) == 100
     assert all(check_password(one, "admin") == one for one in made)

@@ -1,4 +1,4 @@
-"""People: added, changed, shut out; and always somebody left who can decide."""
+"""Users: add, change, disable; at least one administrator always remains."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.services.rows import rows
 
 
 def test_the_first_administrator_is_made_once_and_can_sign_in(house):
-    """With nobody there an administrator is made with a random password; afterwards nobody is."""
+    """Without users an administrator is created with a random password; later none is."""
     found = house.accounts.first_administrator()
     assert found.name == "admin"
     assert len(found.password) > 20
@@ -26,7 +26,7 @@ def test_the_first_administrator_is_made_once_and_can_sign_in(house):
 
 
 def test_nodes_that_start_together_make_one_first_administrator(house):
-    """Of several nodes on an empty database one gets the password."""
+    """One of several nodes on an empty database gets the password."""
     nodes = [house.node() for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         found = [one for one in pool.map(lambda node: node.first_administrator(), nodes) if one is not None]
@@ -36,14 +36,14 @@ def test_nodes_that_start_together_make_one_first_administrator(house):
 
 
 def test_nobody_is_made_where_somebody_was_shut_out(house):
-    """A database in which all are shut out gets no new administrator by a restart."""
+    """If all users are disabled, a restart creates no new administrator."""
     house.person("ada")
     house.accounts.disable("ada", actor="tests")
     assert house.accounts.first_administrator() is None
 
 
 def test_roles_are_looked_up_as_they_are_now(house):
-    """A change of role counts from the next look; somebody who is not there, or shut out, has none."""
+    """A role change counts from the next lookup; an unknown or disabled user has no roles."""
     house.person("ada", role="super")
     house.person("bea", role="super")
     assert house.accounts.roles("ada") == Roles("ada", "super", "", "")
@@ -57,7 +57,7 @@ def test_roles_are_looked_up_as_they_are_now(house):
 
 
 def test_the_last_administrator_stays_one(house):
-    """A change that would leave nobody who can decide is refused, and nothing is changed by it."""
+    """A change that would leave no administrator is refused, and nothing is changed."""
     house.person("ada", role="super")
     house.person("uma")
     house.person("otto", role="super", organization_id="acme")
@@ -77,7 +77,7 @@ def test_the_last_administrator_stays_one(house):
 
 
 def test_two_administrators_cannot_shut_each_other_out_at_once(house):
-    """Done on two nodes at the same time, one of the two succeeds."""
+    """On two nodes at the same time, one of the two changes succeeds."""
     house.person("ada", role="super")
     house.person("bea", role="super")
     nodes = [house.node(), house.node()]
@@ -100,7 +100,7 @@ def test_two_administrators_cannot_shut_each_other_out_at_once(house):
     ["", " ", "Ada", "a b", "ada\n", "ada\0", "system", "nobody", "module:x", "-ada", "ada.", "аda", "a" * 65, None, 7],
 )
 def test_names_that_could_be_taken_for_something_else_are_refused(house, name):
-    """Small ASCII letters, digits and four signs: a name stands in the audit beside other words."""
+    """Lower-case ASCII letters, digits and four signs: a name occurs in the audit log beside other words."""
     with pytest.raises(InvalidInputError) as caught:
         house.accounts.create_person(name, PASSWORD, actor="tests")
     assert caught.value.problems[0].pointer == "/name"
@@ -108,7 +108,7 @@ def test_names_that_could_be_taken_for_something_else_are_refused(house, name):
 
 
 def test_a_refused_name_comes_with_one_that_would_do(house):
-    """Somebody who types a capital letter is told the name that is meant."""
+    """A name with a capital letter gets the suggestion in lower case."""
     with pytest.raises(InvalidInputError) as caught:
         house.accounts.create_person("Ada Lovelace", PASSWORD, actor="tests")
     assert caught.value.problems[0].suggestion == "ada-lovelace"
@@ -125,7 +125,7 @@ def test_a_refused_name_comes_with_one_that_would_do(house):
     ],
 )
 def test_what_a_person_is_has_known_values(house, given, pointer):
-    """A role that means nothing here is refused, with its place."""
+    """An unknown role is refused, with its pointer."""
     with pytest.raises(InvalidInputError) as caught:
         house.person("ada", **given)
     assert caught.value.problems[0].pointer == pointer
@@ -133,7 +133,7 @@ def test_what_a_person_is_has_known_values(house, given, pointer):
 
 
 def test_a_name_is_taken_once(house):
-    """The second of that name is refused, and the first keeps the password."""
+    """The second user with that name is refused, and the first keeps the password."""
     house.person("ada")
     with pytest.raises(AccountConflict, match="ada"):
         house.accounts.create_person("ada", "something else altogether", actor="tests")
@@ -141,7 +141,7 @@ def test_a_name_is_taken_once(house):
 
 
 def test_somebody_who_is_not_there_is_unknown(house):
-    """Every change of somebody unknown says so."""
+    """Every change of an unknown user raises this error."""
     for act in (
         lambda: house.accounts.disable("ada", actor="tests"),
         lambda: house.accounts.enable("ada", actor="tests"),
@@ -154,7 +154,7 @@ def test_somebody_who_is_not_there_is_unknown(house):
 
 
 def test_shutting_somebody_out_ends_everything_they_have(house):
-    """Sessions end with their approvals, tokens are nobody's until the person is let in again, who signs in anew."""
+    """Sessions end with their approvals, tokens stop working; an enabled user must sign in again."""
     house.person("ada")
     signed_in = house.sign_in()
     _, secret = house.accounts.create_token("ada", "ci", ["status:read"])
@@ -170,7 +170,7 @@ def test_shutting_somebody_out_ends_everything_they_have(house):
 
 
 def test_a_password_is_changed_by_who_knows_it(house):
-    """A wrong present password changes nothing; the right one ends all sessions but that one."""
+    """A wrong current password changes nothing; the right one ends all other sessions."""
     house.person("ada")
     here, elsewhere = house.sign_in(), house.sign_in()
     with pytest.raises(SignInRefused):
@@ -184,7 +184,7 @@ def test_a_password_is_changed_by_who_knows_it(house):
 
 
 def test_a_reset_password_is_random_and_ends_all_sessions(house):
-    """What an administrator hands over works at once, and whoever was signed in is not any more."""
+    """The new password works immediately, and all sessions have ended."""
     house.person("ada")
     session = house.sign_in()
     secret = house.accounts.reset_password("ada", actor="bea")
@@ -193,7 +193,7 @@ def test_a_reset_password_is_random_and_ends_all_sessions(house):
 
 
 def test_the_audit_tells_who_changed_whom_without_secrets(house):
-    """Additions, changes and passwords are there with actor, before and after; no password and no hash is."""
+    """Additions, changes and passwords are recorded with actor, before and after, without passwords and hashes."""
     house.person("ada", role="super")
     house.person("bea", role="super")
     house.accounts.set_role("ada", organization_id="acme", actor="bea")
@@ -215,7 +215,7 @@ def test_the_audit_tells_who_changed_whom_without_secrets(house):
 
 
 def test_no_password_is_in_the_database(house):
-    """What is kept is Argon2id's text, with a salt of its own."""
+    """The stored value is an Argon2id hash with a separate salt."""
     house.person("ada")
     house.person("bea")
     kept = [row[0] for row in sql(house.url, "SELECT password FROM host_people")]

@@ -1,4 +1,4 @@
-"""Sessions: who is signed in, for how long, and how it ends."""
+"""Sessions: their owner, duration and end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.services.rows import rows
 
 
 def test_the_cookie_of_a_sign_in_is_that_person_on_every_node(house):
-    """Its session's public id is the session that approvals hold for, and tells nothing of the secret."""
+    """Approvals use its session's public id, which reveals nothing about the secret."""
     house.person("ada")
     signed_in = house.sign_in()
     expected = Identity("ada", signed_in.session.id, None)
@@ -25,7 +25,7 @@ def test_the_cookie_of_a_sign_in_is_that_person_on_every_node(house):
 
 
 def test_a_secret_is_256_bits_and_only_its_hash_is_kept(house):
-    """The database gives nobody a session."""
+    """The content of the database is not enough to sign in."""
     house.person("ada")
     secrets = {house.sign_in().token for _ in range(5)}
     assert len(secrets) == 5
@@ -39,13 +39,13 @@ def test_a_secret_is_256_bits_and_only_its_hash_is_kept(house):
 
 @rows("cookie", ["", "x", "\0", "\ud800", "x" * 100_000, "' OR 1=1 --"])
 def test_any_other_cookie_is_nobody(ada_in, cookie):
-    """Whatever is sent, nobody is found by it."""
+    """Any other cookie identifies no user."""
     ada_in.sign_in()
     assert ada_in.with_cookie(cookie) is None
 
 
 def test_a_session_that_is_not_used_ends(house):
-    """After the idle time it is nobody's; used now and then it goes on until its longest time."""
+    """After the idle time it is invalid; with use it continues until its maximum duration."""
     house.person("ada")
     signed_in = house.sign_in()
     house.clock.wait(minutes=59)
@@ -64,7 +64,7 @@ def test_a_session_that_is_not_used_ends(house):
 
 
 def test_a_page_that_asks_for_news_is_no_use_of_a_session(house):
-    """A browser that was left open does not keep a session alive for ever."""
+    """An open browser does not keep a session alive forever."""
     house.person("ada")
     signed_in = house.sign_in()
     for _ in range(5):
@@ -76,7 +76,7 @@ def test_a_page_that_asks_for_news_is_no_use_of_a_session(house):
 
 
 def test_the_last_use_is_written_once_a_minute_at_most(house):
-    """Reading a page is not a write for each."""
+    """Not every page view writes to the database."""
     house.person("ada")
     signed_in = house.sign_in()
     begun = signed_in.session.last_seen
@@ -87,7 +87,7 @@ def test_the_last_use_is_written_once_a_minute_at_most(house):
 
 
 def test_a_short_idle_time_is_exact_enough(url):
-    """With one minute of idle time a session that is used every half minute goes on."""
+    """With one minute of idle time, a session that is used every half minute continues."""
     house = House(url, console={"idle_minutes": 1})
     house.person("ada")
     signed_in = house.sign_in()
@@ -98,7 +98,7 @@ def test_a_short_idle_time_is_exact_enough(url):
 
 
 def test_sessions_are_listed_with_where_they_come_from(house):
-    """Address and browser as they were told, the newest first; only one's own."""
+    """Address and browser, newest first; only the user's own sessions."""
     house.person("ada")
     house.person("bea")
     house.sign_in(address="192.0.2.1", agent="first")
@@ -112,7 +112,7 @@ def test_sessions_are_listed_with_where_they_come_from(house):
 
 
 def test_a_session_is_ended_from_elsewhere_with_what_was_approved_for_it(house):
-    """It is nobody's from then on; the approvals end first."""
+    """It is invalid from then on; the approvals end first."""
     house.person("ada")
     here, there = house.sign_in(), house.sign_in()
     house.node().end_session(there.session.id, "ada", owner="ada")
@@ -124,7 +124,7 @@ def test_a_session_is_ended_from_elsewhere_with_what_was_approved_for_it(house):
 
 
 def test_somebody_elses_session_is_unknown(house):
-    """Whose it is makes no difference to what is said."""
+    """The error is the same for every owner."""
     house.person("ada")
     house.person("bea")
     hers = house.sign_in("bea")
@@ -139,7 +139,7 @@ def test_somebody_elses_session_is_unknown(house):
 
 
 def test_all_others_or_everything_can_be_ended(house):
-    """All but the present one; or that one too."""
+    """All except the current one, or all."""
     house.person("ada")
     house.person("bea")
     signed_in = [house.sign_in() for _ in range(3)]
@@ -153,7 +153,7 @@ def test_all_others_or_everything_can_be_ended(house):
 
 
 def test_a_session_goes_on_when_its_approvals_cannot_be_ended(house):
-    """Then signing out fails as a whole, and can be tried again: no approval is left without a session."""
+    """Signing out then fails as a whole and can be retried: no approval is left without a session."""
     house.person("ada")
     signed_in = house.sign_in()
 
@@ -168,7 +168,7 @@ def test_a_session_goes_on_when_its_approvals_cannot_be_ended(house):
 
 
 def test_what_is_over_is_ended_in_passing_with_its_approvals(house):
-    """Nobody has to come back for approvals of a session to end; every node does it, once."""
+    """Approvals of an expired session end without another sign-in; every node does it, once."""
     house.person("ada")
     signed_in = house.sign_in()
     house.clock.wait(minutes=61)
@@ -180,7 +180,7 @@ def test_what_is_over_is_ended_in_passing_with_its_approvals(house):
 
 
 def test_one_person_has_so_many_sessions_at_most(house, monkeypatch):
-    """The oldest ends when there are more. Their number is documented."""
+    """Beyond the documented maximum the oldest ends."""
     assert entrance.MOST_SESSIONS == 50
     monkeypatch.setattr(entrance, "MOST_SESSIONS", 4)
     house.person("ada")
@@ -194,7 +194,7 @@ def test_one_person_has_so_many_sessions_at_most(house, monkeypatch):
 
 
 def test_a_password_that_changes_while_it_is_compared_opens_nothing(house, monkeypatch):
-    """A sign-in with the old password does not outlive a reset that happens in the middle of it."""
+    """A sign-in with the old password does not survive a reset during it."""
     house.person("ada")
     accounts = house.node()
     compare = accounts._door.compare
@@ -211,7 +211,7 @@ def test_a_password_that_changes_while_it_is_compared_opens_nothing(house, monke
 
 
 def test_a_password_is_confirmed_for_a_while(house):
-    """Signing in counts, giving it again counts; time, and a session that there is not, do not."""
+    """Signing in counts, and entering it again; old entries and unknown sessions do not."""
     house.person("ada")
     session = house.sign_in().session
     within = timedelta(minutes=5)
@@ -227,7 +227,7 @@ def test_a_password_is_confirmed_for_a_while(house):
 
 
 def test_guessing_from_a_session_that_was_left_open_is_throttled(house):
-    """Whoever finds a browser signed in does not try passwords there for long."""
+    """An attacker at an unattended browser cannot try many passwords."""
     house.person("ada")
     session = house.sign_in().session
     for _ in range(5):
@@ -239,7 +239,7 @@ def test_guessing_from_a_session_that_was_left_open_is_throttled(house):
 
 
 def test_the_cookie_has_the_name_that_browsers_protect_where_there_is_tls(url):
-    """Over TLS only ``__Host-`` is read, which no neighbour can set; the plain name is nobody's there."""
+    """Over TLS only ``__Host-`` is read, which no other host can set; the plain name is ignored."""
     house = House(url, public_url="https://sandbox.example.com")
     assert house.accounts.cookie_name == "__Host-democrai"
     house.person("ada")
@@ -251,7 +251,7 @@ def test_the_cookie_has_the_name_that_browsers_protect_where_there_is_tls(url):
 
 
 def test_signing_in_and_out_is_in_the_audit(house):
-    """Who, from where, which session, and why it ended."""
+    """User, address, session, and the reason of its end."""
     house.person("ada")
     signed_in = house.sign_in()
     house.accounts.sign_out(signed_in.session.id)

@@ -1,4 +1,4 @@
-"""Guessing is slowed down on all nodes together, and shuts out nobody for good."""
+"""Guessing is slowed down on all nodes together, and locks out no user permanently."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.services.rows import rows
 
 
 def fail(house, times=1, **how):
-    """Fail to sign in so many times, waiting for as long as is asked; return how long that was in all."""
+    """Fail to sign in this many times, with the required waits; return the total wait."""
     waited = 0
     while times:
         try:
@@ -35,7 +35,7 @@ def refusal(house, **how):
 
 
 def test_five_failures_are_free_and_then_each_waits_twice_as_long(house):
-    """1, 2, 4... seconds up to a quarter of an hour; and the right password has to wait as well."""
+    """1, 2, 4... seconds up to 15 minutes; the right password has to wait as well."""
     house.person("ada")
     assert fail(house, 5) == 0
     waits = []
@@ -53,7 +53,7 @@ def test_five_failures_are_free_and_then_each_waits_twice_as_long(house):
 
 
 def test_unknown_names_are_throttled_like_known_ones(house):
-    """How long to wait tells nobody who is there."""
+    """The wait does not reveal which users exist."""
     house.person("ada")
     fail(house, 5, name="ada", address="192.0.2.7")
     fail(house, 5, name="nobody-there", address="192.0.2.7")
@@ -62,7 +62,7 @@ def test_unknown_names_are_throttled_like_known_ones(house):
 
 
 def test_a_sign_in_clears_the_count(house):
-    """Somebody who mistyped four times and then got it right begins anew."""
+    """After four failures and a success the count starts again."""
     house.person("ada")
     for _ in range(3):
         assert fail(house, 4) == 0
@@ -70,7 +70,7 @@ def test_a_sign_in_clears_the_count(house):
 
 
 def test_other_addresses_are_not_held_up(house):
-    """A stranger who fails on purpose elsewhere does not keep a person from signing in."""
+    """An attacker who fails on purpose elsewhere does not stop a user from signing in."""
     house.person("ada")
     fail(house, 12, address="203.0.113.9")
     assert house.sign_in(address="192.0.2.1").user.id == "ada"
@@ -78,21 +78,21 @@ def test_other_addresses_are_not_held_up(house):
 
 @pytest.fixture
 def six_free(monkeypatch):
-    """Six failures of a name, or from an address, are free, where usually fifty are: that many take their time."""
+    """Lower the free failures of a name or address from fifty to six, because that many take long."""
     assert {kind: rule.free for kind, rule in throttle._RULES.items()} == {"pair": 5, "name": 50, "address": 50}
     rules = {kind: replace(rule, free=min(rule.free, 6)) for kind, rule in throttle._RULES.items()}
     monkeypatch.setattr(throttle, "_RULES", rules)
 
 
 def test_a_stranger_with_many_addresses_does_not_shut_out_who_was_there_before(house, six_free):
-    """Guessing one name from everywhere is slowed down, but not where that person signed in before."""
+    """Guessing one name from many addresses is slowed down, except where that user signed in before."""
     house.person("ada")
     house.sign_in(address="192.0.2.1")
     for number in range(8):
         refusal(house, address=f"203.0.113.{number}")
     assert type(refusal(house, address="203.0.113.200")) is SignInThrottled
     assert house.sign_in(address="192.0.2.1").user.id == "ada"
-    house.clock.wait(seconds=31)  # and elsewhere it is half a minute
+    house.clock.wait(seconds=31)  # elsewhere the wait is 30 seconds
     assert house.sign_in(address="198.51.100.1").user.id == "ada"
 
 
@@ -106,7 +106,7 @@ def test_one_address_does_not_go_through_all_names(house, six_free):
 
 
 def test_addresses_of_one_ipv6_network_count_as_one(house):
-    """Everybody has 2 ** 64 of them; and an IPv4 address is the same in either notation."""
+    """A client has 2 ** 64 of them; an IPv4 address is the same in either notation."""
     for number in range(5):
         assert type(refusal(house, address=f"2001:db8::{number:x}")) is SignInRefused
     assert type(refusal(house, address="2001:db8::ffff:1")) is SignInThrottled
@@ -116,7 +116,7 @@ def test_addresses_of_one_ipv6_network_count_as_one(house):
 
 
 def test_spellings_of_a_name_count_as_one(house):
-    """Capital letters and spaces around it are no way round, and no hindrance either."""
+    """Capital letters and surrounding spaces have no effect."""
     house.person("ada")
     for name in ("ada", "ADA", " ada", "Ada ", "aDa"):
         assert type(refusal(house, name=name)) is SignInRefused
@@ -126,7 +126,7 @@ def test_spellings_of_a_name_count_as_one(house):
 
 
 def test_all_nodes_count_together(house):
-    """It makes no difference which node is asked."""
+    """The count is the same on every node."""
     house.person("ada")
     other = house.node()
     fail(house, 3)
@@ -136,7 +136,7 @@ def test_all_nodes_count_together(house):
 
 
 def test_many_at_once_are_no_way_round(house):
-    """A sign-in counts before it is compared: of twenty at the same time five are compared."""
+    """A sign-in counts before it is compared: of twenty in parallel, five are compared."""
     house.person("ada")
     nodes = [house.node(), house.node()]
 
@@ -152,7 +152,7 @@ def test_many_at_once_are_no_way_round(house):
 
 
 def test_failures_are_forgotten_after_a_day_and_leave_no_rows(house):
-    """What is over does not count, and is removed."""
+    """Expired counts are removed."""
     fail(house, 8)
     house.clock.wait(days=1, seconds=1)
     assert fail(house, 5) == 0
@@ -162,7 +162,7 @@ def test_failures_are_forgotten_after_a_day_and_leave_no_rows(house):
 
 
 def test_a_stranger_does_not_fill_the_table(house, monkeypatch):
-    """There is a largest number of rows, whatever names and addresses are tried."""
+    """The number of rows has a maximum, for any names and addresses."""
     monkeypatch.setattr(throttle, "MOST_ROWS", 12)
     for number in range(12):
         refusal(house, name=f"name{number}", address=f"203.0.{number}.1")
@@ -170,14 +170,14 @@ def test_a_stranger_does_not_fill_the_table(house, monkeypatch):
 
 
 def test_names_and_addresses_are_not_kept_in_the_counts(house):
-    """A password that was typed into the field of the name is not in the database afterwards."""
+    """A password typed into the name field is not stored in the database."""
     refusal(house, name="my secret password")
     assert all(len(row[0]) == 64 for row in sql(house.url, "SELECT key FROM host_throttle"))
     assert "my secret password" not in repr(house.audit())
 
 
 def test_failures_are_in_the_audit_by_powers_of_two(house):
-    """The audit tells that somebody guesses, and how often, without being filled by it."""
+    """The audit log shows guessing and its count, without being filled by it."""
     house.person("ada")
     fail(house, 9, address="203.0.113.9")
     told = [after for action, _, after in house.audit() if action == "sign_in_failed"]
@@ -189,12 +189,12 @@ def test_failures_are_in_the_audit_by_powers_of_two(house):
 
 @rows("name", ["", "x" * 100_000, "\0", "\ud800", "a' OR '1'='1", "ada\r\nSet-Cookie: x=y", "%00"])
 def test_hostile_names_are_refused_like_any_other(ada_in, name):
-    """Whatever is sent for a name, it is nobody's."""
+    """Any text as a name identifies no user."""
     assert type(refusal(ada_in, name=name, password=PASSWORD)) is SignInRefused
 
 
 def test_a_clock_that_is_set_back_makes_nobody_wait_for_longer(house):
-    """A machine whose time was wrong by a year does not shut people out for a year."""
+    """A machine whose clock was wrong by a year does not lock out users for a year."""
     house.person("ada")
     fail(house, 7)
     house.clock.wait(days=-300)

@@ -1,4 +1,4 @@
-"""Tokens: what a machine comes in with, for whom and for what."""
+"""API tokens: their owner and scopes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.services.rows import rows
 
 
 def test_a_token_is_its_owner_with_its_scopes(house):
-    """Its public id is the session that approvals hold for."""
+    """Approvals use its public id as the session."""
     house.person("ada")
     token, secret = house.accounts.create_token("ada", "ci", [Scope.REQUESTS_READ, "tasks:read"])
     expected = Identity("ada", token.id, frozenset({"requests:read", "tasks:read"}))
@@ -26,7 +26,7 @@ def test_a_token_is_its_owner_with_its_scopes(house):
 
 
 def test_a_secret_can_be_told_from_other_texts_and_is_not_kept(house):
-    """``dsb_`` and 256 bits; the database has the hash, which opens nothing."""
+    """``dsb_`` and 256 bits; the database stores the hash, which is not a valid token."""
     house.person("ada")
     token, secret = house.accounts.create_token("ada", "ci", ["tasks:read"])
     assert re.fullmatch(r"dsb_[0-9A-Za-z]{43}", secret)
@@ -38,7 +38,7 @@ def test_a_secret_can_be_told_from_other_texts_and_is_not_kept(house):
 
 
 def test_a_token_counts_alone_in_the_header(house):
-    """A wrong token is nobody even beside a good cookie; a token anywhere else is nothing."""
+    """A wrong token identifies no user even with a valid cookie; a token elsewhere is ignored."""
     house.person("ada")
     _, secret = house.accounts.create_token("ada", "ci", ["tasks:read"])
     cookies = {house.accounts.cookie_name: house.sign_in().token}
@@ -53,7 +53,7 @@ def test_a_token_counts_alone_in_the_header(house):
         Visit({"authorization": f"Bearer {secret}, Bearer {secret}"}, {}, "", "/"),
     ):
         assert house.accounts.identify(visit) is None
-    # A proxy before it may want a password of its own.
+    # A proxy in front may use another authentication header.
     assert house.accounts.identify(Visit({"authorization": "Basic eDp5"}, cookies, "", "/")).user_id == "ada"
 
 
@@ -72,12 +72,12 @@ def test_a_token_counts_alone_in_the_header(house):
     ],
 )
 def test_what_follows_bearer_is_the_token(header, found):
-    """In any case of letters, and one word."""
+    """In any letter case, and one word."""
     assert bearer_of(header) == found
 
 
 def test_a_token_ends_when_it_expires_or_is_revoked(house):
-    """What was approved for it ends as well, and it stays in the list for a while."""
+    """Its approvals end as well, and it stays in the list for a while."""
     house.person("ada")
     short, first = house.accounts.create_token("ada", "short", ["tasks:read"], timedelta(days=1))
     long, second = house.accounts.create_token("ada", "long", ["tasks:read"])
@@ -98,7 +98,7 @@ def test_a_token_ends_when_it_expires_or_is_revoked(house):
 
 
 def test_a_token_of_somebody_else_is_unknown(house):
-    """Whose it is makes no difference to what is said."""
+    """The error is the same for every owner."""
     house.person("ada")
     house.person("bea")
     token, secret = house.accounts.create_token("bea", "hers", ["tasks:read"])
@@ -112,7 +112,7 @@ def test_a_token_of_somebody_else_is_unknown(house):
 
 
 def test_a_token_gives_no_more_than_its_maker_has(house):
-    """A token that may make tokens makes none with other scopes than its own."""
+    """A token that may create tokens creates none with additional scopes."""
     house.person("ada")
     with pytest.raises(InvalidInputError, match="requests:decide"):
         house.accounts.create_token(
@@ -141,7 +141,7 @@ def test_a_token_gives_no_more_than_its_maker_has(house):
     ],
 )
 def test_tokens_that_make_no_sense_are_refused_with_their_place(ada_in, given, pointer):
-    """A label that says nothing, scopes that there are not, a life that is none."""
+    """An empty label, unknown scopes, an invalid lifetime."""
     with pytest.raises(InvalidInputError) as caught:
         ada_in.accounts.create_token("ada", **{"label": "ci", "scopes": ["tasks:read"], **given})
     assert caught.value.problems[0].pointer == pointer
@@ -149,7 +149,7 @@ def test_tokens_that_make_no_sense_are_refused_with_their_place(ada_in, given, p
 
 
 def test_a_misspelt_scope_comes_with_the_one_that_is_meant(house):
-    """Somebody who leaves out a letter is told."""
+    """A misspelled scope gets a suggestion."""
     house.person("ada")
     with pytest.raises(InvalidInputError) as caught:
         house.accounts.create_token("ada", "ci", ["task:read"])
@@ -157,7 +157,7 @@ def test_a_misspelt_scope_comes_with_the_one_that_is_meant(house):
 
 
 def test_nobody_makes_tokens_without_end(house, monkeypatch):
-    """There is a largest number in use; revoked ones do not count."""
+    """The number of active tokens has a maximum; revoked ones do not count."""
     monkeypatch.setattr(tokens, "MOST_TOKENS", 3)
     house.person("ada")
     made = [house.accounts.create_token("ada", f"t{number}", ["tasks:read"])[0] for number in range(3)]
@@ -168,7 +168,7 @@ def test_nobody_makes_tokens_without_end(house, monkeypatch):
 
 
 def test_the_last_use_is_known(house):
-    """To a minute, so that a token that nobody needs can be found."""
+    """To the minute, so that unused tokens can be found."""
     house.person("ada")
     _, secret = house.accounts.create_token("ada", "ci", ["tasks:read"])
     assert house.accounts.tokens_of("ada")[0].last_used is None

@@ -1,4 +1,4 @@
-"""A module that comes by the sandbox of its application: a global there, or something it was given."""
+"""A module that obtains the application's sandbox: a global, or an argument."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def grab():
 
 @pytest.fixture
 def case(tmp_path):
-    """A private world in which a body runs in a process of its own."""
+    """A private folder in which a body runs in a separate process."""
     return Case(tmp_path)
 
 
@@ -52,7 +52,7 @@ def in_reach(world):
 
 
 def test_a_sandbox_in_the_hands_of_a_module_gives_away_nothing(case):
-    """Its parts are the host's: guarded code neither reads nor replaces them, nor ends anything through it."""
+    """Guarded code can neither read nor replace its parts, nor stop anything through it."""
     told = case.run(in_reach)
     assert told["goes on"] is True
     assert told["told"].pop("kept in it") == []

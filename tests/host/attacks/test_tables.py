@@ -1,4 +1,4 @@
-"""Tables in modules: everybody in the process can read a module, so no table that decides may be changed there."""
+"""Tables in modules: all code in the process can read a module, so a table that decides must be immutable."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HARMLESS = {
     "democrai_sandbox.console.api.documenting._SCHEMES",
     "democrai_sandbox.console.api.modules._CALLS",
 }
-"""They say where names are, describe the API, or say who is told of events, which grant nothing."""
+"""They contain names, describe the API, or list event listeners, which grant nothing."""
 
 
 def modules_below(package):
@@ -41,7 +41,7 @@ def modules_below(package):
     ids=lambda package: package.__name__,
 )
 def test_no_table_can_be_written_to(package):
-    """A module could give itself as many tries at a password as it likes, or have a denial recorded as an approval."""
+    """A module could give itself unlimited password attempts, or record a denial as an approval."""
     found = {
         f"{module.__name__}.{name}"
         for module in modules_below(package)

@@ -1,4 +1,4 @@
-"""A configuration file to write, and what is told about one that is refused."""
+"""Configuration files, and the problems of invalid ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def home(tmp_path):
 
 @pytest.fixture
 def config(tmp_path):
-    """Writes a configuration of this text, and returns its path."""
+    """Write a configuration with this text, and return its path."""
 
     def write(text, mode=0o644):
         path = tmp_path / "config.yaml"
@@ -29,7 +29,7 @@ def config(tmp_path):
 
 @pytest.fixture
 def refused(home):
-    """Loads what must be refused; returns the problems by their pointers."""
+    """Load an invalid configuration; return the problems by pointer."""
 
     def load_it(source=None, **environ):
         with pytest.raises(ConfigInvalid) as error:

@@ -1,4 +1,4 @@
-"""docs/configuration.md: has every key, and its examples are true."""
+"""docs/configuration.md contains every key, and its examples are correct."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS = dict(re.findall(r"^\| `([a-z_.]+)` \| (.+) \|$", PAGE, re.MULTILINE))
 
 
 def test_every_key_has_its_row():
-    """And no row is left over."""
+    """No other row exists."""
     assert set(ROWS) == {pointer[1:].replace("/", ".") for pointer in (*KEYS, *OPEN, *NAMED)}
 
 
@@ -30,7 +30,7 @@ def test_each_row_has_the_variable_of_its_key(pointer):
 
 
 def test_defaults_are_those_of_the_settings():
-    """Every default that stands there as a value is the one that a host without configuration has."""
+    """Every documented default value is the one of a host without configuration."""
     settings = load(environ={"HOME": "/home/ann"}).settings
     checked = 0
     for key, row in ROWS.items():
@@ -49,7 +49,7 @@ def test_defaults_are_those_of_the_settings():
 
 
 def test_the_example_is_accepted(tmp_path, home):
-    """With its folders there."""
+    """With its folders present."""
     example, extensions = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     example += extensions
     for place in ("/srv/democrai/modules", "/srv/democrai/engines"):
@@ -65,7 +65,7 @@ def test_the_example_is_accepted(tmp_path, home):
 
 
 def test_the_problems_shown_are_those_told(tmp_path, home, monkeypatch):
-    """Word by word."""
+    """Word for word."""
     (shown,) = re.findall(r"```console\n(config_invalid.*?)```", PAGE, re.DOTALL)
     (tmp_path / "config.yaml").write_text("\n\nsandbox:\n  os: {enabled: yes}\n\n\n\nserver:\n  prot: 1\n")
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""The section ``extensions``: read strictly, keys never shown, paths and variables as elsewhere."""
+"""Section ``extensions``: strict validation, hidden keys, and paths and variables as elsewhere."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MODEL = {"endpoint": "https://models.example.com/v1", "model": "small"}
 
 
 def test_everything_is_read(home):
-    """With the defaults of what is not given."""
+    """With defaults for missing values."""
     found = load(
         {
             "extensions": {
@@ -66,19 +66,19 @@ def test_everything_is_read(home):
     ],
 )
 def test_what_is_wrong_is_told_with_its_place(refused, section, pointer, suggestion):
-    """And nothing else is complained about."""
+    """And without other problems."""
     found = refused({"extensions": section})
     assert [(place, one.suggestion) for place, one in found.items()] == [(f"/extensions{pointer}", suggestion)]
 
 
 def test_a_key_is_never_repeated(refused):
-    """Not where it is refused, either."""
+    """Not in an error either."""
     found = refused({"extensions": {"models": {"m": {**MODEL, "api_key": f"{KEY}\n"}}}})
     assert KEY not in str(found["/extensions/models/m/api_key"])
 
 
 def test_a_key_comes_from_the_environment(home):
-    """Over what the file has, with its own origin, and hidden where it is shown."""
+    """It overrides the file, has its own origin, and is hidden in the output."""
     variable = "DEMOCRAI_CONFIG__EXTENSIONS__MODELS__M__API_KEY"
     loaded = load({"extensions": {"models": {"m": MODEL}}}, environ={**home, variable: KEY})
     assert loaded.settings.extensions.models["m"].api_key == KEY
@@ -90,7 +90,7 @@ def test_a_key_comes_from_the_environment(home):
 
 
 def test_secret_settings_of_engines_are_not_shown(home):
-    """By their names, at any depth; URLs without their passwords."""
+    """By name, at any depth; URLs without their passwords."""
     settings = {"url": "https://u:pw@a.example/?token=x", "deep": [{"client_secret": "x", "pin_key": 7, "on": True}]}
     loaded = load({"extensions": {"engines": {"e": {"settings": settings}}}}, environ=home)
     shown = {one.pointer: one.value for one in shown_values(loaded)}
@@ -101,7 +101,7 @@ def test_secret_settings_of_engines_are_not_shown(home):
 
 
 def test_a_relative_key_file_begins_at_the_file(config, home, tmp_path):
-    """As all paths of a file do."""
+    """Like all paths of a file."""
     path = config(
         "extensions:\n  models:\n    m: {endpoint: 'https://a.example/v1', model: x, api_key_file: keys/model}\n"
     )

@@ -1,4 +1,4 @@
-"""The file itself: where it is, who may write it, and what is in it at all."""
+"""The configuration file: its place, its permissions, and its content."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def told(path, environ):
 
 
 def test_each_refusal_of_a_file_has_its_sentence(tmp_path, config, home):
-    """A reader learns what is wrong with the file."""
+    """The message says what is wrong with the file."""
     os.mkfifo(tmp_path / "pipe")
     problems = [told(source, home) for source in (tmp_path / "none.yaml", tmp_path, tmp_path / "pipe", 7)]
     problems += [told(config(text), home) for text in (b"a: \xfc", b"#" * (LARGEST_FILE + 1), "", "[]", "text")]
@@ -37,20 +37,20 @@ def test_each_refusal_of_a_file_has_its_sentence(tmp_path, config, home):
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path, home):
-    """The problem has its name as it was given."""
+    """The problem contains its name as given."""
     path = tmp_path / "none.yaml"
     assert told(path, home).origin == (str(path), 0)
 
 
 def test_a_folder_is_no_file(tmp_path, home):
-    """A folder is told apart from a file that is not there."""
+    """A folder is distinguished from a missing file."""
     assert told(tmp_path, home).origin == (str(tmp_path), 0)
     assert told(tmp_path, home).message != told(tmp_path / "none", home).message
 
 
 @rows("kind", ["pipe", "device"])
 def test_what_is_no_regular_file_is_refused_without_waiting(tmp_path, home, kind):
-    """Nobody writes into a pipe of this name: reading it would never end."""
+    """A pipe without a writer would block forever."""
     path = tmp_path / "pipe" if kind == "pipe" else "/dev/null"
     if kind == "pipe":
         os.mkfifo(path)
@@ -60,19 +60,19 @@ def test_what_is_no_regular_file_is_refused_without_waiting(tmp_path, home, kind
 
 @rows("mode", [0o664, 0o646, 0o666, 0o620, 0o602])
 def test_a_file_that_others_can_write_is_refused_with_the_fix(config, home, mode):
-    """Whoever writes it decides what is enforced."""
+    """Its writer decides what is enforced."""
     path = config("{}", mode)
     assert told(path, home).message.endswith(f": chmod go-w {path}")
 
 
 @rows("mode", [0o644, 0o600, 0o640, 0o400])
 def test_a_file_of_its_owner_alone_is_read(config, home, mode):
-    """Others may read it, if they do not write."""
+    """Other users may read it."""
     assert load(config("{}", mode), environ=home).settings.server.port == 8420
 
 
 def test_the_fix_can_be_pasted_whatever_the_file_is_called(tmp_path, home):
-    """A name with blanks in it is quoted."""
+    """A name with spaces is quoted."""
     path = tmp_path / "my config.yaml"
     path.write_text("{}")
     path.chmod(0o666)
@@ -81,7 +81,7 @@ def test_the_fix_can_be_pasted_whatever_the_file_is_called(tmp_path, home):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user to be")
 def test_a_file_that_may_not_be_read_is_told(config, home):
-    """With the reason of the system."""
+    """With the system's reason."""
     path = config("{}", 0o600)
     for folder in path.parents:
         if folder.stat().st_uid == 0 and folder.name.startswith(("pytest", "test_")):
@@ -114,7 +114,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_key(config, home):
 
 
 def test_a_file_beyond_a_megabyte_is_refused(config, home):
-    """One of that size is read."""
+    """A file of exactly that size is read."""
     comment = b"#" * (LARGEST_FILE - 3) + b"\n{}"
     assert len(comment) == LARGEST_FILE
     assert load(config(comment), environ=home)
@@ -125,7 +125,7 @@ def test_a_file_beyond_a_megabyte_is_refused(config, home):
 
 @rows("text", ["", "# all of it commented out\n", "---\n", "null\n"])
 def test_a_file_without_settings_is_refused(config, home, text):
-    """It may have been cut off, and every control would be off."""
+    """It may be truncated, and every control would be off."""
     assert "{}" in told(config(text), home).message
 
 
@@ -134,24 +134,24 @@ def test_a_file_without_settings_is_refused(config, home, text):
     [("[]", "a list"), ("- a: 1", "a list"), ("text", "'text'"), ("5", "5"), ("true", "true")],
 )
 def test_what_is_no_object_is_refused(config, home, text, got):
-    """The problem says what was found instead."""
+    """The problem names the type found."""
     assert told(config(text), home).message.endswith(f" {got}")
 
 
 @rows("name", ["a\0b", "\ud800"])
 def test_a_name_that_no_file_can_have_is_refused(home, name):
-    """There is no other error than the typed one."""
+    """Only the typed error is raised."""
     assert told(name, home).origin.source == name
 
 
 @rows("source", ["", 7, b"config.yaml", ["config.yaml"], object()])
 def test_a_source_is_a_path_or_an_object(home, source):
-    """Nothing else is guessed at."""
+    """Other types are rejected."""
     assert told(source, home).origin.source == "argument"
 
 
 def test_the_file_can_be_named_by_a_variable(config, home):
-    """An explicit source wins over it."""
+    """An explicit source overrides it."""
     path = config("server: {port: 4711}")
     environ = {**home, "DEMOCRAI_CONFIG_FILE": str(path)}
     loaded = load(environ=environ)
@@ -162,5 +162,5 @@ def test_the_file_can_be_named_by_a_variable(config, home):
 
 @rows("name", ["", "config.yaml", "~/config.yaml", "$HOME/config.yaml"])
 def test_a_file_named_by_a_variable_is_named_in_full(home, name):
-    """Which file a relative name means would depend on where the host is started."""
+    """A relative name would depend on the working directory."""
     assert told(None, {**home, "DEMOCRAI_CONFIG_FILE": name}).origin.source == "DEMOCRAI_CONFIG_FILE"

@@ -1,4 +1,4 @@
-"""The whole: where each value comes from, where relative paths begin, and what an error says and never says."""
+"""Complete loading: the origin of each value, relative paths, and the content of errors."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_what_an_application_hands_over_is_the_argument(home):
 
 
 def test_a_section_that_a_variable_replaces_leaves_no_lines_behind(config, home):
-    """What the file had there does not count any more, and neither does its place."""
+    """The file's values of that section and their lines no longer count."""
     path = config("server:\n  port: 1\n  host: 127.0.0.2\n")
     origins = load(path, environ={**home, "DEMOCRAI_CONFIG__SERVER": "{port: 2}"}).origins
     assert origins["/server/port"].source == "DEMOCRAI_CONFIG__SERVER"
@@ -60,7 +60,7 @@ def test_a_section_that_a_variable_replaces_leaves_no_lines_behind(config, home)
 
 
 def test_the_environment_of_the_process_is_the_default(config, monkeypatch):
-    """Unless another one is given."""
+    """Unless another one is passed."""
     monkeypatch.setenv("DEMOCRAI_CONFIG__SERVER__PORT", "4711")
     monkeypatch.setenv("HOME", "/home/ann")
     assert load().settings.server.port == 4711
@@ -71,7 +71,7 @@ def test_the_environment_of_the_process_is_the_default(config, monkeypatch):
 
 
 def test_relative_paths_of_a_file_begin_at_its_folder(tmp_path, home, monkeypatch):
-    """Wherever the host is started, and for every key that holds a path."""
+    """Independent of the working directory, and for every key with a path."""
     folder = tmp_path / "etc"
     folder.mkdir()
     for name in ("modules", "more", "db"):
@@ -102,27 +102,27 @@ def test_relative_paths_of_a_file_begin_at_its_folder(tmp_path, home, monkeypatc
 
 
 def test_relative_paths_of_an_argument_are_refused(refused):
-    """They would begin wherever the application was started."""
+    """They would depend on the working directory."""
     told = refused({"state_dir": "state"})
     assert set(told) == {"/state_dir"}
     assert "'state'" in told["/state_dir"].message
 
 
 def test_a_relative_path_of_a_variable_is_refused_also_beside_a_file(config, refused):
-    """The folder of the file is not meant."""
+    """They do not start at the folder of the file."""
     told = refused(config("{}"), DEMOCRAI_CONFIG__STATE_DIR="state")
     assert set(told) == {"/state_dir"}
     assert "'state'" in told["/state_dir"].message
 
 
 def test_reading_changes_nothing(config, tmp_path, home):
-    """No folder is made, and nothing is written beside the file."""
+    """No folder is created, and nothing is written beside the file."""
     path = config("state_dir: state\ndata_dir: data\n")
     load(path, environ=home)
     assert list(tmp_path.iterdir()) == [path]
 
 
-# ---- what an error says ----------------------------------------------------------------------------------------------
+# ---- errors ----------------------------------------------------------------------------------------------------------
 
 
 def test_an_error_has_one_line_for_each_problem_with_file_and_line(config, home, monkeypatch, tmp_path):
@@ -150,13 +150,13 @@ def test_a_key_that_is_missing_is_told_where_it_would_stand(config, home):
 
 
 def test_a_value_that_could_not_be_read_is_told_once(config, home):
-    """Not a second time as one that is missing or of the wrong type."""
+    """It is not reported again as missing or of the wrong type."""
     path = config("server:\n  port: !!int 5\nextra_module_dirs: [*x]\nconsole: &c\n  idle_minutes: 5\n")
     assert [problem.origin.line for problem in refusal(path, home).problems] == [2, 3, 4]
 
 
 def test_of_a_thousand_problems_a_hundred_are_told(home):
-    """And how many there are besides."""
+    """And the number of the others."""
     error = refusal({f"key{number}": 1 for number in range(1000)}, home)
     assert len(error.problems) == 101
     assert " 900 " in str(error.problems[-1])
@@ -202,7 +202,7 @@ def test_an_error_survives_its_way_to_another_process(config, home):
     ],
 )
 def test_no_password_is_repeated_wherever_it_stands(config, home, text):
-    """Not in the text, not in the diagnostics, and not in a traceback."""
+    """Not in the text, the diagnostics or a traceback."""
     error = refusal(config(text), home)
     said = "".join([str(error), error.diagnostics(), *traceback.format_exception(error)])
     assert PASSWORD not in said
@@ -216,14 +216,14 @@ def test_a_password_is_not_repeated_out_of_a_variable(home):
 
 
 def test_settings_do_not_show_passwords(home):
-    """When somebody logs them."""
+    """For example in a log."""
     network = {"stream": {"type": "redis", "url": f"redis://:{PASSWORD}@h"}}
     loaded = load({"database": {"url": f"postgresql://ann:{PASSWORD}@db/x"}, "network": network}, environ=home)
     assert PASSWORD not in repr(loaded)
 
 
 def test_the_cost_of_loading_grows_with_the_size_of_the_file(config, home):
-    """A file with many endpoints takes as many times as long as it is larger, not the square of it."""
+    """The time for a file with many endpoints grows linearly, not quadratically."""
 
     def endpoints(count):
         lines = "".join(f"    name{number}: https://host{number}.example.com/v1\n" for number in range(count))

@@ -1,4 +1,4 @@
-"""Variables over a file: how they are named, how they are read, and which are refused."""
+"""Variables that override a file: their names, their values, and rejected ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.services.rows import rows
 
 
 def test_a_variable_wins_over_the_file(config, home):
-    """Key by key: what it does not name stays as the file has it."""
+    """Key by key: other keys keep the file's values."""
     path = config("server: {port: 1, host: 127.0.0.2}\nsandbox: {os: {refresh_seconds: 5}}")
     environ = {**home, f"{PREFIX}SERVER__PORT": "2", f"{PREFIX}SANDBOX__OS__ENABLED": "true"}
     settings = load(path, environ=environ).settings
@@ -19,7 +19,7 @@ def test_a_variable_wins_over_the_file(config, home):
 
 
 def test_a_variable_wins_over_an_argument(home):
-    """So that an operator can adjust what an application hands over."""
+    """So that an operator can adjust the application's values."""
     environ = {**home, f"{PREFIX}SERVER__PORT": "2"}
     assert load({"server": {"port": 1}}, environ=environ).settings.server.port == 2
 
@@ -30,7 +30,7 @@ def test_names_are_read_without_regard_to_case(home):
 
 
 def test_the_same_setting_in_two_spellings_is_refused(refused):
-    """Nobody could tell which of them counts; both are named."""
+    """It would be ambiguous which one counts; both are named."""
     told = refused(**{f"{PREFIX}SERVER__PORT": "5", f"{PREFIX}server__port": "6"})
     assert set(told) == {"/server/port"}
     assert told["/server/port"].origin.source == f"{PREFIX}server__port"
@@ -69,7 +69,7 @@ def test_everything_else_is_yaml_on_one_line(home, tmp_path):
 
 
 def test_a_variable_for_a_section_replaces_it_and_single_keys_come_over_that(config, home):
-    """Whatever order they stand in."""
+    """In any order."""
     path = config("server: {host: 127.0.0.2, port: 1}\nnetwork: {endpoints: {a: https://a.example.com}}")
     environ = {
         **home,
@@ -93,7 +93,7 @@ def test_a_variable_for_a_section_replaces_it_and_single_keys_come_over_that(con
     ],
 )
 def test_an_unknown_name_is_refused_with_the_nearest(refused, name, pointer, close):
-    """With the variable that it stands in."""
+    """With the name of the variable."""
     told = refused(**{PREFIX + name: "1"})
     assert set(told) == {pointer}
     assert (told[pointer].origin.source, told[pointer].suggestion) == (PREFIX + name, close)
@@ -101,7 +101,7 @@ def test_an_unknown_name_is_refused_with_the_nearest(refused, name, pointer, clo
 
 @rows("name", ["DEMOCRAI_CONFIG_SANDBOX__OS__ENABLED", "DEMOCRAI_CONFIG", "DEMOCRAI_CONFIGFILE"])
 def test_a_name_that_was_meant_as_a_setting_is_refused(refused, name):
-    """A control that is off because of a missing underscore would go unnoticed."""
+    """A control that is off because of a missing underscore would be unnoticed."""
     told = refused(**{name: "true"})
     assert set(told) == {""}
     assert told[""].origin.source == name
@@ -109,14 +109,14 @@ def test_a_name_that_was_meant_as_a_setting_is_refused(refused, name):
 
 
 def test_the_suggestion_for_a_variable_is_a_variable(refused):
-    """Ready to be pasted in."""
+    """It can be pasted."""
     told = refused(DEMOCRAI_CONFIG_SANDBOX__OS__ENABLED="true")
     assert told[""].suggestion == "DEMOCRAI_CONFIG__SANDBOX__OS__ENABLED"
 
 
 @rows("name", ["", "__SERVER", "SERVER____PORT", "SERVER__"])
 def test_a_name_with_an_empty_step_is_refused(refused, name):
-    """It names nothing."""
+    """It names no key."""
     told = refused(**{PREFIX + name: "1"})
     assert set(told) == {""}
     assert told[""].origin.source == PREFIX + name
@@ -124,7 +124,7 @@ def test_a_name_with_an_empty_step_is_refused(refused, name):
 
 @rows("name", ["SERVER__PORT", "STATE_DIR", "SANDBOX__OS", "SERVER__PUBLIC_URL"])
 def test_an_empty_variable_is_refused(refused, name):
-    """It would take a whole section away, or mean nothing at all."""
+    """It would remove a whole section, or have no effect."""
     (problem,) = refused(**{PREFIX + name: ""}).values()
     assert problem.origin.source == PREFIX + name
     assert problem.pointer == f"/{name.lower().replace('__', '/')}"
@@ -132,7 +132,7 @@ def test_an_empty_variable_is_refused(refused, name):
 
 @rows("value", ["null", "~", "# off", "  "])
 def test_a_variable_that_holds_nothing_is_refused(refused, value):
-    """It would take a whole section away, like an empty one."""
+    """It would remove a whole section, like an empty one."""
     assert set(refused(**{f"{PREFIX}SANDBOX__OS": value})) == {"/sandbox/os"}
 
 
@@ -146,21 +146,21 @@ def test_a_variable_that_holds_nothing_is_refused(refused, value):
     ],
 )
 def test_a_variable_below_something_that_is_no_object_is_refused(config, refused, text, name, pointer):
-    """Nothing is put in the place of what the file says."""
+    """The file's value is not replaced."""
     told = refused(config(text), **{PREFIX + name: "1"})
     assert told[pointer].origin.source == PREFIX + name
     assert told[pointer].message.endswith(repr(name.lower().replace("__", "/")[len(pointer) :]))
 
 
 def test_a_section_without_keys_takes_variables(config, home):
-    """``sandbox:`` with everything below it commented out is an object like any other."""
+    """``sandbox:`` with all its keys commented out is an ordinary object."""
     environ = {**home, f"{PREFIX}SANDBOX__CALL_TIMEOUT": "5"}
     assert load(config("sandbox:\n  # call_timeout: 3\n"), environ=environ).settings.call_timeout == 5
 
 
 @rows("value", ["{a: ", "[1", "&x 1", "*x", "!!int 5", "a: 1\na: 2", "\x07", "\udcff"])
 def test_a_value_that_is_no_plain_yaml_is_refused(refused, value):
-    """With the variable that it stands in."""
+    """With the name of the variable."""
     (problem,) = refused(**{f"{PREFIX}SANDBOX__MANAGERS": value}).values()
     assert problem.origin.source == f"{PREFIX}SANDBOX__MANAGERS"
     assert problem.pointer.startswith("/sandbox/managers")
@@ -176,7 +176,7 @@ def test_a_switch_is_true_or_false(refused, value):
 
 @rows("name", [name for name, form in KEYS.items() if form.name in ("PATH", "DATABASE")])
 def test_paths_have_to_be_absolute(refused, name):
-    """There is no folder that they could begin at."""
+    """A variable has no folder to which they could be relative."""
     environ = {variable_for(name): "sqlite:///relative.db" if name == "/database/url" else "relative"}
     if name == "/network/stream/folder":
         environ[f"{PREFIX}NETWORK__STREAM__TYPE"] = "ipc"
@@ -186,7 +186,7 @@ def test_paths_have_to_be_absolute(refused, name):
 
 
 def test_each_refusal_of_a_variable_has_its_sentence(refused):
-    """A reader learns what is wrong with the variable."""
+    """The message says what is wrong with the variable."""
     given = {
         *(
             ("SERVER__PORT", ""),
@@ -207,7 +207,7 @@ def test_each_refusal_of_a_variable_has_its_sentence(refused):
 
 
 def test_other_variables_are_not_read(home):
-    """They say who acts in a child process, and hold whatever their writer chose."""
+    """They identify the subject of a child process, and have arbitrary values."""
     environ = {
         **home,
         "DEMOCRAI_ACCESS": "[",

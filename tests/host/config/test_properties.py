@@ -1,4 +1,4 @@
-"""Whatever is written, it is read or refused with the typed error."""
+"""Any input is accepted or rejected with the typed error."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def read_or_refused(source, environ):
 
 @st.composite
 def documents(draw):
-    """Objects that have real keys at real places, with any values in them."""
+    """Objects with real keys at real places, with any values."""
     made = draw(st.dictionaries(KEY_NAMES, VALUES, max_size=3))
     for pointer in draw(st.lists(st.sampled_from([*KEYS, *OPEN]), max_size=6)):
         holder = made
@@ -57,13 +57,13 @@ def documents(draw):
 
 @given(documents())
 def test_any_argument_is_read_or_refused(document):
-    """No value at no place leads to another error."""
+    """No value at any place raises another error."""
     read_or_refused(document, HOME)
 
 
 @given(documents())
 def test_any_document_in_a_file_is_read_or_refused(document):
-    """As YAML that a program wrote."""
+    """As YAML written by a program."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "config.yaml")
         path.write_text(yaml.dump(document, allow_unicode=True), encoding="utf-8", errors="replace")
@@ -72,7 +72,7 @@ def test_any_document_in_a_file_is_read_or_refused(document):
 
 @given(st.binary() | st.text(alphabet="ab:-[]{}&*!|>'\"%@` \n\t#,?~.0", max_size=60).map(str.encode))
 def test_any_bytes_in_a_file_are_read_or_refused(data):
-    """Also what is no YAML at all."""
+    """Also invalid YAML."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "config.yaml")
         path.write_bytes(data)

@@ -1,4 +1,4 @@
-"""Sections and keys: what each takes, and what is refused with its place."""
+"""Sections and keys: accepted values, and problems with their pointers."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from tests.services.rows import rows
 
 
 def nested(pointer, value):
-    """An object that has only this value, at the pointer."""
+    """Return an object with only this value, at the pointer."""
     for step in reversed(pointer.split("/")[1:]):
         value = {step: value}
     return value
 
 
 def test_without_anything_every_key_has_its_default(home):
-    """State in the folder of the user, loopback, SQLite, no control of the kernel."""
+    """State in the user's folder, loopback, SQLite, all kernel controls off."""
     state = f"{home['HOME']}/.local/state/democrai-sandbox"
     settings = load(environ=home).settings
     assert settings == HostSettings(
@@ -46,7 +46,7 @@ def test_without_anything_every_key_has_its_default(home):
 
 
 def test_all_keys_are_read(tmp_path, home):
-    """Each ends up in the setting of its name."""
+    """Each is stored in the setting of its name."""
     for name in ("modules", "engines", "extractors", "more"):
         (tmp_path / name).mkdir()
     base = str(tmp_path)
@@ -129,7 +129,7 @@ def test_all_keys_are_read(tmp_path, home):
 
 
 def test_the_table_of_keys_has_all_that_the_settings_have():
-    """Where it forgot one, relative paths, variables and origins of that key would be wrong."""
+    """For a missing key, relative paths, variables and origins would be wrong."""
     renamed = {"database": "/database/url", "key_file": "/database/key_file", "stream_type": "/network/stream/type"}
     renamed |= {"database_wait": "/database/wait_seconds", "database_connections": "/database/connections"}
     inner = {"server": ServerSettings, "console": ConsoleSettings}
@@ -157,14 +157,14 @@ def test_the_table_of_keys_has_all_that_the_settings_have():
 
 @pytest.fixture
 def unknown(refused):
-    """The message about a key that there is not, called zzz."""
+    """Message about an unknown key zzz."""
     return refused({"zzz": 1})["/zzz"].message
 
 
 @rows("pointer", KEYS)
 @rows("value", [None, [[]], {"a": 1}, -1, "\0"], ids=str)
 def test_a_value_of_the_wrong_type_is_refused_at_its_place(refused, unknown, pointer, value):
-    """Nothing, a list in a list, an object, a negative number and a text that is nothing are values of no key."""
+    """Null, nested lists, an object, a negative number and a meaningless text are invalid for every key."""
     told = refused(nested(pointer, value))
     assert len(told) == 1
     ((place, problem),) = told.items()
@@ -175,13 +175,13 @@ def test_a_value_of_the_wrong_type_is_refused_at_its_place(refused, unknown, poi
 
 @rows("pointer", [key for key, form in KEYS.items() if form is Form.VALUE])
 def test_a_number_in_quotes_is_a_text(refused, pointer):
-    """And refused where none belongs."""
+    """And rejected where a number is needed."""
     assert any(place.startswith(pointer) for place in refused(nested(pointer, "5")))
 
 
 @rows("name", ["database", "network", "sandbox", "server", "console"])
 def test_a_section_is_an_object(refused, home, name):
-    """One without anything in it is the same as none."""
+    """An empty section is the same as a missing one."""
     assert load({name: None}, environ=home).settings == load(environ=home).settings
     for wrong in ([], "text", 5, True):
         assert set(refused({name: wrong})) == {f"/{name}"}
@@ -203,7 +203,7 @@ def test_a_section_is_an_object(refused, home, name):
     ],
 )
 def test_an_unknown_key_is_refused_with_the_nearest_name(given, pointer, close):
-    """Only ever as a hint: nothing is taken for what it resembles."""
+    """Only as a hint: a similar key is never used instead."""
     with pytest.raises(ConfigInvalid) as error:
         load(given, environ={"HOME": "/home/ann"})
     (problem,) = error.value.problems
@@ -211,7 +211,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_name(given, pointer, close):
 
 
 def test_everything_that_is_wrong_is_told_at_once(refused):
-    """Not one thing after the other."""
+    """Not one after another."""
     told = refused(
         {"server": {"port": 99999, "host": 5}, "console": {"enabled": 1}, "sandbox": {"os": {"x": 1}}, "y": 1}
     )
@@ -223,7 +223,7 @@ def test_everything_that_is_wrong_is_told_at_once(refused):
 
 @rows("name", ["state_dir", "data_dir", "modules_path"])
 def test_a_path_that_no_file_can_have(refused, name):
-    """Half a character is in no name of a file: it is refused here, and not where the folder is made."""
+    """A lone surrogate cannot occur in a file name: it is rejected here, not when the folder is created."""
     told = refused({name: "/srv/\ud800"})
     assert set(told) == {f"/{name}"}
     assert r"\ud800" in told[f"/{name}"].message
@@ -231,7 +231,7 @@ def test_a_path_that_no_file_can_have(refused, name):
 
 @rows("name", ["modules_path", "engines_path", "extractors_path"])
 def test_a_folder_of_extensions_has_to_be_there(refused, tmp_path, name):
-    """A misspelt one would be a host without extensions, and nobody would know why."""
+    """A misspelled one would silently be a host without extensions."""
     (tmp_path / "file").touch()
     missing = refused({name: tmp_path / "none"})[f"/{name}"]
     assert repr(f"{tmp_path}/none") in missing.message or "..." in missing.message
@@ -240,14 +240,14 @@ def test_a_folder_of_extensions_has_to_be_there(refused, tmp_path, name):
 
 
 def test_further_folders_are_checked_one_by_one(refused, tmp_path):
-    """Each wrong one at its own place."""
+    """Each invalid one at its own pointer."""
     told = refused({"extra_engine_dirs": [str(tmp_path), "/no/such", "relative", 5]})
     assert set(told) == {f"/extra_engine_dirs/{index}" for index in (1, 2, 3)}
 
 
 @rows("path", ["~/state", "~", "~ann/x", "$HOME/state", "${HOME}"])
 def test_nothing_is_put_in_the_place_of_a_tilde_or_a_variable(refused, config, path):
-    """Not in a file, and not in an argument: it would be somebody's home, or a folder of that name."""
+    """In a file and in an argument they would be ambiguous: a home folder, or a folder with that name."""
     for source in ({"state_dir": path}, config(f'state_dir: "{path}"')):
         told = refused(source)
         assert set(told) == {"/state_dir"}
@@ -264,13 +264,13 @@ def test_nothing_is_put_in_the_place_of_a_tilde_or_a_variable(refused, config, p
     ],
 )
 def test_state_is_kept_where_the_system_says(environ, state):
-    """A folder for state that is not absolute does not count."""
+    """A relative folder for state is ignored."""
     assert load(environ=environ).settings.state_dir == state
 
 
 @rows("environ", [{}, {"HOME": ""}, {"HOME": "home"}])
 def test_without_a_home_the_state_folder_has_to_be_named(environ):
-    """It is not put just anywhere."""
+    """No other folder is used instead."""
     with pytest.raises(ConfigInvalid) as error:
         load(environ=environ)
     (problem,) = error.value.problems
@@ -281,7 +281,7 @@ def test_without_a_home_the_state_folder_has_to_be_named(environ):
 
 @rows("name", ["a?b", "a?mode=ro"])
 def test_a_state_folder_that_no_url_can_hold_is_told(refused, name):
-    """Unless the database is somewhere else."""
+    """Unless the database is elsewhere."""
     state = {"state_dir": f"/srv/{name}"}
     assert "database.url" in refused(state)["/state_dir"].message
     assert load({**state, "database": {"url": "postgresql://db/x"}}, environ={})
@@ -295,19 +295,19 @@ DATABASES = [
     *("sqlite:///relative.db", "sqlite:////no/such/folder/x.db", "postgresql://u:hunter22@h:port/x", ""),
     ["postgresql://u:hunter22@h/x"],
 ]
-"""What is no usable URL of a database."""
+"""Invalid database URLs."""
 
 
 @rows("url", DATABASES)
 def test_a_database_that_cannot_be_used_is_refused(refused, url):
-    """Its URL is not repeated."""
+    """The error does not quote its URL."""
     told = refused({"database": {"url": url}})
     assert set(told) == {"/database/url"}
     assert "hunter22" not in str(told["/database/url"])
 
 
 def test_database_and_keys_may_lie_in_the_state_folder_before_it_is_made(tmp_path):
-    """The host makes that folder, and no other."""
+    """The host creates that folder, and no other."""
     state = tmp_path / "state"
     database = {"url": f"sqlite:///{state}/my.db", "key_file": f"{state}/my.keys"}
     settings = load({"state_dir": state, "database": database}, environ={}).settings
@@ -316,7 +316,7 @@ def test_database_and_keys_may_lie_in_the_state_folder_before_it_is_made(tmp_pat
 
 
 def test_keys_elsewhere_need_their_folder(refused):
-    """It is not made."""
+    """It is not created."""
     told = refused({"database": {"key_file": "/no/such/keys"}})
     assert set(told) == {"/database/key_file"}
     assert "'/no/such'" in told["/database/key_file"].message
@@ -342,14 +342,14 @@ def test_keys_elsewhere_need_their_folder(refused):
     ],
 )
 def test_an_event_stream_that_cannot_be_opened_is_refused(refused, stream, places):
-    """By the checks of the streams themselves, at the keys of this section; passwords are not repeated."""
+    """By the checks of the streams, with pointers into this section; errors do not quote passwords."""
     told = refused({"network": {"stream": stream}})
     assert set(told) == {f"/network/stream/{place}" for place in places}
     assert "hunter22" not in "".join(map(str, told.values()))
 
 
 def test_reading_makes_no_folder_for_events(tmp_path, home):
-    """That is for whoever opens the stream."""
+    """The stream creates it when it is opened."""
     folder = tmp_path / "events"
     settings = load({"network": {"stream": {"type": "ipc", "folder": folder}}}, environ=home).settings
     assert settings.stream == {"folder": str(folder)}
@@ -373,7 +373,7 @@ def test_reading_makes_no_folder_for_events(tmp_path, home):
     ],
 )
 def test_an_endpoint_is_a_url_with_a_place(refused, url):
-    """Everything that the allowlist could not let through is refused here."""
+    """Endpoints that the allowlist could not use are rejected here."""
     told = refused({"network": {"endpoints": {"api": url}}})
     assert set(told) == {"/network/endpoints/api"}
     if "@" in str(url):
@@ -382,7 +382,7 @@ def test_an_endpoint_is_a_url_with_a_place(refused, url):
 
 @rows("name", ["", "a b", "a/b", "x" * 65, "\n"])
 def test_an_endpoint_has_a_plain_name(refused, name):
-    """It is shown as the reason of a rule."""
+    """It is shown as the origin of a rule."""
     (problem,) = refused({"network": {"endpoints": {name: "https://h"}}}).values()
     assert problem.pointer.startswith("/network/endpoints")
     assert " 64 " in problem.message
@@ -400,12 +400,12 @@ ISOLATIONS = [
     ({"module:x": True}, None),
     ({"module:a/b~c": "none"}, None),
 ]
-"""What is refused where isolation is chosen, and what was probably meant."""
+"""Invalid isolation settings, and the suggestions."""
 
 
 @rows(("isolation", "suggestion"), ISOLATIONS)
 def test_isolation_is_of_modules_and_tools(refused, isolation, suggestion):
-    """The checks of the runtime decide; a name with a slash is escaped in its place."""
+    """The checks of the runtime decide; a name with a slash is escaped in its pointer."""
     ((place, problem),) = refused({"sandbox": {"isolation": isolation}}).items()
     (name,) = isolation
     assert place == "/sandbox/isolation/" + name.replace("~", "~0").replace("/", "~1")
@@ -414,7 +414,7 @@ def test_isolation_is_of_modules_and_tools(refused, isolation, suggestion):
 
 @rows("manager", ["gate", "tool:a.b", "modul:x", "module:", 5, None, "redis://:hunter22@h"])
 def test_a_manager_is_a_module(refused, manager):
-    """Told with its number in the list."""
+    """Reported with its index in the list."""
     told = refused({"sandbox": {"managers": ["module:fine", manager]}})
     assert set(told) == {"/sandbox/managers/1"}
     assert "hunter22" not in str(told["/sandbox/managers/1"])
@@ -422,7 +422,7 @@ def test_a_manager_is_a_module(refused, manager):
 
 @rows("name", ["scikit-learn", "scipy.sparse", "", 5, None])
 def test_a_package_has_the_name_that_is_imported(refused, name):
-    """Not the one by which it is installed."""
+    """Not the name of its distribution."""
     told = refused({"sandbox": {"guard": {"native_packages": ["scipy", name]}}})
     assert set(told) == {"/sandbox/guard/native_packages/1"}
 
@@ -430,12 +430,12 @@ def test_a_package_has_the_name_that_is_imported(refused, name):
 @rows("name", ["call_timeout", "load_timeout", "poll_seconds"])
 @rows("value", [0, -1, float("nan"), float("inf"), 1e9, "1:30", True])
 def test_a_time_is_a_positive_number_of_seconds(refused, name, value):
-    """And not so large that nothing would ever end."""
+    """With an upper limit."""
     assert set(refused({"sandbox": {name: value}})) == {f"/sandbox/{name}"}
 
 
 def test_the_problems_of_the_kernel_section_have_their_places(refused):
-    """They are found by that layer's own reading."""
+    """The kernel layer validates its section."""
     told = refused({"sandbox": {"os": {"enabled": "yes", "landlock": {"extra_read_paths": ["/a", "b"]}}}})
     assert set(told) == {"/sandbox/os/enabled", "/sandbox/os/landlock/extra_read_paths/1"}
 
@@ -445,14 +445,14 @@ def test_the_problems_of_the_kernel_section_have_their_places(refused):
 
 @rows("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
 def test_loopback_needs_nothing_further(home, host):
-    """Nobody else hears a password there."""
+    """Passwords stay on this machine."""
     assert load({"server": {"host": host}}, environ=home).settings.server.host == host
 
 
 @rows("host", ["0.0.0.0", "::", "192.168.1.5", "2001:db8::1"])
 @rows("url", [None, "http://localhost:8420"])
 def test_an_address_that_others_reach_needs_https(refused, home, host, url):
-    """Told at the address, with what would do."""
+    """Reported at the address, with the fix."""
     server = {"host": host} if url is None else {"host": host, "public_url": url}
     assert "server.public_url" in refused({"server": server})["/server/host"].message
     assert load({"server": {**server, "public_url": "https://s.example.com"}}, environ=home)
@@ -460,7 +460,7 @@ def test_an_address_that_others_reach_needs_https(refused, home, host, url):
 
 @rows("host", ["example.com", "127.1", "", "0", "0x7f000001", "[::1]", "127.0.0.1:8420", "*", "LOCALHOST"])
 def test_a_host_is_an_address(refused, host):
-    """A name might be looked up to anything."""
+    """A name could resolve to any address."""
     told = refused({"server": {"host": host}})
     assert set(told) == {"/server/host"}
     assert "127.0.0.1" in told["/server/host"].message
@@ -468,7 +468,7 @@ def test_a_host_is_an_address(refused, host):
 
 @rows("port", [-1, 65536, 80.0, True, "80", "22:22"])
 def test_a_port_is_a_number_within_its_range(refused, port):
-    """From 0, which takes a free one, to 65535."""
+    """From 0, which selects a free one, to 65535."""
     told = refused({"server": {"port": port}})
     assert set(told) == {"/server/port"}
     assert " 65535" in told["/server/port"].message
@@ -495,7 +495,7 @@ def test_a_port_is_a_number_within_its_range(refused, port):
     ],
 )
 def test_a_public_url_is_a_scheme_and_a_host(home, url, suggestion):
-    """With what is left of it as the suggestion, and never with a password."""
+    """With the valid part as the suggestion, and never with a password."""
     with pytest.raises(ConfigInvalid) as error:
         load({"server": {"public_url": url}}, environ=home)
     (problem,) = error.value.problems
@@ -521,7 +521,7 @@ def test_a_public_url_is_kept_as_browsers_write_it(home, url, normal):
 
 @rows("proxies", ["*", "10.0.0.1", ["*"], ["10.0.0.0/8"], ["proxy"], [5]])
 def test_trusted_proxies_are_addresses(refused, proxies):
-    """Everybody could say who they are, otherwise."""
+    """Otherwise every client could choose its address."""
     (place,) = refused({"server": {"trusted_proxies": proxies}})
     assert place.startswith("/server/trusted_proxies")
 
@@ -531,14 +531,14 @@ def test_trusted_proxies_are_addresses(refused, proxies):
 
 @rows("value", [date(2026, 11, 15), {1, 2}, object(), b"x", 10**400, 1j])
 def test_an_argument_holds_plain_values(refused, value):
-    """A value that YAML does not have is told once, as what it is."""
+    """A value that YAML does not support is reported once, with its type."""
     (problem,) = refused({"server": {"port": value}}).values()
     assert problem.pointer == "/server/port"
     assert type(value).__name__ in problem.message
 
 
 def test_an_argument_is_copied(home):
-    """What the application does to it later changes nothing."""
+    """Later changes by the application have no effect."""
     given = {"network": {"endpoints": {"a": "https://a.example.com"}}}
     settings = load(given, environ=home).settings
     given["network"]["endpoints"]["b"] = "nonsense"
@@ -554,14 +554,14 @@ def test_an_object_that_holds_itself_is_refused(refused):
 
 @rows("key", [1, None, "x" * 300, ("a",)])
 def test_keys_of_an_argument_are_texts(refused, key):
-    """A key is no longer than somebody reads."""
+    """A key has a maximum length."""
     told = refused({"server": {key: 1}})
     assert set(told) == {"/server"}
     assert f" {LONGEST_KEY} " in told["/server"].message
 
 
 def test_each_refusal_has_its_sentence(refused):
-    """A reader learns what is wrong with a value, not only where it stands."""
+    """The message says what is wrong with a value, not only where."""
     given = [
         *({"database": {"url": url}} for url in DATABASES),
         *({"sandbox": {"isolation": isolation}} for isolation, _ in ISOLATIONS),

@@ -1,4 +1,4 @@
-"""Runs a piece of Python in a process of its own, which may restrict itself, and brings back what it found."""
+"""Run Python code in a separate process, which may restrict itself, and return its results."""
 
 from __future__ import annotations
 
@@ -101,12 +101,12 @@ def tell(**found):
 
 
 def run(body: str, *, timeout: float = 50) -> subprocess.CompletedProcess[str]:
-    """Run it to its end, whatever that is."""
+    """Run it until it ends in any way."""
     return prepared.run(PRELUDE + textwrap.dedent(body), folder=prepared.ROOT, timeout=timeout)
 
 
 def told(body: str, *, timeout: float = 50) -> dict:
-    """Run it, and return what it told last."""
+    """Run it, and return its last result."""
     result = run(body, timeout=timeout)
     assert result.returncode == 0, (result.returncode, result.stderr, result.stdout)
     return json.loads(result.stdout.splitlines()[-1])

@@ -1,4 +1,4 @@
-"""Numbers of system calls from elsewhere than our table."""
+"""System call numbers from other sources than our table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def written_x86_64() -> dict[str, int]:
 
 
 def compiled(header: str, *options: str) -> dict[str, int]:
-    """Return what the C preprocessor makes of a header."""
+    """Return the output of the C preprocessor for a header."""
     result = subprocess.run(
         ["gcc", "-E", "-dM", *options, "-include", header, "-x", "c", "/dev/null"],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Runs a filter as the kernel would: classic BPF over ``struct seccomp_data``, as far as our assembler uses it."""
+"""Interpreter for filters: classic BPF over ``struct seccomp_data``, as far as our assembler uses it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _DATA = struct.Struct("<IIQ6Q")  # both architectures are little-endian
 
 
 def decoded(program: bytes) -> list[tuple[int, int, int, int]]:
-    """Return the instructions, after the checks that the kernel makes before it takes a program."""
+    """Return the instructions, after the kernel's checks."""
     assert len(program) % 8 == 0
     steps = list(_INSTRUCTION.iter_unpack(program))
     assert 0 < len(steps) <= 4096
@@ -25,12 +25,12 @@ def decoded(program: bytes) -> list[tuple[int, int, int, int]]:
 
 
 def run(program: bytes, arch: int, number: int, args: tuple[int, ...] = (), *, pointer: int = 0x1000) -> int:
-    """Return the filter's answer to one call."""
+    """Return the filter's result for one call."""
     return run_steps(decoded(program), arch, number, args, pointer=pointer)[0]
 
 
 def run_steps(steps, arch: int, number: int, args: tuple[int, ...] = (), *, pointer: int = 0x1000) -> tuple[int, int]:
-    """Return the answer, and how many instructions it took."""
+    """Return the result, and the number of executed instructions."""
     padded = tuple(value & 0xFFFFFFFFFFFFFFFF for value in args) + (0,) * (6 - len(args))
     data = _DATA.pack(number & 0xFFFFFFFF, arch, pointer, *padded)
     accumulator = place = taken = 0

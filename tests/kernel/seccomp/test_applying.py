@@ -1,4 +1,4 @@
-"""What is said about how far a filter reaches."""
+"""Reported coverage of a filter."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ _DIVERGED = """
 
 
 def test_a_thread_with_another_filter_makes_it_partial_and_is_counted_though_it_is_filtered():
-    """The kernel answers with the thread's number then, which is not success, and installs nothing anywhere."""
+    """The kernel returns the thread's id, which is not a success, and installs nothing."""
     found = told(
         _DIVERGED
         + """
@@ -144,7 +144,7 @@ def test_measured_again_what_was_not_applied_stays_what_it_was():
     ids=["none", "fewer", "none on an older kernel"],
 )
 def test_a_thread_without_the_filter_is_never_called_active(monkeypatch, filters, text):
-    """Should the kernel ever say success and leave one out, the count shows it."""
+    """If the kernel ever reports success but omits a thread, the count shows it."""
     full = parsed(1, "Seccomp:\t2\n" + (f"Seccomp_filters:\t{filters}\n" if filters else ""))
     monkeypatch.setattr(applying, "threads", lambda: {1: full, 2: parsed(2, text)})
     details = {"filters": filters, "synchronised": True}

@@ -1,4 +1,4 @@
-"""The assembler."""
+"""Assembler for filters."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _twice(code):
 )
 def test_a_program_that_the_kernel_would_not_take_is_refused_by_name(name, build):
     code = Assembler()
-    with pytest.raises(ValueError, match=r"\w") as refused:  # noqa: PT012 - either of them raises it
+    with pytest.raises(ValueError, match=r"\w") as refused:  # noqa: PT012 - either call raises it
         build(code)
         code.assemble()
     sentence(name, str(refused.value))

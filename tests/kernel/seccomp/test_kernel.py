@@ -1,4 +1,4 @@
-"""What the real kernel does with the filters."""
+"""Filters on the real kernel."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_every_call_of_the_table_ends_as_promised():
 
 @needs_root
 def test_the_same_calls_get_through_without_the_filter():
-    """Shows that it is the filter that stops them. Only calls that change nothing."""
+    """Without the filter these calls succeed. Only calls that change nothing."""
     found = told("""
         names = ("unshare", "setuid", "setgid", "setfsuid", "settimeofday", "kcmp", "process_vm_readv", "syslog",
                  "io_uring_setup", "clone3", "ptrace", "perf_event_open", "bpf", "open_by_handle_at", "chroot")
@@ -186,19 +186,19 @@ _NEVER = {"raw", "raw6", "packet", "packet_old", "mptcp", "smc", "vsock", "xdp",
 def test_only_the_sockets_of_the_profile_are_made(profile, refused):
     found = told(_SOCKETS + f"\n    apply({profile})\n    sockets()")
     assert {name for name, outcome in found.items() if outcome == "EPERM"} == refused
-    ordinary = set(found) - refused - {"ping", "tcp6", "udp6"}  # those depend on how the machine is set up
+    ordinary = set(found) - refused - {"ping", "tcp6", "udp6"}  # those depend on the machine
     assert {found[name] for name in ordinary} == {"ok"}, found
 
 
 @needs_root
 def test_without_the_filter_root_makes_packets_of_its_own():
-    """Shows that it is the filter that refuses them."""
+    """Without the filter these calls succeed."""
     found = told(_SOCKETS + "\n    sockets()")
     assert found["raw"] == found["packet"] == found["packet_old"] == "ok"
 
 
 def test_a_datagram_socket_of_a_pair_would_reach_any_other_so_it_is_not_given(tmp_path):
-    """Without rules for unix sockets a pair must not become a way to them; a stream pair cannot be led elsewhere."""
+    """Without rules for unix sockets a pair must not reach others; a stream pair cannot be redirected."""
     body = f"""
         place = {str(tmp_path)!r} + "/s" + str(os.getpid())
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -265,7 +265,7 @@ def test_connecting_by_sending_is_refused_where_asked_and_ordinary_sends_are_not
 
 @rows("profile", ["APPLICATION", "child_profile()"])
 def test_nothing_is_typed_into_a_terminal(profile):
-    """What stands in the terminal is executed by the shell there, once the application has ended."""
+    """The shell of the terminal would execute the inserted text after the application has ended."""
     body = """
         import fcntl, pty, termios
         def typing():
@@ -283,7 +283,7 @@ def test_nothing_is_typed_into_a_terminal(profile):
 
 
 def test_only_ones_own_limits_are_changed():
-    """A limit of no CPU time kills; Landlock keeps signals inside, and does not see this."""
+    """A CPU time limit of zero kills; Landlock restricts signals, but not this."""
     body = """
         import resource
         victim = subprocess.Popen(["sleep", "60"])
@@ -304,7 +304,7 @@ def test_only_ones_own_limits_are_changed():
 
 
 def test_a_child_does_not_reach_the_shared_memory_of_its_user():
-    """System V's has no place in a file system, where Landlock could keep it."""
+    """System V objects have no path that Landlock could restrict."""
     found = told("""
         lib = ctypes.CDLL(None, use_errno=True)
         lib.shmat.restype = ctypes.c_void_p
@@ -352,7 +352,7 @@ def test_a_ring_cannot_be_used_not_even_one_that_was_there_before():
         tell(before=before, setup=call("io_uring_setup", 4, ctypes.addressof(parameters)),
              enter=call("io_uring_enter", ring, 0, 0, 0), register=call("io_uring_register", ring, 0))
     """)
-    assert found.pop("before") in {"ok", "EPERM", "ENOSYS"}  # a machine may have them switched off
+    assert found.pop("before") in {"ok", "EPERM", "ENOSYS"}  # a machine may have them disabled
     assert set(found.values()) == {"ENOSYS"}
 
 
@@ -386,7 +386,7 @@ def test_a_worker_gives_up_execution_once_it_has_started():
 
 
 def _program_for_32_bits() -> bytes:
-    """An ARM program of three instructions: its only call is exit(42), in the convention of 32 bits."""
+    """An ARM program of three instructions: its only call is exit(42), in the 32-bit convention."""
     code = struct.pack("<III", 0xE3A0002A, 0xE3A07001, 0xEF000000)  # mov r0, #42; mov r7, #1; svc 0
     start, size = 0x10000, 84 + len(code)
     identity = b"\x7fELF\x01\x01\x01" + bytes(9)

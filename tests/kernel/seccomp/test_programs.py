@@ -1,4 +1,4 @@
-"""Every profile's program, run for every number on both architectures, against the table and the promises."""
+"""Programs of all profiles, run for every number on both architectures, compared with the table and the promises."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ def described(profile: Profile) -> str:
 
 @cache
 def steps_of(profile: Profile, arch: Architecture) -> list[tuple[int, int, int, int]]:
-    """The instructions of a profile's program, which is the same each time."""
+    """Instructions of a profile's program, cached."""
     assert program(profile, arch) == program(profile, arch)
     return decoded(program(profile, arch))
 
 
 def answered(profile: Profile, arch: Architecture, name: str, args: tuple[int, ...]) -> int:
-    """The filter's answer to a call."""
+    """Return the filter's result for a call."""
     return run_steps(steps_of(profile, arch), AUDIT[arch], NUMBERS[arch][name], args)[0]
 
 
 BOTH = rows("arch", [X86, ARM], ids=str)
 any_arch = st.sampled_from([X86, ARM])
 NUMBERS = {arch: {row.name: row.number(arch) for row in TABLE} for arch in Architecture}
-# Arguments that every inspected call may be made with, so that only the numbers decide.
+# Arguments that every inspected call permits, so that only the numbers decide.
 HARMLESS = {
     "clone": (0x11,),
     "prlimit64": (0,),
@@ -75,7 +75,7 @@ NAMES = {arch: {number: name for name, number in NUMBERS[arch].items()} for arch
 
 
 def promised(profile: Profile, arch: Architecture, number: int) -> int:
-    """What a call meets by its number, with harmless arguments."""
+    """Return the result of a call by its number, with harmless arguments."""
     name = NAMES[arch].get(number)
     if arch is X86 and (512 <= number <= 547 or number >= 0x40000000):
         return EPERM
@@ -121,7 +121,7 @@ def test_no_argument_opens_what_the_number_refuses(arch, args):
 
 
 def _noisy(low: st.SearchStrategy[int]) -> st.SearchStrategy[int]:
-    """The kernel drops the upper half of these arguments, so an attacker may put anything there."""
+    """The kernel drops the upper half of these arguments, so an attacker may set any bits there."""
     return st.builds(lambda value, noise: value | noise << 32, low, st.integers(0, 2**32 - 1))
 
 
@@ -136,7 +136,7 @@ _protocols = st.one_of(st.sampled_from([0, 1, 4, 6, 17, 58, 132, 136, 255, 256, 
 
 
 def may_make(profile: Profile, family: int, kind: int, protocol: int) -> bool:
-    """The promise about sockets, said a second time and in other words."""
+    """Second, independent implementation of the socket rules."""
     kind &= 0xF
     if family == 1:
         return profile.unix
@@ -188,7 +188,7 @@ _BY_NUMBER = (
 
 @given(arch=any_arch, which=_noisy(st.integers(0, 4)), who=_noisy(st.integers(0, 3) | _word))
 def test_a_child_changes_nothing_about_how_others_run(arch, which, who):
-    """Not even other threads of its own, which a filter cannot tell from those of the application."""
+    """Not even other threads of the program, which a filter cannot distinguish from those of the application."""
     itself = who & 0xFFFFFFFF == 0
     for profile in PROFILES:
         free = not profile.child
@@ -210,13 +210,13 @@ def check_clone(arch, flags):
 
 @given(arch=any_arch, flags=_noisy(_word))
 def test_no_namespace_is_made_by_clone(arch, flags):
-    """Whatever else is wanted, and whatever stands in the half that the kernel does not read."""
+    """Independent of other flags, and of the half that the kernel ignores."""
     check_clone(arch, flags)
 
 
 @BOTH
 def test_no_namespace_is_made_by_clone_with_any_single_flag(arch):
-    """Each flag is known, and what threads and forks are made with is allowed."""
+    """Each flag is known, and the flags of threads and forks are allowed."""
     for flags in (0x003D0F00, 0x11, *(1 << bit for bit in range(32))):
         check_clone(arch, flags)
         check_clone(arch, flags | 0xABCD << 32)
@@ -234,7 +234,7 @@ def test_sending_connects_only_where_it_may(arch, flags, others):
 
 
 def ioctl_promise(profile: Profile, request: int) -> int:
-    """The promise about commands to files, said a second time."""
+    """Second, independent implementation of the ioctl rules."""
     if request in {0x5412, 0x541C}:
         return EPERM
     if not profile.child or request in {0x80086601, 0x80087601, 0x801C581F, 0xC020660B}:
@@ -305,7 +305,7 @@ def test_every_option_by_which_groups_are_joined_is_known(arch, profile):
 @BOTH
 @rows("profile", [NO_EXEC, *PROFILES], ids=described)
 def test_a_number_is_found_in_few_steps(arch, profile):
-    """For kernels that run the filter at every call: two for the architecture, one load, a search, one answer."""
+    """For kernels that run the filter at every call: two for the architecture, one load, a search, one result."""
     steps = steps_of(profile, arch)
     inspected = {NUMBERS[arch][name] for name in HARMLESS}
     assert max(run_steps(steps, AUDIT[arch], n)[1] for n in range(601) if n not in inspected) <= 12
@@ -314,7 +314,7 @@ def test_a_number_is_found_in_few_steps(arch, profile):
 
 @BOTH
 def test_what_is_allowed_whatever_the_arguments_reads_no_argument(arch):
-    """Only such numbers are let through by the kernel without running the filter."""
+    """Only for such numbers the kernel skips the filter."""
     for profile in PROFILES:
         steps = steps_of(profile, arch)
         inspected = {row.number(arch) for row in filters.rows(profile, arch) if row.action is Action.INSPECT}

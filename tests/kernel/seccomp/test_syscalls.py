@@ -1,4 +1,4 @@
-"""The table against the kernel's own numbers."""
+"""The table, compared with the kernel's numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.kernel.seccomp.headers import HEADERS_MISSING, aarch64, own_machine, 
 from tests.services.rows import rows
 
 OTHER_NAMES = {"newfstatat": "fstatat"}
-"""Calls that the generic headers name otherwise."""
+"""Calls with another name in the generic headers."""
 needs_headers = pytest.mark.skipif(HEADERS_MISSING, reason="needs gcc and the kernel's headers (linux-libc-dev)")
 
 KILLED = {
@@ -63,7 +63,7 @@ def test_no_name_and_no_number_stands_twice():
 
 
 def test_every_call_of_the_kernel_is_decided_about():
-    """One that is in none of the lists is an oversight: children are refused it without a review."""
+    """A call in none of the lists is an oversight: children would be refused it without a review."""
     decided = [*(row.name for row in TABLE), *(name for name, _, _ in ALLOWED), *LEFT_OUT]
     assert Counter(decided) == Counter(list(written_x86_64()))
     assert max(written_x86_64().values()) == NEWEST
@@ -85,7 +85,7 @@ def test_aarch64_has_the_numbers_of_the_kernels_headers():
         elif number <= newest:
             assert known.get(OTHER_NAMES.get(name, name)) == number, name
     decided = {number for _, _, number in ALLOWED} | {row.aarch64 for row in TABLE}
-    names = known.keys() - {"syscalls", "arch_specific_syscall"}  # how many there are, and where others begin
+    names = known.keys() - {"syscalls", "arch_specific_syscall"}  # the count, and the start of other numbers
     assert {name for name in names if known[name] not in decided} == names & set(LEFT_OUT)
 
 
@@ -121,7 +121,7 @@ def test_every_group_is_used():
     [
         ("x86_64", 8, Architecture.X86_64),
         ("aarch64", 8, Architecture.AARCH64),
-        ("x86_64", 4, None),  # i386 and x32 programs on a 64-bit kernel: our filter would kill them at once
+        ("x86_64", 4, None),  # i386 and x32 programs on a 64-bit kernel: our filter would kill them
         ("aarch64", 4, None),
         ("armv8l", 8, None),
         ("riscv64", 8, None),

@@ -16,7 +16,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="module")
 def server():
-    """A server that the tests of one file share."""
+    """Server shared by the tests of one file."""
     found = SpawnServer.start()
     yield found
     found.stop()
@@ -24,7 +24,7 @@ def server():
 
 @pytest.fixture
 def own_server():
-    """A server that a test may break."""
+    """Server that a test may break."""
     found = SpawnServer.start()
     yield found
     found.stop()

@@ -1,7 +1,7 @@
-"""Acts on things outside the rules that Landlock does not see. Run by ``python -c`` in a confined child.
+"""Operations outside the rules that Landlock does not check. Run by ``python -c`` in a confined child.
 
-The arguments are a plan in JSON, and the names of acts. Each act runs in a fork; the answer is a line of JSON: its
-name, and ``through`` or the name of the error or signal. Standard library only: nothing else can be read there.
+The arguments are a plan in JSON, and the names of operations. Each one runs in a fork; the answer is a line of JSON:
+its name, and ``through`` or the name of the error or signal. Standard library only: nothing else is readable there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ THROUGH = "through"
 ARM = os.uname().machine == "aarch64"
 AT_FDCWD, AT_EMPTY_PATH = -100, 0x1000
 NEITHER = 3
-"""The mode of an open for neither reading nor writing: Landlock asks for no right then."""
+"""Mode of an open for neither reading nor writing, for which Landlock requires no right."""
 PLAN = json.loads(sys.argv[1])
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
@@ -54,12 +54,12 @@ def watch(path):
 
 
 def interface(link):
-    """SIOCGIFINDEX of the loopback interface; any socket takes it."""
+    """SIOCGIFINDEX of the loopback interface; works on any socket."""
     fcntl.ioctl(link, 0x8933, struct.pack("16s16x", b"lo"))
 
 
 def executed(number):
-    """Execute a descriptor in a fork, by its link in /proc and as fexecve does."""
+    """Execute a descriptor in a fork, by its link in /proc and with fexecve."""
     for form in (lambda: os.execv(f"/proc/self/fd/{number}", ["x"]), lambda: os.execve(number, ["x"], {})):
         pid = os.fork()
         if pid == 0:
@@ -77,7 +77,7 @@ def memory_program(flags):
     number = call(319, 279, b"program", flags)
     with open("/bin/true", "rb") as program:
         os.write(number, program.read())
-    copy = os.open(f"/proc/self/fd/{number}", os.O_RDONLY)  # one that is open for writing is busy
+    copy = os.open(f"/proc/self/fd/{number}", os.O_RDONLY)  # a file that is open for writing is busy
     os.close(number)
     executed(copy)
 
@@ -89,7 +89,7 @@ def sealed_memory_program():
 
 
 def shared_memory_program():
-    """Anonymous shared memory is a file without a name, which /proc has a link to."""
+    """Anonymous shared memory is a file without a name, with a link in /proc."""
     with open("/bin/true", "rb") as program:
         content = program.read()
     area = mmap.mmap(-1, len(content))
@@ -101,7 +101,7 @@ def shared_memory_program():
 
 
 def loaded_program():
-    """The loader maps a file that may be read, and not executed."""
+    """The loader maps a file that is readable but not executable."""
     loader = next(
         path for path in ("/lib/ld-linux-aarch64.so.1", "/lib64/ld-linux-x86-64.so.2") if os.path.exists(path)
     )
@@ -120,7 +120,7 @@ def read(path):
 
 
 def diagnosis():
-    """Ask for the sockets of others."""
+    """List the sockets of other processes."""
     socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 4).close()
 
 
@@ -220,7 +220,7 @@ ACTS = {
     "join v4 by v6": joined_v4_by_v6,
     "join v6": joined_v6,
     "join v6, group": joined_group_v6,
-    # What no layer of the kernel stops.
+    # Not stopped by any layer of the kernel.
     "stat": lambda: os.stat(FILE),
     "access": lambda: os.access(FILE, os.R_OK) or read(FILE),
     "readlink": lambda: os.readlink(LINK),
@@ -236,7 +236,7 @@ ACTS = {
 
 
 def outcome(act):
-    """Do it in this process; what came of it."""
+    """Run it in this process; return the outcome."""
     try:
         act()
     except OSError as error:
@@ -245,7 +245,7 @@ def outcome(act):
 
 
 def in_fork(act, here):
-    """Do it in a fork, unless it is about this very process."""
+    """Run it in a fork, unless it concerns this process itself."""
     if here:
         return outcome(act)
     heard, told = os.pipe()
@@ -264,5 +264,5 @@ def in_fork(act, here):
 
 
 for name in sys.argv[2:] or ACTS:
-    # Landlock opens the folder in /proc of the child itself, and of no fork of it.
+    # Landlock permits the child's own folder in /proc, but not those of its forks.
     print(json.dumps([name, in_fork(ACTS[name], name.startswith("/proc"))]), flush=True)

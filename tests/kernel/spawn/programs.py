@@ -1,4 +1,4 @@
-"""Running programs through a spawn server, and waiting for what they do."""
+"""Run programs through a spawn server, and wait for conditions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def order(program, *args, env=None, cwd="/", **more):
 
 
 def run(server, program, *args, **more):
-    """Start a program, read all it writes, and collect it."""
+    """Start a program, read its output, and collect it."""
     out, err = os.pipe(), os.pipe()
     try:
         child = server.spawn(order(program, *args, stdout=out[1], stderr=err[1], **more))
@@ -73,7 +73,7 @@ def python(server, text, args=(), **more):
 
 
 def confined(rules=(), abi=ABI, **more):
-    """The keywords of an order that is confined by rules, with the system open for reading and executing."""
+    """Keywords of an order that is confined by rules, with the system readable and executable."""
     parsed = parse_access([dict(zip(("resource_type", "operation", "target"), rule)) for rule in rules], base="/")
     more.setdefault("runtime_execute", SYSTEM)
     return enforced(confinement_of(parsed, **more), abi)
@@ -90,7 +90,7 @@ def enforced(confinement: ChildConfinement, abi=ABI):
 
 
 def until(condition, patience=PATIENCE):
-    """Wait for a condition; answer what it gave."""
+    """Wait for a condition; return its value."""
     last = time.monotonic() + patience
     while not (found := condition()):
         assert time.monotonic() < last, "it did not happen in time"
@@ -99,7 +99,7 @@ def until(condition, patience=PATIENCE):
 
 
 def is_running(pid):
-    """Whether a process is there and no zombie."""
+    """Whether a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -111,12 +111,12 @@ def exists(pid):
 
 
 def application(script, *args):
-    """Start an application of its own, which may be killed; it says what it has to say on its standard output."""
+    """Start a separate application, which may be killed; it reports on its standard output."""
     return prepared.start(script, *args, stdout=subprocess.PIPE, stdin=subprocess.PIPE)
 
 
 def descriptors(server):
-    """The numbers that a server without work has open: an answer is sent before all of its request is closed."""
+    """Open descriptors of an idle server: an answer is sent before all descriptors of its request are closed."""
 
     def settled():
         first = sorted(os.listdir(f"/proc/{server.pid}/fd"))

@@ -1,4 +1,4 @@
-"""An application that has confined itself still starts programs, through the server that it started before."""
+"""A confined application still starts programs, through the server that it started before."""
 
 from __future__ import annotations
 

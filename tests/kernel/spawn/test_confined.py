@@ -1,4 +1,4 @@
-"""What a confined program can and cannot do, on the real kernel."""
+"""Permitted and refused operations of a confined program, on the real kernel."""
 
 from __future__ import annotations
 
@@ -295,7 +295,7 @@ def test_another_user_than_root_can_confine_too():
 
 
 def test_the_environment_takes_effect_after_confinement(server, ground):
-    """LD_PRELOAD and PYTHONPATH are read by the program, which is confined by then, and by nobody before."""
+    """LD_PRELOAD and PYTHONPATH are read by the program, which is already confined, and not before."""
     trace = ground / "out" / "trace"
     (ground / "in" / "sitecustomize.py").write_text(f"open({str(trace)!r}, 'a').write('seen')")
     library = ground / "in" / "early.so"
@@ -313,7 +313,7 @@ def test_the_environment_takes_effect_after_confinement(server, ground):
     assert run(server, "/bin/true", env=env, **more).out == "refused\n"
     done = run(server, PYTHON, "-c", "print('ran')", env={**env, "LD_PRELOAD": ""}, **more)
     assert done.out == "ran\n"
-    assert "PermissionError" in done.err  # of sitecustomize
+    assert "PermissionError" in done.err  # from sitecustomize
     assert not trace.exists()
 
 
@@ -325,7 +325,7 @@ def test_the_baseline_holds_for_every_child(own_server, ground):
         done = shell(own_server, f"echo y > {ground}/in/file && cat {ground}/in/file; cat {ground}/out/file", **more)
         assert done.out == "y\n"
         assert "Permission denied" in done.err
-    # What the baseline allows and the child's own rules do not is refused too.
+    # Access that the baseline allows but the child's rules do not is refused too.
     assert shell(own_server, f"cat {ground}/in/file", **confined()).out == ""
 
 
@@ -356,7 +356,7 @@ def test_a_confinement_that_cannot_be_applied_starts_nothing(server, ground):
 
 @pytest.fixture
 def cgroup():
-    """A cgroup of the test's own, where this machine lets one be made."""
+    """A cgroup for the test, if this machine permits creating one."""
     mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     roots = [fields[4] for fields in mounts if fields[fields.index("-") + 1] == "cgroup2"]
     if not IS_ROOT or not roots:

@@ -1,4 +1,4 @@
-"""From a subject's rules to what the kernel is told, without a kernel."""
+"""Conversion of a subject's rules to kernel settings, without a kernel."""
 
 from __future__ import annotations
 

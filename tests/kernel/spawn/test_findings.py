@@ -1,4 +1,4 @@
-"""Ways out of a confined child that were found by attack: each test failed before it was closed."""
+"""Escapes from a confined child that were found by attack: each test failed before the fix."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ while not os.path.exists(sys.argv[1]): time.sleep(0.01)
 
 @pytest.mark.parametrize("how", ["plain", "lowered"])
 def test_a_daemon_without_environment_has_ended_when_the_end_of_its_child_is_told(server, tmp_path, how):
-    """Another session, nobody's child any more, nothing in its environment and no cgroup: its mark is the kernel's."""
+    """It has another session, no parent, an empty environment and no cgroup: only the mark identifies it."""
     note = tmp_path / "pid"
     child = server.spawn(order(PYTHON, "-I", "-S", "-c", _DAEMON, str(note), how, env={}))
     assert child.collect() == 0
@@ -45,7 +45,7 @@ def test_a_daemon_without_environment_has_ended_when_the_end_of_its_child_is_tol
 
 
 def test_a_daemon_that_forks_all_the_time_is_caught(own_server, tmp_path):
-    """Each of its processes lives for a moment only: it is run after."""
+    """Each of its processes lives only briefly, so it must be chased."""
     note = tmp_path / "pid"
     child = own_server.spawn(order(PYTHON, "-I", "-S", "-c", _DAEMON, str(note), "forking", env={}))
     assert child.collect() == 0
@@ -59,7 +59,7 @@ def test_a_daemon_that_forks_all_the_time_is_caught(own_server, tmp_path):
 
 
 def test_a_daemon_of_a_child_that_runs_is_left_alone(server, tmp_path):
-    """What another child's end takes along is only what that one left."""
+    """The end of another child kills only the orphans of that child."""
     note = tmp_path / "pid"
     script = _DAEMON + "\ntime.sleep(300)"
     child = server.spawn(order(PYTHON, "-I", "-S", "-c", script, str(note), "plain", env={}))
@@ -84,12 +84,12 @@ print(attempt(lambda one: one.listen()), attempt(lambda one: (one.bind(("0.0.0.0
 
 
 def test_a_child_without_network_rules_does_not_listen_either(server):
-    """Whoever connects to it would be given all that it can read."""
+    """It could send everything that it can read to its clients."""
     assert python(server, _LISTENING, **confined()).out.split() == ["PermissionError"] * 2
 
 
 def test_a_path_that_became_a_link_is_not_opened(server, tmp_path):
-    """What was looked at and what is opened are not the same moment; between them somebody else can be at work."""
+    """Between the check and the open, another process can replace the file."""
     (tmp_path / "secret").mkdir()
     (tmp_path / "secret" / "file").write_text("SECRET")
     os.symlink(tmp_path / "secret", tmp_path / "open")
@@ -127,7 +127,7 @@ print(os.sched_getaffinity(0) == processors)
 @pytest.mark.skipif(not IS_ROOT, reason="needs root, to become another user")
 @pytest.mark.skipif(not shutil.which("chrt"), reason="needs the programs of util-linux")
 def test_a_child_does_not_put_the_application_back_or_on_another_processor():
-    """What signals may not reach could be slowed down by these, for good: no user can take a priority back."""
+    """These calls could slow down processes permanently that signals cannot reach: users cannot raise a priority."""
     done = prepared.run(_AS_NOBODY)
     before = str(os.getpriority(os.PRIO_PROCESS, 0))
     assert done.stdout.split()[-4:] == ["itself", before, "True", "True"], (done.stdout, done.stderr)

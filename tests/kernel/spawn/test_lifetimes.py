@@ -1,4 +1,4 @@
-"""Who ends with whom: children, what they leave behind, the server, the application."""
+"""Lifetimes of children, their orphans, the server and the application."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_program_that_has_ended_keeps_its_number_until_it_is_collected(server)
     child = server.spawn(order(SHELL, "-c", "exit 5"))
     _wait(child)
     assert _state(child.pid) == "Z"
-    # A lot of others come and go meanwhile.
+    # Many others start and end meanwhile.
     pids = set()
     for _ in range(20):
         other = server.spawn(order("/bin/true"))
@@ -115,7 +115,7 @@ def test_what_it_leaves_in_other_groups_of_its_session_ends_too(server, tmp_path
 
 
 def test_the_wall_time_ends_it_and_says_so(server, tmp_path):
-    for seconds in (0.5, 5.0, 20.0):  # more where a shell was not under way in that time
+    for seconds in (0.5, 5.0, 20.0):  # longer if a shell has not started in that time
         note = tmp_path / f"pid-{seconds}"
         begin = time.monotonic()
         child = server.spawn(order(SHELL, "-c", f"sleep 300 & echo $! > {note}; wait", wall_seconds=seconds))
@@ -153,7 +153,7 @@ def test_many_children_at_once(server):
     assert len({child.pid for child in children}) == 64
     assert server.stats()["running"] == 64
     os.close(reader)
-    os.close(writer)  # the end of their input: each `read` fails, and `exit` without a number ends them
+    os.close(writer)  # ends their input: each `read` fails, and `exit` without a number ends them
     for child in children:
         assert child.collect() >= 0
     until(lambda: server.stats()["kept"] == 0)
@@ -191,7 +191,7 @@ def test_what_children_of_a_killed_server_have_started_ends_when_they_are_collec
     try:
         with pytest.raises(SpawnFailed):
             child.collect()
-        if _KERNEL >= (6, 9):  # before, a handle reaches the leader only, which is gone
+        if _KERNEL >= (6, 9):  # before, a process descriptor reaches the leader only, which has ended
             until(lambda: not is_running(other))
     finally:
         if is_running(other):
@@ -218,7 +218,7 @@ def test_signals_for_a_whole_service_do_not_end_the_server(own_server):
     assert shell(own_server, "exit 4").returncode == 4
 
 
-# A daemon: out of the session, its parent gone.
+# A daemon: another session, and its parent has ended.
 _DAEMON = """
 import os, sys, time
 if os.fork() == 0:

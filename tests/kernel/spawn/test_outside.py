@@ -1,6 +1,6 @@
-"""Things outside the rules that Landlock does not see: what the filter closes, and what nothing closes.
+"""Operations outside the rules that Landlock does not check: those that the filter stops, and those that nothing stops.
 
-Each act runs in a child that the spawn server starts: free, where all of them work; without rules; with a network rule.
+Each operation runs in a child of the spawn server: unconfined, where all succeed; without rules; with a network rule.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ NOT_CLOSABLE = {
     *("loader", "code in memory"),
 }
 NEWER = {"listxattrat": (6, 13), "removexattrat": (6, 13), "file_getattr": (6, 17), "file_setattr": (6, 17)}
-"""Since which kernel there is such a call."""
+"""First kernel with this call."""
 
 
 @contextmanager
@@ -62,7 +62,7 @@ def queue(name):
 
 @pytest.fixture
 def ground(tmp_path):
-    """Make the ground anew before each act: some of them use it up."""
+    """Create the files again before each operation: some of them use them up."""
     for name in ("in", "out"):
         (tmp_path / name).mkdir()
     (tmp_path / "out" / "file").write_text("x")
@@ -72,7 +72,7 @@ def ground(tmp_path):
 
 
 def tried(server, ground, acts, **more):
-    """Try acts in a child; what came of each."""
+    """Run operations in a child; return their outcomes."""
     file = ground / "out" / "file"
     found = {}
     with queue(f"outside-{os.getpid()}"):
@@ -113,7 +113,7 @@ needs_v6 = {"join v4 by v6", "join v6", "join v6, group"}
 
 
 def test_each_act_works_without_confinement(server, ground):
-    """Shows that it is the confinement that stops them."""
+    """Without the confinement they succeed."""
     if not has_attributes(ground):
         pytest.skip("this file system has no extended attributes")
     acts = known(CLOSED | INTERFACES | NOT_CLOSABLE)
@@ -150,7 +150,7 @@ def test_the_tables_of_the_network_are_open_where_a_rule_names_them(server, grou
 
 
 def test_nothing_closes_what_landlock_leaves_open_and_programs_need(server, ground):
-    """SECURITY.md names each: a filter sees no paths, and programs do these things to their own files."""
+    """SECURITY.md names each: a filter cannot read paths, and programs do this to their files."""
     found = tried(server, ground, sorted(NOT_CLOSABLE), **reading(ground))
     assert {name for name, told in found.items() if told == THROUGH} == NOT_CLOSABLE
     assert (ground / "out" / "file").stat().st_mode & 0o777 == 0o640
@@ -196,7 +196,7 @@ mv d/a d/e && stat -c '%a %Y' b c/a d/e && install -m 755 a f && ln a g && ls -l
 
 
 def test_files_are_copied_with_their_times_and_modes(server, ground):
-    """Programs take the missing attributes for those of a file system that has none."""
+    """Programs treat the missing attributes like a file system without attributes."""
     done = shell(server, COPIES.format(ground), **confined([("filesystem", "modify", str(ground / "in"))]))
     assert done.out.split() == [*("640", "1000") * 3, "3"], done.err
     text = f"""
@@ -247,7 +247,7 @@ def test_node_works_under_the_list_of_calls(server, ground):
 
 
 def test_names_are_found_without_netlink(server):
-    """The C library asks it for the addresses of the machine, and goes on without."""
+    """The C library uses it for the machine's addresses, and works without it."""
     text = "import socket; print(socket.getaddrinfo('127.0.0.1', 80)[0][4], socket.getaddrinfo('localhost', 1) != [])"
     done = python(server, text, **confined(runtime_read=("/etc/hosts", "/etc/nsswitch.conf")))
     assert done.out == "('127.0.0.1', 80) True\n", done.err
@@ -281,7 +281,7 @@ process.join()
         ("filesystem", "modify", str(ground / "in")),
         ("network", "connect", f"127.0.0.1:{listener.getsockname()[1]}"),
     ]
-    # Without a rule for it, the shared memory of semaphores is not there; a queue without locks of its own does.
+    # Without a rule, the shared memory of semaphores is unavailable; a queue without locks works.
     more = confined([*rules, ("filesystem", "modify", "/dev/shm")])
     done = run(server, PYTHON, "-I", "-c", text, **more)
     listener.close()

@@ -1,4 +1,4 @@
-"""Programs are started as subprocess would start them: streams, environment, folder, exit status, errors."""
+"""Programs are started like with subprocess: streams, environment, folder, exit status, errors."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_no_other_descriptor_is_open_in_the_program(server):
     os.close(writer)
     listed = set(json.loads(done.out))
     assert {0, 1, 2, writer} <= listed
-    assert len(listed) == 5  # the last one is the listing itself
+    assert len(listed) == 5  # the last one belongs to the listing
 
 
 def test_it_leads_a_session_and_group_of_its_own(server):
@@ -195,7 +195,7 @@ def test_a_script_without_an_interpreter_line_is_refused_as_by_the_kernel(server
 def test_what_cannot_be_passed_on_is_refused_before_it_is_sent(server, name, changes):
     with pytest.raises(ValueError, match=r"\w") as refused:
         server.spawn(order(SHELL, "-c", "true", **changes))
-    sentence(name, str(refused.value), also=[(r"\b90\d{5}\b", "9 000 000")])  # with the length of the shell's path
+    sentence(name, str(refused.value), also=[(r"\b90\d{5}\b", "9 000 000")])  # depends on the shell's path
 
 
 @rows(

@@ -1,4 +1,4 @@
-"""Whatever comes over the link, the server lives on, and starts nothing that was not ordered by the application."""
+"""Malformed input on the link: the server survives, and starts only programs that the application requested."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _GOOD = wire.Order(
 
 
 def _send(server, packet, descriptors=()):
-    """Send a raw packet with a lifeline; answer what comes back."""
+    """Send a raw packet with a lifeline; return the answer."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.settimeout(PATIENCE)
     with ours:
@@ -60,7 +60,7 @@ def _plan(*, fs=1, net=0, scoped=0, paths=(), ports=(), own_proc=0):
 
 
 def _numbers(**changes):
-    """The good order with numbers changed by hand, which the application's own code could not write."""
+    """A valid order with changed numbers, which the application's code could not write."""
     body = _body()
     end = 9 + 8 * len(wire.NUMBERS)
     numbers = array.array("q", body[9:end])
@@ -147,7 +147,7 @@ def test_a_bad_request_is_refused_in_words_and_starts_nothing(server, packet):
     before = server.stats()
     answer = _send(server, packet)
     assert answer["ok"] is False
-    assert answer["error"].startswith("bad request")  # in front of every such answer, for whoever reads them
+    assert answer["error"].startswith("bad request")  # prefix of every such answer
     after = server.stats()
     assert after["started"] == before["started"]
     assert after["refused"] == before["refused"] + 1
@@ -256,7 +256,7 @@ def test_a_server_that_stands_still_is_noticed():
     server = client.SpawnServer.start()
     os.kill(server.pid, 19)
     server._answer_within, server._patience = client._timeval(0.3), 0.6
-    while server._spare:  # made before, with the usual patience
+    while server._spare:  # created earlier, with the usual timeout
         for end in server._spare.pop():
             end.close()
     with pytest.raises(SpawnFailed) as failed:
@@ -279,7 +279,7 @@ def test_the_server_knows_nothing_of_the_applications_environment_and_folder(mon
 
 
 def _carried_out(body, files=()):
-    """Have an order carried out by this process: what the program wrote, or what the order was refused for."""
+    """Execute an order in this process: return the program's output, or the reason of the refusal."""
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     try:
         pid, pidfd = _native.spawn(body, list(files), [], null, (MARKING, 1), 0)
@@ -296,7 +296,7 @@ def _carried_out(body, files=()):
 
 @given(st.data())
 def test_an_order_with_bytes_changed_is_either_read_or_refused(data):
-    """The program is none, so that an order which can still be read comes as far as its last step."""
+    """The program does not exist, so a valid order fails at its last step."""
     order_ = _GOOD._replace(
         program="/nonexistent/for-sure/program",
         plan=_plan(paths=[("/usr", 1), ("/etc", 5)], ports=[(1, 2)]),
@@ -337,7 +337,7 @@ def test_a_plan_is_read_as_it_was_written(paths, ports, limits, wall):
     st.lists(st.tuples(st.just("/usr"), st.integers(0, 1 << 16)), max_size=3),
 )
 def test_texts_come_to_the_program_as_they_were_written(words, env, paths):
-    """Arguments, and the environment in its order, whatever stands after them."""
+    """Arguments, and the environment in its order, independent of the following data."""
     for argv, expected in ((["printf", r"%s\0", *words], words or [""]), (["env", "-0"], env)):
         order_ = _GOOD._replace(argv=argv, program=f"/usr/bin/{argv[0]}", env=env, plan=_plan(paths=paths))
         with tempfile.TemporaryFile() as file:

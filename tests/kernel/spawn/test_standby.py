@@ -1,4 +1,4 @@
-"""A spawn server that is killed or stopped: its standby takes over, and nothing of the confinement is lost."""
+"""A spawn server that is killed or stopped: its standby takes over, and the confinement stays complete."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOOKING = _READ_FILE | _READ_DIR | _EXECUTE
 
 
 def test_a_killed_server_is_replaced_as_often_as_it_is_killed(own_server):
-    """Each time by another process, over the same link, and with a standby of its own again."""
+    """Each time by another process, over the same link, and again with a standby."""
     own_server.stats()
     seen = {own_server.pid, own_server.standby}
     for _ in range(3):
@@ -35,7 +35,7 @@ def test_a_killed_server_is_replaced_as_often_as_it_is_killed(own_server):
 
 
 def test_a_request_to_a_server_that_is_gone_is_answered_by_the_next(own_server):
-    """What was sent and not received waits in the link."""
+    """Sent but unread requests wait in the link."""
     own_server.stats()
     os.kill(own_server.standby, signal.SIGSTOP)
     os.kill(own_server.pid, signal.SIGKILL)
@@ -57,7 +57,7 @@ def test_a_killed_standby_is_replaced(own_server):
 
 
 def test_a_stopped_server_goes_on(own_server):
-    """The standby sees it and has it go on; a request that came meanwhile is answered."""
+    """The standby notices it and continues it; a request that arrived meanwhile is answered."""
     os.kill(own_server.pid, signal.SIGSTOP)
     assert shell(own_server, "exit 4").returncode == 4
 
@@ -118,7 +118,7 @@ def test_a_server_that_does_not_answer_is_told_in_the_time_that_was_given(own_se
     os.kill(own_server.pid, signal.SIGSTOP)
     begin = time.monotonic()
     assert not own_server.answers(0.2)
-    assert time.monotonic() - begin < 10  # the usual patience is longer
+    assert time.monotonic() - begin < 10  # the usual timeout is longer
     os.kill(own_server.pid, signal.SIGCONT)
     os.kill(own_server.standby, signal.SIGCONT)
     assert own_server.answers(30)
@@ -126,7 +126,7 @@ def test_a_server_that_does_not_answer_is_told_in_the_time_that_was_given(own_se
 
 @pytest.fixture
 def helpers():
-    """Two sockets to helpers that say nothing by themselves, each with the end that the child gets."""
+    """Two sockets to silent helpers, each with the child's end."""
     pairs = [socket.socketpair() for _ in range(2)]
     yield pairs
     for end in (end for pair in pairs for end in pair):
@@ -134,12 +134,12 @@ def helpers():
 
 
 def test_a_helper_that_says_nothing_keeps_no_other_program_from_its_start(own_server, helpers):
-    """Whoever has to wait for it waits alone; then the program runs, or is told to have failed at that step."""
+    """Each start waits separately; then the program runs, or is reported as failed at that step."""
     (first, first_end), (second, second_end) = helpers
     with ThreadPoolExecutor(2) as threads:
         running = threads.submit(shell, own_server, "exit 3", cgroup=first_end.fileno())
         refused = threads.submit(shell, own_server, "exit 3", cgroup=second_end.fileno())
-        assert (first.recv(1), second.recv(1)) == (b"0", b"0")  # both are on their way
+        assert (first.recv(1), second.recv(1)) == (b"0", b"0")  # both have started
         for _ in range(3):
             assert shell(own_server, "exit 4").returncode == 4
         assert not running.done()
