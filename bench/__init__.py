@@ -1,1 +1,1 @@
-"""Benchmarks of the guard: what a program pays for it, idle and guarded, next to the reference product."""
+"""Benchmarks of the guard: its cost for a program, idle and guarded, compared with the reference product."""

@@ -1,4 +1,4 @@
-"""`python -m bench`: measure, print the table, and say which targets are missed."""
+"""`python -m bench`: measure, print the table, and name missed targets."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def main() -> int:
-    """Run the benchmarks until they are done, or until a signal ends them; then everything that was started ends."""
+    """Run the benchmarks until they finish or a signal arrives; then stop everything that was started."""
     for number in ENDING:
         signal.signal(number, _interrupt)
     try:
         return _run()
     except KeyboardInterrupt as ended:
         _progress("")
-        print("Ended by a signal: no table.", file=sys.stderr)
+        print("Stopped by a signal: no table.", file=sys.stderr)
         return 128 + int(ended.args[0])
 
 
 def _interrupt(number: int, _: object) -> NoReturn:
-    """Leave all contexts, once: another signal must not keep one of them from ending its processes."""
+    """Leave all contexts, once: another signal must not interrupt the cleanup."""
     for other in ENDING:
         signal.signal(other, signal.SIG_IGN)
     raise KeyboardInterrupt(number)
 
 
 def _run() -> int:
-    """Measure, and print; 1 when a target was to be checked and is missed."""
+    """Measure and print; return 1 if a checked target is missed."""
     options = _options()
     cases = [case for case in CASES.values() if _wanted(case.name, options.only)]
     if not cases:
-        print(f"No case is called {' or '.join(options.only)}. The cases: {'; '.join(CASES)}.", file=sys.stderr)
+        print(f"Unknown case: {' or '.join(options.only)}. The cases: {'; '.join(CASES)}.", file=sys.stderr)
         return 2
     settings = QUICK if options.quick else FULL
     measured = _measured(cases, settings, options.packages.absolute(), reference=not options.no_reference)
@@ -76,17 +76,17 @@ def _conclusion(missed: list[str], *, complete: bool) -> str:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a few seconds, and rough")
+    parser.add_argument("--quick", action="store_true", help="take a few seconds, with rough results")
     parser.add_argument("--only", metavar="NAME", action="append", default=[], help="cases whose name contains this")
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write all numbers, down to the single rounds")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write all numbers, including single rounds")
     parser.add_argument("--check", action="store_true", help="exit with 1 when a target is missed")
-    parser.add_argument("--no-reference", action="store_true", help="leave the reference product out")
+    parser.add_argument("--no-reference", action="store_true", help="skip the reference product")
     parser.add_argument(
         "--packages",
         metavar="PYTHON",
         type=Path,
         default=COMPAT_PYTHON if COMPAT_PYTHON.exists() else Path(sys.executable),
-        help="the interpreter that has the popular packages; by default that of `make compat`, if it is there",
+        help="interpreter with the popular packages; by default that of `make compat`, if it exists",
     )
     return parser.parse_args()
 
@@ -113,7 +113,7 @@ def _measured(cases: list[Case], settings: Settings, packages: Path, *, referenc
 
 
 def _reference_pythons(measured: Measured) -> dict[str, Path]:
-    """Answer the interpreters of the reference product's modes, or note why there are none."""
+    """Return the interpreters of the reference product's modes, or record why they are missing."""
     try:
         return dict.fromkeys(REFERENCE_MODES, reference_python())
     except ReferenceUnavailableError as error:
@@ -122,12 +122,12 @@ def _reference_pythons(measured: Measured) -> dict[str, Path]:
 
 
 def _own_modes(cases: list[Case]) -> tuple[str, ...]:
-    """Name the modes in which our guard is measured."""
+    """Return the modes in which our guard is measured."""
     return ("guarded", SERVICE_MODE) if any(case.database for case in cases) else ("guarded",)
 
 
 def _progress(text: str) -> None:
-    """Show what is being measured, where somebody is looking."""
+    """Show the current measurement on a terminal."""
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 

@@ -1,4 +1,4 @@
-"""How each product is asked whether something was approved. Everything here runs in a worker."""
+"""Access checks of each product. Everything here runs in a worker."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ if TYPE_CHECKING:
 
 
 class Ask(Protocol):
-    """Asks about a resource type, an operation and a target, and says whether a request is to be put down."""
+    """Checks a resource type, an operation and a target; ``register`` files a request."""
 
     def __call__(self, resource_type: str, operation: str, target: str, *, register: bool = False) -> Any: ...
 
 
 def take_apart(resource_type: str, operation: str, target: str, *, register: bool = False) -> object:
-    """Stand in where nothing decides: look at what is asked for."""
+    """Stand-in without a service: only read the arguments."""
     del operation, register
     return urlsplit(target) if resource_type == "network" else os.path.normpath(target)
 
 
 def open_service(url: str, surroundings: Any = None) -> Any:
-    """Answer our service over a database; nothing runs beside it."""
+    """Return our service for a database, without background work."""
     access = {name: import_module(f"democrai_sandbox.access.{name}") for name in ("events", "node", "registrar")}
     service = import_module("democrai_sandbox.access.service")
     store = import_module("democrai_sandbox.access.store").open_store(url)
     node = access["node"].AccessNode(store, access["events"].open_bus("memory"))
     node.refresh()
-    # However many are put down: the database is what takes the time, not the patience with one subject.
+    # Unlimited, to measure the database instead of the rate limit of one subject.
     limits = access["registrar"].Limits(new_requests=10**9)
     return service.AccessService(node, surroundings, limits=limits)
 
 
 def ask_service(service: Any, *, guarded: bool) -> Ask:
-    """Ask our service: guarded code for itself, the host for a subject."""
+    """Check with our service: guarded code for itself, the host for a subject."""
     subject = None if guarded else import_module("democrai_sandbox.policy").Subject("module", SUBJECT)
 
     def ask(resource_type: str, operation: str, target: str, *, register: bool = False) -> Any:
@@ -55,7 +55,7 @@ def ask_service(service: Any, *, guarded: bool) -> Ask:
 
 
 def ask_reference(ground: Ground, decisions: int) -> Ask:
-    """Ask the reference product's service, over its own database in the home directory of the worker."""
+    """Check with the reference product's service, with its database in the home directory of the worker."""
     database = import_module("democrai.core.infrastructure.database")
     models = import_module("democrai.core.infrastructure.database.models")
     check = import_module("democrai.core.application.services.external_access").check_external_access
@@ -98,13 +98,13 @@ def _decided(ground: Ground, decisions: int) -> list[dict[str, Any]]:
 
 
 def _is_empty(session: Any, models: Any) -> bool:
-    """Make its tables where they are missing."""
+    """Create its tables if they are missing."""
     models.ExternalAccessApproval.metadata.create_all(session.get_bind())
     return not session.query(models.ExternalAccessApproval).count()
 
 
 def _fill(session: Any, models: Any, approvals: list[dict[str, Any]]) -> None:
-    """Write approvals, and a denial, which to it is a request that was denied."""
+    """Write approvals, and a denial, which the reference product stores as a denied request."""
     session.execute(models.ExternalAccessApproval.__table__.insert(), approvals)
     denied = {name: value for name, value in approvals[0].items() if name != "approved_by"}
     denied |= {"target": DENIED_URL, "normalized_target": DENIED_URL, "scope": "pending", "status": "denied"}

@@ -1,4 +1,4 @@
-"""What a case finds in its worker: the files of the run and the guard of the mode."""
+"""Fixture of a case in its worker: the files of the run and the guard of the mode."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Bed:
-    """The test bed of one worker."""
+    """Fixture of one worker."""
 
     def __init__(self, ground: Ground, name: str, mode: Mode) -> None:
         self.ground = ground
@@ -31,14 +31,14 @@ class Bed:
         self._root = [str(ground.work)]
 
     def guard(self, roots: int = 1, access: Access = ()) -> AbstractContextManager[Any]:
-        """Give the guard with that many allowed roots: the same object each time, so only entering it costs."""
+        """Return the guard with that many allowed roots: the same object each time, to measure only entering it."""
         key = (roots, access)
         if key not in self._compiled:
             self._compiled[key] = self.new_guard(roots, access)
         return self._compiled[key]
 
     def new_guard(self, roots: int = 1, access: Access = ()) -> AbstractContextManager[Any]:
-        """Make a guard from its arguments."""
+        """Create a guard from its arguments."""
         return self._mode.guard(self._paths(roots), access)
 
     def run(self, function: Callable[..., Any], *args: object) -> Any:
@@ -46,16 +46,16 @@ class Bed:
         return self._mode.run(self._root, function, *args)
 
     def asker(self, database: Database, *, guarded: bool = False) -> Ask:
-        """Answer how to ask about access, from guarded code or as the host; where nothing decides, a stand-in."""
+        """Return a function for access checks, from guarded code or as the host; without a service, a stand-in."""
         return self._mode.asker(self.ground, database, guarded=guarded)
 
     @cached_property
     def sink(self) -> Sink:
-        """Somewhere to connect to; made by the case that first needs it, which is before its guard."""
+        """Listener to connect to, created by the first case that needs it, before its guard."""
         return Sink()
 
     def tidy(self) -> None:
-        """Clear away what a measurement left, outside the guard and with the clock standing."""
+        """Clean up after a measurement, outside the guard and the measured time."""
         if "sink" in self.__dict__:
             self.sink.empty()
 

@@ -1,4 +1,4 @@
-"""A new process with a database full of decisions: print the nanoseconds from opening it to the first answer."""
+"""New process with a database full of decisions: print the nanoseconds from opening it to the first answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from democrai_sandbox.policy import Subject, SubjectKind
 
 
 def main() -> None:
-    """Start a node, ask once, stop."""
+    """Start a node, check once, stop."""
     subject = Subject(SubjectKind.MODULE, SUBJECT)
     start = perf_counter_ns()
     store = open_store(sys.argv[1])

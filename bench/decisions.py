@@ -1,4 +1,4 @@
-"""Databases full of decisions, made by the driver before any worker starts, and where the workers find them."""
+"""Databases full of decisions, created by the driver before any worker starts, and their places."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ SUBJECT = "bench"
 APPROVED_URL = "https://approved.example.org/v1/items"
 DENIED_URL = "https://denied.example.org/v1/items"
 UNDECIDED_URL = "https://undecided.example.org/v1/items"
-"""What nobody has decided about."""
+"""Undecided URL."""
 
 _COLUMNS = (
     *("id", "digest", "subject_kind", "subject_name", "resource_type", "operation", "target", "target_folded"),
     *("effect", "scope", "session_key", "created_at", "created_by", "reason", "generation", "ended_by"),
 )
 _MADE = 1_767_225_600_000_000
-"""When everything was decided, in microseconds since the epoch."""
+"""Time of all decisions, in microseconds since the epoch."""
 _SQLITE = "sqlite:///"
 _Decision = tuple[str, str, str, str, str]
 """Name of the subject, resource type, operation, target, effect."""
@@ -36,23 +36,23 @@ _Decision = tuple[str, str, str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """What a case wants stored."""
+    """Database that a case needs."""
 
     decisions: int
-    """How many are in force."""
+    """Number of decisions in force."""
     kind: str = "sqlite"
     subjects: int = 1
-    """Among how many subjects they are shared out."""
+    """Number of subjects that share them."""
 
     @property
     def name(self) -> str:
-        """Say it in a word, for files and keys."""
+        """Name for files and keys."""
         return f"{self.kind}-{self.decisions}-{self.subjects}"
 
 
 @contextmanager
 def prepared_databases(wanted: Iterable[Database], ground: Ground) -> Iterator[None]:
-    """Make the databases, and leave word of where they are, or why they are not."""
+    """Create the databases, and store their places or the reasons why they are missing."""
     places = {}
     with ExitStack() as stack:
         server = None
@@ -72,7 +72,7 @@ def prepared_databases(wanted: Iterable[Database], ground: Ground) -> Iterator[N
 
 
 def find_database(database: Database, ground: Ground) -> str:
-    """Answer the URL of a database that the driver made."""
+    """Return the URL of a database that the driver created."""
     place = json.loads(ground.databases_file.read_text())[database.name]
     if "reason" in place:
         raise UnavailableError(place["reason"])
@@ -81,7 +81,7 @@ def find_database(database: Database, ground: Ground) -> str:
 
 @contextmanager
 def _postgres() -> Iterator[object]:
-    """Run a server, or say why there is none."""
+    """Run a server, or yield the reason why it is missing."""
     try:
         from tests.services.postgres import PostgresServer, find_programs
     except ImportError as error:
@@ -100,7 +100,7 @@ def _postgres() -> Iterator[object]:
 
 
 def _decisions(database: Database, file: str) -> Iterator[_Decision]:
-    """Yield what is measured, and then others, a tenth of which are denials."""
+    """Yield the measured decisions, and then others, a tenth of them denials."""
     yield SUBJECT, "network", "receive", APPROVED_URL, "approval"
     yield SUBJECT, "network", "receive", DENIED_URL, "denial"
     yield SUBJECT, "filesystem", "read", file, "approval"
@@ -110,12 +110,12 @@ def _decisions(database: Database, file: str) -> Iterator[_Decision]:
 
 
 def other_url(number: int) -> str:
-    """Name one of the many addresses that something was decided about."""
+    """Return one of many decided URLs."""
     return f"https://api{number}.example.org/v1/items"
 
 
 def _fill(url: str, decisions: Iterator[_Decision]) -> None:
-    """Write the rows past the service, each database in its own quickest way: deciding one by one takes minutes."""
+    """Write the rows without the service, in the fastest way of each database: single decisions would take minutes."""
     from democrai_sandbox.access.store import open_store
 
     open_store(url).close()

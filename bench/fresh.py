@@ -1,7 +1,7 @@
-"""One import in a process of its own: `python -m bench.fresh MODE PACKAGE FOLDER` prints the nanoseconds it took.
+"""One import in a new process: `python -m bench.fresh MODE PACKAGE FOLDER` prints its nanoseconds.
 
-Without a package it prints the names of what the guard has loaded by then. Every mode loads those before its clock
-starts: otherwise a package would find more of the standard library ready beside a guard than without one.
+Without a package it prints the names of the modules that the guard has loaded by then. Every mode loads those before
+the measurement: otherwise a package would find more of the standard library loaded with a guard than without.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ OWN = ("bench", "democrai_sandbox")
 
 
 def main() -> None:
-    """Print the processor time of the import, or the names of what is loaded."""
+    """Print the processor time of the import, or the names of the loaded modules."""
     mode, package, folder = sys.argv[1:]
     entered = MODES[mode]()
     if not package:
@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def load(names: list[str]) -> None:
-    """Import what there is of some modules."""
+    """Import modules, except missing ones."""
     for name in names:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)

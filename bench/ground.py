@@ -1,4 +1,4 @@
-"""The files that the cases use: one private directory, made by the driver and shared by all workers."""
+"""Files of the cases: one private directory, created by the driver and shared by all workers."""
 
 from __future__ import annotations
 
@@ -19,90 +19,90 @@ FRESH_MODULE = "bench_fresh_module"
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """Where things lie below the private directory. Names are short so that shallow paths can be measured."""
+    """Paths below the private directory. Names are short so that shallow paths can be measured."""
 
     base: Path
 
     @property
     def work(self) -> Path:
-        """The directory that a guard allows."""
+        """Directory that a guard allows."""
         return self.base / "w"
 
     @property
     def outside(self) -> Path:
-        """An existing file that no guard allows."""
+        """Existing file that no guard allows."""
         return self.base / "o" / "secret.txt"
 
     @property
     def approved(self) -> Path:
-        """An existing file that no guard allows, and an approval does."""
+        """Existing file that no guard allows, but an approval does."""
         return self.base / "o" / "approved.txt"
 
     @property
     def databases(self) -> Path:
-        """Where databases with decisions are."""
+        """Folder of the databases with decisions."""
         return self.base / "s"
 
     @property
     def databases_file(self) -> Path:
-        """What the driver said about them."""
+        """File with their places."""
         return self.base / "databases.json"
 
     @property
     def temp(self) -> Path:
-        """The temporary directory of the workers: guards allow theirs, so it must not hold the outside file."""
+        """Temporary directory of the workers: guards allow it, so it must not contain the outside file."""
         return self.base / "t"
 
     @property
     def home(self) -> Path:
-        """The home directory of the workers, for whatever a product keeps there."""
+        """Home directory of the workers, for files of the products."""
         return self.base / "h"
 
     @property
     def file(self) -> Path:
-        """A small file below the allowed directory."""
+        """Small file below the allowed directory."""
         return self.work / "f"
 
     @property
     def folder(self) -> Path:
-        """A directory of ten files."""
+        """Directory with ten files."""
         return self.work / "ten"
 
     @property
     def package(self) -> Path:
-        """A small tree, as large as a small package."""
+        """Small tree with the size of a small package."""
         return self.work / "package"
 
     @property
     def modules(self) -> Path:
-        """A directory for the import path."""
+        """Directory for the import path."""
         return self.work / "modules"
 
     @property
     def server_file(self) -> Path:
-        """What the server of the run said about itself."""
+        """File with the ports and processor of the run's server."""
         return self.base / "server.json"
 
     @property
     def server_cpu(self) -> int:
-        """The processor that the server stays on."""
+        """Processor of the server."""
         return int(json.loads(self.server_file.read_text())["cpu"])
 
     def port(self, service: str) -> int:
-        """Name the port of a service of the server, or of what only looks like one."""
+        """Return the port of a service of the server, or of a closed port."""
         return int(json.loads(self.server_file.read_text())["ports"][service])
 
     def deep(self, depth: int) -> Path:
-        """Name a file that many components below the file system's root."""
+        """Return a file that many components below the root of the file system."""
         between = depth - len(self.work.parts)
         if between < 0:
-            raise ValueError(f"the temporary directory lies deeper than {depth} components")
+            raise ValueError(f"the temporary directory is deeper than {depth} components")
         return self.work.joinpath(*["d"] * between, "f")
 
 
 @contextmanager
 def prepared_ground(depths: tuple[int, ...]) -> Iterator[Ground]:
-    """Make the files, and remove them afterwards."""
+    """Create the files, and remove them afterwards."""
     base = _private_folder()
     try:
         ground = Ground(base)
@@ -114,7 +114,7 @@ def prepared_ground(depths: tuple[int, ...]) -> Iterator[Ground]:
 
 
 def _private_folder() -> Path:
-    """Return the temporary folder of a supervised run, which is nobody else's, or one below the usual one."""
+    """Return the private temporary folder of a supervised run, or a new one below the usual one."""
     own = os.environ.get("RUN_FOLDER", "")
     folder = own if own == tempfile.gettempdir() else tempfile.mkdtemp(prefix="bench-")
     return Path(folder).resolve()

@@ -1,4 +1,4 @@
-"""The states an interpreter is measured in. Everything here runs in a worker."""
+"""States in which an interpreter is measured. Everything here runs in a worker."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ if TYPE_CHECKING:
 
 OPERATIONS = ("read", "create", "modify", "delete")
 NATIVE_PACKAGES = ("numpy", "scipy", "threadpoolctl", "torch")
-"""What a host lists that lets extensions use these packages in its own process."""
+"""Packages that a host lists so that extensions may use them in its process."""
 
 
 class Mode(Protocol):
-    """How a worker gets a guard, if it has any."""
+    """Way in which a worker gets a guard, if any."""
 
     guarded: bool
 
     def guard(self, paths: list[str], access: Access = ()) -> AbstractContextManager[Any]:
-        """Make the context in which those paths and network targets are allowed, ready to be entered."""
+        """Create the context that allows these paths and network targets."""
 
     def run(self, paths: list[str], function: Callable[..., Any], *args: object) -> Any:
         """Call the function under such a guard, without a with block."""
 
     def asker(self, ground: Ground, database: Database, *, guarded: bool) -> Ask:
-        """Answer how to ask the service that has those decisions."""
+        """Return a function for access checks with the service that has these decisions."""
 
 
 def _network_rules(access: Access) -> list[dict[str, str]]:
-    """Write the rules as the entries of a manifest, which both products read."""
+    """Return the rules as manifest entries, which both products read."""
     return [{"resource_type": "network", "operation": operation, "target": target} for operation, target in access]
 
 
 class Plain:
-    """Nothing is installed."""
+    """Nothing installed."""
 
     guarded = False
 
     def guard(self, paths: list[str], access: Access = ()) -> AbstractContextManager[Any]:
-        """Stand in for a guard."""
+        """Return a stand-in for a guard."""
         del paths, access
         return contextlib.nullcontext()
 
@@ -59,7 +59,7 @@ class Plain:
         return function(*args)
 
     def asker(self, ground: Ground, database: Database, *, guarded: bool) -> Ask:
-        """Answer what stands in for a service."""
+        """Return a stand-in for a service."""
         del ground, database, guarded
         return take_apart
 
@@ -72,7 +72,7 @@ class Product:
     def __init__(self) -> None:
         self._package = importlib.import_module("democrai_sandbox")
         self._package.configure_guard(native_packages=NATIVE_PACKAGES)
-        # Whatever a first guard installs belongs to being installed.
+        # Installations by the first guard belong to the installed state.
         with self.guard([os.getcwd()]):
             pass
 
@@ -87,22 +87,22 @@ class Product:
         return context.run(function, *args)
 
     def asker(self, ground: Ground, database: Database, *, guarded: bool) -> Ask:
-        raise NotImplementedError("its guard has nobody to ask")
+        raise NotImplementedError("its guard has no decider")
 
 
 class Service(Product):
-    """Our package, whose guard asks the access-policy service about what is not declared."""
+    """Our package, whose guard asks the access-policy service about undeclared access."""
 
     def __init__(self) -> None:
         self._surroundings = importlib.import_module("democrai_sandbox.runtime.surroundings").GuardSurroundings()
         self._services: dict[Database, Any] = {}
         self._asked: Any = None
-        # Before the first guard: afterwards it takes no decider any more.
+        # Before the first guard, which seals the configuration.
         importlib.import_module("democrai_sandbox").configure_guard(decider=self)
         super().__init__()
 
     def decide(self, question: Any) -> Any:
-        """Have the service answer the guard that a case asked for last; nobody asks before."""
+        """Answer for the guard of the last case with the service."""
         return self._asked is not None and self._asked.decide(question)
 
     def asker(self, ground: Ground, database: Database, *, guarded: bool) -> Ask:
@@ -140,7 +140,7 @@ class Reference:
             for operation in OPERATIONS
         ]
         declared += _network_rules(access)
-        # To this one a request is not a permission to connect, and a client that looks for ~/.netrc is a violation.
+        # This product needs connect in addition to receive, and treats a client that looks for ~/.netrc as a violation.
         declared += _network_rules(tuple(("connect", target) for operation, target in access if operation == "receive"))
         if access:
             home = os.path.expanduser("~")
@@ -150,7 +150,7 @@ class Reference:
         return context
 
     def run(self, paths: list[str], function: Callable[..., Any], *args: object) -> Any:
-        raise NotImplementedError("it has with blocks only")
+        raise NotImplementedError("it supports with blocks only")
 
     def asker(self, ground: Ground, database: Database, *, guarded: bool) -> Ask:
         del guarded

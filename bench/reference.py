@@ -1,4 +1,4 @@
-"""The reference product in an environment of its own, made on first use. It is only ever imported and called."""
+"""Reference product in a separate environment, created on first use. It is only imported and called."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ INSTALL_SECONDS = 1200.0
 
 
 class ReferenceUnavailableError(Exception):
-    """The reference product cannot be had here; the text says why."""
+    """Reference product is unavailable; the text contains the reason."""
 
 
 def reference_python() -> Path:
-    """Answer the interpreter of the reference product's environment, which is made if there is none."""
+    """Return the interpreter of the reference product's environment, which is created if missing."""
     python = ENVIRONMENT / "bin" / "python"
     mark = ENVIRONMENT / "installed"
     if mark.exists() and mark.read_text() == REQUIREMENT and _is_right_version(python):
@@ -54,7 +54,7 @@ def _base_interpreter() -> Path:
     for python in _candidates():
         if _is_right_version(python):
             return python
-    raise ReferenceUnavailableError(f"it needs Python {VERSION}, and there is none here")
+    raise ReferenceUnavailableError(f"it needs Python {VERSION}, which is not installed")
 
 
 def _candidates() -> Iterator[Path]:
@@ -67,7 +67,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def _is_right_version(python: Path) -> bool:
-    """Ask the interpreter: a shim on the search path may name a version that is not installed."""
+    """Check the interpreter: a shim in PATH may name a version that is not installed."""
     try:
         done = subprocess.run(
             [str(python), "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],

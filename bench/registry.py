@@ -1,4 +1,4 @@
-"""The list of cases: what is measured, against what, and which ratio it must keep."""
+"""List of cases: the measured operations and their required ratios."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from bench.decisions import Database
 
 Loop = Callable[[int], int]
-"""Performs the operation that many times and answers the nanoseconds it took."""
+"""Runs the operation that many times and returns the nanoseconds."""
 
 Access = tuple[tuple[str, str], ...]
 """Network rules: each an operation and a target."""
@@ -19,11 +19,11 @@ Access = tuple[tuple[str, str], ...]
 IDLE_LIMIT = 1.05
 PARTS = 4
 SHORT_PARTS = 12
-"""For what is judged by a few percent: parts so short that many of them fall between two turns of the scheduler."""
+"""For rows with a limit of a few percent: parts so short that many fit between two scheduler interrupts."""
 
 
 class UnavailableError(Exception):
-    """A case needs what is not installed here; the text says what installs it."""
+    """Missing requirement of a case; the text says how to install it."""
 
 
 def no_access(bed: Bed) -> Access:
@@ -34,7 +34,7 @@ def no_access(bed: Bed) -> Access:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """The place of a case in a series that has to stay flat."""
+    """Position of a case in a series that must stay flat."""
 
     series: str
     point: int
@@ -47,44 +47,44 @@ class Case:
     name: str
     prepare: Callable[[Bed], Loop]
     limit: float | None = None
-    """Guarded time over not-installed time, at most; None shows the row without a target."""
+    """Maximum of guarded time over not-installed time; None shows the row without a target."""
     idle_limit: float | None = None
     cheaper: float | None = None
-    """The reference product must take at least this many times as long."""
+    """Minimum ratio of the reference product's time to ours."""
     wrapped: bool = True
-    """Whether the worker runs the loop inside its guard; a case that enters guards by itself says no."""
+    """Whether the worker runs the loop inside its guard; false for a case that enters guards itself."""
     per: int = 1
     """Operations in one turn of the loop."""
     roots: int = 1
     """Allowed roots of the guard around the loop."""
     sweep: Sweep | None = None
     access: Callable[[Bed], Access] = no_access
-    """The network rules of that guard."""
+    """Network rules of that guard."""
     reference: bool = True
-    """Whether the reference product guards this at all."""
+    """Whether the reference product guards this operation."""
     parts: int = PARTS
-    """A sample is the best of so many equal parts: what the scheduler takes for others falls into some of them only."""
+    """A sample is the best of that many equal parts, because other processes disturb only some of them."""
     stretch: int = 1
-    """Samples so many times as long: one that takes a millisecond is not in its stride after a dozen turns."""
+    """Factor for the length of samples: an operation of a millisecond needs more than a dozen turns to warm up."""
     beside: bool = False
-    """Whether the loop runs on the server's processor: one that waits for each answer is far steadier there."""
+    """Whether the loop runs on the server's processor, which is much steadier for loops that wait for each answer."""
     database: Database | None = None
-    """What is stored for the access-policy service; such a case is measured where the guard asks that service."""
+    """Data of the access-policy service; such a case is measured where the guard asks that service."""
     within: float | None = None
-    """Seconds that the guarded turn may take, whatever it is compared with."""
+    """Maximum seconds of the guarded turn."""
     samples: int | None = None
-    """So many rounds in all, of one turn each, for what takes so long that few have to do."""
+    """Total number of rounds of one turn each, for slow operations."""
     popular: bool = False
-    """Whether it needs popular packages: the environment that has them measures it, where there is one."""
+    """Whether it needs popular packages: it is measured in the environment that has them."""
 
 
 CASES: dict[str, Case] = {}
 
 
 def add(case: Case) -> None:
-    """Enter a case in the list; a name stands for one case."""
+    """Register a case; names are unique."""
     if case.name in CASES:
-        raise ValueError(f"two benchmark cases are called {case.name!r}")
+        raise ValueError(f"duplicate benchmark case {case.name!r}")
     CASES[case.name] = case
 
 

@@ -1,4 +1,4 @@
-"""The table on the terminal, and the same numbers as JSON."""
+"""Table on the terminal, and the same numbers as JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def table(rows: list[Row]) -> str:
 
 
 def sweeps(series: list[Series]) -> str:
-    """Lay out the sweeps: the guarded ratio at each point, and the dearest over the cheapest."""
+    """Format the sweeps: the guarded ratio at each point, and the most expensive over the cheapest."""
     lines = []
     width = max(len(one.name) for one in series)
     for one in series:
@@ -36,14 +36,14 @@ def sweeps(series: list[Series]) -> str:
 
 
 def legend(measured: Measured) -> str:
-    """Say what the columns are, which interpreters ran, and what could not be measured."""
+    """Return the meaning of the columns, the interpreters, and the missing measurements."""
     versions = measured.versions
     lines = [
         f"Times are on Python {versions.get('plain', '?')}. The other columns are ratios to not installed: medians of",
         "interleaved rounds, ± half the interquartile range.",
         "idle: imported and used once, caller not guarded.  guarded: caller inside a guard.",
         "noise: a second process with nothing installed.",
-        "In parentheses: how many times as long the reference product takes; how long it takes here.",
+        "In parentheses: the reference product's time as a multiple of ours; our time.",
         "Access checks, cold starts: the guard's caller, or the host, asks the access-policy service.",
     ]
     if "reference-guarded" in versions:
@@ -54,10 +54,10 @@ def legend(measured: Measured) -> str:
 
 
 def _failures(measured: Measured) -> list[str]:
-    """Say each reason once, however many cases it stopped."""
+    """Return each reason once, with all its cases."""
     stopped: dict[tuple[str, str], list[str]] = {}
     for (case, mode), reason in measured.failures.items():
-        # What fails where nothing is installed has its reason in the table.
+        # A failure in the plain mode has its reason in the table.
         if (case, "plain") in measured.failures:
             continue
         stopped.setdefault((mode, reason), []).append(case)
@@ -65,7 +65,7 @@ def _failures(measured: Measured) -> list[str]:
 
 
 def as_json(rows: list[Row], series: list[Series], measured: Measured, settings: Settings) -> str:
-    """Write down everything, down to the single rounds."""
+    """Return everything, including single rounds."""
     content = {
         "settings": dataclasses.asdict(settings),
         "versions": measured.versions,
@@ -142,7 +142,7 @@ def _verdict(row: Row) -> str:
 
 
 def _figures(row: Row) -> str:
-    """Say how many times cheaper it is than the reference product, and how long it takes."""
+    """Return the factor to the reference product, and the time."""
     known = []
     if row.factor is not None:
         known.append(f"reference/{row.factor:.{1 if row.factor < 10 else 0}f}")

@@ -1,4 +1,4 @@
-"""The measuring itself: many short rounds, in each of which every mode takes its turn in random order."""
+"""Measurement: many short rounds, in each of which every mode takes its turn in random order."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ T = TypeVar("T")
 
 SWEEP_MODES = ("plain", "guarded", SERVICE_MODE)
 FIRST_GUESS_NS = 500_000
-"""A trial at least this long is enough to tell how many turns fill a part of a sample."""
+"""Minimum duration of a trial that determines the turns per part of a sample."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How much is measured."""
+    """Amount of measurements."""
 
     generations: int
-    """Sets of fresh processes: where one happens to lie in memory makes it faster or slower for its whole life."""
+    """Sets of new processes: the memory layout makes a process faster or slower for its whole life."""
     rounds: int
     """Rounds of each case in each generation."""
     sample_ns: int
-    """About how long one sample takes, all its parts together."""
+    """Approximate duration of one sample, all parts together."""
 
 
 FULL = Settings(generations=12, rounds=5, sample_ns=12_000_000)
@@ -40,14 +40,14 @@ QUICK = Settings(generations=3, rounds=3, sample_ns=6_000_000)
 
 @dataclass(slots=True)
 class Measured:
-    """Everything a run found out."""
+    """Results of a run."""
 
     rounds: dict[str, list[dict[str, float]]] = field(default_factory=dict)
     """By case, one entry per round: nanoseconds of one operation by mode."""
     failures: dict[tuple[str, str], str] = field(default_factory=dict)
-    """By case and mode, why there is no time."""
+    """By case and mode, the reason of a missing time."""
     absent: dict[str, str] = field(default_factory=dict)
-    """By mode, why it did not run at all."""
+    """By mode, the reason why it did not run."""
     versions: dict[str, str] = field(default_factory=dict)
     """By mode, the version of its interpreter."""
 
@@ -67,7 +67,7 @@ class Campaign:
         measured.rounds.update({case.name: [] for case in cases})
 
     def run(self, pythons: Mapping[str, Path], ground: Ground) -> None:
-        """Measure in as many generations of workers as the settings say."""
+        """Measure in as many generations of workers as configured."""
         for generation in range(1, self._settings.generations + 1):
             with running(pythons, ground) as started:
                 self.measured.absent.update(started.failures)
@@ -84,7 +84,7 @@ class Campaign:
             self.measured.rounds[case.name].append({mode: time for mode, time in times.items() if time is not None})
 
     def _warm_up(self, case: Case, worker: WorkerProcess) -> bool:
-        """Prepare the case in the worker, and learn how many turns fill a part of a sample."""
+        """Prepare the case in the worker, and determine the turns per part of a sample."""
         key = (case.name, worker.column)
         try:
             if key not in self._turns:
@@ -98,7 +98,7 @@ class Campaign:
     def _calibrated(self, case: Case, worker: WorkerProcess) -> int:
         if case.samples:
             return 1
-        # The first turns pay for caches and lazy imports.
+        # The first turns include caches and lazy imports.
         worker.measure(case.name, 3)
         turns = 1
         while (elapsed := worker.measure(case.name, turns)) < FIRST_GUESS_NS:

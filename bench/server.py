@@ -1,4 +1,4 @@
-"""The other end of the network cases: one process with one loop, which lives as long as its standard input is open."""
+"""Server of the network cases: one process with one loop, which runs as long as its standard input is open."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from collections.abc import Callable
 
 HOST = "127.0.0.1"
 LIFETIME = 2 * 3600
-"""Seconds after which it ends whatever happened: far longer than a run."""
+"""Seconds after which it ends in any case: far longer than a run."""
 MOST = 1024
-"""Connections at one time: a case that forgets to close its own must not eat the machine's descriptors."""
+"""Maximum connections: a case that does not close its own must not use up the machine's descriptors."""
 RESPONSE = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 3\r\n\r\nok\n"
 
 Answer = Callable[[bytes], bytes]
 
 
 def _http(data: bytes) -> bytes:
-    """Answer requests without a body, one for each end of a head."""
+    """Answer HTTP requests without a body, one for each end of a head."""
     return RESPONSE * data.count(b"\r\n\r\n")
 
 
@@ -29,7 +29,7 @@ SERVICES: dict[str, Answer] = {"echo": bytes, "http": _http}
 
 
 class Server:
-    """All services, level-triggered on one poll object: only one client is ever active."""
+    """All services, level-triggered on one poll object: only one client is active at a time."""
 
     def __init__(self) -> None:
         self._poll = select.epoll()
@@ -37,8 +37,8 @@ class Server:
         self._connections: dict[int, tuple[socket.socket, Answer]] = {}
         self._kept: list[socket.socket] = []
         self.ports = {name: self._listen(answer) for name, answer in SERVICES.items()}
-        # Nobody listens on the one and nobody reads from the other: a refusal and a full buffer cost the same
-        # each time.
+        # The first has no listener and the second no reader, so that a refusal and a full buffer cost the same each
+        # time.
         self.ports["closed"] = self._bound(socket.SOCK_STREAM)
         self.ports["datagrams"] = self._bound(socket.SOCK_DGRAM)
 
@@ -85,13 +85,13 @@ class Server:
                 return
         except OSError:
             pass
-        # Closing takes it out of the poll object too.
+        # Closing also removes it from the poll object.
         del self._connections[number]
         connection.close()
 
 
 def main() -> None:
-    """Say the processor and the ports, one line of JSON, and serve."""
+    """Print the processor and the ports as one line of JSON, and serve."""
     signal.alarm(LIFETIME)
     cpu = max(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cpu})

@@ -1,4 +1,4 @@
-"""The driver's end of the server: started before the workers, and gone after them for sure."""
+"""Driver's side of the server: started before the workers, and always stopped after them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class ServerUnavailableError(Exception):
 
 @contextmanager
 def serving(ground: Ground) -> Iterator[None]:
-    """Run the server, and leave what it says where the workers look for it."""
-    # Alone, without the package and without this process's settings: nothing is installed at the other end.
+    """Run the server, and store its output for the workers."""
+    # Without the package and this process's settings, so that nothing is installed on the other side.
     server = subprocess.Popen(
         [sys.executable, "-I", str(SCRIPT)],
         stdin=subprocess.PIPE,
@@ -51,7 +51,7 @@ def _first_line(server: subprocess.Popen[bytes]) -> bytes:
 
 
 def _stop(server: subprocess.Popen[bytes]) -> None:
-    """End it; should this process die before, the end of the pipe does the same."""
+    """Stop it; if this process ends earlier, the closed pipe stops it too."""
     server.kill()
     server.wait()
     for pipe in (server.stdin, server.stdout):

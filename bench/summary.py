@@ -1,4 +1,4 @@
-"""From rounds to rows: medians of the ratios inside each round, their spread, and what became of the targets."""
+"""Convert rounds to rows: medians of the ratios inside each round, their spread, and the verdicts."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ BASES = {
     "guarded": "plain",
     "reference-guarded": "reference-plain",
 }
-"""What each mode is compared with: not installed, on the same interpreter."""
+"""Baseline of each mode: not installed, on the same interpreter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """The middle of a mode's ratios, and the half of them that lies around it."""
+    """Median of a mode's ratios, and the half of them around it."""
 
     middle: float
     low: float
@@ -40,16 +40,16 @@ class Row:
     limit: float | None
     idle_limit: float | None
     cheaper: float | None
-    """How many times cheaper than the reference product it has to be."""
+    """Required factor to the reference product."""
     factor: float | None
-    """How many times cheaper it is."""
+    """Measured factor to the reference product."""
     within: float | None
-    """How many seconds it may take."""
+    """Maximum seconds."""
     seconds: float | None
-    """How many it takes, where that is of interest by itself."""
+    """Measured seconds, if of interest."""
     misses: tuple[str, ...]
     unmeasured: str | None = None
-    """Why there is nothing to compare with: a client that is not installed."""
+    """Reason of a missing baseline: a client that is not installed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +59,17 @@ class Series:
     name: str
     points: dict[int, Ratio]
     spread: float | None
-    """The dearest point over the cheapest."""
+    """Ratio of the most expensive point to the cheapest."""
     misses: tuple[str, ...]
 
 
 def rows(cases: list[Case], measured: Measured) -> list[Row]:
-    """Sum up every case that is a row of its own."""
+    """Summarize every case that has a row."""
     return [_row(case, measured) for case in cases if case.sweep is None]
 
 
 def series(cases: list[Case], measured: Measured) -> list[Series]:
-    """Sum up the sweeps."""
+    """Summarize the sweeps."""
     found: dict[str, dict[int, Ratio]] = {}
     failed = set()
     for case in cases:
@@ -131,7 +131,7 @@ def _ratio(rounds: list[dict[str, float]], mode: str) -> Ratio | None:
 def _misses(
     case: Case, measured: Measured, ratios: dict[str, Ratio], factor: float | None, seconds: float | None
 ) -> tuple[str, ...]:
-    """Name what is over its limit; what fails where it has to work is a miss too, and so is a limit nobody tried."""
+    """Return the exceeded limits; a failure in a required mode and an untested limit are misses too."""
     if (case.name, "plain") in measured.failures:
         return () if case.limit is None else ("not measured",)
     misses = []

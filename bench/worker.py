@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Worker:
-    """Prepares cases when they are first asked for, and measures them."""
+    """Prepares cases on first use, and measures them."""
 
     def __init__(self, bed: Bed) -> None:
         self._bed = bed
@@ -32,7 +32,7 @@ class Worker:
         self._guards: dict[str, AbstractContextManager[Any]] = {}
 
     def measure(self, name: str, turns: int) -> int:
-        """Answer the nanoseconds of that many turns of a case, in the best part."""
+        """Return the nanoseconds of that many turns of a case, in the best part."""
         case = CASES[name]
         if name not in self._loops:
             self._loops[name] = case.prepare(self._bed)
@@ -46,7 +46,7 @@ class Worker:
 
     @contextmanager
     def _placed(self, case: Case) -> Iterator[None]:
-        """Move to the server's processor for a case that wants to, and back."""
+        """Move to the server's processor for a case that needs it, and back."""
         anywhere = os.sched_getaffinity(0)
         if case.beside:
             os.sched_setaffinity(0, {self._bed.ground.server_cpu})
@@ -75,7 +75,7 @@ def main() -> None:
     except Exception as error:
         _answer(answers, error=f"{type(error).__name__}: {error}")
         return
-    # What exists by now is never garbage; frozen, it costs the collection before each measurement nothing.
+    # Existing objects are never garbage; frozen, they do not slow down the collection before each measurement.
     gc.disable()
     gc.collect()
     gc.freeze()
@@ -91,7 +91,7 @@ def main() -> None:
 
 
 def _private_output() -> IO[str]:
-    """Keep the answers apart from what anybody may print."""
+    """Separate the answers from printed output."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     return answers

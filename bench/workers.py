@@ -1,4 +1,4 @@
-"""The driver's end of a worker: starting the process, asking it, and learning that it cannot."""
+"""Driver's side of a worker: start the process, send requests, and handle failures."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 REFERENCE_MODES = ("reference-plain", "reference-guarded")
 SERVICE_MODE = "service"
 PATIENCE = 120.0
-"""Seconds for one answer; the slowest are the first ones, when a product is imported or ten thousand roots compiled."""
+"""Seconds for one answer; the first ones are the slowest, with imports or ten thousand roots to compile."""
 
 ENDING = 2.0
-"""Seconds for a worker to end by itself, and remove what its cases made."""
+"""Seconds for a worker to end and clean up."""
 
 
 class WorkerError(Exception):
-    """A worker did not start, or a case failed in it; the text says why."""
+    """Worker that did not start, or failed case; the text contains the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The workers that started, and what the others said."""
+    """Workers that started, and the errors of the others."""
 
     workers: dict[str, WorkerProcess]
     failures: dict[str, str]
@@ -60,7 +60,7 @@ class WorkerProcess:
 
     @property
     def column(self) -> str:
-        """Where its times go: in a case that is about the service, the guard is the one that asks it."""
+        """Column of its times: in a case about the service, the guard is the one that asks it."""
         return "guarded" if self.mode == SERVICE_MODE else self.mode
 
     def __enter__(self) -> Self:
@@ -77,20 +77,20 @@ class WorkerProcess:
             self._process.stdout.close()
 
     def let_go(self) -> None:
-        """Have it end: its input is over."""
+        """Stop it by closing its input."""
         self._ending = self._ending or time.monotonic() + ENDING
         if self._process.stdin is not None:
-            # What a worker that died did not read is still in there, and goes nowhere.
+            # Input that a dead worker did not read is discarded.
             with suppress(BrokenPipeError):
                 self._process.stdin.close()
 
     def measure(self, case: str, turns: int) -> int:
-        """Answer the nanoseconds that the worker needed."""
+        """Return the nanoseconds from the worker."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(f"run {turns} {case}\n")
         except BrokenPipeError:
-            raise WorkerError("the worker has died") from None
+            raise WorkerError("the worker has ended") from None
         return int(self._read()["ns"])
 
     def _read(self) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class WorkerProcess:
         ready, _, _ = select.select([pipe], [], [], PATIENCE)
         line = pipe.readline() if ready else ""
         if not line:
-            raise WorkerError("the worker has died" if ready else f"no answer within {PATIENCE:.0f} s")
+            raise WorkerError("the worker has ended" if ready else f"no answer within {PATIENCE:.0f} s")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise WorkerError(str(answer["error"]))
@@ -108,10 +108,10 @@ class WorkerProcess:
 
 @contextmanager
 def running(pythons: Mapping[str, Path], ground: Ground) -> Iterator[Running]:
-    """Start a worker for each mode; one that cannot start leaves its reason instead."""
+    """Start a worker for each mode; record the reason of one that cannot start."""
     with ExitStack() as stack:
         result = Running({}, {})
-        # All are started before the first is waited for, so that they import at the same time.
+        # Start all before waiting for the first, so that they import in parallel.
         workers = [stack.push(WorkerProcess(mode, python, ground)) for mode, python in pythons.items()]
         for worker in workers:
             try:
@@ -121,13 +121,13 @@ def running(pythons: Mapping[str, Path], ground: Ground) -> Iterator[Running]:
         try:
             yield result
         finally:
-            # All at once, so that they end at the same time, too.
+            # Stop all together, so that they end in parallel.
             for worker in workers:
                 worker.let_go()
 
 
 def _environment(ground: Ground, mode: str) -> dict[str, str]:
-    """Give every worker the same surroundings, apart from the user's own files and settings."""
+    """Return the same environment for every worker, without the user's files and settings."""
     kept = {name: value for name, value in os.environ.items() if not _is_own(name)}
     search = [REPOSITORY]
     if mode not in REFERENCE_MODES:
@@ -136,21 +136,21 @@ def _environment(ground: Ground, mode: str) -> dict[str, str]:
         "HOME": str(ground.home),
         "TMPDIR": str(ground.temp),
         "PYTHONPATH": os.pathsep.join(map(str, search)),
-        # Otherwise each process has its own layout of sets and dictionaries, and its own speed with it.
+        # Otherwise each process has a different layout of sets and dictionaries, and a different speed.
         "PYTHONHASHSEED": "0",
-        # Threads of numeric libraries that wait for one another would count as work.
+        # Waiting threads of numeric libraries would count as work.
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
     }
 
 
 def _is_own(name: str) -> bool:
-    """A proxy setting would lead clients away from the server of the run; for certificates they would look."""
+    """Exclude proxy settings, which would lead clients to another server, and certificate settings."""
     return name.startswith(("DEMOCRAI_", "PYTHON", "XDG_")) or name.lower().endswith(("_proxy", "_ca_bundle"))
 
 
 def _package_home() -> Path:
-    """Answer the directory that this interpreter finds the package in, or the source tree if it finds none."""
+    """Return the directory of the package for this interpreter, or the source tree."""
     spec = importlib.util.find_spec("democrai_sandbox")
     if spec is None or spec.origin is None:
         return REPOSITORY / "src"

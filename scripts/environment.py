@@ -1,11 +1,11 @@
-"""Brings an environment to the state that this checkout needs, and shows what it does meanwhile.
+"""Bring an environment to the state that this checkout needs, and show the progress.
 
     python scripts/environment.py VENV runtime|tests|development|torch-cpu|torch-cuda
 
-``runtime`` is what `make run` needs, ``tests`` what the tests need on another interpreter, ``development`` is both and
-the tools; the last two have the packages of `make compat`, with one of two builds of torch. An environment grows: what
-is there already stays. Each step that was finished leaves a stamp, so that nothing is done twice, and an interrupted
-setup goes on where it was. Runs with the interpreter that the environment is made for.
+``runtime`` is for `make run`, ``tests`` for the tests on another interpreter, ``development`` is both and the tools;
+the last two have the packages of `make compat`, with one of two builds of torch. An environment grows: existing
+packages stay. Each finished step leaves a stamp, so that nothing is done twice, and an interrupted setup continues.
+Runs with the interpreter of the environment.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ PLACES = {
     "torch-cpu": ROOT / "compat" / "torch-cpu.txt",
     "torch-cuda": ROOT / "compat" / "torch-cuda.txt",
 }
-"""Files of requirements that are not in the folder of that name."""
+"""Requirement files outside the folder of that name."""
 SOURCES = ("src/democrai_sandbox/guard/_core", "src/democrai_sandbox/kernel/_native")
 
 
 class Environment:
-    """One environment, and what is done in it already."""
+    """Environment with its finished steps."""
 
     def __init__(self, venv: Path) -> None:
         self.venv = venv
@@ -48,33 +48,33 @@ class Environment:
         self._stamps = venv / ".setup"
 
     def has(self, step: str, value: str) -> bool:
-        """Tell whether a step was finished for exactly this input."""
+        """Return whether a step was finished for exactly this input."""
         try:
             return (self._stamps / step).read_text() == value
         except OSError:
             return False
 
     def finished(self, step: str, value: str) -> None:
-        """Note that a step was finished."""
+        """Record that a step was finished."""
         self._stamps.mkdir(exist_ok=True)
         (self._stamps / step).write_text(value)
 
     def forget(self, step: str) -> None:
-        """Have a step done again."""
+        """Mark a step to be repeated."""
         (self._stamps / step).unlink(missing_ok=True)
 
     def identity(self) -> str:
-        """Name the interpreter and the place: programs in an environment know where it lies."""
+        """Identify the interpreter and the path: programs in an environment contain its path."""
         return f"{sys.version} {sys.base_prefix} {self.venv.absolute()}"
 
     def is_made(self) -> bool:
-        """Tell whether it is complete, and of this interpreter."""
+        """Return whether it is complete, and of this interpreter."""
         if self.has("venv", self.identity()):
             return self.python.exists()
         return self._is_usable()
 
     def _is_usable(self) -> bool:
-        """Look at an environment without a stamp, which something else has made."""
+        """Check an environment without a stamp, which another tool has created."""
         look = "import sys, pip; print(sys.version, sys.base_prefix)"
         try:
             said = subprocess.run([self.python, "-c", look], capture_output=True, text=True, check=True).stdout
@@ -84,22 +84,22 @@ class Environment:
         return knows and said.strip() == f"{sys.version} {sys.base_prefix}"
 
     def missing(self, kind: str) -> list[str]:
-        """Return which requirement files are not installed as they are now."""
+        """Return the requirement files that are not installed in their current version."""
         return [name for name in SETS[kind] if not self.has(name, digest(requirements(name)))]
 
     def is_built(self) -> bool:
-        """Tell whether the extensions are compiled from the present sources."""
+        """Return whether the extensions are compiled from the current sources."""
         suffix = sysconfig.get_config_var("EXT_SUFFIX")
         there = all((ROOT / f"{source}{suffix}").is_file() for source in SOURCES)
         return there and self.has("extensions", sources_digest())
 
     def is_installed(self) -> bool:
-        """Tell whether the package is."""
+        """Return whether the package is installed."""
         return self.has("package", package_digest())
 
 
 def requirements(name: str) -> Path:
-    """Return a file of requirements."""
+    """Return the path of a requirement file."""
     return PLACES.get(name, ROOT / "requirements" / f"{name}.txt")
 
 
@@ -109,18 +109,18 @@ def digest(*paths: Path) -> str:
 
 
 def sources_digest() -> str:
-    """Return one of what the extensions are compiled from."""
+    """Return the digest of the sources of the extensions."""
     found = [path for source in SOURCES for path in sorted((ROOT / source).glob("*.[ch]"))]
     return digest(ROOT / "setup.py", *found)
 
 
 def package_digest() -> str:
-    """Return one of what the installed package depends on. A change of its long description is none of it."""
+    """Return the digest of the installed package's inputs, without its long description."""
     return f"{digest(ROOT / 'pyproject.toml', ROOT / 'setup.py')} {ROOT}"
 
 
 def bring(environment: Environment, kind: str) -> None:
-    """Do what is not done."""
+    """Run the missing steps."""
     made, missing = environment.is_made(), environment.missing(kind)
     if made and not missing and environment.is_built() and environment.is_installed():
         return
@@ -138,26 +138,26 @@ def bring(environment: Environment, kind: str) -> None:
             make(environment, progress)
         fill(environment, kind, missing, progress, compiling=not built)
         if not (built and installed):
-            with only_one(ROOT / "setup.py", "another setup in this folder"):  # it writes beside the sources
+            with only_one(ROOT / "setup.py", "another setup in this folder"):  # it writes next to the sources
                 put_package(environment, progress)
         progress.end()
 
 
 def make(environment: Environment, progress: Progress) -> None:
-    """Make an empty environment with pip."""
+    """Create an empty environment with pip."""
     version = ".".join(map(str, sys.version_info[:3]))
     progress.step(f"creating {environment.venv} with CPython {version}")
     run([sys.executable, "-m", "venv", "--without-pip", str(environment.venv)])
-    run([str(environment.python), "-m", "ensurepip", "--default-pip"])  # the venv module would hide why it fails
+    run([str(environment.python), "-m", "ensurepip", "--default-pip"])  # the venv module would hide an error
     environment.finished("venv", environment.identity())
 
 
 def fill(environment: Environment, kind: str, missing: list[str], progress: Progress, *, compiling: bool) -> None:
-    """Install what is missing, and compile meanwhile."""
+    """Install the missing packages, and compile in parallel."""
     if environment.has("installing", ""):
         mend(environment.venv)
     environment.finished("installing", "")
-    if compiling and "build" in missing:  # the compiler's driver first, so that it can start
+    if compiling and "build" in missing:  # setuptools first, so that the compiler can start
         progress.quietly("installing setuptools")
         install(environment.python, [requirements("build")], progress)
         environment.finished("build", digest(requirements("build")))
@@ -189,7 +189,7 @@ def start_compiling(environment: Environment) -> subprocess.Popen[str]:
 
 
 def finish_compiling(environment: Environment, job: subprocess.Popen[str]) -> None:
-    """Wait for it; what it says is shown when it fails."""
+    """Wait for it; show its output when it fails."""
     wanted = sources_digest()
     said, _ = job.communicate()
     if job.returncode:
@@ -198,7 +198,7 @@ def finish_compiling(environment: Environment, job: subprocess.Popen[str]) -> No
 
 
 def put_package(environment: Environment, progress: Progress) -> None:
-    """Install this checkout, so that a change of its files counts at once."""
+    """Install this checkout as editable."""
     progress.step("installing democrai-sandbox from this folder")
     os.environ["EXTENSIONS_ARE_COMPILED"] = "yes"  # for setup.py
     words = ["--quiet", "--no-build-isolation", "--no-deps", "--no-index", "--editable", str(ROOT)]
@@ -207,7 +207,7 @@ def put_package(environment: Environment, progress: Progress) -> None:
 
 
 def run(command: list[str]) -> None:
-    """Run a command that says something only when it fails."""
+    """Run a command that shows output only when it fails."""
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode:
         raise Failure.of(done.stdout, f"{command[2]} failed")
@@ -215,7 +215,7 @@ def run(command: list[str]) -> None:
 
 @contextlib.contextmanager
 def only_one(path: Path | str, what: str):  # noqa: ANN201 - a context manager
-    """Take turns with another setup, and say so while waiting."""
+    """Wait for another setup, and say so meanwhile."""
     shared = Path(path).is_file() and not str(path).endswith(".lock")
     with open(path, "rb" if shared else "ab") as file:
         try:
@@ -227,7 +227,7 @@ def only_one(path: Path | str, what: str):  # noqa: ANN201 - a context manager
 
 
 def main(arguments: list[str]) -> int:
-    """Bring the environment there; say in one line why it cannot be."""
+    """Bring the environment to the required state; report a failure in one line."""
     venv, kind = Path(arguments[0]), arguments[1]
     os.chdir(ROOT)
     try:
@@ -237,10 +237,10 @@ def main(arguments: list[str]) -> int:
         failure.tell(venv)
         return 1
     except OSError as error:
-        Failure.of(str(error), "the environment cannot be made").tell(venv)
+        Failure.of(str(error), "the environment cannot be created").tell(venv)
         return 1
     except KeyboardInterrupt:
-        print("setup: interrupted; run it again, and it goes on where it was", file=sys.stderr, flush=True)
+        print("setup: interrupted; run it again to continue", file=sys.stderr, flush=True)
         return 130
     return 0
 

@@ -1,4 +1,4 @@
-"""Runs pip quietly: shows how far it is, and says in one sentence why it cannot go on."""
+"""Run pip quietly: show the progress, and report a failure in one sentence."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _EVERY = 15.0
-"""Seconds between lines where nobody looks at a terminal."""
+"""Seconds between lines without a terminal."""
 _TICK = 0.2
 _UNREACHABLE = re.compile(
     r"Connection refused|Name or service not known|Temporary failure in name resolution|No address associated"
@@ -28,8 +28,8 @@ _UNREACHABLE = re.compile(
 )
 
 
-class Failure(Exception):  # noqa: N818 - it says what happened
-    """What is wrong, and how it is mended."""
+class Failure(Exception):  # noqa: N818 - part of the command's output
+    """Problem with its fix."""
 
     def __init__(self, what: str, fix: str, said: str = "") -> None:
         super().__init__(what)
@@ -37,48 +37,46 @@ class Failure(Exception):  # noqa: N818 - it says what happened
 
     @classmethod
     def of(cls, said: str, otherwise: str) -> Failure:
-        """Find out from the words of a program why it failed."""
+        """Determine the reason of a failure from a program's output."""
         if "No space left on device" in said or "Disk quota exceeded" in said:
             sizes = "runtime: 250 MB, development: 1 GB, compat: 3 GB, with CUDA 9 GB"
             return cls("the disk is full", f"free some space ({sizes}), and run it again")
         if "Read-only file system" in said or "Permission denied" in said:
             why = "Read-only file system" if "Read-only" in said else "Permission denied"
-            return cls(f"this folder cannot be written to ({why})", "clone into a folder that you may write to")
+            return cls(f"this folder is not writable ({why})", "clone into a folder that you can write to")
         if "DO NOT MATCH THE HASHES" in said:
-            return cls(
-                "a downloaded package is not the one that was locked", "use an index that has the original files"
-            )
+            return cls("a downloaded package differs from the locked one", "use an index with the original files")
         if found := _UNREACHABLE.search(said):
             host = re.search(r"host='([^']+)', port=(\d+)", said)
             where = f"{host[1]}:{host[2]}" if host else index()
-            fix = "connect this machine to it, or name another one with PIP_INDEX_URL, and run it again"
+            fix = "connect this machine to it, or set another one with PIP_INDEX_URL, and run it again"
             return cls(f"the package index at {where} cannot be reached ({found[0]})", fix)
         if found := re.search(r"No matching distribution found for (\S+)", said):
-            return cls(f"the package index at {index()} has no {found[1]}", "name another one with PIP_INDEX_URL")
+            return cls(f"the package index at {index()} does not have {found[1]}", "set another one with PIP_INDEX_URL")
         return cls(f"{otherwise} ({explain(said)})", "see the lines above", said)
 
     def tell(self, venv: Path) -> None:
-        """Say it in one line; the words of a program come before, when nothing better is known."""
+        """Print it in one line, after the program's output if the reason is unknown."""
         if self.said:
             print(self.said.rstrip(), file=sys.stderr)
         print(f"setup: {venv} could not be prepared: {self.what}; to fix it: {self.fix}", file=sys.stderr, flush=True)
 
 
 def index() -> str:
-    """Name the package index without a password."""
+    """Return the package index without a password."""
     parts = urlsplit(os.environ.get("PIP_INDEX_URL", ""))
     return parts.netloc.rpartition("@")[2] or "its usual address"
 
 
 def explain(said: str) -> str:
-    """Return the line of a program's output that says most."""
+    """Return the most informative line of a program's output."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     errors = [line for line in lines if re.search(r"\berror\b", line, re.IGNORECASE)]
-    return (errors or lines or ["it said nothing"])[-1][:300]
+    return (errors or lines or ["no output"])[-1][:300]
 
 
 class Progress:
-    """Numbered lines: on a terminal the last one is kept up to date."""
+    """Numbered lines; on a terminal the last one is updated."""
 
     def __init__(self, steps: int) -> None:
         self._steps, self._number = steps, 0
@@ -92,7 +90,7 @@ class Progress:
             self._thread.start()
 
     def step(self, text: str, total: int = 0) -> None:
-        """Begin the next step."""
+        """Start the next step."""
         self._finish()
         self._number += 1
         self._text, self._detail, self._total = text, "", total
@@ -100,7 +98,7 @@ class Progress:
         self._show(final=not self._live)
 
     def quietly(self, detail: str) -> None:
-        """Say what is done inside a step."""
+        """Show a detail of the current step."""
         self._detail = detail
         if self._live:
             self._show()
@@ -109,11 +107,11 @@ class Progress:
             self._show(final=True)
 
     def done(self, number: int) -> None:
-        """Say how many of the step's things are done."""
+        """Show the number of finished items of the step."""
         self.quietly(f"{min(number, self._total)} of {self._total} found" if self._total else "")
 
     def end(self) -> None:
-        """Say how long it took."""
+        """Show the total time."""
         self._finish()
         self._over.set()
         seconds = time.monotonic() - self._began
@@ -143,7 +141,7 @@ class Progress:
 
 
 class _Version(str):
-    """A version in a marker: compared by its numbers."""
+    """Version in a marker, compared by its numbers."""
 
     __slots__ = ()
 
@@ -158,7 +156,7 @@ class _Version(str):
 
 
 def count(paths: Iterable[Path]) -> int:
-    """Return how many different packages the files name for this interpreter."""
+    """Return the number of different packages in the files for this interpreter."""
     version = _Version(".".join(map(str, sys.version_info[:3])))
     names = {
         "python_full_version": version,
@@ -180,13 +178,13 @@ def count(paths: Iterable[Path]) -> int:
 
 
 def install(python: Path, files: list[Path], progress: Progress, words: list[str] | None = None) -> None:
-    """Have pip install hashed requirement files, or what the words say.
+    """Install hashed requirement files, or the given words, with pip.
 
-    They name every package, so that pip has nothing to resolve. What is imported is compiled when it first is.
+    The files list every package, so that pip does not resolve. Modules are compiled on first import.
     """
     command = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar=off"]
     command += ["--root-user-action=ignore", "--no-warn-script-location", "--no-compile"]
-    # Said after seconds, not after minutes; whoever sets these wants otherwise.
+    # Fail after seconds instead of minutes, unless the user has set these.
     command += [] if "PIP_RETRIES" in os.environ else ["--retries=1"]
     command += [] if os.environ.keys() & {"PIP_TIMEOUT", "PIP_DEFAULT_TIMEOUT"} else ["--timeout=15"]
     if files:
@@ -220,14 +218,14 @@ def install(python: Path, files: list[Path], progress: Progress, words: list[str
 
 
 def mend(venv: Path) -> None:
-    """Forget packages that an interrupted pip has left incomplete, so that they are installed again."""
+    """Remove packages that an interrupted pip has left incomplete, so that they are installed again."""
     for folder in venv.glob("lib/python*/site-packages/*.dist-info"):
         if not is_complete(folder):
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def is_complete(folder: Path) -> bool:
-    """Tell whether all files of an installed package are there: the list of them is written last."""
+    """Return whether all files of an installed package exist: the list of them is written last."""
     try:
         with (folder / "RECORD").open(newline="") as file:
             return all((folder.parent / name).exists() for name in _recorded(csv.reader(file)))

@@ -1,6 +1,6 @@
-"""What a run may leave behind: processes, control groups, chains of the packet filter, mounts and folders.
+"""Leftovers of a run: processes, cgroups, packet filter chains, mounts and folders.
 
-What belongs to a living process, or is older than the run, is left alone.
+Objects of a living process, or older than the run, stay untouched.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 SETTLE = 3.0
-"""Seconds for descendants to end by themselves after the command; some watch it and tidy up."""
+"""Seconds for descendants to end after the command; some watch it and clean up."""
 ASKED = 2.0
-"""Seconds between SIGTERM and SIGKILL for those that are left."""
+"""Seconds between SIGTERM and SIGKILL for the remaining ones."""
 KILLED = 10.0
-"""Seconds after which a killed process that is still there is given up; the kernel keeps it."""
+"""Seconds to wait for a killed process that the kernel keeps."""
 OTHERS = 10.0
-"""Seconds for the helper of another run to remove the control group of an application that has just ended."""
+"""Seconds for the helper of another run to remove the cgroup of an application that has just ended."""
 _TICK = 0.25
 _DETACH = 2
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Process(NamedTuple):
-    """A line of /proc/PID/stat."""
+    """Fields of /proc/PID/stat."""
 
     pid: int
     name: str
@@ -44,7 +44,7 @@ class Process(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What belongs to one run."""
+    """Objects of one run."""
 
     folder: str
     memory: str
@@ -52,7 +52,7 @@ class Run(NamedTuple):
 
 
 def look(pid: int | str) -> Process | None:
-    """Return what the kernel says of a process; None when it is gone."""
+    """Return the state of a process; None if it does not exist."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
@@ -64,7 +64,7 @@ def look(pid: int | str) -> Process | None:
 
 
 def descendants() -> list[Process]:
-    """Return the living children of this process, their children, and so on."""
+    """Return the living children of this process and all their descendants."""
     known = [process for name in os.listdir("/proc") if name.isdigit() and (process := look(name))]
     children: dict[int, list[Process]] = {}
     for process in known:
@@ -87,14 +87,14 @@ def reap() -> dict[int, int]:
 
 
 def send(processes: list[Process], number: signal.Signals) -> None:
-    """Signal processes; some may be gone, or another user's."""
+    """Signal processes; skip those that have ended or belong to another user."""
     for process in processes:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(process.pid, number)
 
 
 def wait_for_none(seconds: float) -> list[Process]:
-    """Wait until no descendant is left, or for so long; return those that are."""
+    """Wait until no descendant is left, with a timeout; return the remaining ones."""
     end = time.monotonic() + seconds
     pause = 0.005
     while True:
@@ -107,7 +107,7 @@ def wait_for_none(seconds: float) -> list[Process]:
 
 
 def end_descendants(*, patient: bool) -> list[str]:
-    """End what is left; return the names of what did not end by itself."""
+    """Stop the remaining processes; return the names of those that needed force."""
     left = wait_for_none(SETTLE if patient else 0)
     forced = left
     if left and patient:
@@ -116,7 +116,7 @@ def end_descendants(*, patient: bool) -> list[str]:
         left = wait_for_none(ASKED)
     end = time.monotonic() + KILLED
     while left and time.monotonic() < end:
-        # All are stopped first: otherwise a parent may start a new child for each one that it loses.
+        # Stop all first: otherwise a parent may start a new child for each one that it loses.
         send(left, signal.SIGSTOP)
         send(descendants(), signal.SIGKILL)
         left = wait_for_none(_TICK)
@@ -124,13 +124,13 @@ def end_descendants(*, patient: bool) -> list[str]:
 
 
 def owner_lives(pid: int, start: int | None) -> bool:
-    """Tell whether the process that something is named for still runs; with its start, whether it is the same one."""
+    """Return whether the owner of an object still runs; with its start time, whether it is the same process."""
     process = look(pid)
     return process is not None and process.state not in "ZX" and start in {None, process.start}
 
 
 def is_ours(path: str, run: Run) -> bool:
-    """Tell whether something was made since the run began; the clock of a file system is a tick coarser."""
+    """Return whether an object was created since the run began; file system clocks are slightly coarser."""
     try:
         return os.lstat(path).st_ctime >= run.began - 0.1
     except OSError:
@@ -138,7 +138,7 @@ def is_ours(path: str, run: Run) -> bool:
 
 
 def left_in(folder: str, pattern: str, run: Run) -> Iterator[tuple[str, int]]:
-    """Go through entries that are named for a process and were made since the run began."""
+    """Yield entries named after a process that were created since the run began."""
     with contextlib.suppress(OSError):
         for name in sorted(os.listdir(folder)):
             found = re.fullmatch(pattern, name)
@@ -148,7 +148,7 @@ def left_in(folder: str, pattern: str, run: Run) -> Iterator[tuple[str, int]]:
 
 
 def mounts() -> Iterator[tuple[str, str]]:
-    """Go through the mounts of this machine: kind and place."""
+    """Yield the mounts of this machine: type and path."""
     for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
         before, _, after = line.partition(" - ")
         place = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), before.split()[4])
@@ -156,7 +156,7 @@ def mounts() -> Iterator[tuple[str, str]]:
 
 
 def dead_cgroups(run: Run) -> list[str]:
-    """Return the control groups of applications that have ended."""
+    """Return the cgroups of applications that have ended."""
     found = []
     for tree in {place for kind, place in mounts() if kind == "cgroup2"}:
         for path, pid in left_in(tree, r"democrai_(os_sandbox|test|test_home)_(?P<pid>\d+)(_\d+)?", run):
@@ -169,17 +169,17 @@ def dead_cgroups(run: Run) -> list[str]:
 
 
 def remove_cgroups(run: Run) -> Iterator[str]:
-    """Remove control groups of applications that have ended, after helpers of other runs had time to remove theirs."""
+    """Remove cgroups of applications that have ended, after helpers of other runs had time to remove theirs."""
     left = dead_cgroups(run)
     end = time.monotonic() + OTHERS
     while left and time.monotonic() < end:
         time.sleep(_TICK)
         left = [path for path in left if os.path.isdir(path)]
-    yield from (f"control group {path}" for path in left if remove_cgroup(path))
+    yield from (f"cgroup {path}" for path in left if remove_cgroup(path))
 
 
 def remove_cgroup(path: str) -> bool:
-    """Kill the members of a control group and remove it with those below; tell whether it is gone."""
+    """Kill the members of a cgroup and remove it with nested ones; return whether it is removed."""
     with contextlib.suppress(OSError):
         Path(path, "cgroup.kill").write_text("1")
     end = time.monotonic() + ASKED
@@ -194,7 +194,7 @@ def remove_cgroup(path: str) -> bool:
 
 
 def remove_chains() -> Iterator[str]:
-    """Remove chains of the packet filter, in this network, of applications that have ended."""
+    """Remove packet filter chains, in this network, of applications that have ended."""
     for name in ("iptables", "ip6tables"):
         save, restore = (shutil.which(f"{name}-{act}", path="/usr/sbin:/sbin:/usr/bin") for act in ("save", "restore"))
         if not (save and restore):
@@ -225,7 +225,7 @@ _NAMED = (
 
 
 def remove_named_files(run: Run) -> Iterator[str]:
-    """Remove files outside the folders of the run that are named for a process which has ended."""
+    """Remove files outside the run's folders that are named after a process that has ended."""
     for folder, pattern in _NAMED:
         for path, pid in left_in(folder, pattern, run):
             if not owner_lives(pid, None) and os.lstat(path).st_uid == os.geteuid():
@@ -234,7 +234,7 @@ def remove_named_files(run: Run) -> Iterator[str]:
 
 
 def remove_tree(path: str) -> bool:
-    """Remove a file or a folder with all that is in it, never what is mounted there; tell whether it is gone."""
+    """Remove a file or folder with its content, except mounts; return whether it is removed."""
     for _, place in reversed(list(mounts())):
         if place == path or place.startswith(f"{path}/"):
             _libc.umount2(os.fsencode(place), _DETACH)
@@ -252,7 +252,7 @@ def remove_tree(path: str) -> bool:
 
 
 def _with_rights(act: Callable[..., Any], name: str, _: object) -> None:
-    """Try again what failed while removing a tree: somebody has taken the rights of a folder away."""
+    """Retry a failed removal after restoring the permissions of a folder."""
     with contextlib.suppress(OSError):
         for each in (os.path.dirname(name), name):
             if stat.S_ISDIR(os.lstat(each).st_mode):
@@ -264,7 +264,7 @@ def _with_rights(act: Callable[..., Any], name: str, _: object) -> None:
 
 
 def remove_all(run: Run, *, patient: bool) -> tuple[list[str], list[str]]:
-    """End and remove everything of a run; return what needed force, and what is still there."""
+    """Stop and remove everything of a run; return the objects that needed force, and the remaining ones."""
     forced = end_descendants(patient=patient)
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         if os.geteuid() == 0:

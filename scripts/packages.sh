@@ -1,4 +1,4 @@
-# Read by scripts/setup and scripts/servers: what is missing on this machine, and how to get it.
+# Sourced by scripts/setup and scripts/servers: finds missing packages of this machine, and installs them.
 
 say() { echo "setup: $*" >&2; }
 fail() {
@@ -8,17 +8,17 @@ fail() {
 
 can_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
 
-# Installs Debian packages; in turn, because two setups may want that at the same time.
+# Installs Debian packages, under a lock, because two setups may run at the same time.
 install_packages() {
     local what=$1
     shift
     say "installing $* with apt-get, because $what is missing"
     local log
     log=$( (flock 8 && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y -o DPkg::Lock::Timeout=300 "$@") \
-        8<setup.py 2>&1) || { say "apt-get said: ${log##*$'\n'}" && return 1; }
+        8<setup.py 2>&1) || { say "apt-get failed: ${log##*$'\n'}" && return 1; }
 }
 
-# For what nothing works without.
+# For required packages.
 need_packages() {
     local what=$1
     shift

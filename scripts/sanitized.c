@@ -1,4 +1,4 @@
-/* An interpreter for `make sanitize`: the runtimes of the sanitizers come first in it, so children that tests start with
+/* Interpreter for `make sanitize`: it is linked with the sanitizer runtimes first, so children that tests start with
  * sys.executable have them too, in every environment. */
 #include <Python.h>
 
@@ -7,8 +7,7 @@ const char *__ubsan_default_options(void);
 
 const char *__asan_default_options(void)
 {
-    /* Leaks: what CPython keeps until its end is never given back. Signals: faulthandler and its tests have handlers of
-     * their own. */
+    /* Leaks: CPython does not free all memory at exit. Signals: faulthandler and its tests install other handlers. */
     return "detect_leaks=0:handle_segv=0:handle_sigbus=0:handle_sigfpe=0:allocator_may_return_null=1:"
            "detect_stack_use_after_return=0:abort_on_error=1:log_path=" REPORTS "/asan";
 }

@@ -1,9 +1,9 @@
-"""Move torch, and what only its CUDA build needs, from a hashed file of requirements to another one.
+"""Move torch, and the requirements of its CUDA build only, from a hashed requirement file to another one.
 
     python scripts/separate_torch.py REQUIREMENTS TORCH
 
-The usual index has a build of torch for CUDA, which needs gigabytes of libraries. `compat/torch-cpu.txt` has the build
-without CUDA, which other indexes have.
+The usual index has a CUDA build of torch, which needs gigabytes of libraries. `compat/torch-cpu.txt` has the build
+without CUDA, from other indexes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MOVED = re.compile(r"torch==|triton==|nvidia-|cuda-")
 
 
 def separate(text: str) -> tuple[str, str]:
-    """Return the file without the packages that are moved, and the file with them."""
+    """Return the file without the moved packages, and the file with them."""
     head, *blocks = re.split(r"^(?=[A-Za-z0-9])", text, flags=re.MULTILINE)
     kept = [block for block in blocks if not MOVED.match(block)]
     return head + "".join(kept), head + "".join(block for block in blocks if MOVED.match(block))

@@ -1,17 +1,17 @@
-"""Runs a command, and removes everything that it leaves behind, however it ends.
+"""Run a command, and remove everything that it leaves behind in any case.
 
     scripts/supervise COMMAND [ARGUMENT ...]
 
-The command gets a temporary folder of its own (``TMPDIR``, also ``RUN_FOLDER``), one in memory (``RUN_MEMORY``, where
-there is ``/dev/shm``), and a process group of its own. SIGINT, SIGTERM and SIGHUP ask the group to end, as Ctrl-C
-does. When the command has ended, its remaining descendants are asked and then killed, stopped ones too; then its
-control groups, chains of the packet filter, mounts and folders are removed. What belongs to a living process, or is
-older than the run, is left alone: another run at the same time is not touched.
+The command gets a separate temporary folder (``TMPDIR``, also ``RUN_FOLDER``), one in memory (``RUN_MEMORY``, with
+``/dev/shm``), and a separate process group. SIGINT, SIGTERM and SIGHUP interrupt the group, like Ctrl-C. After the
+command has ended, its remaining descendants are interrupted and then killed, even stopped ones; then its cgroups,
+packet filter chains, mounts and folders are removed. Objects of a living process, or older than the run, stay
+untouched, so parallel runs are not affected.
 
 Exit status: that of the command; 130 after SIGINT, 143 after SIGTERM, 129 after SIGHUP.
 
-Two processes do this. The outer one passes signals on; the inner one starts the command. Both are subreapers, so that
-orphans come to them. When one of the two is killed, the other one removes what is there.
+This needs two processes. The outer one forwards signals; the inner one starts the command. Both are subreapers, so that
+they adopt orphans. If one of them is killed, the other one cleans up.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from pathlib import Path
 from leavings import Run, look, reap, remove_all
 
 GRACE = 20.0
-"""Seconds for the command to end in order after a signal."""
+"""Seconds for the command to end after a signal."""
 REPEAT = 1.0
-"""Seconds after which a second signal means: at once. One Ctrl-C may arrive twice, from the terminal and from make."""
+"""Seconds after which a second signal means an immediate stop. Ctrl-C may arrive twice, from the terminal and make."""
 TICK = 0.25
 LONGEST = 32
-"""Letters of a temporary folder below which sockets still get short enough names."""
+"""Maximum length of a temporary folder below which socket paths are short enough."""
 
 STOPPING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 _PDEATHSIG, _SUBREAPER = 1, 36
@@ -43,13 +43,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def say(text: str) -> None:
-    """Tell it to whoever looks; nobody may."""
+    """Print a line; ignore a closed output."""
     with contextlib.suppress(OSError):
         os.write(2, f"supervise: {text}\n".encode(errors="replace"))
 
 
 def clean(run: Run, *, patient: bool) -> None:
-    """Remove everything of the run, and say what needed force."""
+    """Remove everything of the run, and report objects that needed force."""
     forced, stuck = remove_all(run, patient=patient)
     if forced:
         say(f"removed by force: {', '.join(forced)}")
@@ -58,10 +58,10 @@ def clean(run: Run, *, patient: bool) -> None:
 
 
 def prepare() -> Run:
-    """Make the folders of the run. Their names are short, because those of sockets have to be."""
-    shared = 0o1777 if os.geteuid() == 0 else 0o700  # as /tmp itself: tests start programs as other users
+    """Create the folders of the run, with short names because of the length limit of socket paths."""
+    shared = 0o1777 if os.geteuid() == 0 else 0o700  # like /tmp: tests start programs as other users
     usual = tempfile.gettempdir()
-    # Not after the folders are made: the clock of a file system may be behind.
+    # Before the folders are created: the clock of a file system may be behind.
     began = time.time()
     folder = tempfile.mkdtemp(prefix="ds-", dir=usual if len(usual) <= LONGEST else "/tmp")
     os.chmod(folder, shared)
@@ -75,10 +75,10 @@ def prepare() -> Run:
 
 
 def start(command: list[str], run: Run, mask: set[int]) -> int:
-    """Start the command in a process group of its own; it ends with this process."""
+    """Start the command in a separate process group; it ends with this process."""
     pid = os.fork()
     if pid:
-        with contextlib.suppress(OSError):  # the child has done it, and is another program already
+        with contextlib.suppress(OSError):  # the child has already done it and executed its program
             os.setpgid(pid, pid)
         return pid
     os.setpgid(0, 0)
@@ -95,13 +95,13 @@ def start(command: list[str], run: Run, mask: set[int]) -> int:
 
 
 def status_of(code: int) -> int:
-    """Return what a shell would make of a status."""
+    """Return the exit status in the notation of a shell."""
     number = os.waitstatus_to_exitcode(code)
     return number if number >= 0 else 128 - number
 
 
 def inner(command: list[str], run: Run, mask: set[int], waited: set[int]) -> int:
-    """Run the command; after a signal, ask it to end, and no longer than so; then clean up."""
+    """Run the command; after a signal, interrupt it and wait with a timeout; then clean up."""
     _libc.prctl(_SUBREAPER, 1)
     child = start(command, run, mask)
     stopped, since, status = 0, 0.0, None
@@ -125,14 +125,14 @@ def inner(command: list[str], run: Run, mask: set[int], waited: set[int]) -> int
 
 
 def ask(group: int) -> None:
-    """Interrupt a process group, as Ctrl-C does: the way in which programs end in order."""
+    """Interrupt a process group, like Ctrl-C, so that programs end in order."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGINT)
         os.killpg(group, signal.SIGCONT)
 
 
 def pause(group: int) -> None:
-    """Stop together with the command, as Ctrl-Z wants it, and go on together."""
+    """Stop together with the command after Ctrl-Z, and continue together."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGTSTP)
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -140,9 +140,9 @@ def pause(group: int) -> None:
 
 
 def heard_by(pid: int) -> int:
-    """Return the signal that make is in the middle of handling, or 0.
+    """Return the signal that make is handling, or 0.
 
-    Make passes on SIGTERM alone: sent only to make, SIGINT and SIGHUP have it wait for this process, with the signal
+    Make forwards SIGTERM only: sent only to make, SIGINT and SIGHUP make it wait for this process, with the signal
     blocked.
     """
     with contextlib.suppress(OSError, StopIteration, ValueError):
@@ -153,7 +153,7 @@ def heard_by(pid: int) -> int:
 
 
 def outer(child: int, run: Run, waited: set[int], make: int) -> int:
-    """Pass signals on to the inner process until it ends; clean up in its place if it was killed."""
+    """Forward signals to the inner process until it ends; clean up if it was killed."""
     passed: set[int] = set()
     while True:
         found = signal.sigtimedwait(waited, TICK if make else 3600)
@@ -186,14 +186,14 @@ def main(command: list[str]) -> int:
     above = look(os.getppid())
     make = above.pid if above and above.name in {"make", "gmake"} else 0
     hears = {signal.SIGINT, signal.SIGTERM, signal.SIGTSTP, signal.SIGCHLD}
-    # Who starts it with nohup wants it to go on when the terminal is closed.
+    # With nohup, continue when the terminal is closed.
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         hears.add(signal.SIGHUP)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, hears)
     try:
         run = prepare()
     except OSError as error:
-        say(f"no temporary folder can be made ({error.strerror}): free some space, or set TMPDIR to a folder with some")
+        say(f"no temporary folder can be created ({error.strerror}): free some space, or set TMPDIR to another folder")
         return 1
     child = os.fork()
     if child == 0:
@@ -201,7 +201,7 @@ def main(command: list[str]) -> int:
         _libc.prctl(_PDEATHSIG, signal.SIGTERM)
         try:
             os._exit(inner(command, run, mask, hears))
-        finally:  # after an error: the outer process cleans up
+        finally:  # after an error, the outer process cleans up
             traceback.print_exc()
             os.kill(os.getpid(), signal.SIGKILL)
     return outer(child, run, hears, make)

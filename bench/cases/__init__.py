@@ -1,4 +1,4 @@
-"""What is measured, by theme. Importing this package registers every case, in the order of the table."""
+"""Cases by theme. Importing this package registers every case, in the order of the table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The access-policy service: checks against few and many decisions, files that an approval allows, starting, asking."""
+"""Access-policy service: checks with few and many decisions, files allowed by approval, start, new requests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DECISIONS = (10, 100, 1_000, 10_000, 100_000)
 USUAL = Database(1_000)
 APPROVED_URLS = (APPROVED_URL, *map(other_url, range(3, 10)))
 QUICKER = 3.0
-"""How many times as long as ours a warm check of the reference product has to take."""
+"""Required ratio of the reference product's warm check to ours."""
 COLD_SECONDS = 1.0
 COLD = {
     "100,000 of 100 subjects": Database(100_000, subjects=100),
@@ -40,7 +40,7 @@ _READ = "SELECT id, target, effect, scope, session_key, expires_at FROM access_d
 
 
 def _check(questions: Questions, database: Database, *, allowed: bool, guarded: bool = False) -> Callable[[Bed], Loop]:
-    """Ask in turns, with everything warm; an answer that is not the right one is no measurement."""
+    """Check in turns, with everything warm; fail on a wrong answer."""
 
     def prepare(bed: Bed) -> Loop:
         ask = bed.asker(database, guarded=guarded)
@@ -70,21 +70,21 @@ def _file(bed: Bed) -> Iterator[Question]:
 
 
 _new_urls = (("network", "receive", f"https://new{number}.example.org/v1/items") for number in count())
-"""Shared by all cases of a worker: nothing that was asked in one is remembered for another."""
+"""Shared by all cases of a worker, so that no answer is cached for another case."""
 
 
 def _register_checks() -> None:
-    """Add a row for each kind of answer; the host asks for a subject, and in the last row guarded code for itself."""
+    """Add a row for each kind of answer; the host checks for a subject, and in the last row guarded code for itself."""
     kinds: dict[str, tuple[Questions, bool]] = {
         "approved URL": (_urls(APPROVED_URL), True),
         "denied URL": (_urls(DENIED_URL), False),
-        "URL nobody decided about": (_urls(UNDECIDED_URL), False),
+        "undecided URL": (_urls(UNDECIDED_URL), False),
         "approved file": (_file, True),
     }
     for kind, (questions, allowed) in kinds.items():
         prepare = _check(questions, USUAL, allowed=allowed)
         add(Case(f"access check, {kind}", prepare, cheaper=QUICKER, wrapped=False, database=USUAL))
-    # A file: for a URL that is approved, the reference product now and then writes where its own guard lets nobody.
+    # A file: for an approved URL, the reference product sometimes writes to a path that its guard denies.
     inside = _check(_file, USUAL, allowed=True, guarded=True)
     add(Case("access check inside a guard, approved file", inside, cheaper=QUICKER, database=USUAL))
 
@@ -105,13 +105,13 @@ def _register_sweep(title: str, questions: Questions, *, allowed: bool) -> None:
 
 
 def _open_approved(bed: Bed) -> Loop:
-    """Open a file that only an approval allows; asked about once, because the activation remembers."""
+    """Open a file that only an approval allows; checked once, because the activation caches the result."""
     bed.asker(USUAL, guarded=True)
     return open_loop(str(bed.ground.approved))
 
 
 def _open_approved_first(bed: Bed) -> Loop:
-    """Enter a guard, open the file once and leave, so that each open is asked about."""
+    """Enter a guard, open the file once and leave, so that each open is checked."""
     bed.asker(USUAL, guarded=True)
     guard = bed.guard()
     path = str(bed.ground.approved)
@@ -127,7 +127,7 @@ def _open_approved_first(bed: Bed) -> Loop:
 
 
 def _cold(database: Database) -> Callable[[Bed], Loop]:
-    """Start a node in a new process; where there is no service, read the rows and do nothing with them."""
+    """Start a node in a new process; without a service, only read the rows."""
 
     def prepare(bed: Bed) -> Loop:
         url = find_database(database, bed.ground)
@@ -163,9 +163,9 @@ def _reading(url: str) -> Loop:
 
 
 def _registration(bed: Bed) -> Loop:
-    """Put down a request that is new each time; where there is no service, add a row, as durably."""
+    """File a new request each time; without a service, insert a row with the same durability."""
     ask = bed.asker(USUAL) if bed.guarded else _inserting(str(bed.ground.temp / f"rows-{os.getpid()}"))
-    # Other processes have put theirs down in the same database.
+    # Other processes have filed requests in the same database.
     urls = (f"https://new{number}.example.org/{os.getpid()}" for number in count())
 
     def loop(turns: int) -> int:
@@ -196,7 +196,7 @@ def _inserting(path: str) -> Ask:
 _register_checks()
 add(Case("open+close, approved file", _open_approved, limit=1.5, cheaper=QUICKER, database=USUAL))
 add(Case("enter, open+close approved file, leave", _open_approved_first, cheaper=10.0, wrapped=False, database=USUAL))
-add(Case("put a request down (to an insert)", _registration, wrapped=False, database=USUAL))
+add(Case("file a request (to an insert)", _registration, wrapped=False, database=USUAL))
 for title, database in COLD.items():
     add(
         Case(
@@ -211,5 +211,5 @@ for title, database in COLD.items():
         )
     )
 _register_sweep("access check (to urlsplit)", _urls(*APPROVED_URLS), allowed=True)
-# Nothing is remembered about these: each is read and looked up for the first time.
+# Nothing is cached about these: each is read and looked up for the first time.
 _register_sweep("access check, a new URL each time (to urlsplit)", lambda _: _new_urls, allowed=False)

@@ -1,4 +1,4 @@
-"""HTTP clients: one small GET after the other on a connection that is kept."""
+"""HTTP clients: one small GET after another on a kept connection."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from bench.registry import Access, Loop
 
 STRETCH = 5
-"""For the rows that are judged."""
+"""Limit of the rows with a target."""
 KEPT_LIMIT = 1.10
-"""For clients that do so little themselves that the checks of a request are more of it."""
+"""Limit for clients that do little work, so that the checks are a larger part."""
 BODY = b"ok\n"
 
 
 def _client(name: str) -> ModuleType:
-    """Import a client, before any guard, as a host's own imports do."""
+    """Import a client before any guard, like a host's imports."""
     try:
         return import_module(name)
     except ModuleNotFoundError:
@@ -43,7 +43,7 @@ def _receiving(bed: Bed) -> Access:
 
 
 def _get_loop(make: Callable[[], Callable[[], bytes]]) -> Loop:
-    """Repeat the GET of a client that is made by the first turn, so that it is the subject's own."""
+    """Repeat the GET of a client that the first turn creates, so that it belongs to the subject."""
     get: Callable[[], bytes] | None = None
 
     def loop(turns: int) -> int:
@@ -51,7 +51,7 @@ def _get_loop(make: Callable[[], Callable[[], bytes]]) -> Loop:
         if get is None:
             get = make()
             if get() != BODY:
-                raise AssertionError("the server did not answer as it should")
+                raise AssertionError("the server sent an unexpected answer")
         start = perf_counter_ns()
         for _ in repeat(None, turns):
             get()
@@ -179,7 +179,7 @@ def with_aiohttp(bed: Bed) -> Loop:
         with bed.guard(access=access):
             session = session or aiohttp.ClientSession()
             if await get() != BODY:
-                raise AssertionError("the server did not answer as it should")
+                raise AssertionError("the server sent an unexpected answer")
             start = perf_counter_ns()
             for _ in repeat(None, turns):
                 await get()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 async def _switching(turns: int) -> int:
-    """Let two tasks take turns, and answer the nanoseconds of that many turns."""
+    """Let two tasks take turns, and return the nanoseconds of that many turns."""
     start = perf_counter_ns()
     await asyncio.gather(_yielding(turns // 2), _yielding(turns - turns // 2))
     return perf_counter_ns() - start
@@ -68,7 +68,7 @@ def thread_start(bed: Bed) -> Loop:
 @case("executor submit+result")
 def executor_submit(bed: Bed) -> Loop:
     del bed
-    # The host's pool, made and warmed before any guard: the common way for guarded code to meet one.
+    # The host's pool, created and warmed before any guard: the usual case for guarded code.
     pool = ThreadPoolExecutor(1)
     pool.submit(int).result()
 

@@ -1,4 +1,4 @@
-"""The console: a long queue next to a short one, and two hundred people at once next to one."""
+"""Console: a long queue compared with a short one, and two hundred users compared with one."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ _PDEATHSIG = 1
 
 
 def _end_with_parent() -> None:
-    """Have the kernel end the server with the worker, however that ends."""
+    """Let the kernel kill the server when the worker ends."""
     ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
 
 
 class _Server:
-    """One process that serves, over a database of its own."""
+    """Process that serves with a separate database."""
 
     def __init__(self, folder: Path, pending: int) -> None:
         folder.mkdir()
@@ -62,7 +62,7 @@ class _Server:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                preexec_fn=_end_with_parent,  # noqa: PLW1509 - there is one thread yet
+                preexec_fn=_end_with_parent,  # noqa: PLW1509 - still single-threaded
             )
         self.address = self.admin = ""
         for line in self._process.stdout or ():
@@ -76,12 +76,12 @@ class _Server:
         self.cookies, self.token = _furnish(config, self.admin, pending)
 
     def get(self, path: str, cookie: str = "") -> bytes:
-        """Return what a page says; anything but an answer that was expected is an error."""
+        """Return the content of a page; raise for any other status."""
         with closing(http.client.HTTPConnection(self.address, timeout=PATIENCE)) as line:
             return _read(line, "GET", path, {"Cookie": cookie or self.cookies[0]})
 
     def run_module(self) -> None:
-        """Have a module work."""
+        """Run a module."""
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
         with closing(http.client.HTTPConnection(self.address, timeout=PATIENCE)) as line:
             _read(line, "POST", "/api/v1/modules/weather/render", headers, json.dumps({"params": {}}))
@@ -97,7 +97,7 @@ def _read(line: http.client.HTTPConnection, method: str, path: str, headers: dic
 
 
 def _furnish(config: Path, admin: str, pending: int) -> tuple[list[str], str]:
-    """Put requests down, and let people in without their passwords: comparing these is slow by design."""
+    """File requests, and sign users in without their passwords: comparing these is slow by design."""
     from democrai_sandbox.access.store import open_store
     from democrai_sandbox.host.accounts.accounts import Accounts
     from democrai_sandbox.host.config import load
@@ -143,12 +143,12 @@ def _enter(connection: Any, admin: str) -> list[str]:
 
 @cache
 def _server(folder: Path, pending: int) -> _Server:
-    """Start a server once for all cases of a worker that want the same."""
+    """Start a server once for all cases of a worker that need the same."""
     return _Server(folder / f"console-{os.getpid()}-{pending}", pending)
 
 
 def queue(path: str, bed: Bed) -> Loop:
-    """Open the queue: where our guard would be, of ten thousand requests, and otherwise of ten."""
+    """Open the queue: of ten thousand requests in the guarded column, otherwise of ten."""
     server = _server(bed.ground.temp, MANY if bed.guarded else FEW)
 
     def loop(turns: int) -> int:
@@ -175,7 +175,7 @@ for _what, _path in {"queue page": "/requests", "API list": "/api/v1/requests?st
 
 @contextmanager
 def _busy(server: _Server) -> Iterator[None]:
-    """Have modules work beside it; one that fails is an error."""
+    """Run modules in parallel; fail if one fails."""
     over = threading.Event()
 
     def work() -> None:
@@ -193,7 +193,7 @@ def _busy(server: _Server) -> Iterator[None]:
 
 
 def _visit(server: _Server, cookie: str) -> None:
-    """Listen for changes, and look at pages meanwhile, as an open page does."""
+    """Listen for changes, and load pages meanwhile, like an open page."""
     with closing(http.client.HTTPConnection(server.address, timeout=PATIENCE)) as line:
         line.request("GET", "/live", headers={"Cookie": cookie, "Accept": "text/event-stream"})
         stream = line.getresponse()
@@ -206,7 +206,7 @@ def _visit(server: _Server, cookie: str) -> None:
 
 
 def crowd(bed: Bed) -> Loop:
-    """Let two hundred people in at once; to compare, some of them one after the other, taken for all."""
+    """Sign in two hundred users at once; for comparison, some of them one after another, extrapolated."""
     server = _server(bed.ground.temp, FEW)
     visitors = server.cookies if bed.guarded else server.cookies[:ALONE]
     pool = ThreadPoolExecutor(len(visitors) if bed.guarded else 1)
@@ -221,7 +221,7 @@ def crowd(bed: Bed) -> Loop:
     return loop
 
 
-# No limit: what counts is that none of them meets an error, and one that does fails the row.
+# Without a limit: the row fails if one of the users gets an error.
 add(
     Case(
         f"console, a visit while {PEOPLE} people listen and modules run (to one after the other)",

@@ -1,4 +1,4 @@
-"""A swap of an allowlist of a thousand endpoints, against three runs of ``iptables-restore`` with as many rules."""
+"""Swap of an allowlist of a thousand endpoints, compared with three ``iptables-restore`` runs with as many rules."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _ADDRESSES = [f"198.18.{number // 250}.{number % 250}" for number in range(ENDPO
 
 
 def _elsewhere() -> ThreadPoolExecutor:
-    """Return a thread in a network of its own: what it starts sees no rule of the machine's, and changes none."""
+    """Return a thread in a separate network, which does not see or change the machine's rules."""
     if os.geteuid() != 0:
-        raise UnavailableError("needs root: the packet filter is the kernel's")
+        raise UnavailableError("needs root for the packet filter")
     if shutil.which("iptables-restore") is None or shutil.which("ip6tables-restore") is None:
         raise UnavailableError("install iptables")
     thread = ThreadPoolExecutor(1)
     libc = ctypes.CDLL(None, use_errno=True)
     if thread.submit(libc.unshare, _NEWNET).result():
-        raise UnavailableError("needs the right to make a network namespace")
+        raise UnavailableError("needs permission to create a network namespace")
     return thread
 
 
@@ -68,7 +68,7 @@ def _swapping(thread: ThreadPoolExecutor) -> Loop:
     from democrai_sandbox.kernel.helper.policy import Endpoint, Policy
     from democrai_sandbox.kernel.helper.processes import facts
 
-    # An application in that network, which waits for nothing and ends with this process.
+    # An application in that network, which does nothing and ends with this process.
     streams = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL}
     application = thread.submit(subprocess.Popen, ["/bin/cat"], **streams).result()
     enforcer = Enforcer(application.pid, facts(application.pid).start_time)
@@ -80,14 +80,14 @@ def _swapping(thread: ThreadPoolExecutor) -> Loop:
     def end() -> None:
         application.kill()
         application.wait()
-        # The rules go with the network, and that with this process.
+        # The rules end with the network, which ends with this process.
         find_tree().application(application.pid).remove()
 
     atexit.register(end)
 
     def swap() -> None:
         if not enforcer.apply(policies[next(numbers) % 2], application.pid)["changed"]:
-            raise RuntimeError("nothing was swapped")
+            raise RuntimeError("the swap changed nothing")
 
     return _timed(thread, swap)
 

@@ -1,4 +1,4 @@
-"""A module's action; not installed, the same function is called as a task of the same loop."""
+"""Action of a module; not installed, the same function is called as a task of the same loop."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def _nothing() -> None:
 
 
 def _modules(bed: Bed) -> tuple[Any, Any]:
-    """Load one module as a runtime does; return the runtime of modules, and somebody to call it for."""
+    """Load one module like a runtime; return the module runtime, and a caller."""
     from democrai_sandbox.access import Caller
     from democrai_sandbox.runtime import doors, loading
     from democrai_sandbox.runtime.extensions import discover
@@ -68,7 +68,7 @@ def _timed(events: asyncio.AbstractEventLoop, call: Callable[[], Awaitable[objec
 
 
 def _in_context(bed: Bed) -> Callable[[], Awaitable[None]]:
-    """Enter and leave a guard around the function: what the reference product's own runtime does for a module."""
+    """Enter and leave a guard around the function, like the reference product's runtime for a module."""
 
     async def call() -> None:
         with bed.new_guard():

@@ -120,7 +120,7 @@ def read_text(bed: Bed) -> Loop:
 
 @case("write and remove a small file")
 def write_small(bed: Bed) -> Loop:
-    # A new file each time: file systems flush one that is cut short and written again, and nothing else would show.
+    # A new file each time: file systems flush a truncated and rewritten file, which would dominate the time.
     path = str(bed.ground.work / f"written-{os.getpid()}")
 
     def loop(turns: int) -> int:
@@ -149,7 +149,7 @@ def walk(bed: Bed) -> Loop:
 
 
 def _refused_path(bed: Bed) -> str:
-    """A file that exists and is denied; where nothing denies, a file that does not exist fails as cheaply."""
+    """Return an existing file that is denied; without a guard, a missing file, which fails as cheaply."""
     return str(bed.ground.outside if bed.guarded else bed.ground.work / "missing")
 
 

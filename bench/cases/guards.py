@@ -1,4 +1,4 @@
-"""Entering and leaving guards; not installed, a null context takes the guard's place."""
+"""Entering and leaving guards; not installed, a null context replaces the guard."""
 
 from __future__ import annotations
 

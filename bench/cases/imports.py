@@ -1,4 +1,4 @@
-"""Imports, from a file and from the modules that are already there."""
+"""Imports, from a file and of loaded modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has nothing to do with a sandbox: plain calls, and the operations that raise audit events on the way."""
+"""Operations without a relation to the sandbox: plain calls, and operations that raise audit events."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class _Discarding:
-    """A stream that keeps nothing, so that a record's own way is measured."""
+    """Stream that stores nothing, so that only the formatting of a record is measured."""
 
     def write(self, text: str) -> None:
-        """Forget the text."""
+        """Discard the text."""
 
     def flush(self) -> None:
-        """Have nothing to flush."""
+        """Do nothing."""
 
 
 @case("plain function call", limit=1.05, per=8)

@@ -1,7 +1,7 @@
-"""Tools, agents and pipelines inside a module: what each level adds.
+"""Tools, agents and pipelines inside a module: the cost of each level.
 
-Not guarded, the same work is what an application without a sandbox would write: each level a function that the one
-above it starts as a task, with the same model, the same arguments as JSON and the same limits of time.
+Not guarded, the same work is written as in an application without a sandbox: each level is a function that the level
+above starts as a task, with the same model, the same arguments as JSON and the same timeouts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WISH = '{"text": "x"}'
 
 
 class Call(NamedTuple):
-    """A wish of the model that has no sandbox around it."""
+    """Tool call of the model without a sandbox."""
 
     id: str
     name: str
@@ -35,7 +35,7 @@ class Call(NamedTuple):
 
 
 class Said(NamedTuple):
-    """A message of that model."""
+    """Message of that model."""
 
     role: str
     text: str
@@ -44,7 +44,7 @@ class Said(NamedTuple):
 
 
 class Model:
-    """Wants one tool called, then has an answer."""
+    """Requests one tool call, then answers."""
 
     def __init__(self, message: Any, call: Any) -> None:
         self._first = message("assistant", "", (call("1", "echo", WISH),))
@@ -56,12 +56,12 @@ class Model:
 
 
 async def echo(text: str) -> str:
-    """Return what was given."""
+    """Return the argument."""
     return text
 
 
 async def prompt(text: str) -> str:
-    """Make the prompt of an agent, and the first value of a pipeline."""
+    """Create the prompt of an agent, and the first value of a pipeline."""
     return text
 
 
@@ -87,7 +87,7 @@ async def _bare_pipeline(text: str) -> str:
 
 
 def _runtime() -> Any:
-    """Put the levels up as a host does, once, and return what guarded code calls."""
+    """Set up the levels like a host, once, and return the interface for guarded code."""
     sdk = import_module("democrai_sandbox.sdk.ai")
     doors = import_module("democrai_sandbox.runtime.doors")
     if not doors.is_served("ai.entrance"):

@@ -1,4 +1,4 @@
-"""Imports of popular packages, each in a fresh process, by the processor time of the import alone."""
+"""Imports of popular packages, each in a new process, by the processor time of the import alone."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ PACKAGES = {
     "scikit-learn": "sklearn.ensemble",
     "torch": "torch",
 }
-"""By name, the module that is imported."""
+"""Module to import, by name."""
 
 
 def _run(bed: Bed, mode: str, module: str, names: str) -> str:
-    """Start a fresh process; matplotlib keeps its list of fonts in the folder that is declared."""
+    """Start a new process; matplotlib stores its font list in the declared folder."""
     folder = bed.ground.work
     return subprocess.run(
         [sys.executable, "-m", "bench.fresh", mode, module, str(folder)],

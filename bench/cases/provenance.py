@@ -1,7 +1,7 @@
-"""What the host's own work pays, at some depth of calls, where code of extensions is loaded.
+"""Cost for the host's own work, at some depth of calls, while code of extensions is loaded.
 
-Nobody is guarded here. Idle, nothing is loaded; in the column of the guarded caller a subject's code is there, and each
-operation looks through the frames that led to it.
+Nothing is guarded here. Idle, no extension is loaded; in the guarded column the code of a subject is loaded, and each
+operation checks the frames of its call stack.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 DEPTHS = (1, 10, 30, 60)
 STAT_LIMITS = {30: 1.15}
 OPEN_LIMITS = {30: 1.15}
-"""More than half of it is the price of an audit hook at all, as with any guard that is alive in the process."""
+"""More than half of it is the cost of an audit hook, as with any active guard in the process."""
 
 
 def _load() -> dict[str, Any]:
-    """Load functions as a runtime does, under their subject's guard."""
+    """Load functions like a runtime, under their subject's guard."""
     from democrai_sandbox.guard import own_code
 
     space: dict[str, Any] = {}
@@ -35,7 +35,7 @@ def _load() -> dict[str, Any]:
 
 
 def _levels(depth: int) -> Callable[[Loop, int], int]:
-    """Return a function that calls a loop from that many frames further down, each of code of its own."""
+    """Return a function that calls a loop that many frames deeper, each with different code."""
     lines = [f"def level_{at}(loop, turns): return level_{at - 1}(loop, turns)\n" for at in range(1, depth)]
     space: dict[str, Any] = {}
     exec("def level_0(loop, turns): return loop(turns)\n" + "".join(lines), space)
@@ -47,7 +47,7 @@ def _at_depth(bed: Bed, loop: Loop, depth: int) -> Loop:
     descend = _levels(depth)
 
     def measured(turns: int) -> int:
-        # for this row only: the code of a subject is felt in the whole process as long as it is there
+        # For this row only: loaded code of a subject affects the whole process.
         loaded = bed.run(_load) if bed.guarded else {}
         spent = descend(loop, turns)
         loaded.clear()

@@ -1,4 +1,4 @@
-"""Network decisions against few rules and against many: series that have to stay flat."""
+"""Network checks with few and many rules: series that must stay flat."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ URLS = tuple(f"https://api.example.org/v1/item{number}/parts?page=1" for number 
 
 
 def _rule(number: int) -> tuple[str, str]:
-    """Every form a rule has, taking turns."""
+    """Return a rule; the forms take turns."""
     length = 16 + number % 13
     network = ((10 << 24) + (number << 8)) >> (32 - length) << (32 - length)
     address = ".".join(str(byte) for byte in network.to_bytes(4, "big"))
@@ -36,12 +36,12 @@ def _rule(number: int) -> tuple[str, str]:
 
 
 def _among(rules: int, own: Callable[[Bed], Access]) -> Callable[[Bed], Access]:
-    """Declare that many rules, one of which covers what is measured."""
+    """Declare that many rules, one of which covers the measured access."""
     return lambda bed: (*map(_rule, range(rules - 1)), *own(bed))
 
 
 def _request_loop(bed: Bed) -> Loop:
-    """Decide about requests as the client adapters do; where nothing decides, only take the URLs apart."""
+    """Check requests like the client adapters; without a guard, only parse the URLs."""
     request = import_module("democrai_sandbox.guard._core").request if bed.guarded else _split
 
     def loop(turns: int) -> int:
@@ -76,5 +76,5 @@ def _register(
 
 _register("request check (to urlsplit)", _request_loop, _to_urls)
 _register("UDP connect", datagram_connect, connecting("datagrams"))
-# Most of this is the kernel's, so that two points are enough.
+# Most of this is work of the kernel, so two points are enough.
 _register("TCP connect", connect_close, to_sink, (RULES[0], RULES[-1]))

@@ -27,7 +27,7 @@ def connecting(service: str) -> Callable[[Bed], Access]:
 
 
 def to_sink(bed: Bed) -> Access:
-    """Declare a connection to the worker's own listener."""
+    """Declare a connection to the worker's listener."""
     return (("connect", f"{HOST}:{bed.sink.port}"),)
 
 
@@ -83,7 +83,7 @@ def _echoing(address: tuple[str, int]) -> socket.socket:
 
 
 def _sending(bed: Bed) -> Access:
-    """Say it twice: to one product a datagram is a connection, to the other it is something sent."""
+    """Declare both operations: a datagram is a connection in one product, and sent data in the other."""
     target = f"{HOST}:{bed.ground.port('datagrams')}"
     return (("connect", target), ("send", target))
 
@@ -106,7 +106,7 @@ def datagram(bed: Bed) -> Loop:
 
 @case("UDP connect", access=connecting("datagrams"))
 def datagram_connect(bed: Bed) -> Loop:
-    # Again and again on one socket: the kernel has next to nothing to do.
+    # Repeatedly on one socket, so that the kernel does little work.
     address = (HOST, bed.ground.port("datagrams"))
     sock: socket.socket | None = None
 
@@ -121,10 +121,10 @@ def datagram_connect(bed: Bed) -> Loop:
     return loop
 
 
-# The reference product asks its database about what it denies, and a benchmark has none.
+# The reference product queries its database for denied access, and a benchmark has none.
 @case("denied connect (to ECONNREFUSED)", access=to_sink, parts=SHORT_PARTS, reference=False)
 def denied_connect(bed: Bed) -> Loop:
-    # Where nothing denies, a port on which nobody listens fails as cheaply.
+    # Without a guard, a port without a listener fails as cheaply.
     address = (HOST, bed.ground.port("echo" if bed.guarded else "closed"))
 
     def loop(turns: int) -> int:

@@ -1,4 +1,4 @@
-"""Programs started by the spawn server; not installed, ``subprocess.run`` of the same program takes its place."""
+"""Programs started by the spawn server; not installed, by ``subprocess.run`` of the same program."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _directly() -> object:
 
 
 def _alike() -> object:
-    """Start the program with all that the server does too: environment, folder, session of its own, null streams."""
+    """Start the program with everything that the server sets: environment, folder, session, null streams."""
     return subprocess.run(
         [_TRUE],
         env=_environment(),
@@ -58,14 +58,14 @@ def _alike() -> object:
 
 
 def _server() -> Any:
-    """Start a server; it ends with the worker."""
+    """Start a server, which ends with the worker."""
     from democrai_sandbox.kernel.spawn import SpawnServer
 
     return SpawnServer.start()
 
 
 def _environment() -> dict[str, str]:
-    """Answer what the runtimes give to children: little of the host's, and who they work for."""
+    """Return the environment of children: a small part of the host's, and their subject."""
     from democrai_sandbox.runtime.children.environment import base_environment
 
     own = {"HOME": "/", "DEMOCRAI_NETWORK_SUBJECT": "demo", "DEMOCRAI_NETWORK_SUBJECT_KIND": "module"}
@@ -123,7 +123,7 @@ add(
 
 
 def _folders(bed: Bed) -> list[str]:
-    """Make so many folders that rules can name."""
+    """Create that many folders for rules."""
     base = bed.ground.temp / f"spawning-{os.getpid()}"
     folders = [base / f"rule{number}" for number in range(_RULES - len(_SYSTEM))]
     for folder in folders:
@@ -135,7 +135,7 @@ _SYSTEM = ("/usr", "/lib", "/bin", "/etc/ld.so.cache")
 
 
 def _launched(bed: Bed) -> Loop:
-    """Run the reference product's launcher; it takes the file with its order away, so each run has one of its own."""
+    """Run the reference product's launcher; it removes the file with its order, so each run has a separate one."""
     rules = [
         *({"resource_type": "filesystem", "operation": "execute", "target": path} for path in _SYSTEM),
         *({"resource_type": "filesystem", "operation": "modify", "target": path} for path in _folders(bed)),
@@ -160,10 +160,10 @@ def _confined_order(bed: Bed) -> Any:
 
 
 def _cgroup() -> int:
-    """Answer a descriptor by which a child joins a cgroup; -1 if it may not.
+    """Return a descriptor for joining a cgroup; -1 without permission.
 
-    It is the one that this process is in already, because nothing would clear another one away after a killed worker.
-    The kernel takes the same locks for it.
+    It is the current cgroup of this process, because a killed worker could not remove another one. The kernel takes the
+    same locks for it.
     """
     try:
         with open("/proc/self/mountinfo") as file:
@@ -193,7 +193,7 @@ add(
         stretch=4,
     )
 )
-# The reference product's launcher is an interpreter with all of its imports: one at a time has to do.
+# The reference product's launcher is an interpreter with all its imports, so one run per round must be enough.
 add(
     Case(
         f"{_EVERYTHING}, once (to subprocess.run)",
@@ -207,10 +207,10 @@ add(
 
 
 def large(bed: Bed) -> Loop:
-    """Measure the server's children from an application with much in memory, against those of a small one."""
+    """Measure the server's children from an application with much memory, compared with a small one."""
     if bed.guarded and not _ballast:
         block = bytearray(_LARGE)
-        block[::_PAGE] = b"x" * len(range(0, _LARGE, _PAGE))  # touched, so that it is really there
+        block[::_PAGE] = b"x" * len(range(0, _LARGE, _PAGE))  # touched, so that it is allocated
         _ballast.append(block)
     return _by_server(_order())
 

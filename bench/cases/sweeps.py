@@ -1,4 +1,4 @@
-"""Series that have to stay flat: the number of allowed roots, and the depth of the path."""
+"""Series that must stay flat: the number of allowed roots, and the depth of the path."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 ROOTS = (1, 10, 100, 1_000, 10_000)
 DEPTHS = (4, 6, 9, 12, 15)
 FLAT = 1.15
-"""The dearest point of a series over its cheapest, at most."""
+"""Maximum ratio of the most expensive point of a series to the cheapest."""
 
 
 def _at_file(loop: Callable[[str], Loop]) -> Callable[[Bed], Loop]:

@@ -37,7 +37,7 @@ PAGE = """{% extends "base.html" %}
 
 
 def package(name: str) -> Any:
-    """Import a package before any guard, as a host's own imports do."""
+    """Import a package before any guard, like a host's imports."""
     try:
         return import_module(name)
     except ModuleNotFoundError:
@@ -45,7 +45,7 @@ def package(name: str) -> Any:
 
 
 def _timed(work: Callable[[], object], tidy: Callable[[], object] = lambda: None) -> Loop:
-    """Repeat the work, and tidy up after each turn while the clock stands."""
+    """Repeat the work, and clean up after each turn outside the measured time."""
 
     def loop(turns: int) -> int:
         elapsed = 0
@@ -60,7 +60,7 @@ def _timed(work: Callable[[], object], tidy: Callable[[], object] = lambda: None
 
 
 def _folder(bed: Bed, name: str) -> Path:
-    """Make a folder for this worker alone, below the one that is declared."""
+    """Create a folder for this worker, below the declared one."""
     folder = bed.ground.work / f"{name}-{os.getpid()}"
     folder.mkdir(exist_ok=True)
     return folder

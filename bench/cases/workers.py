@@ -1,4 +1,4 @@
-"""Calls into a warm worker process; not installed, a thread of the loop's executor takes its place."""
+"""Calls to a warm worker; not installed, to a thread of the loop's executor."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ITEMS = 100
 
 
 class _Host:
-    """A host that offers nothing and expects nothing."""
+    """Host without services."""
 
     services = ()
 
@@ -67,7 +67,7 @@ def _worker(bed: Bed, source: str, name: str) -> Any:
 
 
 def _timed(events: asyncio.AbstractEventLoop, call: Callable[[], Awaitable[object]]) -> Loop:
-    """Await the call that many times, one after the other."""
+    """Await the call that many times, one after another."""
 
     async def turn(turns: int) -> int:
         start = perf_counter_ns()
@@ -90,7 +90,7 @@ def plain_call(bed: Bed) -> Loop:
     return _timed(events, lambda: worker.call("method", "echo", {"value": 1}))
 
 
-# Idle, it is the executor that is measured, and no worker: there is no limit for that.
+# Idle, the executor is measured instead of a worker, so the row has no idle limit.
 add(
     Case(
         "worker call (to an executor hop)",

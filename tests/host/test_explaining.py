@@ -546,7 +546,7 @@ class TestAdvice:
     """Next steps, and who can take them."""
 
     def test_each_verdict_has_its_steps(self, house):
-        """Allowed access has none; a denial must be revoked; a request is pending; the rest is declared or requested."""
+        """Allowed access has none; a denial is revoked; a request is pending; the rest is declared or requested."""
         assert house.explain(URL).advice == ()
         plain = house.explain("https://new.example.com/x").advice
         assert "check_external_access" in " ".join(plain)
