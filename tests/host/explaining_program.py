@@ -34,13 +34,13 @@ def receive(path):
 
 @sdk.tool("own", access=[{"resource_type": "filesystem", "operation": "read", "target": "/etc/passwd"}])
 def own(path: str) -> str:
-    "Read under declarations of its own."
+    "Read under its own access list."
     os.close(os.open(path, os.O_RDONLY))
     return "read"
 
 @sdk.tool("bare")
 def bare(path: str) -> str:
-    "Read under what is around it."
+    "Read with the rights of the caller."
     os.close(os.open(path, os.O_RDONLY))
     return "read"
 

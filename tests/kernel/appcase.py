@@ -49,7 +49,7 @@ from democrai_sandbox.kernel.egress import AllowlistBuilder
 from democrai_sandbox.kernel.egress.interface import SourceEntry
 
 class Wanted:
-    "A source that wants what the test puts into it."
+    "Source with the targets of a test."
     name = "test"
     def __init__(self, *targets): self.targets = list(targets)
     def endpoints(self): return [SourceEntry(target, "test") for target in self.targets]

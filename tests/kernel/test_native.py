@@ -44,7 +44,7 @@ def status(field, task="self"):
 def say(answer):
     print(json.dumps(answer))
 def apart(act, *args):
-    "Do it in a fork, and return what it returns."
+    "Run it in a fork, and return its result."
     end, start = os.pipe()
     pid = os.fork()
     if pid == 0:

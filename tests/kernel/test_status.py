@@ -62,14 +62,14 @@ def test_status_is_plain_data():
 
 def test_a_control_that_let_something_through_is_not_active():
     """An attempt that succeeded ends the active state, and is named with its fix."""
-    through = judged("write", "process", "landlock", acts.THROUGH, fix="mend it")
+    through = judged("write", "process", "landlock", acts.THROUGH, fix="fix it")
     stopped = judged("read", "process", "landlock", "stopped by EACCES")
     other = judged("execve", "process", "seccomp", acts.THROUGH)
     status = with_attempts(ACTIVE, [stopped, through, other])
     assert status.state is ControlState.PARTIAL
     assert all(part in status.reason for part in ("write", "process", acts.THROUGH))
     assert "read" not in status.reason and "execve" not in status.reason
-    assert status.fix == "mend it"
+    assert status.fix == "fix it"
     assert status.details["abi"] == 7 and status.details["selftest"]["process: read"] == "stopped by EACCES"
     assert with_attempts(ACTIVE, [stopped]).state is ControlState.ACTIVE
 

@@ -23,7 +23,7 @@ WORDS = """
 def reach(host, port):
     return kind_of(lambda: socket.create_connection((host, port), 10).close())
 def asked(**request):
-    "Ask the helper as the application does, and return its answer."
+    "Send a request to the helper like the application, and return its answer."
     with socket.socket(socket.AF_UNIX) as link:
         link.settimeout(20)
         link.connect(kernel.egress.socket)
@@ -40,7 +40,7 @@ def begin(section, *targets):
     kernel.prepare()
     kernel.confine()
 def serve():
-    "Do what each line says, until there are no more."
+    "Execute each line of the input."
     for line in sys.stdin:
         tell(value=eval(line))
     kernel.stop()

@@ -146,7 +146,7 @@ for _ in sys.stdin:
 
 
 def test_a_helper_by_pkexec_comes_back_when_it_is_killed_and_ends_with_the_application(lab, here, rule):
-    """The application cannot kill root's helper: it ends by itself, with its rules and files."""
+    """The application cannot kill root's helper: it ends automatically, with its rules and files."""
     with polkit(here, rule) as inside:
         app = lab.inside.popen(
             [*inside, *command(here, _WAITING, user=NOBODY)],

@@ -106,7 +106,7 @@ def test_work_that_had_begun_before_a_wish_does_not_count_for_it(follower, refre
 
 def test_a_failure_is_raised_for_everybody_who_waits_with_its_reason_and_fix(follower, refresher):
     follower.gate.clear()
-    follower.errors = [HelperFailed("broken", fix="mend it", reason="table_failed")]
+    follower.errors = [HelperFailed("broken", fix="fix it", reason="table_failed")]
     number, caught = refresher.wish("a"), []
 
     def wait():
@@ -124,7 +124,7 @@ def test_a_failure_is_raised_for_everybody_who_waits_with_its_reason_and_fix(fol
     for thread in threads:
         thread.join()
     assert len(caught) == 4
-    assert {(error.what, error.fix, error.reason) for error in caught} <= {("broken", "mend it", "table_failed")}
+    assert {(error.what, error.fix, error.reason) for error in caught} <= {("broken", "fix it", "table_failed")}
     assert len(set(map(id, caught))) == 4
 
 

@@ -51,7 +51,7 @@ def test_when_the_application_is_killed_everything_of_it_is_removed(stage):
     assert helper.ended() == 0
     assert _names(stage)[-1] == "remove"
     assert not stage.socket.exists() and not stage.policy.exists()
-    until(lambda: not any(map(_alive, others)), what="the end of the errand process")
+    until(lambda: not any(map(_alive, others)), what="the end of the file process")
 
 
 @needs_root
@@ -115,7 +115,7 @@ def test_a_killed_helper_is_followed_by_one_that_goes_on(stage):
     assert stage.ask("apply")["ok"]
     others = _children(first.pid)
     first.kill()
-    until(lambda: not any(map(_alive, others)), what="the end of the errand process")
+    until(lambda: not any(map(_alive, others)), what="the end of the file process")
     assert stage.socket.exists() and stage.policy.exists() and "remove" not in _names(stage)
     stage.helper(environment={"FAKE_TOOK_OVER": "1"})
     until(lambda: _names(stage)[-1] == "apply", what="the policy in force again")

@@ -25,14 +25,14 @@ NUMBERS = {row.name: row.number(_ARCH) for row in TABLE}
 
 
 def call(name, *args):
-    '''Make a system call; the name of its error, or "ok".'''
+    '''Make a system call; return the name of its error, or "ok".'''
     number = NUMBERS[name] if isinstance(name, str) else name
     result = _libc.syscall(ctypes.c_long(number), *[ctypes.c_long(value) for value in (*args, 0, 0, 0, 0, 0, 0)[:6]])
     return "ok" if result >= 0 else errno.errorcode[ctypes.get_errno()]
 
 
 def forked(act):
-    '''Run something in a fork, which has the same filters: what it returned, or the signal that ended it.'''
+    '''Run a function in a fork, which has the same filters; return its result, or the signal that ended it.'''
     receiving, sending = os.pipe()
     pid = os.fork()
     if not pid:
@@ -51,7 +51,7 @@ def forked(act):
 
 
 def refused(act):
-    '''Whether something is refused: the name of its error, or "ok".'''
+    '''Return the name of the error of a function, or "ok".'''
     try:
         value = act()
     except OSError as error:
@@ -62,7 +62,7 @@ def refused(act):
 
 
 class Holder(threading.Thread):
-    '''A thread that does what it is told, when it is told.'''
+    '''Thread that executes orders.'''
 
     def __init__(self):
         super().__init__(daemon=True)

@@ -80,7 +80,7 @@ import os, sys
 from democrai_sandbox.kernel.spawn import SpawnServer, SpawnOrder
 server = SpawnServer.start()
 python = sys.argv[1]
-# Numbers where the server has descriptors of its own, and numbers far beyond.
+# Numbers that the server uses for its descriptors, and numbers far beyond.
 targets = (*range(5, 20), 64, 65, 300)
 contents = {}
 for target in targets:

@@ -261,7 +261,7 @@ def test_a_server_that_stands_still_is_noticed():
             end.close()
     with pytest.raises(SpawnFailed) as failed:
         server.spawn(order("/bin/true"))
-    sentence("a server that stands still", failed.value.what)
+    sentence("a stopped server", failed.value.what)
     os.kill(server.pid, 18)
     server.stop()
 
