@@ -11,7 +11,7 @@ from tests.console.serving import serving, until
 CHANGING = (
     (r"node \S+ at", "node here at"),
     (r"version \S+, process \d+", "version 1.0, process 7"),
-    (r"\d+ entry points", "180 entry points"),
+    (r"\d+ guarded functions", "180 guarded functions"),
     (r"schema \d+, answered in [\d.]+ ms", "schema 0004, answered in 1.0 ms"),
     (r"generation \d+, read [\d.]+ s ago", "generation 1, read 0.1 s ago"),
     (r"\d module loaded", "1 module loaded"),

@@ -13,11 +13,11 @@ def test_one_click_grants_nothing_and_the_second_says_what_it_granted(people, de
     ids = [desk.ask(target, user=user, session=user) for user in ("uma", "ben", "cleo")]
     page = people.window("ada", java_script_enabled=False)
     page.goto(f"/requests/{ids[0]}")
-    expect(page.get_by_role("group", name="What the decision is about")).to_contain_text("2 other waiting requests")
+    expect(page.get_by_role("group", name="What the decision is about")).to_contain_text("2 other pending requests")
     page.get_by_role("button", name="Approve permanently").click()
     effect = page.locator(".effect")
     expect(effect).to_contain_text("every user")
-    expect(effect).to_contain_text("2 other waiting")
+    expect(effect).to_contain_text("2 other pending")
     assert {desk.state(one) for one in ids} == {"pending"}
     page.get_by_role("button", name="Approve this rule permanently").click()
     said = page.get_by_role("status").first

@@ -121,7 +121,7 @@ def _address(settings: HostSettings) -> Line:
     if problem.errno == errno.EADDRINUSE and running:
         return replace(line, summary=f"{host}:{port} is used by the running node, {running}")
     fix = "set server.port to another one (0 selects a free one), or stop the process that listens there"
-    return replace(line, state=LineState.OFF, summary=f"{host}:{port}: {problem.strerror}", fix=fix)
+    return replace(line, state=LineState.OFF, summary=f"{host}:{port} is not available: {problem.strerror}", fix=fix)
 
 
 def _in_the_way(host: str, port: int) -> OSError | None:
