@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Ask(Protocol):
-    """Checks a resource type, an operation and a target; ``register`` files a request."""
+    """Function that checks a resource type, an operation and a target; ``register`` files a request."""
 
     def __call__(self, resource_type: str, operation: str, target: str, *, register: bool = False) -> Any: ...
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from bench.decisions import Database
 
 Loop = Callable[[int], int]
-"""Runs the operation that many times and returns the nanoseconds."""
+"""Function that runs the operation that many times and returns the nanoseconds."""
 
 Access = tuple[tuple[str, str], ...]
 """Network rules: each an operation and a target."""

@@ -12,7 +12,7 @@ WAITING = 4096
 
 
 class Sink:
-    """Leaves connections, which the kernel opens, in the backlog, and drops them outside the measured time."""
+    """Listener that leaves connections in the backlog, and drops them outside the measured time."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server((HOST, 0), backlog=WAITING)

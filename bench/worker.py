@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Worker:
-    """Prepares cases on first use, and measures them."""
+    """Worker that prepares cases on first use, and measures them."""
 
     def __init__(self, bed: Bed) -> None:
         self._bed = bed

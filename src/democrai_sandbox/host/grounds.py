@@ -21,7 +21,7 @@ _MOST_KEPT = 4096
 
 
 class Grounds:
-    """Determines reasons from memory only, because it runs on the threads of the accesses."""
+    """Lookup of reasons. It uses memory only, because it runs on the threads of the accesses."""
 
     def __init__(self, runtime: Runtime, service: AccessService) -> None:
         """Store the runtime with the declarations, and the service with the decisions."""

@@ -43,7 +43,7 @@ class Roles(NamedTuple):
 
 
 class Authenticator(Protocol):
-    """Identifies the sender of an HTTP request. An application can replace ``host.accounts`` with it."""
+    """Authentication of HTTP requests. An application can replace ``host.accounts`` with it."""
 
     def identify(self, visit: Visit) -> Identity | None:
         """Return the user, or None without one. Called for every HTTP request on a thread, so it may block."""
@@ -56,7 +56,7 @@ class Authenticator(Protocol):
 
 
 class RoleLookup(Protocol):
-    """Returns the current roles of a user, for every HTTP request and before a resume action runs."""
+    """Lookup of the current roles of a user, for every HTTP request and before a resume action runs."""
 
     def roles(self, user_id: str) -> Roles | None:
         """Return the roles; None for a user who does not exist or is disabled."""

@@ -20,7 +20,7 @@ class LineState(StrEnum):
 
     OK = "ok"
     DEGRADED = "degraded"
-    """Works with restrictions."""
+    """Partly working."""
     OFF = "off"
     UNSUPPORTED = "unsupported"
     """Not possible on this machine."""

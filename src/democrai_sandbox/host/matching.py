@@ -61,7 +61,7 @@ def rule_of(decision: Decision) -> AccessRule:
 
 
 class Matching:
-    """Compares observed accesses with rules, with the matching of every check."""
+    """Comparison of observed accesses with rules, with the matching of every check."""
 
     def __init__(self, observed: Iterable[Observed]) -> None:
         """Parse the targets once."""

@@ -62,11 +62,11 @@ class Kernel:
     """Kernel layer of an application: call ``prepare``, then ``confine``, then create threads; ``stop`` at the end."""
 
     spawn: SpawnServer | None
-    """Starts children. None when ``enabled`` and ``seccomp`` are off, or the system has no kernel layer."""
+    """Server that starts children. None when ``enabled`` and ``seccomp`` are off, or the system has no kernel layer."""
     egress: EgressControl | None
     """Updates the allowlist. None when ``enabled`` is off, or an optional helper could not be started."""
     supervisor: Supervisor | None
-    """Monitors both after ``confine``."""
+    """Monitor of both, after ``confine``."""
     baseline: ApplicationPaths | None
     """Paths that Landlock allows for this process and all its children, after Landlock is applied."""
     abi: int

@@ -105,7 +105,7 @@ class Claims:
     outsider: int = 0
     """Process id of an unconfined process of the same user; 0 without one."""
     child: Callable[[Ground], tuple[Attempt, ...]] | None = None
-    """Runs all operations in a temporary child."""
+    """Function that runs all operations in a temporary child."""
 
 
 def run(claims: Claims) -> SelfTest:

@@ -56,7 +56,7 @@ class Cost:
 
 
 class Passwords:
-    """Hashes and compares passwords with Argon2id."""
+    """Password hashing and comparison with Argon2id."""
 
     def __init__(self, cost: Cost) -> None:
         """Prepare the hash for unknown names, so that they take as long as known ones."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Doorkeeper:
-    """Compares passwords. The result does not reveal which users exist or are disabled."""
+    """Password check that does not reveal which users exist or are disabled."""
 
     def __init__(self, database: Database, passwords: Passwords, clock: Callable[[], datetime]) -> None:
         self._database = database

@@ -77,7 +77,7 @@ _UNREAD = object()
 
 
 class _Reader:
-    """Builds values from the parser's events one by one, and checks each before building it."""
+    """Reader that builds values from the parser's events one by one, and checks each before building it."""
 
     events: Iterator[Any]
 

@@ -45,7 +45,7 @@ class Allowlist:
 
 
 class AllowlistBuilder:
-    """Reads every source at each build. A failed source only loses its own entries."""
+    """Builder of the allowlist, which reads every source at each build. A failed source only loses its own entries."""
 
     def __init__(self, sources: Iterable[Source] = ()) -> None:
         """Start with these sources; you can add more later."""

@@ -34,7 +34,7 @@ class Applied:
 
 
 class Applying:
-    """Applies one allowlist at a time. Any thread may read ``applied`` and ``error`` at any time."""
+    """Update of the allowlist, one at a time. Any thread may read ``applied`` and ``error`` at any time."""
 
     def __init__(self, builder: AllowlistBuilder, file: PolicyFile, client: HelperClient, flow: FlowLog) -> None:
         """Store the parts."""

@@ -48,7 +48,7 @@ class Answer(NamedTuple):
 
 
 class HelperClient:
-    """Sends requests to the helper. Holds no open connection, so any thread or forked process may use it."""
+    """Client of the helper. It holds no open connection, so any thread or forked process may use it."""
 
     def __init__(self, path: str, *, timeout: float = _WITHIN) -> None:
         """Store the path of the socket without connecting."""

@@ -46,7 +46,7 @@ _UNKNOWN = 71
 
 
 class Keeper:
-    """Runs one helper at a time and follows the application's commands."""
+    """Keeper of one helper at a time, which follows the application's commands."""
 
     def __init__(self, word: int, command: list[str]) -> None:
         """Store the descriptor and the command without starting anything."""
@@ -279,7 +279,7 @@ class _Helper:
 
 
 class _Look:
-    """Continues a process that stays stopped for more than a moment."""
+    """Check that continues a process which stays stopped for more than a moment."""
 
     def __init__(self, name: str) -> None:
         self._name = name

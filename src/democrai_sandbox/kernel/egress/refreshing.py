@@ -58,7 +58,7 @@ class _Outcome:
 
 
 class Refresher:
-    """Runs a follower's work on a thread. Callers hold no lock during a run."""
+    """Thread that runs a follower's work. Callers hold no lock during a run."""
 
     def __init__(self, follower: Follower) -> None:
         """Store the follower; ``start`` starts the thread."""

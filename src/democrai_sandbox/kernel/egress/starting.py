@@ -42,7 +42,7 @@ _ONE_READ = 4096
 
 
 class HelperStarter:
-    """Starts the helper of this process."""
+    """Starter of this process's helper."""
 
     def __init__(
         self,

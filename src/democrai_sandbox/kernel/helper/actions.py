@@ -38,7 +38,7 @@ class Outcome(NamedTuple):
 
 
 class Actions:
-    """Serves one request at a time."""
+    """Handlers of all requests, one at a time."""
 
     def __init__(
         self, enforcement: Enforcement, family: Family, arguments: Arguments, errands: Errands, journal: Journal

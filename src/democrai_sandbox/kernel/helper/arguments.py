@@ -88,7 +88,7 @@ def expected_user(parent: Handle, environment: Mapping[str, str]) -> User:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises ``Refused`` instead of exiting."""
+    """Parser that raises ``Refused`` instead of exiting."""
 
     def error(self, message: str) -> NoReturn:
         raise Refused("bad_arguments", message, "see --help")

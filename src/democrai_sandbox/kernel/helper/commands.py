@@ -29,7 +29,7 @@ class Finished(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Commands:
-    """Finds and runs programs. Does not use ``PATH``, which the user who started the helper controls."""
+    """Runner of programs. It does not use ``PATH``, which the user who started the helper controls."""
 
     places: tuple[str, ...] = PLACES
     seconds: float = _SECONDS

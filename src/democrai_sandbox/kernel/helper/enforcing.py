@@ -31,7 +31,7 @@ MOST_IN_ALL = 100_000
 
 
 class Enforcer:
-    """Keeps one application's allowlist in force. Not thread-safe; failures raise ``Refused``."""
+    """Enforcer of one application's allowlist. Not thread-safe; failures raise ``Refused``."""
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ class User(NamedTuple):
 
 
 class Errands:
-    """Runs the operations, from any thread."""
+    """Process for the operations, usable from any thread."""
 
     def __init__(self, user: User) -> None:
         """Fork the process. Call before any thread exists."""

@@ -26,7 +26,7 @@ class PacketFilter(Protocol):
 
 
 class Enforcement(Protocol):
-    """Keeps one application's rules in force. Not thread-safe; failures raise ``Refused``."""
+    """Enforcer of one application's rules. Not thread-safe; failures raise ``Refused``."""
 
     def probe(self) -> list[str]:
         """Return warnings; raise if this machine cannot enforce anything."""

@@ -18,7 +18,7 @@ _LONGEST = select.PIPE_BUF - 1
 
 
 class Journal:
-    """Writes lines. A reader that has ended must never stop the helper from cleaning up."""
+    """Output lines. A reader that has ended must never stop the helper from cleaning up."""
 
     def __init__(self, *, debug: bool = False) -> None:
         self.debug = debug

@@ -20,7 +20,7 @@ _BETWEEN = 1.0
 
 
 class Notices:
-    """Waits for changes."""
+    """Listener for changes."""
 
     def __init__(self) -> None:
         """Start listening; without permission, never report a change."""

@@ -64,7 +64,7 @@ class _Name:
 
 
 class Resolver:
-    """Resolves names on a few threads and caches the results."""
+    """Resolver with a few threads and a cache."""
 
     def __init__(
         self,

@@ -45,7 +45,7 @@ class Visit(NamedTuple):
 
 
 class Lane:
-    """Serves connections on a few threads, which end when the queue is empty. The queue has a limit."""
+    """Queue of connections with a limit, served by a few threads, which end when it is empty."""
 
     def __init__(self, name: str, serve: Callable[[Visit], None], *, threads: int, waiting: int) -> None:
         self._name = name
@@ -82,7 +82,7 @@ class Lane:
 
 
 class Server:
-    """Accepts connections until the helper must end.
+    """Server that accepts connections until the helper must end.
 
     The application has a separate queue, which other clients cannot fill. Refused clients get an answer without
     blocking the others.

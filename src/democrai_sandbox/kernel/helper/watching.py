@@ -29,7 +29,7 @@ class Happened(Enum):
 
 
 class Watch:
-    """Waits for several events; the application's end has priority."""
+    """Wait for several events; the application's end has priority."""
 
     def __init__(self, parent: Handle, listener: socket.socket) -> None:
         self._parent = parent

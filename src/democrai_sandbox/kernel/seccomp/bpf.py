@@ -54,7 +54,7 @@ def argument(index: int) -> int:
 
 
 class Assembler:
-    """Collects instructions and labels, and assembles a program."""
+    """Assembler that collects instructions and labels."""
 
     def __init__(self) -> None:
         self._steps: list[_Step] = []

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _MOST_PASSED = wire.MOST_DESCRIPTORS - 8
-"""Leaves room for streams, lifeline, body and cgroup."""
+"""Limit that leaves room for streams, lifeline, body and cgroup."""
 _CALLER_STEPS = {"program", "folder"}
 """Steps whose failure is caused by the request, as without a server."""
 
@@ -43,7 +43,7 @@ class SpawnOrder:
     cgroup: int = wire.NOTHING
     """Descriptor for joining its cgroup: a socket of the helper, or ``cgroup.procs`` open for writing."""
     umask: int = wire.NOTHING
-    """Defaults to the application's umask when it started the server."""
+    """``wire.NOTHING`` for the application's umask when it started the server."""
     keep_caps: int = wire.CHILD_CAPABILITIES
     """Upper bound of root's capabilities; the server has dropped all others."""
 
