@@ -27,7 +27,7 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def service_lines(settings: HostSettings) -> Iterator[Line]:
-    """Ask each."""
+    """Test the database, the events and the address."""
     yield _store(settings)
     yield _events(settings)
     yield _address(settings)

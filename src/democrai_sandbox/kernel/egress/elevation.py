@@ -20,7 +20,7 @@ _STATUS = Path("/proc/self/status")
 
 
 class Way(StrEnum):
-    """How the helper was started."""
+    """Way in which the helper was started."""
 
     ATTACH = "attach"
     """It was already running for this application."""

@@ -37,7 +37,7 @@ class Seen(NamedTuple):
     socket: str
     answers: bool
     why: str
-    """Why not."""
+    """Reason why it does not answer."""
     policy_file: str
     endpoints: tuple[Endpoint, ...] | None
     """Endpoints of its policy file; None if the file cannot be read."""

@@ -42,7 +42,7 @@ class Facts:
     policy_file: str
     socket: str
     way: Way | None
-    """How the helper was started; None if it is not running."""
+    """Way in which the helper was started; None if it is not running."""
     comes_back: bool
     """Whether a helper that ends is restarted."""
     helper: dict[str, Any]

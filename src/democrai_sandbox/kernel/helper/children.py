@@ -71,7 +71,7 @@ class Children:
 
     @property
     def sets(self) -> tuple[ChildSet, ...]:
-        """All sets."""
+        """Sets of children."""
         return tuple(self._sets.values())
 
     def __len__(self) -> int:

@@ -16,7 +16,7 @@ class PacketFilter(Protocol):
 
     @property
     def family(self) -> Family:
-        """Which one."""
+        """IP version."""
 
     def read(self) -> Listing:
         """Return our chains and jumps."""

@@ -53,7 +53,7 @@ class Watch:
             os.write(self._waker, b"\0")
 
     def next(self) -> Happened:
-        """Wait."""
+        """Wait for the next event and return it."""
         patience = None if self._parent.descriptor is not None else _LOOK_AGAIN * 1000
         while True:
             ready = {descriptor for descriptor, _ in self._poll.poll(patience)}

@@ -60,7 +60,7 @@ class ChildConfinement:
     paths_listed: tuple[str, ...] = ()
     """Folders that may be listed, with the folders below; their files stay unreadable."""
     paths_execute: tuple[str, ...] = ()
-    """Read, too."""
+    """Executable paths, which are also readable."""
     paths_write: tuple[str, ...] = ()
     """Paths that may be read, created, changed and deleted."""
     connect_ports: tuple[int, ...] | None = ()
