@@ -13,7 +13,7 @@ _SWITCHES = ("enabled", "require", "desktop")
 _PATHS = ("policy_file", "helper_socket")
 _LONGEST_PAUSE = 24 * 3600
 
-_seconds = whole(0, _LONGEST_PAUSE, "whole seconds (0 turns it off)")
+_seconds = whole(0, _LONGEST_PAUSE, "whole seconds (0 disables it)")
 _paths = each(absolute_path, "absolute paths")
 
 

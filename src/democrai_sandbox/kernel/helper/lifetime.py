@@ -126,7 +126,7 @@ class _Life:
         try:
             act(path)
         except (OSError, Refused) as error:
-            self._journal.say(f"{path} stays: {error}")
+            self._journal.say(f"{path} could not be removed: {error}")
 
 
 def _live(

@@ -240,5 +240,5 @@ def _owner(spec: str) -> Owner | None:
 def _quoted(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     if "\n" in text or "\0" in text:
-        raise ValueError(f"{text!r} cannot be the name of a control group")
+        raise ValueError(f"{text!r} is not a valid cgroup name")
     return f'"{escaped}"'
