@@ -282,7 +282,7 @@ class EgressControl:
         self.flow(event, subject=f"{endpoint.subject_kind}:{endpoint.subject}", **place)
 
     def _open_on_loop(self, endpoint: Observation) -> None:
-        """Return if the packet filter permits the endpoint; raise ``HelperOpening`` otherwise, so that the loop retries.
+        """Return if the packet filter permits the endpoint; otherwise raise ``HelperOpening`` and let the loop retry.
 
         The first attempt waits briefly, unless other connections already wait for the helper; later ones do not wait.
         """
