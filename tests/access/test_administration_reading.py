@@ -10,7 +10,6 @@ import pytest
 from democrai_sandbox.access.administration import Outcome
 from democrai_sandbox.access.identity import Caller
 from democrai_sandbox.access.likeness import alike_first
-from democrai_sandbox.access.lookups import AuditRecordUnknown
 from democrai_sandbox.access.risk import Risk
 from democrai_sandbox.access.values import AuditAction, RequestFilter, RequestState
 from democrai_sandbox.errors import (
@@ -20,6 +19,7 @@ from democrai_sandbox.errors import (
     RequestUnknown,
     StoreUnavailable,
 )
+from democrai_sandbox.errors.access import AuditRecordUnknown
 from democrai_sandbox.policy import InvalidInputError, Operation, ResourceType, Subject
 from tests.access.conftest import DEMO
 from tests.services.rows import rows

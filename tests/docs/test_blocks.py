@@ -119,7 +119,7 @@ def test_yaml_is_a_configuration_that_loads(block, tmp_path_factory):
 
 
 def test_the_pages_are_in_the_order_of_the_site():
-    """Each page has its place, but for those of single errors, which their own index leads to."""
+    """Each page has its place; the index of error codes leads to the pages of their families."""
     (nav,) = re.findall(r"^nav:\n(.*)", (REPOSITORY / "mkdocs.yml").read_text(), re.DOTALL | re.MULTILINE)
     placed = re.findall(r"- (\S+\.md)$", nav, re.MULTILINE)
     assert len(placed) == len(set(placed))

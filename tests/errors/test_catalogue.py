@@ -1,4 +1,4 @@
-"""The catalogue of error codes: complete, in step with the code, and the source of the pages."""
+"""Catalogue of error codes: complete, consistent with the code, and the source of the pages."""
 
 from __future__ import annotations
 
@@ -17,23 +17,27 @@ from democrai_sandbox.errors import fixes
 from democrai_sandbox.errors.__main__ import main
 from democrai_sandbox.errors.catalogue import ENTRIES, FAMILIES
 from democrai_sandbox.errors.catalogue.pages import pages, plain
-from democrai_sandbox.errors.catalogue.reasons import HELPER_REASONS
+from democrai_sandbox.errors.helper_reasons import HELPER_REASONS
 from democrai_sandbox.kernel.helper.answers import Reason
 from democrai_sandbox.policy import DecisionCode
+from tests.docs.pages import anchors
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SOURCE = REPOSITORY / "src" / "democrai_sandbox"
 DOCS = REPOSITORY / "docs"
 WORDS = {"unknown_tool", "invalid_arguments", "invalid_result", "tool_failed", "tool_timeout", "skipped"}
-"""Words that answers have, and no exception."""
+"""Codes in answers, without an exception."""
 FRAMEWORK = {"bad_request", "request_timeout", "not_found", "method_not_allowed", "service_unavailable"}
+EMPTY_PHRASES = re.compile(r"as the (text|cause) says|see the ones|see above|as above|as for `|^none\b", re.IGNORECASE)
+SHORTEST = {"title": 2, "meaning": 4, "cause": 5, "fix": 3, "example": 4}
+"""The least number of words in each part of an entry."""
 
 
 @cache
-def carried():
-    """Every code that a class carries, with the names of those classes."""
-    # Read, not imported: which modules have been imported in this process depends on the other tests in it.
-    found: dict[str, set[str]] = {}
+def class_bodies():
+    """Name and assigned names of every class that sets a code, by code."""
+    # Parsed instead of imported: other tests decide which modules this process has imported.
+    found: dict[str, list[tuple[str, set[str]]]] = {}
     for path in SOURCE.rglob("*.py"):
         text = path.read_text()
         if not re.search(r"^ +code(?: =|:)", text, re.MULTILINE):
@@ -41,55 +45,68 @@ def carried():
         for node in ast.walk(ast.parse(text)):
             if not isinstance(node, ast.ClassDef):
                 continue
+            names = {ast.unparse(item).partition(" ")[0].rstrip(":") for item in node.body}
             for item in node.body:
                 value = getattr(item, "value", None)
                 if isinstance(value, ast.Constant) and ast.unparse(item).startswith(("code =", "code:")):
-                    found.setdefault(value.value, set()).add(node.name)
+                    found.setdefault(value.value, []).append((node.name, names))
     return found
 
 
-def doors():
-    """The codes with which requests are turned away before the application."""
+def middleware_codes():
+    """Codes of refusals before an HTTP request reaches the application."""
     return set(re.findall(r'\d{3}, "(\w+)"', Path(security.__file__).read_text())) | set(
         re.findall(r'INTERNAL_SERVER_ERROR, "(\w+)"', Path(problems.__file__).read_text())
     )
 
 
 def test_every_code_has_an_entry_and_every_entry_a_code():
-    """Every code of the sources has its entry in the catalogue, and no entry is left over."""
+    """The codes of the sources and the codes of the catalogue are the same."""
     symptoms = {code for code, entry in ENTRIES.items() if not entry.is_ours}
-    known = {*carried(), *doors(), *DecisionCode, *WORDS, *FRAMEWORK, *symptoms}
+    known = {*class_bodies(), *middleware_codes(), *DecisionCode, *WORDS, *FRAMEWORK, *symptoms}
     assert set(ENTRIES) == known
-    assert sum(len(family) for _, family in FAMILIES) == len(ENTRIES)
+    assert sum(len(family.entries) for family in FAMILIES) == len(ENTRIES)
 
 
-def test_entries_name_the_classes_that_carry_them():
-    """A class that is named exists and has that code; the class that brings the code in is named."""
-    for code, classes in carried().items():
-        assert classes <= set(ENTRIES[code].classes), code
+def test_a_class_with_a_code_has_guidance():
+    """A class that sets a code also sets its help, and one class owns each code."""
+    for code, bodies in class_bodies().items():
+        assert [name for name, names in bodies if "guidance" not in names] == [], code
+        assert len(bodies) == 1, code
+
+
+def test_entries_name_the_classes_with_their_code():
+    """The entry names the class that sets the code; each named class has that code."""
+    for code, bodies in class_bodies().items():
+        assert {name for name, _ in bodies} <= set(ENTRIES[code].classes), code
     for entry in ENTRIES.values():
         for name in entry.classes:
             if hasattr(errors, name):
                 assert getattr(errors, name).code == entry.code
 
 
-def test_every_entry_says_what_it_means_and_what_to_do():
-    """Each part is there, as sentences, and what it points at exists."""
-    for code, entry in ENTRIES.items():
-        assert entry.fix, code
-        for text in (entry.meaning, entry.cause, entry.fix, entry.remark):
-            assert not text or (text[0].isupper() or text[0] == "`") and text.endswith((".", '".')), (code, text)
-        for place in entry.see:
-            assert (DOCS / place.partition("#")[0]).is_file(), (code, place)
+@pytest.mark.parametrize("entry", ENTRIES.values(), ids=lambda entry: entry.code)
+def test_an_entry_has_meaning_cause_fix_and_example(entry):
+    """Each part has content of its own, in sentences, and the pages that it names exist."""
+    parts = {name: getattr(entry, name) for name in SHORTEST}
+    assert {name for name, text in parts.items() if len(text.split()) < SHORTEST[name]} == set()
+    assert {name for name, text in parts.items() if EMPTY_PHRASES.search(text)} == set()
+    assert len(set(parts.values())) == len(parts)
+    for text in (entry.meaning, entry.cause, entry.fix):
+        assert (text[0].isupper() or text[0] == "`" or text.startswith("pip")) and text.endswith((".", '".')), text
+    for place in entry.see:
+        page, _, anchor = place.partition("#")
+        assert not anchor or anchor in anchors(DOCS / page), place
+        assert (DOCS / page).is_file(), place
 
 
-def test_every_word_of_the_helper_is_explained():
-    """Each reason that the helper can give has its line."""
+def test_every_reason_of_the_helper_is_explained():
+    """Each reason that the helper can give is in the table."""
     assert set(get_args(Reason)) <= {one.word for one in HELPER_REASONS}
 
 
 def test_the_pages_are_current(tmp_path):
-    """docs/errors is what the catalogue makes of it, and no more; the generator removes what is left over."""
+    """docs/errors has the generated pages only; the generator removes other pages."""
     made = {f"{name}.md": text for name, text in pages().items()}
     assert {file.name: file.read_text() for file in (DOCS / "errors").iterdir()} == made, "run `make golden`"
     (tmp_path / "gone.md").write_text("x")
@@ -97,8 +114,14 @@ def test_the_pages_are_current(tmp_path):
     assert {file.name: file.read_text() for file in tmp_path.iterdir()} == made
 
 
-def test_hints_and_catalogue_have_one_wording():
-    """What an exception advises is in the catalogue's words, or the other way round."""
+def test_every_code_has_an_anchor_on_the_page_of_its_family():
+    """Each code is a heading of the page to which the index links."""
+    for family in FAMILIES:
+        assert {entry.code for entry in family.entries} <= set(anchors(DOCS / "errors" / f"{family.name}.md"))
+
+
+def test_hints_use_the_texts_of_fixes():
+    """The hint of a denial is the text in ``fixes``, and the catalogue names the same call."""
     denial = errors.SubprocessDenied("subprocess.Popen")
     assert denial.hint == fixes.SDK_SUBPROCESS
     assert "sdk.tasks.run_subprocess([...])" in ENTRIES[denial.code].fix
@@ -109,15 +132,15 @@ def test_hints_and_catalogue_have_one_wording():
 
 
 @pytest.mark.parametrize("kind", ["skill", "core"])
-def test_what_only_the_host_runs_is_declared_in_its_call(kind):
-    """There is no file and no decorator for it."""
+def test_subjects_that_only_the_host_runs_are_declared_in_its_call(kind):
+    """Skills and the core have neither a manifest nor a decorator."""
     denial = errors.FilesystemDenied("/x", subject="summarise", subject_kind=kind, operations=("read",))
     assert "process_guard_context" in denial.hint
     assert "manifest.json" not in denial.hint
 
 
-def test_errors_are_known_by_one_name_and_survive_pickling():
-    """Wherever a class is written down, tracebacks and pickles say democrai_sandbox.errors."""
+def test_errors_have_one_public_name_and_survive_pickling():
+    """Tracebacks and pickles name democrai_sandbox.errors, in whichever module a class is defined."""
     for name in errors.__all__:
         kind = getattr(errors, name)
         assert kind.__module__ in {"democrai_sandbox.errors", "democrai_sandbox.policy.problems"}, name
@@ -128,6 +151,6 @@ def test_errors_are_known_by_one_name_and_survive_pickling():
     assert (type(again), str(again), again.hint) == (type(denial), str(denial), denial.hint)
 
 
-def test_plain_takes_the_marks_away_and_leaves_the_rest():
-    """Paths, names with underscores and stars inside of words stay."""
+def test_plain_removes_markdown_only():
+    """Paths, names with underscores, and asterisks in code remain."""
     assert plain("**not** `a_b` in `*.example.com` and a *file*") == "not a_b in *.example.com and a file"

@@ -11,10 +11,10 @@ import pytest
 
 from democrai_sandbox.access.keyring import Key, KeyRing
 from democrai_sandbox.errors import HostRefused, InvalidInputError, StateUnusable
+from democrai_sandbox.errors.ai import ModelFailed
 from democrai_sandbox.host.config import load
 from democrai_sandbox.host.models import StoredModels, key_of, open_models, reseal_model_keys
 from democrai_sandbox.host.places import protected_paths
-from democrai_sandbox.runtime.ai.errors import ModelFailed
 from democrai_sandbox.runtime.ai.naming import KnownModels, NamedModel
 from democrai_sandbox.runtime.store import open_runtime_store
 from tests.access.store.samples import NOW, sql

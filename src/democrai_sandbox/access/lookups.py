@@ -4,20 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from democrai_sandbox.policy import SandboxError
-
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from datetime import datetime
 
     from .risk import Assessment
     from .values import AccessTuple, AuditRecord, Decision, Listing, Page, Request, RequestFilter, RequestState, Resume
-
-
-class AuditRecordUnknown(SandboxError, LookupError):  # noqa: N818 - it says what happened
-    """No audit record has this number."""
-
-    code = "external_access_record_unknown"
 
 
 class Lookups(Protocol):

@@ -34,6 +34,9 @@ def show_entry(output: Output, entry: Entry) -> None:
     _texts(output, entry)
     for word in entry.words:
         _paragraph(output, f"{word.word}: {_plain(word.meaning)}; {_plain(word.fix)}", 2)
+    output.line("example:")
+    for line in entry.example.splitlines():
+        output.line(f"  {line}")
 
 
 def show_line(output: Output, reading: Reading, answer: Mapping[str, Any], unasked: str) -> None:
@@ -120,8 +123,7 @@ def _explanation(output: Output, found: Mapping[str, Any]) -> None:
 
 def _texts(output: Output, entry: Entry) -> None:
     for head, text in (("meaning", entry.meaning), ("cause", entry.cause), ("fix", entry.fix)):
-        if text:
-            _paragraph(output, f"{head + ':':<{_HEAD}}{_plain(text)}", 0, _HEAD)
+        _paragraph(output, f"{head + ':':<{_HEAD}}{_plain(text)}", 0, _HEAD)
     if entry.see:
         _paragraph(output, f"{'see:':<{_HEAD}}{', '.join(f'docs/{place}' for place in entry.see)}", 0, _HEAD)
 
@@ -158,4 +160,5 @@ def _entry(entry: Entry) -> dict[str, Any]:
     texts = {name: _plain(getattr(entry, name)) for name in ("meaning", "cause", "fix")}
     words = [{"word": one.word, "meaning": _plain(one.meaning), "fix": _plain(one.fix)} for one in entry.words]
     named = {"code": entry.code, "title": entry.title, "layer": entry.layer.value, "is_ours": entry.is_ours}
-    return {**named, "shape": entry.shape, **texts, "words": words, "classes": list(entry.classes)}
+    shown = {"shape": entry.shape, **texts, "example": entry.example}
+    return {**named, **shown, "words": words, "classes": list(entry.classes)}

@@ -1,4 +1,4 @@
-"""A page for each error code: the types of problems lead there. Open to anybody, for it is the same as the manual."""
+"""Page of each error code, the ``type`` of a problem document. Open without a sign-in, like the manual."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ error_pages = APIRouter(tags=["errors"])
 
 @error_pages.get(ERRORS + "{code}", response_class=HTMLResponse)
 def show_error(request: Request, code: str) -> HTMLResponse:
-    """Show what a code means, where it comes from, and what to do."""
+    """Show the meaning, cause, fix and example of a code."""
     entry = ENTRIES.get(code)
     if entry is None:
         raise HTTPException(404)
     parts = (("Meaning", entry.meaning), ("Cause", entry.cause), ("Fix", entry.fix))
-    shown = [(head, plain(text)) for head, text in parts if text]
+    shown = [(head, plain(text)) for head, text in parts]
     words = [(one.word, plain(one.meaning), plain(one.fix)) for one in entry.words]
     return render(request, "error_code.html", entry=entry, sections=shown, words=words)

@@ -14,11 +14,11 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from democrai_sandbox import errors
-from democrai_sandbox.access.lookups import AuditRecordUnknown
+from democrai_sandbox.errors.access import AuditRecordUnknown
 from democrai_sandbox.errors.catalogue import ENTRIES
+from democrai_sandbox.errors.extensions import InstallBusy
+from democrai_sandbox.errors.registry import EntryConfigured, EntryExists, EntryUnknown
 from democrai_sandbox.policy import InvalidInputError, Problem, SandboxError, pointer_to
-from democrai_sandbox.runtime.installs.interface import InstallBusy
-from democrai_sandbox.runtime.store import EntryConfigured, EntryExists, EntryUnknown
 
 from .misspellings import suggestion
 from .plain import PlainResponse, jsonable

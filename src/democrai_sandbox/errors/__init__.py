@@ -1,8 +1,7 @@
-"""The one error tree: denials, failures of the check itself, and misuse. Bad input is in ``policy.problems``.
+"""All errors of this package: denials, failures of the access check, and misuse.
 
-Three different things, three branches: policy said no (``SandboxDenied``, a ``PermissionError``), no decision could be
-had (``ExternalAccessCheckFailed``), and the call itself was wrong (``GuardUsageError``, ``InvalidInputError``).
-What each code means, where it comes from and what to do about it is in ``catalogue``.
+A denial is a ``PermissionError`` (``SandboxDenied``), a failed check is ``ExternalAccessCheckFailed``, a wrong call is
+``GuardUsageError`` or ``InvalidInputError``. Each class carries its code and its help; ``catalogue`` collects them.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ from .accounts import (
     SignInRefused,
     SignInThrottled,
 )
+from .api import IdempotencyConflict, IdempotencyRunning
 from .commands import (
     CommandMisused,
     CommandRefused,
@@ -68,8 +68,6 @@ from .host import (
     ConfigInvalid,
     DatabaseUnreachable,
     HostRefused,
-    IdempotencyConflict,
-    IdempotencyRunning,
     StateUnusable,
 )
 from .kernel import (
@@ -147,7 +145,7 @@ __all__ = [
 
 
 def _settle() -> None:
-    """Have tracebacks, pickles and whoever looks a class up by its name know it here, wherever it is written down."""
+    """Set ``__module__`` to this package, so that tracebacks and pickles use the public name."""
     for name in __all__:
         kind = globals()[name]
         if kind.__module__.startswith(f"{__name__}."):

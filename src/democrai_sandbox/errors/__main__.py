@@ -1,4 +1,4 @@
-"""``python -m democrai_sandbox.errors FOLDER``: write the pages of all error codes into a folder."""
+"""``python -m democrai_sandbox.errors FOLDER``: write the pages of the error codes into a folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .catalogue.pages import pages
 
 
 def main(folder: str) -> None:
-    """Write the pages, and remove those of codes that there are no longer."""
+    """Write the pages, and remove other pages."""
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     made = pages()

@@ -1,89 +1,185 @@
-"""People, sessions and tokens."""
+"""Errors of sign-in, sessions, tokens and user accounts."""
 
 from __future__ import annotations
 
 import errno
 
 from democrai_sandbox.policy import SandboxError
+from democrai_sandbox.policy.guidance import Guidance
 
 
-class NotSignedIn(SandboxError, PermissionError):  # noqa: N818 - it says what is missing
-    """Nobody is known to send this request; a person signs in at ``location``."""
+class NotSignedIn(SandboxError, PermissionError):
+    """The HTTP request has no valid session or token.
+
+    The API answers 401; a page redirects to ``location``, the sign-in page.
+    """
 
     code = "not_signed_in"
+    guidance = Guidance(
+        cause=(
+            "The session is missing, expired or ended, or its user is disabled; or the token is wrong, expired or "
+            "revoked. Tokens work for the API only, and only in the `Authorization` header."
+        ),
+        fix="Sign in, or send `Authorization: Bearer dsb_...` with a valid token.",
+        example="""\
+GET /api/v1/requests     (no Authorization header)
+-> 401 {"code": "not_signed_in", ...}""",
+        see=("api.md",),
+    )
 
     def __init__(self, location: str = "") -> None:
-        """Say where a person signs in, and comes back from."""
+        """Take the address of the sign-in page, which returns the user afterwards."""
         super().__init__(errno.EACCES, "nobody is signed in")
         self.location = location
 
     def __str__(self) -> str:
-        """Say it without the address."""
+        """Return the text without the address."""
         return "nobody is signed in"
 
 
-class ConfirmationNeeded(SandboxError, PermissionError):  # noqa: N818 - it says what is missing
-    """The password was given too long ago for this act; it is given again at ``location``."""
+class ConfirmationNeeded(SandboxError, PermissionError):
+    """The password is needed again for this action.
+
+    The user is signed in, but last entered the password more than ``console.reauth_minutes`` ago (five minutes for a
+    permanent approval of high risk). Nothing was done. A page redirects to ``location``.
+    """
 
     code = "confirmation_needed"
+    guidance = Guidance(
+        cause="The action outlasts the session, such as a permanent approval or a new token.",
+        fix="Enter the password at `/account/confirm` and repeat the action. Tokens never need a confirmation.",
+        example="""\
+Sign in, wait 20 minutes, then approve a request permanently:
+-> the console asks for the password first""",
+        see=("accounts.md",),
+    )
 
     def __init__(self, location: str = "") -> None:
-        """Say where the password is given again."""
+        """Take the address of the page that asks for the password."""
         super().__init__(errno.EACCES, "the password has to be given again")
         self.location = location
 
     def __str__(self) -> str:
-        """Say it without the address."""
+        """Return the text without the address."""
         return "the password has to be given again"
 
 
-class ScopeMissing(SandboxError, PermissionError):  # noqa: N818 - it says what is missing
-    """The token is good for other things than this."""
+class ScopeMissing(SandboxError, PermissionError):
+    """The token lacks the scope for this call.
+
+    The token is valid, but only for other calls. ``scope`` names the scope that is needed. Nothing was done.
+    """
 
     code = "scope_missing"
+    guidance = Guidance(
+        cause="The token was created with other scopes.",
+        fix=(
+            "Create a token with the scope that the text names, for example with `democrai-sandbox admin token create "
+            "--scope`. A scope never grants more than the owner of the token may do."
+        ),
+        example="""\
+GET /api/v1/audit     (token with the scope requests:read only)
+-> 403 {"code": "scope_missing", "detail": "the token lacks the scope audit:read", ...}""",
+        see=("api.md",),
+    )
 
     def __init__(self, scope: str) -> None:
-        """Name the scope that would do."""
+        """Take the name of the missing scope."""
         super().__init__(errno.EACCES, scope)
         self.scope = str(scope)
 
     def __str__(self) -> str:
-        """Name what is missing."""
+        """Name the missing scope."""
         return f"the token lacks the scope {self.scope}"
 
 
-class SignInRefused(SandboxError, RuntimeError):  # noqa: N818 - it says what happened
-    """Name and password do not belong together, or the person is shut out: which of them is not told."""
+class SignInRefused(SandboxError, RuntimeError):
+    """Wrong name or password, or the account is disabled.
+
+    The answer and its duration are the same in all three cases, so that names cannot be guessed.
+    """
 
     code = "sign_in_refused"
+    guidance = Guidance(
+        cause="The name or the password is mistyped, the account does not exist, or an administrator disabled it.",
+        fix=(
+            "Type both again. An administrator can set a new password under People in the console, or with "
+            "`democrai-sandbox admin passwd NAME`."
+        ),
+        example="""\
+POST /login   name=uma   password=(mistyped)
+-> 401, and the form says: the name or the password is wrong""",
+        see=("accounts.md",),
+    )
 
     def __str__(self) -> str:
-        """Say no more than that."""
+        """Return a text that reveals neither case."""
         return "the name or the password is wrong"
 
 
-class SignInThrottled(SandboxError, RuntimeError):  # noqa: N818 - it says what happened
-    """Too many sign-ins failed; the next is tried after ``retry_after`` seconds. Nothing was compared."""
+class SignInThrottled(SandboxError, RuntimeError):
+    """Too many sign-ins failed; wait before the next one.
+
+    The password was not compared, so the right one is delayed too. ``retry_after`` is the waiting time in seconds.
+    """
 
     code = "sign_in_throttled"
+    guidance = Guidance(
+        cause=(
+            "After five failures of a name from one address, each further attempt waits 1, 2, 4 seconds and so on, up "
+            "to 15 minutes. After fifty failures of a name from all addresses, or of one address with any names, each "
+            "attempt waits up to 30 seconds, except for a name at an address where it signed in before. Too many "
+            "sign-ins at the same moment have the same result."
+        ),
+        fix="Wait for the stated time. A successful sign-in, or one day, resets the count.",
+        example="""\
+POST /login   (the sixth wrong password in a row)
+-> 429, Retry-After: 1, and the form says: too many sign-ins failed: try again in 1 s""",
+        see=("accounts.md",),
+    )
 
     def __init__(self, retry_after: int) -> None:
-        """Say how long to wait."""
+        """Take the waiting time in seconds."""
         super().__init__(retry_after)
         self.retry_after = retry_after
 
     def __str__(self) -> str:
-        """Say how long to wait."""
+        """State the waiting time."""
         return f"too many sign-ins failed: try again in {self.retry_after} s"
 
 
-class AccountUnknown(SandboxError, LookupError):  # noqa: N818 - it says what happened
-    """There is no such person, session or token, or none that the one who asks may touch."""
+class AccountUnknown(SandboxError, LookupError):
+    """No such user, session or token, or none that the caller may manage.
+
+    Nothing was changed. A session or token of another user looks the same as a missing one.
+    """
 
     code = "account_unknown"
+    guidance = Guidance(
+        cause="The id is mistyped, or the session or token ended in the meantime or belongs to another user.",
+        fix="Reload the list and use an id from it.",
+        example="""\
+DELETE /api/v1/tokens/01K9ZZZZZZZZZZZZZZZZZZZZZZ
+-> 404 {"code": "account_unknown", ...}""",
+        see=("accounts.md",),
+    )
 
 
-class AccountConflict(SandboxError, RuntimeError):  # noqa: N818 - it says what happened
-    """A name is taken, or what was asked would leave nobody who can decide; nothing was changed."""
+class AccountConflict(SandboxError, RuntimeError):
+    """A change of users or tokens conflicts with the existing ones.
+
+    Nothing was changed. The text names the conflict.
+    """
 
     code = "account_conflict"
+    guidance = Guidance(
+        cause=(
+            "The name is taken, perhaps by a disabled user: a name in the audit log is never given to another user. Or "
+            "the change would leave no user who can decide. Or the user has the maximum number of tokens."
+        ),
+        fix="Choose another name, make another user an administrator first, or revoke a token.",
+        example="""\
+$ democrai-sandbox admin disable root     # the only administrator
+-> account_conflict""",
+        see=("accounts.md",),
+    )

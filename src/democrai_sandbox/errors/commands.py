@@ -1,42 +1,103 @@
-"""What stops a command of the command line."""
+"""Errors of the command line."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from democrai_sandbox.policy import Problem, SandboxError
+from democrai_sandbox.policy.guidance import Guidance
 
 from .host import HostRefused
 
 
 class CommandRefused(HostRefused):
-    """A command of the command line was not carried out. Nothing was changed."""
+    """A command was not carried out.
+
+    Nothing was changed. ``what`` is the reason, ``fix`` the next action; both are in the text.
+    """
 
     code = "command_refused"
+    guidance = Guidance(
+        cause="You answered a question with no, a file has unsafe permissions, or a named object does not exist.",
+        fix='Follow the text after "to fix it".',
+        example="""\
+$ democrai-sandbox admin token create     # before an administrator exists
+command_refused: no user may decide yet
+  to fix it: democrai-sandbox admin create NAME --role super""",
+        see=("cli.md",),
+    )
 
 
 class CommandMisused(CommandRefused):
-    """A command cannot be carried out as it was given: its arguments, or a question that nobody can answer."""
+    """The command line is wrong or incomplete.
+
+    The command did not run and ends with exit status 2.
+    """
 
     code = "command_misused"
+    guidance = Guidance(
+        cause="An argument is missing, contradicts another or has a wrong value; or a question needs a terminal.",
+        fix="Read `--help` of the command. In scripts, add `--yes` to answer the question.",
+        example="""\
+$ democrai-sandbox explain
+command_misused: nothing to explain
+  to fix it: give an error line, --code, or --subject with --operation and --target""",
+        see=("cli.md",),
+    )
 
 
 class NodeUnreachable(HostRefused):
-    """No node answers at the address, or what answers is none. Whether a change that was sent was made is not known."""
+    """No node answers at the address.
+
+    The command ends with exit status 3. If it sent a change, it is unknown whether the node made it.
+    """
 
     code = "node_unreachable"
+    guidance = Guidance(
+        cause="The node does not run or listens elsewhere, or a proxy or another program answers in its place.",
+        fix="Start the node with `democrai-sandbox serve`, or name its address with `--url` or `DEMOCRAI_URL`.",
+        example="""\
+$ democrai-sandbox requests list --url http://127.0.0.1:1
+node_unreachable: http://127.0.0.1:1 does not answer as a node: Connection refused (that address is from --url)""",
+        see=("cli.md",),
+    )
 
 
-class ErrorUnknown(SandboxError, LookupError):  # noqa: N818 - it says what happened
-    """A line, or a code, that is none of our errors: nothing can be said about it."""
+class ErrorUnknown(SandboxError, LookupError):
+    """The line or code to explain is not an error of this package.
+
+    No explanation is guessed from a similar text.
+    """
 
     code = "error_unknown"
+    guidance = Guidance(
+        cause="The line comes from another program, or the part with the code was cut off.",
+        fix=(
+            "Pass the whole line from the log, or the last line of the traceback. The index of error codes lists all "
+            "of them."
+        ),
+        example="""\
+$ democrai-sandbox explain 'something went wrong'
+error_unknown: ...""",
+        see=("troubleshooting.md",),
+    )
 
 
-class NodeRefused(SandboxError, RuntimeError):  # noqa: N818 - it says what happened
-    """A node said no; ``answer`` is its problem document, whose code is that of the error there."""
+class NodeRefused(SandboxError, RuntimeError):
+    """The node refused the command.
+
+    ``answer`` is the problem document of the node; the text begins with the code in it. ``status`` is the HTTP status.
+    """
 
     code = "node_refused"
+    guidance = Guidance(
+        cause="The code of the node says why: often the token lacks a scope, or an id does not exist.",
+        fix="Look up the code at the beginning of the text with `democrai-sandbox explain --code CODE`.",
+        example="""\
+$ democrai-sandbox requests show 01K9ZZZZZZZZZZZZZZZZZZZZZZ
+external_access_request_unknown: there is no request 01K9ZZZZZZZZZZZZZZZZZZZZZZ""",
+        see=("cli.md",),
+    )
 
     def __init__(self, status: int, answer: dict[str, Any]) -> None:
         """Take the HTTP status and the problem document."""
@@ -45,11 +106,11 @@ class NodeRefused(SandboxError, RuntimeError):  # noqa: N818 - it says what happ
         self.answer = answer
 
     def __str__(self) -> str:
-        """Say what the node said."""
+        """Return the code and the detail of the node."""
         return f"{self.answer.get('code') or self.code}: {self.answer.get('detail') or f'HTTP status {self.status}'}"
 
     def diagnostics(self) -> str:
-        """Return what the node said, every problem with the input, and the hint."""
+        """Return the answer of the node with every problem of the input, and the hint."""
         problems = [str(_told(problem)) for problem in self.answer.get("problems") or ()]
         told = () if problems == [self.answer.get("detail")] else problems  # said already
         lines = [str(self), *(f"  - {problem}" for problem in told)]

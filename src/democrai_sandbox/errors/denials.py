@@ -1,4 +1,4 @@
-"""Denials: policy said no. Each is a ``PermissionError`` whose text is the documented shape."""
+"""Denials by policy. Each is a ``PermissionError`` whose text is the documented shape."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.policy import EXTERNAL_URL_LOCKED, SandboxError, Subject
+from democrai_sandbox.policy.guidance import Guidance, Word
 from democrai_sandbox.policy.paths import folder_of_temporary
 from democrai_sandbox.policy.patterns import literal_target
 from democrai_sandbox.policy.rules import written_target
@@ -19,17 +20,37 @@ if TYPE_CHECKING:
 
 _EACCES = errno.EACCES
 _REASON = os.strerror(_EACCES)
+_WHERE_TO_DECLARE = (
+    "A module and its tasks declare access in `access` of the module's `manifest.json`; an engine or extractor in "
+    "`access` of the `runtime` or `install` section; a tool, agent or pipeline in its declaration. An MCP server has "
+    "its registered endpoint only."
+)
 
 
-class SandboxDenied(SandboxError, PermissionError):  # noqa: N818 - it says what happened, not that something broke
-    """Policy said no. ``str()`` is the documented shape; the attributes say the same in parts."""
+class SandboxDenied(SandboxError, PermissionError):
+    """Base class of all denials.
+
+    Catch it to handle every denial. The guard raises one of its subclasses. ``str()`` is the documented shape; the
+    attributes hold its parts.
+    """
 
     code = "sandbox_denied"
+    guidance = Guidance(
+        cause="The policy of the subject does not allow the operation. The code of the subclass says which kind.",
+        fix="Look up the code at the beginning of the error text, or print `diagnostics()`, which has the hint.",
+        example="""\
+try:
+    open("/etc/shadow")
+except SandboxDenied as denial:
+    print(denial.code, denial.operation, denial.target)
+-> sandbox_filesystem_denied read /etc/shadow""",
+        see=("troubleshooting.md",),
+    )
     layer = "guard"
     package = ""
-    """The installed package that was being imported for an extension, where that is known."""
+    """Installed package whose import by an extension caused the denial, if known."""
     names_path = False
-    """Whether ``filename`` has the target, as in an error of the kernel."""
+    """Whether ``filename`` holds the target, as in an error of the kernel."""
 
     def __init__(
         self,
@@ -42,7 +63,7 @@ class SandboxDenied(SandboxError, PermissionError):  # noqa: N818 - it says what
         installing: bool = False,
         opened_by: str = "",
     ) -> None:
-        """Describe what was refused to whom."""
+        """Take the refused target, the subject and the operations."""
         if self.names_path:
             OSError.__init__(self, _EACCES, _REASON, target)
         else:
@@ -57,17 +78,17 @@ class SandboxDenied(SandboxError, PermissionError):  # noqa: N818 - it says what
 
     @property
     def subject_chain(self) -> SubjectChain:
-        """The nested subjects, outermost first. Read only when asked for: many denials are caught and forgotten."""
+        """The call chain, outermost subject first; parsed on demand, because many denials are never inspected."""
         return tuple(map(Subject.parse, self._chain))
 
     @property
     def operation(self) -> str:
-        """The operation that was missing; the first, when one of several would have done."""
+        """The missing operation, or the first of several."""
         return self.operations[0] if self.operations else ""
 
     @property
     def hint(self) -> str:
-        """What to declare and where, or what to use instead."""
+        """The missing declaration and its place, or the alternative."""
         return ""
 
     def __str__(self) -> str:
@@ -75,30 +96,54 @@ class SandboxDenied(SandboxError, PermissionError):  # noqa: N818 - it says what
         return f"{self.code}:{self.target}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Rebuild the same denial in another process."""
+        """Support pickling."""
         return (type(self), (self.target,), self.__dict__)
 
     def diagnostics(self) -> str:
-        """Return the shape, who asked for what, and the hint."""
+        """Return the shape, the call chain with the refused access, and the hint."""
         chain = " -> ".join(self._chain) or f"{self.subject_kind}:{self.subject}"
         asked = f"{self.operation} {self.target}".strip()
         asked += f", while the package {self.package!r} was imported" if self.package else ""
         return "\n".join(filter(None, (str(self), f"  {chain} asked for: {asked}", self.hint)))
 
     def _place(self, key: str) -> str:
-        """Name the file and the section, or the call of the host, in which a declaration of this subject belongs."""
+        """Return the file and section, or the call of the host, where this subject declares ``key``."""
         if self.opened_by:
             return fixes.argument_of(self.opened_by, self.subject, key)
         return fixes.place_of(self.subject_kind, self.subject, key, installing=self.installing)
 
 
 class FilesystemDenied(SandboxDenied):
-    """A path lies outside what the subject declared for this operation."""
+    """A path is outside the declared access of the subject.
+
+    The subject has no rule for this operation on this path. ``operation`` is ``read``, ``create``, ``modify``,
+    ``delete`` or ``execute``. The answer is the same whether the path exists or not.
+    """
 
     code = "sandbox_filesystem_denied"
+    guidance = Guidance(
+        shape="sandbox_filesystem_denied:<subject>:<path>",
+        cause=(
+            "The path, after resolving links and `..`, is not below a declared root; or the root is declared for "
+            "another operation (`read`, but the file was opened for writing) or another phase (`install` instead of "
+            "`runtime`); or the host protects the path. Moving and linking need rights at both ends. Subjects can "
+            "never change the Python environment of the application. `execute` is missing for a native module "
+            "outside of the installed packages."
+        ),
+        fix=(
+            f"Add the entry in `hint` to the manifest, as narrow as possible. {_WHERE_TO_DECLARE} For a path that a "
+            "user chooses at run time, call `sdk.access.check_external_access` before opening it: a denied file "
+            "operation files no request. If the path surprises you, look for a symbolic link. A protected path cannot "
+            "be allowed. Install native modules into the environment that runs the extension."
+        ),
+        example="""\
+open("/etc/passwd")      # in module reports, which declares {"operation": "read", "target": "/srv/sales"}
+-> PermissionError: sandbox_filesystem_denied:reports:/etc/passwd""",
+        see=("manifests.md", "approvals.md#for-extensions-asking"),
+    )
     names_path = True
     is_host_code = False
-    """Whether it was a change of the code of the host, which no declaration allows."""
+    """Whether the subject tried to change code of the host, which no declaration allows."""
 
     def __str__(self) -> str:
         """Return ``sandbox_filesystem_denied:<subject>:<path>``."""
@@ -106,7 +151,7 @@ class FilesystemDenied(SandboxDenied):
 
     @property
     def hint(self) -> str:
-        """The manifest entry that would allow it, and the approval call for paths chosen at run time."""
+        """The missing manifest entry, and the approval call for paths chosen at run time."""
         if self.is_host_code:
             return fixes.HOST_CODE.format(target=self.target)
         if self.operation == "execute":
@@ -123,9 +168,30 @@ class FilesystemDenied(SandboxDenied):
 
 
 class FilesystemFdDenied(SandboxDenied):
-    """A file was reached for by descriptor in a way that does not belong to the subject."""
+    """A file was accessed by descriptor instead of by path.
+
+    The guard cannot check such an access, or the descriptor does not belong to the subject.
+    """
 
     code = "sandbox_filesystem_fd_denied"
+    guidance = Guidance(
+        shape="sandbox_filesystem_fd_denied:<subject>:<key>",
+        cause=(
+            "`<key>` is `dir_fd`, `src_dir_fd` or `dst_dir_fd` for an argument of this name, which only install phases "
+            "and children may use. It is `fd` for the number of a pipe, socket or other object that the subject did "
+            "not open. It is `http-connection` or `socket` for a connection that was written to by its number or "
+            "through a file object, so that the guard could not read the data."
+        ),
+        fix=(
+            "Use full paths below a declared root instead of `dir_fd`. Send data with the methods of the socket. Open "
+            "files inside the guard; let the host pass data instead of descriptors."
+        ),
+        example="""\
+folder = os.open("/srv/sales", os.O_RDONLY)
+os.open("may.csv", os.O_RDONLY, dir_fd=folder)
+-> PermissionError: sandbox_filesystem_fd_denied:reports:dir_fd""",
+        see=("troubleshooting.md",),
+    )
 
     def __str__(self) -> str:
         """Return ``sandbox_filesystem_fd_denied:<subject>:<key>``."""
@@ -133,7 +199,7 @@ class FilesystemFdDenied(SandboxDenied):
 
     @property
     def hint(self) -> str:
-        """What to use instead."""
+        """The alternative to use."""
         if self.target == "http-connection":
             return fixes.BY_REQUESTS
         if self.target == "socket":
@@ -144,13 +210,32 @@ class FilesystemFdDenied(SandboxDenied):
 
 
 class ModuleDenied(SandboxDenied):
-    """A sensitive module was asked for by the subject's own code, or used."""
+    """A sensitive module is not declared.
+
+    The subject imported a module that can bypass the guard, or used one that a library had loaded.
+    """
 
     code = "sandbox_module_denied"
+    guidance = Guidance(
+        shape="sandbox_module_denied:<root>",
+        cause=(
+            "The code imports `ctypes`, `_ctypes`, `cffi`, `_cffi_backend` or a module that the host added to the "
+            "list, also through `importlib` or `sys.modules`. Or a native extension is outside of the code roots."
+        ),
+        fix=(
+            'Avoid the module, or a dependency that needs it. If you trust the code, declare `{"allowed_imports": '
+            '["ctypes"]}`: it then has all rights of the process. Install native extensions into the environment, not '
+            "into a folder that the subject may write."
+        ),
+        example="""\
+import ctypes            # in the module's own code
+-> PermissionError: sandbox_module_denied:ctypes""",
+        see=("manifests.md",),
+    )
 
     @property
     def hint(self) -> str:
-        """Where the root is declared, and that it is a high-trust exception."""
+        """The declaration of the root, with a warning."""
         entry = json.dumps([self.target] if self.opened_by else {"allowed_imports": [self.target]})
         return (
             f"If native interop is really needed, declare it in {self._place('allowed_imports')}:\n  {entry}\n"
@@ -159,60 +244,161 @@ class ModuleDenied(SandboxDenied):
 
 
 class SubprocessDenied(SandboxDenied):
-    """The subject tried to start, replace or act on a process."""
+    """The subject may not start or control a process here.
+
+    ``<entrypoint>`` is the refused function, such as ``subprocess.Popen`` or ``os.fork``.
+    """
 
     code = "sandbox_subprocess_denied"
+    guidance = Guidance(
+        shape="sandbox_subprocess_denied:<entrypoint>",
+        cause=(
+            "Pages, actions and commands of modules may not start programs directly. Libraries do it too, for example "
+            "to read the version of a program."
+        ),
+        fix=(
+            "In a module, call `await sdk.tasks.run_subprocess([...])`: the runtime starts the child with a guarded "
+            "environment. Engines and extractors start programs in their install phase only, MCP servers never."
+        ),
+        example="""\
+subprocess.run(["convert", "a.png", "a.jpg"])
+-> PermissionError: sandbox_subprocess_denied:subprocess.Popen""",
+        see=("tasks.md",),
+    )
 
     @property
     def hint(self) -> str:
-        """The supported way to start a child."""
+        """The supported call that starts a child."""
         return fixes.OWN_SUBPROCESS.format(function=self.opened_by) if self.opened_by else fixes.SDK_SUBPROCESS
 
 
 class EnvironmentDenied(SandboxDenied):
-    """The subject tried to change a variable that the runtime owns."""
+    """The subject may not change this environment variable.
+
+    Variables that start with ``DEMOCRAI_`` carry the guard into children and belong to the runtime.
+    """
 
     code = "sandbox_env_denied"
+    guidance = Guidance(
+        shape="sandbox_env_denied:<name>",
+        cause=(
+            "The code set or removed a `DEMOCRAI_` variable, in its environment or that of a child. `LOCALDOMAIN`, "
+            "`RES_OPTIONS` and `HOSTALIASES` are refused too, because they redirect name lookups of the whole process. "
+            "A child may also not get variables that load other code, such as `LD_PRELOAD`."
+        ),
+        fix=(
+            "Use another name for your variable. To start a Python child under the same guard, the host calls "
+            "`child_environment()`. Set resolver options in the host, before the guard."
+        ),
+        example="""\
+os.environ["DEMOCRAI_ACCESS"] = "[]"
+-> PermissionError: sandbox_env_denied:DEMOCRAI_ACCESS""",
+        see=("tasks.md",),
+    )
 
     @property
     def hint(self) -> str:
-        """Say that no declaration opens this."""
+        """A note that no declaration allows this."""
         if not self.target.startswith("DEMOCRAI_"):
             return fixes.OTHER_CODE.format(target=self.target)
         return fixes.RUNTIME_NAME
 
 
 class TamperDenied(SandboxDenied):
-    """The subject reached for the interpreter's own machinery, by which guards of others could be undone."""
+    """The subject used an interpreter function that could disable a guard.
+
+    No declaration and no approval allows it.
+    """
 
     code = "sandbox_guard_denied"
+    guidance = Guidance(
+        shape="sandbox_guard_denied:<function>",
+        cause=(
+            "The code called, for example, `gc.get_objects`, traced threads of other subjects, replaced the code of a "
+            "function, created code objects or interpreters, loaded a SQLite extension, changed names of the sandbox, "
+            "or opened the bypass."
+        ),
+        fix="Avoid the function inside a guard. Tracing and profiling the subject's own code is allowed.",
+        example="""\
+gc.get_objects()
+-> PermissionError: sandbox_guard_denied:gc.get_objects""",
+        see=("compatibility.md",),
+    )
 
     @property
     def hint(self) -> str:
-        """Say that no declaration opens this."""
+        """A note that no declaration allows this."""
         return fixes.NEVER.format(target=self.target)
 
 
 class NetworkDenied(SandboxDenied):
-    """A network target is not enabled for the subject."""
+    """A network target is not allowed for the subject.
+
+    Nothing was sent: no HTTP request, no packet, no name lookup. ``operation`` is ``receive`` (reading over HTTP or a
+    websocket, listening), ``send`` (every other HTTP method, websocket messages) or ``connect`` (sockets, lookups,
+    proxies). ``decision`` is the answer of the decider or ``None``, and ``request_id`` the pending request, if any.
+    The message of the decider replaces the first sentence.
+    """
 
     code = "sandbox_network_denied"
+    guidance = Guidance(
+        shape="External URL is locked. (sandbox_network_denied:<subject>:<target>)",
+        cause=(
+            "No declaration, session approval or permanent approval covers scheme, host, port and path together; a "
+            "rule with a path does not allow other paths. Frequent reasons: a redirect to another host, a socket where "
+            "only a URL is declared, a proxy from the environment, or a name that resolves to this machine. If an "
+            "administrator denied the target, the message has the reason."
+        ),
+        fix=(
+            f"For a fixed target, add the entry in `hint`, as narrow as possible. {_WHERE_TO_DECLARE} For a target "
+            "that is chosen at run time, call `sdk.access.check_external_access(...)`, which files a request for an "
+            "administrator; if `request_id` is set, the request already waits. A denied target stays denied until an "
+            "administrator revokes the denial."
+        ),
+        example="""\
+httpx.get("https://api.example.com/v1/reports")      # not declared
+-> PermissionError: External URL is locked. (sandbox_network_denied:reports:https://api.example.com/v1/reports)""",
+        words=(
+            Word(
+                "socket:<family>/<type>/<protocol>",
+                "a socket other than TCP, UDP and unix, in numbers",
+                "use TCP or UDP",
+            ),
+            Word("socket:family", "a call on such a socket, which the host created", "use TCP or UDP"),
+            Word(
+                "socket:foreign",
+                "a socket, listener or TLS object of the host or another subject, without a peer to check",
+                "open a new connection",
+            ),
+            Word(
+                "socket:kernel",
+                "the kernel gives the process no network sockets, because its subject declares no network access",
+                "declare the targets; for a server on loopback, `receive` on its address and port",
+            ),
+            Word(
+                "socket:option",
+                "an option that routes packets through other hosts, or that the guard cannot read",
+                "remove the option",
+            ),
+        ),
+        see=("approvals.md", "manifests.md", "network.md#when-something-is-denied"),
+    )
     decision: AccessDecision | None = None
-    """What the decider said, when it gave its reasons."""
+    """The answer of the decider, if it gave one."""
 
     @property
     def request_id(self) -> str | None:
-        """The pending request for this target, when there is one."""
+        """The id of the pending request for this target, or None."""
         return self.decision.request_id if self.decision else None
 
     def __str__(self) -> str:
-        """Return the documented answer for a locked target, or what the decider said."""
+        """Return the documented text for a locked target, or the message of the decider."""
         message = self.decision.message if self.decision else EXTERNAL_URL_LOCKED
         return f"{message} ({self.code}:{self.subject}:{self.target})"
 
     @property
     def hint(self) -> str:
-        """The manifest entry that would allow it, and the approval call for targets chosen at run time."""
+        """The missing manifest entry, and the approval call for targets chosen at run time."""
         if self.target.startswith("socket:"):
             return fixes.SOCKETS.get(self.target, fixes.OTHER_SOCKETS)
         if self.request_id:

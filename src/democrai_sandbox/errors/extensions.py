@@ -1,10 +1,11 @@
-"""What a host meets when it runs extensions, and an extension when it uses the runtime."""
+"""Errors of extensions, their installation and their tasks."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from democrai_sandbox.policy import SandboxError
+from democrai_sandbox.policy.guidance import Guidance
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -12,25 +13,67 @@ if TYPE_CHECKING:
     from democrai_sandbox.policy import Problem
 
 
-class ExtensionUnknown(SandboxError, LookupError):  # noqa: N818 - it says what happened
-    """No extension has this name, or it has no action, command, task or method of that name."""
+class ExtensionUnknown(SandboxError, LookupError):
+    """No such extension, action, command, task or method.
+
+    Nothing ran. The text suggests the nearest name.
+    """
 
     code = "extension_unknown"
+    guidance = Guidance(
+        cause=(
+            "The name is misspelled, the configuration does not name the folder, or the function has no decorator "
+            "of the SDK."
+        ),
+        fix="Correct the name. `democrai-sandbox extensions list` and `runtime.extensions` show all extensions.",
+        example="""\
+POST /api/v1/modules/reprots/actions/show
+-> 404 {"code": "extension_unknown", "detail": "there is no module 'reprots'; did you mean 'reports'?", ...}""",
+        see=("extensions.md",),
+    )
 
 
-class ExtensionBroken(SandboxError, RuntimeError):  # noqa: N818 - it says what is wrong
-    """The extension could not be loaded; its entry in the registry has all that is wrong with it."""
+class ExtensionBroken(SandboxError, RuntimeError):
+    """The extension cannot run.
+
+    It was not loaded; other extensions work. The text lists every problem.
+    """
 
     code = "extension_broken"
+    guidance = Guidance(
+        cause=(
+            "The manifest is invalid, the entry file is missing, the import failed or took too long, two "
+            "extensions have the same name, or a tool declares more than its module."
+        ),
+        fix="Fix the problems in the text and restart. `democrai-sandbox manifest check` finds those of the manifest.",
+        example="""\
+manifest.json has "operation": "raed":
+-> ExtensionBroken: module reports: /access/0/operation: ... (did you mean 'read'?)""",
+        see=("extensions.md#broken-ones",),
+    )
 
 
-class ExtensionFailed(SandboxError, RuntimeError):  # noqa: N818 - it says what happened
-    """The extension's own code raised something. What it raised is told in texts: the object stays where it is."""
+class ExtensionFailed(SandboxError, RuntimeError):
+    """The code of the extension raised an error.
+
+    ``kind`` is the class name, ``message`` the text and ``traceback`` the place. The exception object itself never
+    leaves the guard.
+    """
 
     code = "extension_failed"
+    guidance = Guidance(
+        cause="A bug in the extension, or an argument that it does not accept.",
+        fix="Read `diagnostics()`, which includes the traceback, and fix the extension.",
+        example="""\
+@sdk.action
+def show():
+    return 1 / 0
+-> ExtensionFailed: ZeroDivisionError: division by zero""",
+        see=("modules.md",),
+    )
 
     def __init__(self, message: str, *, kind: str = "", traceback: str = "", advice: str = "") -> None:
-        """Take the text, the name of the exception's class, where it was raised, and what helps."""
+        """Take the text, the class name, the traceback and advice for the user."""
         super().__init__(f"{kind}: {message}" if kind else message)
         self.kind = kind
         self.message = message
@@ -38,17 +81,38 @@ class ExtensionFailed(SandboxError, RuntimeError):  # noqa: N818 - it says what 
         self.advice = advice
 
     def diagnostics(self) -> str:
-        """Return the text, where it was raised, and what helps."""
+        """Return the text, the traceback and the advice."""
         return "\n".join(filter(None, (super().diagnostics(), self.traceback.rstrip(), self.advice)))
 
 
 class ResultInvalid(ExtensionFailed):
-    """The extension's own code returned something that cannot be passed on: no plain data, or too much of it."""
+    """The extension returned a value that cannot cross the guard.
+
+    The code ran to its end, so its effects remain. ``problems`` has the place of each value. The extension is at fault,
+    not the caller.
+    """
 
     code = "extension_result_invalid"
+    guidance = Guidance(
+        cause=(
+            "The result contains an object of a class, a set, a generator, an open file or a number that is not "
+            "finite; has keys that are not strings, more than 64 levels or a million values; or is too large for "
+            "a message."
+        ),
+        fix=(
+            "Return plain data, enums, dataclasses, named tuples, dates, times, UUIDs, decimals or paths. Write "
+            "large data to a file and return its path."
+        ),
+        example="""\
+@sdk.action
+def names():
+    return {"a", "b"}    # a set
+-> ResultInvalid: the result cannot be passed on: ...""",
+        see=("modules.md",),
+    )
 
     def __init__(self, message: str, *, problems: Iterable[Problem] = ()) -> None:
-        """Take the text, and everything that is wrong, each with its place in the result."""
+        """Take the text, and the problems with their places in the result."""
         super().__init__(message)
         self.problems = tuple(problems)
 
@@ -59,43 +123,149 @@ class ResultInvalid(ExtensionFailed):
         return cls(f"the result cannot be passed on: {'; '.join(map(str, found))}", problems=found)
 
 
-class CallTimeout(SandboxError, TimeoutError):  # noqa: N818 - it says what happened
-    """A call into an extension took longer than it may, and was cancelled."""
+class CallTimeout(SandboxError, TimeoutError):
+    """A call into an extension exceeded its timeout.
+
+    An async function was canceled. A plain function cannot be stopped: it continues under the guard in its thread, and
+    its result is discarded.
+    """
 
     code = "extension_timeout"
+    guidance = Guidance(
+        cause="The call took longer than `call_timeout` of the settings, or than the `timeout` of its task.",
+        fix="Move long work into a task. Run code that may hang in a worker, which can be killed.",
+        example="""\
+@sdk.action
+async def slow():
+    await asyncio.sleep(60)
+-> CallTimeout after 30 s""",
+        see=("tasks.md",),
+    )
 
 
-class NoRuntime(SandboxError, RuntimeError):  # noqa: N818 - it says what is missing
-    """The SDK was used in a process that runs no extensions; ``sdk.testing`` has a runtime for tests."""
+class NoRuntime(SandboxError, RuntimeError):
+    """The SDK was used without a runtime.
+
+    The process runs no extensions, so the call has no subject and no rights.
+    """
 
     code = "extension_no_runtime"
+    guidance = Guidance(
+        cause="A file of an extension was imported directly, for example by a test, and called the SDK.",
+        fix="Run the extension with a host, or in tests with `sdk.testing`.",
+        example="""\
+$ python -c 'import module; module.show()'
+-> NoRuntime: no runtime serves ... in this process""",
+        see=("testing.md",),
+    )
 
 
-class RuntimeServiceFailed(SandboxError, RuntimeError):  # noqa: N818 - it says what happened
-    """A service of the runtime failed while it worked for an extension. The host's log has the details."""
+class RuntimeServiceFailed(SandboxError, RuntimeError):
+    """A service of the runtime failed while it worked for an extension.
+
+    Nothing was denied. The extension gets no details; the log of the host has them.
+    """
 
     code = "extension_service_failed"
+    guidance = Guidance(
+        cause="An error in the host, or the runtime is not running yet or is shutting down.",
+        fix="Read the log of the host, fix the failure there, and retry.",
+        example="""\
+await sdk.tasks.start("import")      # while the host shuts down
+-> RuntimeServiceFailed: tasks are not served: the runtime is not running""",
+        see=("monitoring.md",),
+    )
 
 
-class NotInstalled(SandboxError, RuntimeError):  # noqa: N818 - it says what is missing
-    """An engine or extractor has no finished environment for its present requirements; the text names the fix."""
+class NotInstalled(SandboxError, RuntimeError):
+    """An engine or extractor is not installed.
+
+    It has no environment for the requirements in its manifest, so it was not called.
+    """
 
     code = "extension_not_installed"
+    guidance = Guidance(
+        cause="It was never installed; or its requirements, local packages or interpreter changed since.",
+        fix=(
+            "Run `democrai-sandbox extensions install engine:NAME`, install it in the console, or set `install: "
+            "true` under `extensions.engines`. An embedding application calls `runtime.engines.install(name)`."
+        ),
+        example="""\
+The manifest of engine whisper now requires torch==2.5, and the engine is called:
+-> NotInstalled: engine:whisper is not installed; ...""",
+        see=("engines.md",),
+    )
 
 
-class InstallFailed(SandboxError, RuntimeError):  # noqa: N818 - it says what happened
-    """An environment could not be built; the one before it, if any, is still in use."""
+class InstallFailed(SandboxError, RuntimeError):
+    """An environment could not be built.
+
+    The previous environment, if any, stays in use. ``lines`` are the last lines of pip, ``denials`` the denials
+    of the guard.
+    """
 
     code = "extension_install_failed"
+    guidance = Guidance(
+        cause=(
+            "pip failed, or the guard refused an access: often a host or file that is declared for `runtime` but "
+            "not for `install`."
+        ),
+        fix="Fix the failure in `lines` and `denials`, then install again.",
+        example="""\
+$ democrai-sandbox extensions install engine:whisper     # install declares no network access
+extension_install_failed: engine:whisper: ...
+  refused: External URL is locked. (sandbox_network_denied:whisper:https://pypi.org/simple)""",
+        see=("engines.md",),
+    )
 
 
-class TaskUnknown(SandboxError, LookupError):  # noqa: N818 - it says what happened
-    """No task has this id, or none that the one who asks may see."""
+class InstallBusy(SandboxError, RuntimeError):
+    """Another process installs the same extension.
+
+    This installation did not start.
+    """
+
+    code = "extension_install_busy"
+    guidance = Guidance(
+        cause="Two hosts share a data directory, or an earlier installation still runs.",
+        fix="Wait for the other installation: all hosts use its result.",
+        example="""\
+$ democrai-sandbox extensions install engine:whisper     # in two terminals
+extension_install_busy: engine:whisper is being installed""",
+        see=("engines.md",),
+    )
+
+
+class TaskUnknown(SandboxError, LookupError):
+    """No task has this id, or none that the caller may see.
+
+    A task of another module looks the same as a missing one.
+    """
 
     code = "runtime_task_unknown"
+    guidance = Guidance(
+        cause="The id is mistyped, belongs to another module, or its record was removed after 30 days.",
+        fix="Use an id from `sdk.tasks.start(...)` or `sdk.tasks.listed()`.",
+        example="""\
+GET /api/v1/tasks/01K9ZZZZZZZZZZZZZZZZZZZZZZ
+-> 404 {"code": "runtime_task_unknown", "detail": "there is no task 01K9ZZZZZZZZZZZZZZZZZZZZZZ", ...}""",
+        see=("tasks.md",),
+    )
 
 
-class TaskQueueFull(SandboxError, RuntimeError):  # noqa: N818 - it says what happened
-    """As many tasks of the module wait as may; this one was not taken."""
+class TaskQueueFull(SandboxError, RuntimeError):
+    """The task queue of the module is full.
+
+    This task was not queued.
+    """
 
     code = "runtime_task_queue_full"
+    guidance = Guidance(
+        cause="Tasks start faster than they finish.",
+        fix="Retry later, or do more work per task.",
+        example="""\
+for row in a_million_rows:
+    await sdk.tasks.start("import_row", {"row": row})
+-> TaskQueueFull: 100 tasks of module reports wait already""",
+        see=("tasks.md",),
+    )

@@ -1,58 +1,122 @@
-"""Why a host does not start."""
+"""Errors that keep a host from starting."""
 
 from __future__ import annotations
 
 from democrai_sandbox.policy import InvalidInputError, SandboxError
+from democrai_sandbox.policy.guidance import Guidance
 
 
-class ConfigInvalid(InvalidInputError):  # noqa: N818 - it says what is wrong
-    """The configuration was refused: each problem says in which file and line, or in which variable."""
+class ConfigInvalid(InvalidInputError):
+    """The configuration is invalid.
+
+    Nothing was started or changed. ``problems`` lists every problem with its ``origin``: the file and line, the
+    variable, or the argument. Passwords in URLs are never shown.
+    """
 
     code = "config_invalid"
+    guidance = Guidance(
+        cause=(
+            "An unknown key, a value of the wrong type, a missing folder, a file that other users can write, ambiguous "
+            "YAML, or an address beyond this machine without `https`."
+        ),
+        fix="Correct every line that the text names. `democrai-sandbox config check` shows the same list.",
+        example="""\
+server:
+  prot: 8420
+-> config_invalid: config.yaml:2: server.prot: unknown key (did you mean 'port'?)""",
+        see=("configuration.md",),
+    )
 
 
-class IdempotencyConflict(SandboxError, RuntimeError):  # noqa: N818 - it says what happened
-    """An idempotency key was used for another request, or its answer was not kept. Nothing was done."""
+class HostRefused(SandboxError, RuntimeError):
+    """The host does not start.
 
-    code = "idempotency_conflict"
-
-
-class IdempotencyRunning(SandboxError, RuntimeError):  # noqa: N818 - it says what happened
-    """The first request with an idempotency key has no answer yet. Nothing was done."""
-
-    code = "idempotency_running"
-
-
-class HostRefused(SandboxError, RuntimeError):  # noqa: N818 - it says what happened
-    """The host does not start, and says what would let it. Nothing was changed."""
+    The configuration is valid, but a condition outside of it is not met. Nothing was changed. ``what`` is the reason,
+    ``fix`` the next action.
+    """
 
     code = "host_refused"
+    guidance = Guidance(
+        cause="A package is missing, a component was started twice, or another condition that the text names.",
+        fix='Follow the text after "to fix it".',
+        example="""\
+$ democrai-sandbox serve     # installed without the extra
+host_refused: the package 'fastapi' is missing
+  to fix it: pip install 'democrai-sandbox[console]'""",
+        see=("serving.md",),
+    )
 
     def __init__(self, what: str, *, fix: str = "") -> None:
-        """Say what is wrong, and what to do about it."""
+        """Take the reason and the next action."""
         super().__init__(what)
         self.what = what
         self.fix = fix
 
     def diagnostics(self) -> str:
-        """Return what is wrong and the fix below it."""
+        """Return the reason, with the next action on the line below."""
         head = f"{self.code}: {self.what}"
         return f"{head}\n  to fix it: {self.fix}" if self.fix else head
 
 
 class StateUnusable(HostRefused):
-    """A folder or file that the host keeps its state in cannot be made, read or written."""
+    """The state folder, a file in it, or the database cannot be used.
+
+    The host does not start, because it could not keep its state.
+    """
 
     code = "host_state_unusable"
+    guidance = Guidance(
+        cause=(
+            "`state_dir` or a parent folder belongs to another user, is read-only or is a file; the disk is full; "
+            "another process uses the same state; or the PostgreSQL database is not encoded in UTF8."
+        ),
+        fix=(
+            "Set `state_dir` to a folder of the user that runs the host, or stop the other process. Create a database "
+            "with `CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0`."
+        ),
+        example="""\
+$ sudo -u nobody democrai-sandbox serve     # state_dir belongs to the user app
+host_state_unusable: ... Permission denied""",
+        see=("configuration.md",),
+    )
 
 
 class DatabaseUnreachable(StateUnusable):
-    """The database server does not answer, or refuses connections; it may do so later."""
+    """The database server cannot be reached.
+
+    The PostgreSQL server of ``database.url`` did not answer within ``database.wait_seconds``. The exit status is 3, so
+    that a service manager can retry.
+    """
 
     code = "host_database_unreachable"
+    guidance = Guidance(
+        cause=(
+            "The server is down, not up yet or not reachable from this machine, or refuses the user, the password or "
+            "the database. The text has its answer."
+        ),
+        fix="Start the server, correct `database.url`, or raise `database.wait_seconds` to wait longer.",
+        example="""\
+$ DEMOCRAI_DATABASE__URL=postgresql://app@db.example.com/sandbox democrai-sandbox serve
+host_database_unreachable: the database ... cannot be used: connection refused""",
+        see=("deployment.md",),
+    )
 
 
 class AddressTaken(HostRefused):
-    """The address to listen at belongs to somebody else already, or is none of this machine's."""
+    """The host cannot listen at its address.
+
+    ``server.host`` and ``server.port`` name the address. Nothing was started.
+    """
 
     code = "host_address_taken"
+    guidance = Guidance(
+        cause=(
+            "Another program listens there, perhaps an earlier start of this host; the address does not belong to this "
+            "machine; or a port below 1024 needs more rights."
+        ),
+        fix="Stop the other program, or set `server.port` to another port. Port 0 takes any free one.",
+        example="""\
+$ democrai-sandbox serve     # twice
+host_address_taken: 127.0.0.1:8420 cannot be listened at: Address already in use""",
+        see=("serving.md",),
+    )

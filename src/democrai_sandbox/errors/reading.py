@@ -18,13 +18,15 @@ from democrai_sandbox.policy.patterns import literal_target
 from democrai_sandbox.policy.rules import written_target
 
 from .catalogue import ENTRIES
-from .catalogue.reasons import HELPER_REASONS
 from .commands import ErrorUnknown
+from .helper_reasons import HELPER_REASONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .catalogue import Entry, Word
+    from democrai_sandbox.policy.guidance import Word
+
+    from .catalogue import Entry
 
 LONGEST = 64 * 1024
 _MOST_LINES = 2000

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from democrai_sandbox.access.encryption import Unreadable
 from democrai_sandbox.access.entered_secrets import reseal_secret, seal_secret, unseal_secret
 from democrai_sandbox.errors import HostRefused, InvalidInputError, StateUnusable
-from democrai_sandbox.runtime.ai.errors import ModelFailed
+from democrai_sandbox.errors.ai import ModelFailed
 from democrai_sandbox.runtime.ai.openai import OpenAiModel
 from democrai_sandbox.runtime.store import StoredModel
 

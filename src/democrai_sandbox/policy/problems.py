@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
+
+from .guidance import Guidance
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -14,12 +16,24 @@ _LONGEST_SUGGESTION = 200
 
 
 class SandboxError(Exception):
-    """Root of all errors that this distribution raises deliberately.
+    """Base class of all errors of this package.
 
-    ``code`` is stable and meant for programs; the text may change.
+    Catch it to handle every error. Only its subclasses are raised. ``code`` is stable and meant for programs; the text
+    may change.
     """
 
     code: str = "sandbox_error"
+    guidance: ClassVar[Guidance] = Guidance(
+        cause="An access was denied, an input is invalid, or a part of the sandbox failed. The code says which.",
+        fix="Look up the code at the beginning of the error text, or print `diagnostics()`.",
+        example="""\
+try:
+    run()
+except SandboxError as error:
+    print(error.code)
+-> worker_crashed""",
+        see=("troubleshooting.md",),
+    )
 
     def diagnostics(self) -> str:
         """Return a longer explanation for users, without a trailing newline."""
@@ -49,9 +63,32 @@ class Problem:
 
 
 class InvalidInputError(SandboxError, ValueError):
-    """Rejected input, with all problems found in it."""
+    """An input is malformed.
+
+    A malformed input is never read as an empty or a broader one. ``problems`` lists every problem with its place and,
+    for a misspelled name, the likely one.
+    """
 
     code: str = "invalid_input"
+    guidance = Guidance(
+        cause=(
+            "In declarations: a relative or empty path in `allowed_paths`, an unknown operation or key, or a malformed "
+            "environment of a child. In requests and decisions: a pattern instead of one target, a resume context that "
+            "is not JSON or too large, or a broader target that does not cover the request. In settings: a key file "
+            "that other users can read, or an unsupported database. From a subject: a host such as `127.1`, `0x7f.1` "
+            "or `2130706433`; user information (`user@host`), `%`, white space or a control character in a host; a "
+            "port that is not a number; a URL with two `#`; or malformed HTTP on a connection that was opened for HTTP "
+            "requests."
+        ),
+        fix=(
+            "Correct each value that the text names. Write IPv4 addresses with four decimal parts. Send credentials in "
+            "a header or with the `auth` argument of the client."
+        ),
+        example="""\
+parse_access([{"resource_type": "filesystem", "operation": "raed", "target": "/srv"}])
+-> InvalidInputError: /0/operation: ... (did you mean 'read'?)""",
+        see=("manifests.md",),
+    )
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         """Store ``problems``, at least one."""
@@ -81,9 +118,22 @@ class InvalidInputError(SandboxError, ValueError):
 
 
 class NetworkTargetMissingError(InvalidInputError):
-    """Empty network target, which can be neither matched nor approved."""
+    """A network target is empty.
+
+    No rule can match it and no approval helps. The empty target is in a rule, in an HTTP request or in the address of
+    a socket.
+    """
 
     code: str = "network_target_missing"
+    guidance = Guidance(
+        shape="network_target_missing",
+        cause="A setting or variable that should hold a URL or a host is empty.",
+        fix="Check the value before the call. Set the target, or remove the rule.",
+        example="""\
+httpx.get(os.environ.get("REPORTS_URL", ""))
+-> NetworkTargetMissingError: network_target_missing""",
+        see=("troubleshooting.md",),
+    )
 
     def __init__(self, problems: Iterable[Problem] = (Problem("", "network_target_missing"),)) -> None:
         """Accept problems, so that the location of the empty target can be given."""

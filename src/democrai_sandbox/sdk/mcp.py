@@ -9,8 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.errors import GuardUsageError
-from democrai_sandbox.runtime import doors
-from democrai_sandbox.runtime.mcp.errors import (
+from democrai_sandbox.errors.mcp import (
     McpDisabled,
     McpError,
     McpProtocolError,
@@ -20,6 +19,7 @@ from democrai_sandbox.runtime.mcp.errors import (
     McpUnknown,
     McpUnreachable,
 )
+from democrai_sandbox.runtime import doors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

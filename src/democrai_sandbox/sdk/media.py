@@ -10,8 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from democrai_sandbox.errors import GuardUsageError
-from democrai_sandbox.runtime.doors import call
-from democrai_sandbox.runtime.media.errors import (
+from democrai_sandbox.errors.media import (
     BY_CODE,
     MediaBroken,
     MediaBusy,
@@ -22,6 +21,7 @@ from democrai_sandbox.runtime.media.errors import (
     MediaTooLarge,
     MediaUnreachable,
 )
+from democrai_sandbox.runtime.doors import call
 from democrai_sandbox.runtime.outcomes import release
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from democrai_sandbox.access.lookups import AuditRecordUnknown
 from democrai_sandbox.access.risk import OPERATIONS, Risk
 from democrai_sandbox.access.store import assessing, grouping, looking
 from democrai_sandbox.access.values import AuditAction, Page, RequestFilter, RequestState
 from democrai_sandbox.errors import InvalidInputError
+from democrai_sandbox.errors.access import AuditRecordUnknown
 from democrai_sandbox.policy import Operation, ResourceType, Subject, SubjectKind
 from tests.access.store.samples import ALL, NOW, about, approval, at, denial, request, sql
 from tests.access.store.test_listing import NO_MARKS, mark, pages

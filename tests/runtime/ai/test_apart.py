@@ -82,8 +82,8 @@ def apart_story(world):
     import asyncio
 
     from democrai_sandbox.access import Access, AccessSettings
+    from democrai_sandbox.errors.ai import ModelFailed
     from democrai_sandbox.runtime import Runtime, RuntimeSettings
-    from democrai_sandbox.runtime.ai.errors import ModelFailed
     from democrai_sandbox.runtime.ai.openai import OpenAiModel
     from democrai_sandbox.runtime.ai.scripted import ScriptedModel, calls
     from democrai_sandbox.runtime.surroundings import GuardSurroundings

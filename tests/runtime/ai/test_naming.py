@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from democrai_sandbox.runtime.ai.errors import ModelFailed
+from democrai_sandbox.errors.ai import ModelFailed
 from democrai_sandbox.runtime.ai.naming import KnownModels, NamedModel
 
 

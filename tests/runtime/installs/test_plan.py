@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from democrai_sandbox.errors.extensions import InstallBusy
 from democrai_sandbox.policy import InvalidInputError, Subject
-from democrai_sandbox.runtime.installs.interface import InstallBusy
 from democrai_sandbox.runtime.installs.plan import Installed, Place, Use, make_plan
 from tests.runtime.installs.packages import source
 from tests.services.rows import rows

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from democrai_sandbox.access.store import open_store
-from democrai_sandbox.errors import InvalidInputError
+from democrai_sandbox.errors import InvalidInputError, TaskUnknown
 from democrai_sandbox.runtime.store import (
     Failure,
     NewTask,
@@ -16,7 +16,6 @@ from democrai_sandbox.runtime.store import (
     TaskFilter,
     TaskOrigin,
     TaskState,
-    TaskUnknown,
 )
 from tests.access.store.samples import NOW, at, sql
 from tests.services.rows import rows

@@ -17,8 +17,9 @@ from democrai_sandbox.errors import (
     InvalidInputError,
     RuntimeServiceFailed,
     StoreUnavailable,
+    TaskUnknown,
 )
-from democrai_sandbox.runtime.store import Progress, TaskFilter, TaskState, TaskUnknown, open_runtime_store
+from democrai_sandbox.runtime.store import Progress, TaskFilter, TaskState, open_runtime_store
 from democrai_sandbox.runtime.tasks import TaskQueueFull, TaskRuntime, TaskSettings
 from tests.services.golden import sentence
 

@@ -68,9 +68,9 @@ def test_plain_data_comes_out_as_it_went_in(case):
 
 
 def refusals(world):
+    from democrai_sandbox.errors.workers import FrameError
     from democrai_sandbox.policy import InvalidInputError
     from democrai_sandbox.runtime.worker.codec import encode
-    from democrai_sandbox.runtime.worker.errors import FrameError
 
     def outcome(function, *args, **kwargs):
         try:

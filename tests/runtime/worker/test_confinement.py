@@ -489,8 +489,8 @@ def test_two_workers_have_two_versions_of_a_library_and_start_up_files_run_insid
 
 
 def witness_story(world):
+    from democrai_sandbox.errors.workers import FrameError
     from democrai_sandbox.policy import InvalidInputError
-    from democrai_sandbox.runtime.worker.errors import FrameError
     from democrai_sandbox.runtime.worker.views import Standing, Witness
 
     declared = [

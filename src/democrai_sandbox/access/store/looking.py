@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, and_, not_, select
 
-from democrai_sandbox.access.lookups import AuditRecordUnknown
+from democrai_sandbox.errors.access import AuditRecordUnknown
 
 from .paging import resume_query
 from .rows import REQUEST_COLUMNS, to_audit_record, to_decision, to_request, to_resume

@@ -1,4 +1,4 @@
-"""The catalogue as documents: a page for each code, and the index."""
+"""Pages of the catalogue: one per family, with a section per code, and the index."""
 
 from __future__ import annotations
 
@@ -9,76 +9,83 @@ from . import FAMILIES
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from .entry import Entry, Word
+    from democrai_sandbox.policy.guidance import Word
+
+    from . import Family
+    from .entry import Entry
 
 _INDEX = "index"
 _ABOUT = """\
 # Error codes
 
-Every error raised on purpose is a `SandboxError` and carries a stable `code`; texts may change, codes do not. There are
-three branches, and they call for different answers:
+Every error of this package is a `SandboxError` with a stable `code`. Texts may change, codes do not. Three kinds of
+errors need different reactions:
 
-* **Denials** (`SandboxDenied`, a `PermissionError` with `errno.EACCES`): the policy said no. The text of the error is
-  exactly the shape on its page. Attributes: `code`, `layer`, `subject`, `subject_kind`, `subject_chain`, `operation`,
-  `target` and `hint`, the entry that would allow it and where it belongs.
-* **Failures** (not a `PermissionError`): no decision could be had. Nothing was allowed, but nothing was denied by
-  policy either.
-* **Misuse**: the call itself was wrong, whatever the policy.
+* **Denials** (`SandboxDenied`, a `PermissionError` with `errno.EACCES`): the policy refused the access. The text has
+  the documented shape. Attributes: `code`, `layer`, `subject`, `subject_kind`, `subject_chain`, `operation`, `target`,
+  and `hint` with the missing entry and its place.
+* **Failures** (not a `PermissionError`): the system could not decide or could not work. The access is refused, and a
+  retry can succeed.
+* **Misuse**: the call is wrong, regardless of the policy.
 
-A denial never tells whether the thing outside exists: text, type and attributes are the same either way.
+A denial never reveals whether the target exists: text, type and attributes are the same in both cases.
 
-`democrai-sandbox explain 'the line'` finds the page for a line, and asks the node what would happen now;
-`democrai-sandbox explain --code CODE` prints a page.
+`democrai-sandbox explain 'LINE'` explains an error line and asks the node what it would answer now;
+`democrai-sandbox explain --code CODE` prints the section of a code.
 """
 
 
 def pages() -> Mapping[str, str]:
-    """Return every document by the name of its file, without the ending."""
-    made = {one.code: page(one) for _, family in FAMILIES for one in family}
-    return {_INDEX: "\n".join(_index()), **made}
-
-
-def page(entry: Entry) -> str:
-    """Return the page of a code."""
-    return "\n\n".join(_parts(entry)) + "\n"
+    """Return the text of every page by its file name without the ending."""
+    return {_INDEX: "\n".join(_index()), **{family.name: "\n\n".join(_page(family)) + "\n" for family in FAMILIES}}
 
 
 def plain(text: str) -> str:
-    """Return a text of the catalogue without its marks, for a terminal."""
+    """Return a text of the catalogue without Markdown, for a terminal."""
     parts = text.split("`")
     return "".join(part if place % 2 else part.replace("*", "") for place, part in enumerate(parts))
 
 
-def _parts(entry: Entry) -> Iterator[str]:
-    yield f"# {entry.code}"
-    yield f"{entry.title}."
-    yield f"Layer: {entry.layer}."
-    if entry.shape:
-        yield f"Shape: `{entry.shape}`"
-    if entry.classes:
-        yield " ".join(filter(None, (f"Class: {', '.join(f'`{name}`' for name in entry.classes)}.", entry.remark)))
-    elif entry.remark:
-        yield entry.remark
-    for head, text in (("Meaning", entry.meaning), ("Cause", entry.cause), ("Fix", entry.fix)):
-        if text:
-            yield f"## {head}\n\n{text}"
+def _index() -> Iterator[str]:
+    yield _ABOUT
+    for family in FAMILIES:
+        yield f"## [{family.title}]({family.name}.md)\n\n{family.about}\n\n| Code | Summary |\n|---|---|"
+        for one in family.entries:
+            yield f"| [`{one.code}`]({family.name}.md#{one.code}) | {one.title} |"
+        yield ""
+
+
+def _page(family: Family) -> Iterator[str]:
+    yield f"# {family.title}"
+    yield f"{family.about} [All error codes](index.md)"
+    for entry in family.entries:
+        yield from _section(entry)
+
+
+def _section(entry: Entry) -> Iterator[str]:
+    yield f"## {entry.code}"
+    yield f"**{entry.title}.** {entry.meaning}"
+    yield "\n".join(_facts(entry))
+    yield f"**Cause.** {entry.cause}"
+    yield f"**Fix.** {entry.fix}"
     if entry.words:
         yield "\n".join(_table(entry.words))
+    yield f"**Example**\n\n```text\n{entry.example}\n```"
     if entry.see:
         yield f"See also: {', '.join(f'[{document}](../{document})' for document in entry.see)}."
 
 
+def _facts(entry: Entry) -> Iterator[str]:
+    yield f"* Layer: {entry.layer}"
+    if entry.shape:
+        yield f"* Shape: `{entry.shape}`"
+    if entry.classes:
+        bases = f", a {' and a '.join(f'`{name}`' for name in entry.bases)}" if entry.bases else ""
+        yield f"* Class: {', '.join(f'`{name}`' for name in entry.classes)}{bases}"
+
+
 def _table(words: tuple[Word, ...]) -> Iterator[str]:
-    yield "| word | what is wrong | what to do |"
+    yield "| Word | Meaning | Fix |"
     yield "|---|---|---|"
     for one in words:
         yield f"| `{one.word}` | {one.meaning} | {one.fix} |"
-
-
-def _index() -> Iterator[str]:
-    yield _ABOUT
-    for title, family in FAMILIES:
-        yield f"## {title}\n\n| code | |\n|---|---|"
-        for one in family:
-            yield f"| [{one.code}]({one.code}.md) | {one.title} |"
-        yield ""

@@ -11,13 +11,13 @@ import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from democrai_sandbox.errors import ExtensionFailed, ResultInvalid, SandboxDenied
+from democrai_sandbox.errors.ai import STOPPING, ModelFailed, RunStopped
 from democrai_sandbox.guard._core import current_view
 from democrai_sandbox.policy import InvalidInputError, SandboxError, nearest
 from democrai_sandbox.policy.text import shown
 from democrai_sandbox.runtime.outcomes import INVALID, VALUE, Outcome
 
 from .calling import Called, caller, is_value, settled
-from .errors import STOPPING, ModelFailed, RunStopped
 from .interface import Limits, Message, Model, ToolCall, ToolOffer
 from .patience import Patience
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from democrai_sandbox.errors.ai import ModelFailed
 from democrai_sandbox.manifests import Coverage, ModuleManifest, Section, Source
 from democrai_sandbox.policy import InvalidInputError, rules_for_paths, rules_from_json
 from democrai_sandbox.policy.operations import IMPORT
@@ -16,7 +17,6 @@ from democrai_sandbox.runtime.activation import Activation
 from democrai_sandbox.runtime.noticing import DECLARED
 
 from .calling import caller
-from .errors import ModelFailed
 from .interface import KINDS, Message, ToolCall, ToolOffer
 from .linking import called, own_places
 from .running import AiRuntime

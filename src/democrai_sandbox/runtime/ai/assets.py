@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from democrai_sandbox.errors.ai import AssetUnknown
 from democrai_sandbox.policy import InvalidInputError, Problem, nearest
 
-from .errors import AssetUnknown
 from .interface import AssetKind, Limits
 
 if TYPE_CHECKING:

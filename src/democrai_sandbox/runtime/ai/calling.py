@@ -10,12 +10,12 @@ import asyncio
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from democrai_sandbox.errors import ExternalAccessCheckFailed, SandboxDenied
+from democrai_sandbox.errors.ai import STOPPING, StepFailed
 from democrai_sandbox.guard import plain
 from democrai_sandbox.policy import InvalidInputError, Problem
 from democrai_sandbox.policy.text import exact_str
 from democrai_sandbox.runtime.outcomes import VALUE, Outcome, capture, capture_async, describe, release
 
-from .errors import STOPPING, StepFailed
 from .interface import Run
 from .quick import argument_check
 from .schema import signature_shape

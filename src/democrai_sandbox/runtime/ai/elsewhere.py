@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from democrai_sandbox.errors.ai import ModelFailed
 from democrai_sandbox.guard import plain
 from democrai_sandbox.guard.contexts import make_guard
 from democrai_sandbox.policy import InvalidInputError
 from democrai_sandbox.runtime.promises import Promises
 
 from .calling import as_run
-from .errors import ModelFailed
 from .interface import KINDS, Message, Model, Run, ToolCall, ToolOffer
 from .naming import NamedModel
 

@@ -8,12 +8,12 @@ from collections import Counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from democrai_sandbox.errors.ai import AssetUnknown
 from democrai_sandbox.guard import Entrance, entrance
 from democrai_sandbox.policy import Operation, Problem, ResourceType, pointer_to, prefixes_of
 
 from .agents import AgentPlan, ToolLink, agent_body
 from .calling import Called, caller, entry, flags_of, name_of
-from .errors import AssetUnknown
 from .interface import AssetKind, Limits, Model, ToolOffer
 from .naming import NamedModel
 from .pipelines import PipelinePlan, Step, pipeline_body

@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from democrai_sandbox.errors.ai import ModelFailed
 from democrai_sandbox.policy import nearest
 from democrai_sandbox.policy.text import shown
-
-from .errors import ModelFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,11 +11,11 @@ import json
 import ssl
 from typing import TYPE_CHECKING, Any
 
+from democrai_sandbox.errors.ai import ModelFailed
 from democrai_sandbox.guard import Door, door
 from democrai_sandbox.guard.views import RawView
 from democrai_sandbox.policy import InvalidInputError, SandboxError, parse_request_url
 
-from .errors import ModelFailed
 from .interface import Message, ToolCall, ToolOffer
 from .threads import Threads
 

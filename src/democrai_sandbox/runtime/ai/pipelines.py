@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from democrai_sandbox.errors.ai import RunStopped
 from democrai_sandbox.runtime.outcomes import VALUE, Outcome
 
 from .calling import ARGUMENTS, STEP, Called, caller, is_value
-from .errors import RunStopped
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from democrai_sandbox.errors import InvalidInputError
+from democrai_sandbox.errors.ai import AssetUnknown, NestingTooDeep
 from democrai_sandbox.guard import Entrance, plain, serve
 from democrai_sandbox.guard.contexts import make_guard
 from democrai_sandbox.policy import nearest
@@ -15,7 +16,6 @@ from .assets import Asset, Assets
 from .calling import as_run
 from .declaring import host_asset, module_assets
 from .elsewhere import Elsewhere
-from .errors import AssetUnknown, NestingTooDeep
 from .interface import KINDS, AssetKind, Limits, Run
 from .linking import Linked
 from .naming import KnownModels

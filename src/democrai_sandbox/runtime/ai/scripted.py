@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from .errors import ModelFailed
+from democrai_sandbox.errors.ai import ModelFailed
+
 from .interface import Message, ToolCall, ToolOffer
 
 if TYPE_CHECKING:

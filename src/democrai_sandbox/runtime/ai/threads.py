@@ -12,7 +12,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from .errors import RunStopped
+from democrai_sandbox.errors.ai import RunStopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable

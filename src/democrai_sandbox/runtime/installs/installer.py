@@ -9,12 +9,12 @@ import time
 from typing import TYPE_CHECKING, cast
 
 from democrai_sandbox.errors import NotInstalled
+from democrai_sandbox.errors.extensions import InstallBusy
 from democrai_sandbox.manifests.limits import NO_LIMITS
 from democrai_sandbox.policy import InvalidInputError
 
 from .building import Builder
 from .interface import (
-    InstallBusy,
     InstallFailed,
     InstallState,
     InstallStatus,

@@ -7,7 +7,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from democrai_sandbox import errors
-from democrai_sandbox.policy import SandboxError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,9 +83,3 @@ class InstallFailed(errors.InstallFailed):
         parts += [f"  refused: {denial}" for denial in self.denials]
         parts += [f"  {line}" for line in self.lines]
         return "\n".join(parts)
-
-
-class InstallBusy(SandboxError, RuntimeError):  # noqa: N818 - it says what happened
-    """Another process is installing the same extension."""
-
-    code = "extension_install_busy"

@@ -21,9 +21,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from democrai_sandbox.errors.extensions import InstallBusy
 from democrai_sandbox.policy import InvalidInputError, pointer_to
-
-from .interface import InstallBusy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

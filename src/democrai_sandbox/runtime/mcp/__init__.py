@@ -6,7 +6,7 @@ the host's ``services``.
 
 from __future__ import annotations
 
-from .errors import (
+from democrai_sandbox.errors.mcp import (
     McpBusy,
     McpDisabled,
     McpError,
@@ -18,6 +18,7 @@ from .errors import (
     McpUnknown,
     McpUnreachable,
 )
+
 from .interface import McpRegistry
 from .runtime import McpRuntime
 from .settings import McpApproval, McpSettings

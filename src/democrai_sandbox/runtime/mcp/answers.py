@@ -8,9 +8,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from democrai_sandbox.errors.mcp import McpProtocolError
 from democrai_sandbox.policy.text import invisible_character
-
-from .errors import McpProtocolError
 
 LONGEST_TOOL_NAME = 128
 _TOOL_KEYS = {

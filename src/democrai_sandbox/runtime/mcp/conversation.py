@@ -16,8 +16,9 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
+from democrai_sandbox.errors.mcp import McpProtocolError, McpTimeout
+
 from .answers import result_of, told, tool_of
-from .errors import McpProtocolError, McpTimeout
 from .failures import one_error
 from .wire import Wire
 

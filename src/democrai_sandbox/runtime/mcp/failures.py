@@ -9,9 +9,8 @@ import mcp_types
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
+from democrai_sandbox.errors.mcp import McpError, McpProtocolError, McpToolFailed, McpUnreachable
 from democrai_sandbox.policy import SandboxError
-
-from .errors import McpError, McpProtocolError, McpToolFailed, McpUnreachable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,9 +12,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from democrai_sandbox.errors import GuardUsageError
+from democrai_sandbox.errors.mcp import McpMissing
 from democrai_sandbox.guard import is_guarded
-
-from .errors import McpMissing
 
 if TYPE_CHECKING:
     from types import ModuleType

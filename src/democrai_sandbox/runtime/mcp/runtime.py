@@ -9,6 +9,7 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from democrai_sandbox.errors.mcp import McpBusy, McpDisabled, McpToolFailed, McpUnknown
 from democrai_sandbox.guard import plain
 from democrai_sandbox.policy import InvalidInputError
 from democrai_sandbox.policy.text import invisible_character
@@ -16,7 +17,6 @@ from democrai_sandbox.runtime.promises import Promises
 
 from .answers import LONGEST_TOOL_NAME, text_of
 from .checking import check_endpoint, guard_of
-from .errors import McpBusy, McpDisabled, McpToolFailed, McpUnknown
 from .library import conversations
 from .settings import McpApproval, McpSettings
 

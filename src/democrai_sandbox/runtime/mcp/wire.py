@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import httpx2
 
-from .errors import McpProtocolError, McpRedirected
+from democrai_sandbox.errors.mcp import McpProtocolError, McpRedirected
 
 if TYPE_CHECKING:
     import ssl

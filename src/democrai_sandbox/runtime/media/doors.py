@@ -13,11 +13,11 @@ from contextvars import Context
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from democrai_sandbox.errors import RuntimeServiceFailed
+from democrai_sandbox.errors.media import MediaClosed, MediaError
 from democrai_sandbox.guard import door
 from democrai_sandbox.policy import InvalidInputError, SandboxError
 from democrai_sandbox.runtime.outcomes import VALUE, describe
 
-from .errors import MediaClosed, MediaError
 from .values import Asker
 
 if TYPE_CHECKING:

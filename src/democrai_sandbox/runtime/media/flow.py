@@ -5,10 +5,10 @@ from __future__ import annotations
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
+from democrai_sandbox.errors.media import MediaClosed, MediaRedirectRefused, MediaTooLarge
 from democrai_sandbox.policy import DecisionCode
 
 from .authority import Authority, scoped_guard
-from .errors import MediaClosed, MediaRedirectRefused, MediaTooLarge
 from .headers import describing
 from .hops import Hop, follow
 from .values import Asker, MediaHead, MediaLimits

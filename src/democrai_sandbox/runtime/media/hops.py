@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import NamedTuple
 from urllib.parse import quote, urljoin, urlsplit
 
+from democrai_sandbox.errors.media import MediaRedirectRefused
 from democrai_sandbox.policy import InvalidInputError, NetworkTarget, parse_request_url
-
-from .errors import MediaRedirectRefused
 
 LONGEST_URL = 8192
 """Limit of URLs, because longer ones cannot be approved."""

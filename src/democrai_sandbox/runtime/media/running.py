@@ -7,7 +7,8 @@ import threading
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .errors import MediaBusy, MediaClosed, MediaTimeout
+from democrai_sandbox.errors.media import MediaBusy, MediaClosed, MediaTimeout
+
 from .values import MediaHead, MediaResult
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from democrai_sandbox.errors import ExternalAccessCheckFailed
+from democrai_sandbox.errors.media import MediaBusy, MediaTimeout
 from democrai_sandbox.policy import InvalidInputError
 
 from .authority import Authority, Judge
 from .cache import MediaCache
 from .cached import CachedFlow
-from .errors import MediaBusy, MediaTimeout
 from .flow import Parts, Wish
 from .flowlog import FlowLog
 from .headers import forwarded, proxied, request_headers

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from .errors import MediaBusy
+from democrai_sandbox.errors.media import MediaBusy
 
 if TYPE_CHECKING:
     from .values import MediaLimits

@@ -13,9 +13,15 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from democrai_sandbox.errors.media import (
+    MediaBroken,
+    MediaClosed,
+    MediaError,
+    MediaTimeout,
+    MediaTooLarge,
+    MediaUnreachable,
+)
 from democrai_sandbox.policy import SandboxError
-
-from .errors import MediaBroken, MediaClosed, MediaError, MediaTimeout, MediaTooLarge, MediaUnreachable
 
 if TYPE_CHECKING:
     import ssl

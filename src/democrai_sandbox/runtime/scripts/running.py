@@ -13,12 +13,12 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from democrai_sandbox.errors import CallTimeout, SandboxDenied
+from democrai_sandbox.errors.workers import FrameError
 from democrai_sandbox.guard.runtime_paths import read_only_paths
 from democrai_sandbox.policy import SandboxError
 from democrai_sandbox.runtime.child_handle import child_handle
 from democrai_sandbox.runtime.outcomes import release
 from democrai_sandbox.runtime.worker.codec import Inbox, encode
-from democrai_sandbox.runtime.worker.errors import FrameError
 from democrai_sandbox.runtime.worker.process import command_of, environment_of
 
 if TYPE_CHECKING:

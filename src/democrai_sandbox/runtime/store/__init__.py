@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .errors import EntryConfigured, EntryExists, EntryUnknown, TaskUnknown
+from democrai_sandbox.errors.registry import EntryConfigured, EntryExists, EntryUnknown
+
 from .modelling import StoredModel
 from .registry import Configured
 from .shadowing import Finding, ShadowEffect, ShadowRun
@@ -26,6 +27,5 @@ __all__ = [
     "TaskFilter",
     "TaskOrigin",
     "TaskState",
-    "TaskUnknown",
     "open_runtime_store",
 ]

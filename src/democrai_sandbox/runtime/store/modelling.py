@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
 from democrai_sandbox.access.store.journal import SYSTEM, Ledger
+from democrai_sandbox.errors.registry import EntryExists, EntryUnknown
 
 from .documents import LONGEST_SETTINGS, checked_name, from_json, to_json
-from .errors import EntryExists, EntryUnknown
 from .registry import close_with, note
 from .tables import models
 

@@ -12,11 +12,11 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from democrai_sandbox.access.store.journal import SYSTEM, Entry, Ledger
 from democrai_sandbox.access.values import AuditAction
+from democrai_sandbox.errors.registry import EntryConfigured, EntryExists, EntryUnknown
 from democrai_sandbox.manifests import ManifestError, McpServer, make_manifest
 from democrai_sandbox.policy import InvalidInputError
 
 from .documents import LONGEST_SETTINGS, checked_name, from_json, to_json
-from .errors import EntryConfigured, EntryExists, EntryUnknown
 from .tables import engine_settings, mcp_servers
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 
 from democrai_sandbox.access.store.journal import Entry, Ledger
 from democrai_sandbox.access.values import AuditAction
+from democrai_sandbox.errors.registry import EntryExists, EntryUnknown
 from democrai_sandbox.policy import Subject, SubjectKind
 
-from .errors import EntryExists, EntryUnknown
 from .tables import shadow_findings, shadow_runs
 
 if TYPE_CHECKING:

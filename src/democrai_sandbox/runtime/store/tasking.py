@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, delete, func, insert, select, update
 
+from democrai_sandbox.errors import TaskUnknown
 from democrai_sandbox.policy import InvalidInputError
 
 from .documents import (
@@ -17,7 +18,6 @@ from .documents import (
     progress_to_json,
     to_json,
 )
-from .errors import TaskUnknown
 from .tables import is_unfinished, tasks
 from .values import Failure, NewTask, Progress, Task, TaskFilter, TaskOrigin, TaskState
 

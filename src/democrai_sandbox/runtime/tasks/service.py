@@ -6,12 +6,12 @@ from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.access.identity import Caller, identity_text
-from democrai_sandbox.errors import InvalidInputError, TamperDenied
+from democrai_sandbox.errors import InvalidInputError, TamperDenied, TaskUnknown
 from democrai_sandbox.guard import served
 from democrai_sandbox.policy import SubjectKind
 from democrai_sandbox.runtime.children.rights import denied
 from democrai_sandbox.runtime.promises import Promises
-from democrai_sandbox.runtime.store import Progress, Task, TaskFilter, TaskState, TaskUnknown
+from democrai_sandbox.runtime.store import Progress, Task, TaskFilter, TaskState
 from democrai_sandbox.runtime.store.documents import progress_to_json
 
 if TYPE_CHECKING:

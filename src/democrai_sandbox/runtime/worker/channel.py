@@ -7,11 +7,11 @@ import signal
 import socket
 from typing import TYPE_CHECKING, Any
 
+from democrai_sandbox.errors.workers import WorkerCrashed, WorkerFailed
 from democrai_sandbox.guard.runtime_paths import read_only_paths
 
 from .budget import Allowance, Budget
 from .codec import encode
-from .errors import WorkerCrashed, WorkerFailed
 from .output import Output
 from .process import command_of, environment_of
 from .wire import Wire

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.access.identity import Caller
 from democrai_sandbox.errors import InvalidInputError, NoRuntime, RuntimeServiceFailed
+from democrai_sandbox.errors.workers import FrameError
 from democrai_sandbox.guard import serve
 from democrai_sandbox.policy import AccessDecision, DecisionCode, SandboxError
 from democrai_sandbox.runtime.outcomes import describe
 
-from .errors import FrameError
 from .views import Witness
 
 if TYPE_CHECKING:

@@ -14,10 +14,9 @@ from json.encoder import encode_basestring_ascii
 from os import urandom
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+from democrai_sandbox.errors.workers import FrameError
 from democrai_sandbox.guard import plain, read_frame
 from democrai_sandbox.policy import InvalidInputError
-
-from .errors import FrameError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

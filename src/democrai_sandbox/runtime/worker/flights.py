@@ -7,7 +7,7 @@ from collections import deque
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from .errors import FrameError
+from democrai_sandbox.errors.workers import FrameError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,6 +9,7 @@ from time import thread_time
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.errors import ExtensionUnknown, SandboxDenied
+from democrai_sandbox.errors.workers import FrameError, WorkerFailed, WorkerTimeout
 from democrai_sandbox.policy import SandboxError, nearest
 from democrai_sandbox.runtime.confinement.observing import Watch
 from democrai_sandbox.runtime.outcomes import VALUE, release
@@ -17,7 +18,6 @@ from .channel import Channel
 from .clerk import Clerk
 from .codec import encode
 from .deadlines import Deadlines
-from .errors import FrameError, WorkerFailed, WorkerTimeout
 from .flights import CREDIT, Flight, StreamFlight
 from .interface import NOBODY, SurfaceInfo
 

@@ -9,9 +9,9 @@ import asyncio
 import contextvars
 from typing import TYPE_CHECKING, Any
 
+from democrai_sandbox.errors.workers import WorkerBroken, WorkerFailed
 from democrai_sandbox.policy import SandboxError
 
-from .errors import WorkerBroken, WorkerFailed
 from .interface import NOBODY
 from .link import Link
 from .process import PlainStarter

@@ -9,12 +9,12 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from democrai_sandbox.errors.workers import FrameError
 from democrai_sandbox.guard import AccessQuestion
 from democrai_sandbox.guard.views import RawView
 from democrai_sandbox.manifests.covering import Coverage
 from democrai_sandbox.policy import rules_for_paths, rules_from_json, rules_to_json
 
-from .errors import FrameError
 from .interface import NOBODY
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from socket import MSG_PEEK
 from typing import TYPE_CHECKING, Any
 
+from democrai_sandbox.errors.workers import FrameError, WorkerFailed, WorkerFlooded
+
 from .codec import CHUNK, Frame, Inbox, decode
-from .errors import FrameError, WorkerFailed, WorkerFlooded
 
 if TYPE_CHECKING:
     import socket
