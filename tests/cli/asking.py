@@ -1,4 +1,4 @@
-"""A node for the commands that ask one: a module that wants things, an administrator's token, and quick ways to ask.
+"""A served node for commands: a module that makes requests, the token of an administrator, and short helpers.
 
 def test_something(asked):
     request = asked.wants("https://mine.example.org/today")     # of module wishes, on behalf of uma
@@ -34,7 +34,7 @@ def go_on(target):
 
 
 class Asked:
-    """A node that is served, and commands that ask it as its administrator."""
+    """A served node, and commands that ask it as its administrator."""
 
     def __init__(self, served):
         self.served = served
@@ -46,7 +46,7 @@ class Asked:
         self._uma = served.bearer(served.person("uma"))
 
     def wants(self, target):
-        """Have the module ask for something that nobody has decided; return the id of the request."""
+        """Let the module make an undecided request; return its id."""
         answer = self._uma.post("/api/v1/modules/wishes/actions/want", json={"params": {"target": target}})
         assert answer.status_code == 200, answer.text
         return answer.json()["result"]
@@ -56,21 +56,21 @@ class Asked:
         return within(arguments, self.environ | environ)
 
     def data(self, *arguments):
-        """Run a command that succeeds, for its data."""
+        """Run a command that succeeds, and return its data."""
         done = self.says(*arguments, "--json")
         assert (done.status, done.err) == (0, "")
         return json.loads(done.out)
 
     def piped(self, *arguments, **environ):
-        """Run a command in a process of its own."""
+        """Run a command in a separate process."""
         return piped(arguments, self.environ | environ)
 
     def terminal(self, *arguments, columns=100, typed="", **environ):
-        """Run a command in a terminal; what is typed answers its question."""
+        """Run a command in a terminal, and type the answer to its question."""
         return terminal(arguments, self.environ | environ, columns, typed)
 
     def in_terminal(self, *arguments):
-        """Run a command in a terminal for as long as the block lasts."""
+        """Run a command in a terminal during the block."""
         return in_terminal(arguments, self.environ)
 
     def close(self):
@@ -81,7 +81,7 @@ class Asked:
 
 @pytest.fixture(scope="session")
 def asked(tmp_path_factory):
-    """One node for all tests of these commands; what they decide stays, so each asks for something of its own."""
+    """One node for all tests of these commands. Decisions remain, so each test requests a different target."""
     folder = tmp_path_factory.mktemp("asked")
     place = folder / "more" / "wishes"
     place.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The command line is the same for every interpreter: its tests run on the default one only."""
+"""Command line tests run on the default interpreter only, because the command line is the same on all."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Golden outputs: what commands say, compared with the files below ``golden/``. ``make golden`` rewrites them.
+"""Golden outputs of commands, compared with the files in ``golden/``. ``make golden`` rewrites them.
 
 def test_something(served):
-    done = terminal(["requests", "list", "--url", served.url], {"DEMOCRAI_TOKEN": token})  # what a person sees
+    done = terminal(["requests", "list", "--url", served.url], {"DEMOCRAI_TOKEN": token})  # as shown to a user
     assert done.status == 0
     golden("requests-list.terminal", done.text, folder=served.folder)
     golden("requests-list.piped", piped([...], {...}).out)
@@ -45,7 +45,7 @@ _MOST_WORDS, _LONGEST_WORD = 12, 100
 
 
 class Said(NamedTuple):
-    """What a command that ran in a terminal said there."""
+    """Output of a command in a terminal."""
 
     status: int
     text: str
@@ -53,7 +53,7 @@ class Said(NamedTuple):
 
 
 class Piped(NamedTuple):
-    """What a command that ran without a terminal said."""
+    """Output of a command without a terminal."""
 
     status: int
     out: str
@@ -61,7 +61,7 @@ class Piped(NamedTuple):
 
 
 def golden(name, text, folder=None, also=()):
-    """Compare a text with the file of this name; a folder is replaced wherever it stands, and so are patterns."""
+    """Compare a text with the file of this name, after replacing the folder and patterns."""
     found = settled(text, folder)
     for pattern, instead in also:
         found = re.sub(pattern, instead, found)
@@ -74,12 +74,12 @@ def golden(name, text, folder=None, also=()):
 
 
 def transcript(name, steps, folder=None, also=()):
-    """Compare commands and their answers with one file: each step has the words of a command, and what it said."""
+    """Compare commands and their output with one file; each step has the words of a command and its result."""
     golden(name, "\n".join(_step(words, done, folder) for words, done in steps), folder, also)
 
 
 def _step(words, done, folder):
-    """Write a step down: the command, standard output, standard error behind a mark, and the status."""
+    """Return a step as text: the command, standard output, marked standard error, and the status."""
     words = [_word(str(word) if folder is None else str(word).replace(str(folder), "/folder")) for word in words]
     if len(words) > _MOST_WORDS:
         words[_MOST_WORDS:] = ["..."]
@@ -88,18 +88,18 @@ def _step(words, done, folder):
 
 
 def _word(word):
-    """Write a word of a command line in plain letters, and cut it if it is long."""
+    """Return a word of a command line in ASCII, shortened if it is long."""
     word = word if len(word) <= _LONGEST_WORD else f"{word[:_LONGEST_WORD]}..."
     return word if _PLAIN_WORD.fullmatch(word) else json.dumps(word)
 
 
 def code_of(text):
-    """Return the code at the beginning of a message; of a command line that is wrong, the argument that is."""
+    """Return the code at the start of a message, or the wrong argument of a command line."""
     return text.partition(": ")[0] if not text.startswith("democrai-sandbox ") else text.split(": ")[1]
 
 
 def environment(environ=None):
-    """Return an environment in which nothing of the tester's own changes what is said."""
+    """Return an environment without settings of the user."""
     odd = ("DEMOCRAI_", "COV_", "PYTEST_")
     names = {"NO_COLOR", "TERM", "COLUMNS", "LINES", "LANG", "LC_ALL"}
     clean = {name: value for name, value in os.environ.items() if not name.startswith(odd) and name not in names}
@@ -107,7 +107,7 @@ def environment(environ=None):
 
 
 def piped(arguments, environ=None, stdin="", timeout=PATIENCE):
-    """Run a command to its end as a script does: no stream is a terminal."""
+    """Run a command without a terminal to its end."""
     with contextlib.ExitStack() as stack:
         streams = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(3)]
         streams[0].write(stdin)
@@ -120,7 +120,7 @@ def piped(arguments, environ=None, stdin="", timeout=PATIENCE):
 
 
 def ended(process, timeout):
-    """Wait for the end of a process, which is killed if that takes too long."""
+    """Wait for the end of a process, and kill it after a timeout."""
     try:
         return process.wait(timeout)
     finally:
@@ -128,7 +128,7 @@ def ended(process, timeout):
 
 
 def within(arguments, environ=None, stdin=""):
-    """Run a command to its end in this process, as a script does: quick, for what needs no process of its own."""
+    """Run a command to its end in this process, without a terminal."""
     out, err = _stream(), _stream()
     clean = mock.patch.dict(os.environ, environment(environ), clear=True)
     with clean, mock.patch.object(sys, "stdin", io.StringIO(stdin)):
@@ -147,7 +147,7 @@ def _stream():
 
 
 def terminal(arguments, environ=None, columns=100, typed="", timeout=PATIENCE):
-    """Run a command to its end in a terminal of so many columns; ``typed`` answers its question."""
+    """Run a command to its end in a terminal with this many columns; ``typed`` answers its question."""
     with in_terminal(arguments, environ, columns) as (process, screen):
         if typed:
             screen.read_until("[y/N] ")  # the terminal shows what is typed at once
@@ -159,7 +159,7 @@ def terminal(arguments, environ=None, columns=100, typed="", timeout=PATIENCE):
 
 @contextlib.contextmanager
 def in_terminal(arguments, environ=None, columns=100):
-    """Run a command in a terminal, in whose foreground it is: ``screen.type(CTRL_C)`` interrupts it."""
+    """Run a command in the foreground of a terminal: ``screen.type(CTRL_C)`` interrupts it."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     process = Forked(arguments, environ=environment(environ), streams=[theirs] * 3, terminal=True)
@@ -173,7 +173,7 @@ def in_terminal(arguments, environ=None, columns=100):
 
 
 class Screen:
-    """All that was written to a terminal."""
+    """Text written to a terminal."""
 
     def __init__(self, fd):
         self.fd = fd
@@ -184,7 +184,7 @@ class Screen:
         return self._read.decode().replace("\r\n", "\n")
 
     def type(self, text):
-        """Write as somebody at the keyboard does."""
+        """Send keyboard input."""
         os.write(self.fd, text.encode())
 
     def read_until(self, wanted, timeout=PATIENCE):
@@ -194,7 +194,7 @@ class Screen:
             assert self._more(end), f"{wanted!r} was not written: {self.text!r}"
 
     def read_to_end(self, timeout=PATIENCE):
-        """Wait until nobody has the terminal any more."""
+        """Wait until the terminal is closed."""
         end = time.monotonic() + timeout
         while self._more(end):
             pass

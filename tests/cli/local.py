@@ -1,4 +1,4 @@
-"""Commands that work on this machine."""
+"""Commands that need no node."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.cli.goldens import Piped, within
 
 
 class Result(Piped):
-    """What a command said, and its exit status."""
+    """Output and exit status of a command."""
 
     @property
     def data(self) -> Any:
-        """What it said as data."""
+        """The output as data."""
         return json.loads(self.out)
 
 

@@ -1,4 +1,4 @@
-"""Servers that are no node, one for each way in which what answers at an address can be something else."""
+"""Servers that are not nodes, one for each kind of wrong answer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DRIPS = {
 
 
 class Listener:
-    """Takes one connection after the other on a thread, until its block ends."""
+    """Server that handles one connection after another on a thread, until its block ends."""
 
     def __init__(self):
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -66,7 +66,7 @@ class Listener:
 
 
 class Relay(Listener):
-    """Stands before a node; while it ``cuts``, every answer ends after so many bytes. 0 cuts before the first."""
+    """Proxy for a node; while ``cuts`` is set, every answer ends after that many bytes."""
 
     def __init__(self, url):
         self.cuts = None
@@ -88,7 +88,7 @@ class Relay(Listener):
 
 
 class Odd(Listener):
-    """A server that answers every connection with the same bytes, and then closes it, keeps it, or goes on dripping."""
+    """Server that answers every connection with the same bytes, then closes it, keeps it, or sends slowly."""
 
     def __init__(self, answer, *, keeps=False, drips=b"", context=None):
         self.asked = threading.Event()
@@ -121,7 +121,7 @@ class Odd(Listener):
 
 
 def unknown_certificate(folder):
-    """A server's side of TLS, with a certificate that nobody trusts."""
+    """Server side of TLS with an untrusted certificate."""
     key, certificate = folder / "key.pem", folder / "certificate.pem"
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     command += ["-subj", "/CN=localhost", "-days", "1", "-keyout", str(key), "-out", str(certificate)]

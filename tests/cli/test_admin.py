@@ -1,4 +1,4 @@
-"""``democrai-sandbox admin``: people and tokens, without a node and beside one."""
+"""``democrai-sandbox admin``: users and tokens, without a node and beside one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOBODY = 65534
 
 @pytest.fixture(autouse=True)
 def cheap(monkeypatch):
-    """Have passwords that are kept in this process cost little; commands in a process of their own pay in full."""
+    """Make password hashing cheap in this process; commands in a separate process pay the full price."""
     monkeypatch.setattr("democrai_sandbox.host.accounts.desk.Cost", lambda: CHEAP)
 
 
@@ -30,13 +30,13 @@ def config(tmp_path):
 
 
 def actors(config):
-    """Whom the audit names, by what was done."""
+    """The users in the audit log, by action."""
     with closing(open_store(f"sqlite:///{config.parent}/state/sandbox.db")) as store:
         return {record.action.value: record.actor for record in store.audit_rows()}
 
 
 def test_people(config):
-    """Added with a password from standard input, listed, given another one, shut out and let in; all in the audit."""
+    """A user is added, listed, gets a new password, is disabled and enabled; the audit log has all steps."""
     where = ("--config", config)
     assert says("admin", "list", *where).status == 1
     added = says("admin", "create", "ada", "--role", "super", *where, stdin=f"{PASSWORD}\n")
@@ -84,7 +84,7 @@ REFUSED = [
 
 
 def test_what_is_refused(config):
-    """Wrong input gets one clear line and the documented status, prints nothing else, and changes nothing."""
+    """Wrong input gives one clear line and the documented status, and changes nothing."""
     says("admin", "create", "ada", "--role", "super", "--config", config, stdin=f"{PASSWORD}\n")
     before = actors(config)
     done = [says("admin", *words, "--config", config, stdin=stdin) for words, stdin, *_ in REFUSED]
@@ -97,7 +97,7 @@ def test_what_is_refused(config):
 
 
 def test_a_password_is_typed_twice_and_never_shown(config):
-    """A terminal asks for it twice; two that differ are refused, and nothing is made."""
+    """A terminal asks twice; different passwords are refused, and no user is created."""
     words = ["admin", "create", "ada", "--role", "super", "--config", config]
     status, text = typed(words, PASSWORD, "something else")
     golden("admin-create-differ.terminal", text)
@@ -108,18 +108,18 @@ def test_a_password_is_typed_twice_and_never_shown(config):
 
 
 def typed(words, first, second):
-    """Run a command in a terminal, and type a password at each of its questions."""
+    """Run a command in a terminal, and type a password at each question."""
     with in_terminal(words) as (process, screen):
         screen.read_until("password for ada: ")
         screen.type(f"{first}\n")
-        screen.read_until("the same again: ")
+        screen.read_until("repeat the password: ")
         screen.type(f"{second}\n")
         screen.read_to_end()
         return process.wait(60), screen.text
 
 
 def test_a_state_folder_of_somebody_else(config):
-    """Nothing is made in it, and its owner is named."""
+    """Nothing is created in it, and the error names its owner."""
     if os.geteuid() != 0:
         pytest.skip("only root can give a folder away")
     state = config.parent / "state"
@@ -131,7 +131,7 @@ def test_a_state_folder_of_somebody_else(config):
 
 
 def test_whom_a_token_is_for(config):
-    """The only one who may decide, by default; with nobody or several, that is asked for. A dead console is said."""
+    """The default owner is the only user who may decide; with none or several, --user is required."""
     where = ("--config", config)
     first = says("admin", "create", "eve", "--generate", *where)
     nobody = says("admin", "token", "create", *where)
@@ -151,7 +151,7 @@ def test_whom_a_token_is_for(config):
 
 
 def test_beside_a_node(tmp_path):
-    """What is made while a node serves is good there at once: people, and a token that the other commands find."""
+    """Users and tokens created while a node runs are valid there at once."""
     with serving(tmp_path, extensions=False) as served:
         where = ("--config", served.file)
         token = says("admin", "token", "create", "--save", *where)

@@ -1,4 +1,4 @@
-"""``democrai-sandbox approvals``: what holds, and taking it back."""
+"""``democrai-sandbox approvals``: list and revoke."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def is_live(asked, decision, *more):
 
 
 def test_what_is_listed(asked):
-    """Approvals with their scope, who gave them and when they end; denials with --denials."""
+    """The list shows approvals with scope, administrator and end, and with --denials the denials."""
     approved(asked, "https://held.example.org/reports/today")
     approved(asked, "https://held.example.org/session", "--session")
     denied = asked.wants("https://held.example.org/never")
@@ -34,7 +34,7 @@ def test_what_is_listed(asked):
 
 
 def test_revoking_one(asked):
-    """A dry run changes nothing; revoked once, it is over, and the second time is a conflict that says so."""
+    """A dry run changes nothing; a second revocation is a conflict."""
     request = asked.wants("https://revoked.example.org/one")
     decision = asked.data("requests", "approve", request, "--permanent", "--yes")["items"][0]["decision"]["id"]
     dry = asked.says("approvals", "revoke", decision, "--dry-run")
@@ -57,7 +57,7 @@ def _listed(asked, state):
 
 
 def test_revoking_what_filters_choose(asked):
-    """The question counts what would end and names whose it is; only what the filters chose ends."""
+    """The question has the number and the subject; only matching decisions end."""
     chosen = [approved(asked, f"https://chosen.example.org/{name}") for name in ("a", "b")]
     other = approved(asked, "https://unchosen.example.org/c")
     arguments = ("approvals", "revoke", "--subject", "module:wishes", "--text", "//chosen.example")

@@ -1,4 +1,4 @@
-"""What commands take, apart from what they do: the words, the verbs, and where the function is that does it."""
+"""Arguments of commands: choices, verbs, and their functions."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ ENUMS = {
 
 
 def test_words_are_those_of_the_enums():
-    """What can be chosen is what there is, in the same order; no list of words is without its enum."""
+    """The choices are those of the enums, in the same order; each list has an enum."""
     written = {name: value for name, value in vars(words).items() if name.isupper()}
     assert written == {name: tuple(one.value for one in kind) for name, kind in ENUMS.items()}
 
 
 def test_usual_scopes_of_a_token_are_scopes():
-    """A token gets none that is not known."""
+    """The default scopes are valid scopes."""
     assert set(USUAL_SCOPES) <= {one.value for one in scopes.Scope}
 
 
 def parsers(parser):
-    """A parser without verbs, or those of its verbs."""
+    """Return a parser without verbs, or the parsers of its verbs."""
     verbs = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     for action in verbs:
         for verb in action.choices.values():
@@ -53,7 +53,7 @@ def parsers(parser):
 
 @rows("command", COMMANDS, ids=[command.name for command in COMMANDS])
 def test_what_is_taken_is_done_somewhere(command):
-    """Every verb names a function of its own that takes the options and an output."""
+    """Every verb names a separate function that takes the options and an output."""
     named = [parser.get_default("run") for parser in parsers(parser_of(command))]
     for place in named:
         module, _, name = place.partition(":")
@@ -64,7 +64,7 @@ def test_what_is_taken_is_done_somewhere(command):
 
 
 def test_a_parser_is_made_when_it_is_needed():
-    """Of the verbs of a command only the one that is asked for is made, once, and the rest when somebody looks."""
+    """Only the parser of the used verb is built, once; the others are built on access."""
     made = []
 
     def verb(name):

@@ -1,4 +1,4 @@
-"""``democrai-sandbox audit``: following it, writing it out, and checking its chain."""
+"""``democrai-sandbox audit``: follow, export and verify."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.cli.test_approvals import approved
 
 
 def test_the_tail(asked):
-    """The last records, the newest last, the same in a terminal and in a pipe; --json has one on each line."""
+    """The last records, newest last, are the same in a terminal and a pipe; --json prints one per line."""
     request = asked.wants("https://tail.example.org/today")
     asked.data("requests", "deny", request, "--reason", "nobody knows that server", "--yes")
     arguments = ("audit", "tail", "--request", request)
@@ -25,11 +25,11 @@ def test_the_tail(asked):
     none = asked.says(*arguments, "--action", "revoked")
     golden("audit-tail-none.piped", none.err)
     assert (none.status, none.out) == (0, "")
-    assert "person " in asked.says("audit", "tail", "--action", "account_token_made").out
+    assert "user " in asked.says("audit", "tail", "--action", "account_token_made").out
 
 
 def test_following(asked):
-    """What happens shows up by itself; Ctrl-C ends it with 130, and says nothing."""
+    """New records appear; Ctrl-C ends the command silently with 130."""
     first = asked.wants("https://followed.example.org/first")
     with asked.in_terminal("audit", "tail", "-n", "3", "--follow", "--subject", "module:wishes") as (process, screen):
         screen.read_until(first)
@@ -45,7 +45,7 @@ def test_following(asked):
 
 @pytest.mark.parametrize("cuts", [0, 1500])
 def test_following_goes_on_when_the_node_is_back(asked, cuts):
-    """It is said once that it is away, and that it answers again; what happened meanwhile is shown, once."""
+    """An outage is reported once, and so is its end; missed records are shown once."""
     seen = asked.wants(f"https://followed.example.org/{cuts}/seen")
     arguments = ("audit", "tail", "-n", "1", "--follow", "--subject", "module:wishes")
     with Relay(asked.served.url) as relay:
@@ -71,7 +71,7 @@ def test_following_goes_on_when_the_node_is_back(asked, cuts):
 
 
 def test_an_export_can_be_verified(asked, tmp_path):
-    """Whole files, for their owner alone; the chain in them is checked without a node, and a change is found."""
+    """The file is complete and readable by its owner only; a change in it is detected without a node."""
     asked.wants("https://exported.example.org/today")
     file = tmp_path / "audit.jsonl"
     found = asked.data("audit", "export", "--output", file)
@@ -92,7 +92,7 @@ def test_an_export_can_be_verified(asked, tmp_path):
 
 
 def test_an_export_replaces_a_file_only_when_told(asked, tmp_path):
-    """A file that is there stays, without a terminal and without --yes; the CSV has a head and a line per record."""
+    """An existing file stays without --yes; the CSV has a header and a line per record."""
     file = tmp_path / "audit.csv"
     file.write_text("mine")
     refused = asked.says("audit", "export", "--format", "csv", "--output", file)
@@ -107,7 +107,7 @@ def test_an_export_replaces_a_file_only_when_told(asked, tmp_path):
 
 
 def test_verifying(asked, tmp_path):
-    """A node checks its chain; straight at a database a copy is checked, and one that somebody changed is found out."""
+    """A node verifies its hash chain; a changed copy of a database is detected."""
     approved(asked, "https://verified.example.org/today")
     found = asked.data("audit", "verify")
     assert (found["schema"], found["ok"]) == ("democrai-sandbox/audit.verify/1", True)

@@ -1,4 +1,4 @@
-"""Wrong command lines, tokens and nodes: one clear line, the documented status, no data, and nothing changed."""
+"""Wrong command lines, tokens and nodes: one clear line, the documented status, no data, and no change."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PATIENCE = 90
 
 
 def refused(done, status, *values):
-    """Expect one line that says what is wrong, at most one more that says what to do, and these values in them."""
+    """Expect one line with the error, at most one with the fix, and these values in them."""
     assert (done.status, done.out) == (status, "")
     lines = done.err.splitlines()
     assert 1 <= len(lines) <= 2, done.err[:2000]
@@ -117,7 +117,7 @@ def test_a_wrong_command_line():
 
 
 def test_no_terminal_and_no_yes(asked):
-    """What changes something does nothing without a terminal unless --yes says so."""
+    """A command that changes state does nothing without a terminal and --yes."""
     request = asked.wants("https://unasked.example.org/today")
     other = asked.wants("https://unasked.example.org/tomorrow")
     approval = asked.data("requests", "approve", other, "--permanent", "--yes")["items"][0]["decision"]["id"]
@@ -134,7 +134,7 @@ def test_no_terminal_and_no_yes(asked):
 
 
 def test_something_else_answers():
-    """Another program at the address, or a node that dies in the middle of an answer, ends with 3 and its address."""
+    """Another program, or a node that dies during an answer, ends with 3 and its address."""
     steps = []
     for name, answer in ANSWERS.items():
         with Odd(answer) as odd:
@@ -145,7 +145,7 @@ def test_something_else_answers():
 
 
 def test_nobody_answers_in_time():
-    """A server that says nothing, or that drips without end, is given up: an answer has its time as a whole."""
+    """A silent or endlessly slow server runs into the timeout of the whole answer."""
     steps = []
     with Odd(None, keeps=True) as odd, mock.patch.object(Node, "patience", 0.3):
         steps.append((("silence",), within(("status", "--url", odd.url), NOWHERE)))
@@ -160,7 +160,7 @@ def test_nobody_answers_in_time():
 
 
 def test_a_pipe_in_the_place_of_the_token(tmp_path):
-    """Nobody waits for whoever would write into it."""
+    """The command does not wait for a writer of the pipe."""
     (tmp_path / "state").mkdir()
     os.mkfifo(tmp_path / "state" / "cli.token", 0o600)
     file = configured(tmp_path)
@@ -169,7 +169,7 @@ def test_a_pipe_in_the_place_of_the_token(tmp_path):
 
 
 def test_a_list_without_end():
-    """A page that leads to itself, or to more of nothing, is no node's; nor is a redirect that has a page with it."""
+    """A page that links to itself or to empty pages, or a redirect with a page, is not accepted."""
     for page, status in (({"items": [], "next": "x"}, b"200 OK"), ({"items": [], "next": ""}, b"302 Found")):
         body = json.dumps(page).encode()
         head = b"HTTP/1.1 %s\r\nX-Request-Id: 1\r\nContent-Length: %d\r\n\r\n" % (status, len(body))
@@ -179,7 +179,7 @@ def test_a_list_without_end():
 
 
 def test_encryption_that_does_not_fit(tmp_path):
-    """HTTP spoken to TLS, TLS spoken to HTTP, and a certificate that nobody vouches for: 3, and no token is sent."""
+    """HTTP to TLS, TLS to HTTP and an untrusted certificate end with 3, and no token is sent."""
     with Odd(ANSWERS["html"], context=unknown_certificate(tmp_path)) as odd:
         refused(within(("status", "--url", odd.url), NOWHERE), 3, "node_unreachable: ", odd.url)
         secure = odd.url.replace("http:", "https:")
@@ -191,7 +191,7 @@ def test_encryption_that_does_not_fit(tmp_path):
 
 
 def test_nobody_is_there(tmp_path):
-    """Where nothing listens it ends with 3 and says from where the address is."""
+    """If nothing listens, the command ends with 3 and names the origin of the address."""
     nobody = os.strerror(errno.ECONNREFUSED)
     refused(within(("status",), NOWHERE), 3, "http://127.0.0.1:9", nobody, "DEMOCRAI_URL")
     file = configured(tmp_path, server={"port": 9})
@@ -201,7 +201,7 @@ def test_nobody_is_there(tmp_path):
 
 
 def test_tokens_that_do_not_do(asked, tmp_path):
-    """Expired, revoked, of too narrow a scope, of somebody who may not, unknown, or no token at all."""
+    """Expired, revoked, unknown or missing tokens, too narrow scopes, and owners without rights."""
     accounts, uma = asked.served.accounts, asked.served.person("uma")
     expired = accounts.create_token(asked.admin.id, "tests", tuple(Scope), timedelta(seconds=1))[1]
     kept, revoked = accounts.create_token(asked.admin.id, "tests", tuple(Scope), None)
@@ -237,7 +237,7 @@ def test_tokens_that_do_not_do(asked, tmp_path):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs to become another user")
 def test_a_state_folder_of_somebody_else():
-    """Another user is told which file cannot be read, and what to use instead."""
+    """Another user gets the name of the unreadable file, and the alternative."""
     with tempfile.TemporaryDirectory(dir=places.SHORT) as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -272,7 +272,7 @@ def test_a_state_folder_of_somebody_else():
 
 @pytest.mark.parametrize("arguments", [("--help",), ("requests", "list", "--json"), ("audit", "export")], ids=" ".join)
 def test_a_pipe_that_nobody_reads(asked, arguments):
-    """Whoever has read enough ends it in silence, with 141."""
+    """A reader that closes the pipe ends the command silently with 141."""
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "wb") as nobody:
@@ -288,7 +288,7 @@ def test_a_pipe_that_nobody_reads(asked, arguments):
 
 
 def test_an_interrupted_export(tmp_path):
-    """Ctrl-C in the middle of an export ends it with 130, and leaves no half a file; nor does a node that dies then."""
+    """Ctrl-C or a dying node during an export leaves no partial file."""
     file = tmp_path / "audit.jsonl"
     with Odd(EXPORT, keeps=True) as odd:
         arguments = ("audit", "export", "--url", odd.url, "--output", file)
@@ -324,7 +324,7 @@ def test_an_interrupted_question(asked):
 
 
 def test_a_full_disk(asked):
-    """Output that cannot be written is an error, not a success."""
+    """A failed write is an error."""
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [*COMMAND, "requests", "list", "--json"],

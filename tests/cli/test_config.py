@@ -1,4 +1,4 @@
-"""``democrai-sandbox config``: every value, where it comes from, and nothing secret."""
+"""``democrai-sandbox config``: values, origins, and hidden secrets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def config(tmp_path):
 
 
 def test_each_value_and_where_it_was_given(config, tmp_path):
-    """File and line, variable or default; passwords are hidden; a terminal sees the same, cut to its width."""
+    """File and line, variable or default; passwords are hidden; a terminal shortens the table."""
     arguments = ["config", "show", "--origin", "--config", config]
     environ = {"DEMOCRAI_CONFIG__SERVER__HOST": "::1"}
     found = piped(arguments, environ)
@@ -40,7 +40,7 @@ def test_each_value_and_where_it_was_given(config, tmp_path):
 
 
 def test_the_same_as_data(config):
-    """Every key is there, with its pointer; ``--given`` leaves the defaults out."""
+    """Every key has its pointer; ``--given`` omits defaults."""
     data = says("config", "show", "--json", "--config", config).data
     assert data["schema"] == "democrai-sandbox/config.show/1"
     by_pointer = {each["pointer"]: each for each in data["values"]}
@@ -53,7 +53,7 @@ def test_the_same_as_data(config):
 
 
 def test_empty_values_are_values(tmp_path):
-    """Empty lists and objects are shown as they are written; only what has no value is a dash, or null."""
+    """Empty lists and objects are shown; only a missing value is a dash or null."""
     file = configured(tmp_path, extra_module_dirs=[], network={"endpoints": {}}, sandbox={"managers": []})
     arguments = ("config", "show", "--config", file)
     rows = dict(line.split(maxsplit=1) for line in says(*arguments).out.splitlines())
@@ -69,7 +69,7 @@ def test_empty_values_are_values(tmp_path):
 
 
 def test_checking(config, tmp_path):
-    """A good configuration is accepted, with its sources; of a bad one each problem is told, and nothing is made."""
+    """A valid configuration is accepted with its sources; of an invalid one, every problem is listed."""
     good = says("config", "check", "--config", config)
     assert (good.status, str(config) in good.out) == (0, True)
     name = "DEMOCRAI_CONFIG__SERVER__PORT"
@@ -97,5 +97,5 @@ def test_checking(config, tmp_path):
     ],
 )
 def test_what_is_hidden_of_a_url(url, shown):
-    """A password wherever one may stand; what is no secret stays."""
+    """Passwords are hidden in every place; other parts stay."""
     assert without_password(url) == shown

@@ -1,4 +1,4 @@
-"""``democrai-sandbox extensions``, ``mcp`` and ``models``: what extensions use, set on a running node."""
+"""``democrai-sandbox extensions``, ``mcp`` and ``models`` on a running node."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SECRET = "a-very-secret-word"
 
 
 class Node:
-    """A node with one of each kind, and commands that ask it as its administrator."""
+    """A node with one extension of each kind, and commands that ask it as its administrator."""
 
     def __init__(self, folder):
         for kind, name, manifest, code in (
@@ -59,7 +59,7 @@ def node(tmp_path_factory):
 
 
 def test_extensions_are_listed_and_installed(node):
-    """The command waits until the environment is there; what failed ends with status 1 and the reason."""
+    """The command waits for the installation; a failure ends with status 1 and the reason."""
     golden("extensions-list.piped", node.says("extensions", "list").out)
     done = node.says("extensions", "install", "extractor:empty")
     assert done.status == 0
@@ -77,7 +77,7 @@ def test_extensions_are_listed_and_installed(node):
 
 
 def test_settings_are_set_shown_and_removed(node):
-    """A secret is read from standard input, and not shown again; a URL that is none is refused."""
+    """A secret is read from standard input and hidden; an invalid URL is refused."""
     subject = "engine:reader"
     assert node.says("extensions", "set", subject, "language=en").status == 2
     assert node.says("extensions", "set", subject).status == 2
@@ -96,7 +96,7 @@ def test_settings_are_set_shown_and_removed(node):
 
 
 def test_mcp_servers_are_added_changed_and_removed(node):
-    """Each after a question; what the configuration sets stays, with where to change it."""
+    """Each change asks first; entries of the configuration stay, with the place to change them."""
     add = ("mcp", "add", "calculator", "--endpoint", "http://127.0.0.1:8765/mcp")
     assert node.says(*add).status == 2
     added = node.says(*add, "--timeout-ms", "5000", "--yes")
@@ -118,7 +118,7 @@ def test_mcp_servers_are_added_changed_and_removed(node):
 
 
 def test_models_are_listed(node):
-    """One that an agent names and the configuration lacks is status 1, with the setting to add."""
+    """A missing model that an agent uses gives status 1 and the setting to add."""
     done = node.says("models", "list")
     assert done.status == 1
     transcript("models-list", [(("list",), done)])
@@ -126,7 +126,7 @@ def test_models_are_listed(node):
 
 
 def test_models_are_added_changed_and_removed(node, tmp_path):
-    """The key comes from a file or standard input, and is not shown; what the configuration sets stays."""
+    """The key comes from a file or standard input and is hidden; configured models stay."""
     key = tmp_path / "model.key"
     key.write_text(f"{SECRET}\n")
     add = ("models", "add", "small", "--endpoint", "http://127.0.0.1:8765/v1", "--model", "small-1")
@@ -161,7 +161,7 @@ def test_models_are_added_changed_and_removed(node, tmp_path):
 
 
 def test_the_configuration_is_shown_without_keys(node):
-    """The file holds one, and the command shows that there is one."""
+    """The command shows that a key exists, without its value."""
     done = node.says("config", "show", "--origin")
     assert "extensions.models.default.api_key" in done.out
     assert SECRET not in done.out

@@ -45,14 +45,14 @@ def url(prepared_file, tmp_path):
 
 
 def emptied(url):
-    """Take a database back to nothing."""
+    """Remove the schema of a database."""
     with closing(Database(parse_url(url))) as database:
         database.act(lambda connection: migrating.downgrade(connection, migrating.NOTHING))
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_upgrading(kind, request, url):
-    """A dry run says from where to where; nothing happens unasked; then it is done once, and not twice."""
+    """A dry run shows both versions; without --yes nothing happens; a second upgrade has nothing to do."""
     if kind == "postgresql":
         url = request.getfixturevalue("postgres").new_database()
     else:
@@ -75,7 +75,7 @@ def test_upgrading(kind, request, url):
 
 
 def test_a_person_is_asked_before_an_upgrade(url, tmp_path):
-    """The question repeats what is about to change; no is an answer, and changes nothing."""
+    """The question names the change; the answer no changes nothing."""
     emptied(url)
     words = ["db", "upgrade", "--database", url]
     refused = terminal(words, typed="n\n", columns=300)
@@ -87,7 +87,7 @@ def test_a_person_is_asked_before_an_upgrade(url, tmp_path):
 
 
 def test_checking(url, tmp_path):
-    """It answers, has the schema, and its audit is whole; a chain that breaks is said with the record."""
+    """The check reports connection, schema and audit log; a broken hash chain is reported with its record."""
     with closing(open_store(url)) as store:
         for number in range(3):
             store.decide(approval(f"/{number}"), now=NOW)
@@ -118,7 +118,7 @@ UNUSABLE = [
 
 
 def test_what_cannot_be_opened_is_told_in_a_sentence(tmp_path):
-    """A database that cannot be opened ends with the documented status, without a traceback and the password."""
+    """An unusable database gives the documented status, without a traceback and the password."""
     steps, wrong = [], []
     for url, code, value, status in UNUSABLE:
         for verb in (("check",), ("upgrade", "--yes"), ("backup", str(tmp_path / "never-made.db"))):
@@ -135,7 +135,7 @@ def test_what_cannot_be_opened_is_told_in_a_sentence(tmp_path):
 
 
 def test_a_file_that_is_no_database_stays_as_it_is(tmp_path):
-    """It is refused before anything is done to it: neither its contents nor its mode change."""
+    """Another file is refused before its content or mode changes."""
     file = tmp_path / "notes.txt"
     file.write_text("mine")
     file.chmod(0o644)
@@ -148,7 +148,7 @@ def test_a_file_that_is_no_database_stays_as_it_is(tmp_path):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 def test_the_database_of_somebody_else_is_left_alone(url, tmp_path):
-    """Even by root: what it would make beside the file would be in the owner's way."""
+    """Even root is refused: files that SQLite creates would block the owner."""
     os.chown(tmp_path / "access.db", NOBODY, NOBODY)
     found = says("db", "check", "--database", url)
     assert (found.status, found.out) == (1, "")
@@ -161,7 +161,7 @@ def test_the_database_of_somebody_else_is_left_alone(url, tmp_path):
 
 
 def test_looking_changes_nothing(tmp_path):
-    """A file in which nothing is yet is neither filled nor taken from others; a pipe is not waited for."""
+    """An empty file is neither filled nor changed in mode; a pipe is not waited for."""
     file = tmp_path / "empty.db"
     file.touch(0o644)
     for words in (("check",), ("upgrade", "--dry-run"), ("backup", str(tmp_path / "copy.db"))):
@@ -174,7 +174,7 @@ def test_looking_changes_nothing(tmp_path):
 
 
 def test_a_backup_while_somebody_writes(url, tmp_path):
-    """The copy is of one moment, for its owner alone, and its audit is whole; the database goes on."""
+    """The copy is consistent, readable by its owner only, and its audit log is valid."""
     ended = threading.Event()
     with closing(open_store(url)) as store:
 
@@ -205,7 +205,7 @@ def test_a_backup_while_somebody_writes(url, tmp_path):
 
 
 def test_a_backup_before_an_upgrade(url, tmp_path):
-    """An older schema is copied as it is, by the version that is about to upgrade it; what is none of ours is not."""
+    """A database with an older schema is copied unchanged; a foreign database is refused."""
     with closing(Database(parse_url(url))) as database:
         database.act(lambda connection: migrating.downgrade(connection, "0003"))
     assert says("db", "backup", tmp_path / "old.db", "--database", url).status == 0
@@ -219,7 +219,7 @@ def test_a_backup_before_an_upgrade(url, tmp_path):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount a disk that is soon full")
 def test_a_backup_on_a_full_disk(url, tmp_path):
-    """The place is what is wrong, not the database, and nothing of the copy is left there."""
+    """The error names the target, and no partial copy remains."""
     (tmp_path / "small").mkdir()
     command = f"{shlex.join(COMMAND)} db backup small/copy.db --database {url}; echo $?; ls -A small"
     script = f"mount -t tmpfs -o size=64k none small && {command}"
@@ -231,7 +231,7 @@ def test_a_backup_on_a_full_disk(url, tmp_path):
 
 
 def test_a_backup_replaces_nothing(url, tmp_path):
-    """A file that is there stays as it is; a folder that is not there is said."""
+    """An existing file stays; a missing folder is reported."""
     (tmp_path / "copy.db").write_text("precious")
     steps = []
     for place in (tmp_path / "copy.db", tmp_path / "none" / "x.db"):
@@ -245,7 +245,7 @@ def test_a_backup_replaces_nothing(url, tmp_path):
 
 @pytest.fixture
 def kept(tmp_path):
-    """A configuration with a database in which something is sealed, and a way to open that with the present keys."""
+    """A configuration, a database with encrypted data, and a function that decrypts it with the current keys."""
     config = configured(tmp_path)
     state = tmp_path / "state"
     state.mkdir(mode=0o700)
@@ -266,7 +266,7 @@ def ids(keys):
 
 
 def test_another_key_at_once(kept):
-    """A new key encrypts, and what is stored with it; the old one stays until it is retired. Everything still opens."""
+    """A new key encrypts all data; the old one stays until it is retired."""
     config, keys, opened = kept
     (old,) = ids(keys)
     words = ("db", "rotate-key", "--config", config)
@@ -286,7 +286,7 @@ def test_another_key_at_once(kept):
 
 
 def test_keys_of_models_are_encrypted_with_another_key(kept, tmp_path):
-    """The old key stays until they are, and is not needed afterwards; a key that no key opens is told."""
+    """The old key stays until they are re-encrypted; a value that no key decrypts is reported."""
     config, keys, _ = kept
     (old,) = ids(keys)
     words = ("db", "rotate-key", "--config", config)
@@ -315,7 +315,7 @@ def test_keys_of_models_are_encrypted_with_another_key(kept, tmp_path):
 
 
 def test_another_key_in_steps(kept):
-    """A key is introduced, and seals nothing until it is used; one with which something is sealed is not retired."""
+    """An introduced key is not used before ``--use``; a key in use is not retired."""
     config, keys, opened = kept
     (old,) = ids(keys)
     words = ("db", "rotate-key", "--config", config)
@@ -336,7 +336,7 @@ def test_another_key_in_steps(kept):
 
 
 def test_a_key_with_which_something_is_just_being_sealed_stays(kept, tmp_path):
-    """Nodes go on while a person is asked: what one of them was about to store then is waited for, and counted."""
+    """A write that a node started before the question is waited for and counted."""
     config, keys, _ = kept
     words = ("db", "rotate-key", "--config", config)
     url = f"sqlite:///{tmp_path}/state/sandbox.db"
@@ -350,7 +350,7 @@ def test_a_key_with_which_something_is_just_being_sealed_stays(kept, tmp_path):
 
     assert says(*words, "--yes").status == 0
     with closing(open_store(url)) as store, in_terminal((*words, "--retire"), columns=300) as (process, screen):
-        screen.read_until("for good?")
+        screen.read_until("permanently remove")
         writer = threading.Thread(target=store.register, args=(replace(bare, seal_again=seal),), kwargs={"now": NOW})
         writer.start()
         try:
@@ -369,7 +369,7 @@ def test_a_key_with_which_something_is_just_being_sealed_stays(kept, tmp_path):
 
 
 def test_keys_that_no_one_may_use(kept):
-    """A file that others can read, or that is gone, is refused as it is; no other one is made."""
+    """A missing key file, or one that others can read, is refused, and no new one is created."""
     config, keys, _ = kept
     keys.chmod(0o644)
     found = says("db", "rotate-key", "--config", config, "--yes")

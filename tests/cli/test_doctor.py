@@ -1,4 +1,4 @@
-"""``democrai-sandbox doctor``: what is possible here, tried and not believed; nothing is changed by it."""
+"""``democrai-sandbox doctor``: tests what is possible, and changes nothing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def lines_of(text):
 
 
 def everything_in(folder):
-    """What lies in a folder, with what would tell that somebody was there."""
+    """The files of a folder, with attributes that reveal a change."""
     found = {}
     for path in sorted(folder.rglob("*")):
         status = path.lstat()
@@ -50,7 +50,7 @@ def everything_in(folder):
 
 
 def test_a_fresh_installation(tmp_path):
-    """Nothing is there yet and nothing is made; each line says so, and what is possible. A terminal shows progress."""
+    """Nothing exists and nothing is created; the report says so. A terminal shows progress."""
     config = configured(tmp_path)
     before = everything_in(tmp_path)
     found = piped(["doctor", "--config", config])
@@ -67,7 +67,7 @@ def test_a_fresh_installation(tmp_path):
 
 
 def _settled(text):
-    """Return a report without what is another on every machine: the interpreter, the user, and the kernel layer."""
+    """Return a report without the parts that differ between machines: interpreter, user and kernel layer."""
     kept, area = [], ""
     for line in text.splitlines():
         area = line if not line.startswith(" ") else area
@@ -77,7 +77,7 @@ def _settled(text):
 
 
 def test_what_is_wrong_is_said_with_its_fix(tmp_path):
-    """Folders, keys, port, events, schema and extensions: all in one report, and in the exit status."""
+    """Folders, keys, port, events, schema and extensions are in one report and in the exit status."""
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         state = tmp_path / "state"
         state.mkdir()
@@ -126,7 +126,7 @@ def test_what_is_wrong_is_said_with_its_fix(tmp_path):
 
 @needs_netlab
 def test_the_helper_is_tried_when_asked_to():
-    """With ``--egress`` all five controls are put over a process for real, and nothing of it stays."""
+    """With ``--egress`` all five controls are applied to a process, and nothing remains."""
     with short_folder() as here, Lab() as lab:
         words = [*COMMAND, "doctor", "--egress", "--json", "--config", str(configured(here, sandbox=EVERYTHING))]
         found = lab.inside.run(words, env=environment(), check=False, timeout=PATIENCE)
@@ -139,7 +139,7 @@ def test_the_helper_is_tried_when_asked_to():
 @needs_other_user
 @pytest.mark.skipif(not _everybody_reads(PACKAGES), reason="other users cannot read the packages installed here")
 def test_a_user_who_is_not_root_is_told_what_only_root_can_have():
-    """Everything but the packet filter works; what an administrator would install is the fix. It fails if wanted."""
+    """Everything but the packet filter works; the fix is the file to install."""
     with short_folder() as here:
         here.chmod(0o755)
         home = here / "home"
@@ -170,7 +170,7 @@ def test_a_user_who_is_not_root_is_told_what_only_root_can_have():
 
 @needs_other_user
 def test_a_state_folder_that_this_user_cannot_enter():
-    """What cannot be looked at is said of the database, and takes no other line with it."""
+    """The line of the database has the error, and the other lines still work."""
     with short_folder() as here:
         here.chmod(0o755)
         (here / "state").mkdir(0o700)
@@ -185,7 +185,7 @@ def test_a_state_folder_that_this_user_cannot_enter():
 
 
 def test_a_configuration_that_is_wrong(tmp_path):
-    """A wrong configuration is refused as serve refuses it, with everything that is wrong."""
+    """An invalid configuration is refused as by serve, with every problem."""
     found = says("doctor", "--config", configured(tmp_path, sandbx={}))
     assert (found.status, found.out, code_of(found.err)) == (1, "", "config_invalid")
     assert "/sandbx: " in found.err and "'sandbox'" in found.err
@@ -193,7 +193,7 @@ def test_a_configuration_that_is_wrong(tmp_path):
 
 @pytest.mark.parametrize(("isolation", "found"), [({}, ["module:feeds"]), ({"module:feeds": "process"}, [])])
 def test_native_packages_in_process_are_pointed_out(tmp_path, isolation, found):
-    """A module that runs in process and imports a package that the guard cannot see into; it stays well."""
+    """A module in process that imports an unguarded native package is a note, not a failure."""
     folder = tmp_path / "modules" / "feeds"
     folder.mkdir(parents=True)
     (folder / "manifest.json").write_text(json.dumps({"name": "feeds"}))
@@ -205,7 +205,7 @@ def test_native_packages_in_process_are_pointed_out(tmp_path, isolation, found):
 
 
 def test_settings_of_extensions_are_checked(tmp_path):
-    """A key file that is missing, and an engine that there is not, are said before a start fails over them."""
+    """A missing key file and an unknown engine are reported before a start fails."""
     model = {"endpoint": "https://models.example.com/v1", "model": "small", "api_key_file": str(tmp_path / "key")}
     engines = {"whisper": {"install": True}}
     for section, part in (({"models": {"default": model}}, "api_key_file"), ({"engines": engines}, "whisper")):

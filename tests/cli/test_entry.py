@@ -1,4 +1,4 @@
-"""The command line: what it takes, and how it says no."""
+"""Entry point: arguments, version and refusals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.services import places
 
 
 def command(*arguments, timeout=60, **environ):
-    """Run ``democrai-sandbox`` to its end, in a process that was started for it."""
+    """Run ``democrai-sandbox`` to its end in a separate process."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("DEMOCRAI_")}
     return subprocess.run(
         [sys.executable, "-m", "democrai_sandbox.cli", *map(str, arguments)],
@@ -39,7 +39,7 @@ def configured(folder, **config):
 
 
 def refusal(*arguments, **environ):
-    """Run it, expect a refusal, and return what it says: on standard error, without a traceback."""
+    """Run it, expect a refusal without a traceback, and return standard error."""
     done = piped(arguments, environ)
     assert (done.status, done.out) == (1, "")
     assert "Traceback" not in done.err
@@ -64,7 +64,7 @@ WRONG = [
 
 
 def test_a_wrong_command_line_is_a_usage_error():
-    """Wrong words end with status 2, what is wrong and where to read on, and nothing on standard output."""
+    """Unknown words end with status 2, the error, and nothing on standard output."""
     done = [within(arguments) for arguments, _ in WRONG]
     transcript("usage", zip((arguments for arguments, _ in WRONG), done, strict=True), also=[CHOICES])
     assert {(one.status, one.out) for one in done} == {(2, "")}
@@ -75,7 +75,7 @@ def test_a_wrong_command_line_is_a_usage_error():
 
 
 def test_what_is_wrong_with_a_configuration_is_said_all_at_once(tmp_path):
-    """Each problem with its line, unknown keys with the nearest name; no folder is made."""
+    """Each problem has its line, unknown keys the nearest name; no folder is created."""
     file = configured(tmp_path, sandbx={}, console={"idle_minutes": "long"})
     said = refusal("serve", "--config", file)
     assert code_of(said) == "config_invalid"
@@ -86,14 +86,14 @@ def test_what_is_wrong_with_a_configuration_is_said_all_at_once(tmp_path):
 
 
 def test_a_configuration_that_is_not_there(tmp_path):
-    """A configuration file that is missing is named."""
+    """A missing configuration file is named."""
     said = refusal("serve", "--config", tmp_path / "none.yaml")
     assert code_of(said) == "config_invalid"
     assert f"{tmp_path}/none.yaml" in said
 
 
 def test_a_port_that_is_taken(tmp_path):
-    """The address is named, and what to do; the state is let go for the next one."""
+    """The error names the address and the fix; the state is released."""
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -108,7 +108,7 @@ def test_a_port_that_is_taken(tmp_path):
 
 
 def test_an_address_of_another_machine(tmp_path):
-    """An address that this machine does not have cannot be served at."""
+    """An address of another machine is refused."""
     server = {"host": "192.0.2.1", "port": 0, "public_url": "https://sandbox.example.com"}
     said = refusal("serve", "--config", configured(tmp_path, server=server))
     assert code_of(said) == "host_address_taken"
@@ -116,7 +116,7 @@ def test_an_address_of_another_machine(tmp_path):
 
 
 def test_a_state_folder_that_is_a_file(tmp_path):
-    """A file in the place of the state folder is named, and stays."""
+    """A file in place of the state folder is named and stays."""
     (tmp_path / "state").write_text("mine")
     said = refusal("serve", "--config", configured(tmp_path))
     assert (code_of(said), f"{tmp_path}/state " in said) == ("host_state_unusable", True)
@@ -124,7 +124,7 @@ def test_a_state_folder_that_is_a_file(tmp_path):
 
 
 def test_a_database_of_a_newer_version(tmp_path):
-    """It is refused before anything else is done with it."""
+    """It is refused before any other step."""
     (tmp_path / "state").mkdir(mode=0o700)
     with sqlite3.connect(tmp_path / "state" / "sandbox.db") as database:
         database.execute("CREATE TABLE access_schema (version_num TEXT)")
@@ -135,7 +135,7 @@ def test_a_database_of_a_newer_version(tmp_path):
 
 
 def test_a_control_that_is_required_and_cannot_be_had(tmp_path):
-    """A kernel layer that is required but not whole refuses the start, and says which part and why."""
+    """A required but incomplete kernel layer refuses the start, with the part and the reason."""
     (tmp_path / "file").touch()
     os_section = {"enabled": True, "require": True, "helper_socket": f"{tmp_path}/file/helper.sock"}
     said = refusal("serve", "--config", configured(tmp_path, sandbox={"os": os_section}))
@@ -144,7 +144,7 @@ def test_a_control_that_is_required_and_cannot_be_had(tmp_path):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs to become another user")
 def test_a_folder_that_cannot_be_written():
-    """A user who may not write the state folder is told which one."""
+    """A user who may not write the state folder gets its name."""
     with tempfile.TemporaryDirectory(dir=places.SHORT) as name:
         folder = Path(name)
         folder.chmod(0o755)

@@ -1,4 +1,4 @@
-"""``democrai-sandbox explain``: lines, codes and questions, with a node and without one."""
+"""``democrai-sandbox explain``: lines, codes and accesses, with and without a node."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOWHERE = {"DEMOCRAI_URL": "http://127.0.0.1:9", "DEMOCRAI_TOKEN": "dsb_x"}
 
 @pytest.fixture
 def manifest(tmp_path):
-    """A manifest that nobody runs."""
+    """A manifest that is not loaded."""
     file = tmp_path / "manifest.json"
     access = [{"resource_type": "filesystem", "operation": "read", "target": "/srv/reports"}]
     file.write_text(json.dumps({"name": "reports", "access": access}))
@@ -24,7 +24,7 @@ def manifest(tmp_path):
 
 
 def test_a_line_is_explained_by_the_node(asked):
-    """What it means, and how each operation that it can be about stands now: the name is looked up there."""
+    """The node resolves the subject and explains each possible operation of the line."""
     found = asked.says("explain", "sandbox_filesystem_denied:wishes:/etc/passwd")
     assert found.status == 0
     golden("explain-line.piped", found.out, folder=asked.served.folder)
@@ -39,7 +39,7 @@ def test_a_line_is_explained_by_the_node(asked):
 
 
 def test_a_question_is_answered_by_the_node(asked):
-    """The layer that decides is marked; a chain is told member by member; a request that waits is named."""
+    """The deciding layer is marked; each subject of a chain and a pending request are named."""
     target = "https://explained.example.org/v1"
     request = asked.wants(target)
     waiting = asked.says(*ASKED, target)
@@ -57,7 +57,7 @@ def test_a_question_is_answered_by_the_node(asked):
 
 
 def test_a_symptom_is_shown_beside_what_the_kernel_layer_does(asked):
-    """No error of ours: the controls of the node are listed, for who reads it to compare."""
+    """A symptom lists the controls of the node for comparison."""
     line = "ConnectionRefusedError: [Errno 111] Connection refused"
     found, told = asked.says("explain", line), asked.data("explain", line)
     assert (found.status, told["code"]) == (0, "symptom_connection_refused")
@@ -66,7 +66,7 @@ def test_a_symptom_is_shown_beside_what_the_kernel_layer_does(asked):
 
 @pytest.mark.parametrize("more", [("--offline",), ()], ids=["offline", "unreachable"])
 def test_without_a_node_a_line_is_explained_all_the_same(more):
-    """From the catalogue, with the entry that would allow it; it is said that no node was asked, and why."""
+    """The catalogue explains it, with the missing entry and the reason why no node was asked."""
     found = within(("explain", LINE, *more), NOWHERE)
     assert found.status == 0
     assert '"target": "/etc/passwd"' in found.out
@@ -77,7 +77,7 @@ def test_without_a_node_a_line_is_explained_all_the_same(more):
 
 
 def test_a_code_is_explained_without_a_node():
-    """The whole page, as text; one that there is not is refused with the nearest."""
+    """The whole section is printed; an unknown code is refused with the nearest one."""
     golden("explain-code.piped", within(("explain", "--code", "external_access_admin_required")).out)
     assert "no_iptables: " in within(("explain", "--code", "os_sandbox_helper_failed")).out
     wrong = within(("explain", "--code", "sandbox_netwrk_denied"))
@@ -86,7 +86,7 @@ def test_a_code_is_explained_without_a_node():
 
 
 def test_a_manifest_alone_is_asked(manifest):
-    """Declared or not, with the nearest rule and the entry; a manifest that is wrong is refused."""
+    """The answer has the nearest rule and the entry; an invalid manifest is refused."""
     ask = ("explain", "--subject", "module:reports", "--target", "/srv/reports/x", "--manifest", manifest)
     assert json.loads(within((*ask, "--operation", "read", "--json")).out)["verdict"] == "allowed"
     missing = within((*ask, "--operation", "modify"))
@@ -123,7 +123,7 @@ def test_a_manifest_alone_is_asked(manifest):
     ],
 )
 def test_what_cannot_be_explained_is_refused(arguments, status):
-    """One clear error with the documented status, nothing on standard output, and no node is asked."""
+    """One clear error with the documented status, and no node is asked."""
     found = within(("explain", *arguments), NOWHERE)
     assert (found.status, found.out) == (status, "")
     assert found.err
@@ -131,7 +131,7 @@ def test_what_cannot_be_explained_is_refused(arguments, status):
 
 
 def test_a_line_is_read_from_standard_input():
-    """A whole log, of which the last error counts; what is no text is not a reason to fail, and too much is refused."""
+    """The last error of a log counts; binary data is accepted, and too much data refused."""
     log = f"one line\n{LINE}\nanother line\n"
     found = piped(("explain", "-", "--offline"), stdin=log)
     assert (found.status, "subject:   reports" in found.out) == (0, True)
@@ -139,7 +139,7 @@ def test_a_line_is_read_from_standard_input():
 
 
 def test_nothing_hidden_reaches_the_terminal():
-    """Whoever chose a name or a path cannot move the cursor with it."""
+    """Control characters in names and paths are escaped."""
     found = within(("explain", "sandbox_filesystem_denied:re\x1b[2Jports:/etc/\u202epasswd", "--offline"))
     assert "\x1b" not in found.out + found.err
     assert "\u202e" not in found.out

@@ -1,4 +1,4 @@
-"""What a command says when it fails: lines and never a traceback, made of what is loaded already."""
+"""Errors of commands: short lines without a traceback, and without new imports."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def without_imports(function, *arguments):
 
 @pytest.mark.parametrize("error", FORESEEN, ids=lambda error: type(error).__name__)
 def test_a_foreseen_error_is_told_without_an_import(error, capsys):
-    """It is said in lines, with the status of a failure."""
+    """The error is reported with the status of a failure."""
     assert without_imports(failing.ending, error) == 1
     said = capsys.readouterr().err
     assert said.strip()
@@ -49,14 +49,14 @@ def test_a_foreseen_error_is_told_without_an_import(error, capsys):
 
 
 def test_an_error_of_the_system_names_its_file(capsys):
-    """The code of a refusal, the file, and what the system says."""
+    """The text has the code, the file and the system error."""
     failing.ending(FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "/nowhere/x"))
     code, file, text = capsys.readouterr().err.strip().split(": ")
     assert (code, file, text) == ("command_refused", "/nowhere/x", os.strerror(errno.ENOENT))
 
 
 def test_an_unforeseen_error_is_two_lines(monkeypatch, capsys):
-    """Its kind and its text, printable, and how to see the traceback."""
+    """Class and text, printable, and how to see the traceback."""
     _break(monkeypatch, ZeroDivisionError("by\x1b[31m zero"))
     assert entry.main(["config", "show"]) == 1
     first, second = capsys.readouterr().err.splitlines()
@@ -66,7 +66,7 @@ def test_an_unforeseen_error_is_two_lines(monkeypatch, capsys):
 
 
 def test_the_traceback_is_shown_to_who_asks_for_it(monkeypatch):
-    """By a variable of the environment."""
+    """A variable enables the traceback."""
     _break(monkeypatch, ZeroDivisionError("by zero"))
     monkeypatch.setenv("DEMOCRAI_TRACEBACK", "1")
     with pytest.raises(ZeroDivisionError):
@@ -81,7 +81,7 @@ def _break(monkeypatch, error):
 
 
 def test_a_package_that_is_missing_is_one_refusal(tmp_path):
-    """A half-installed environment: the first import of the command fails."""
+    """The first import of a command fails in an incomplete environment."""
     (tmp_path / "yaml.py").write_text("raise ImportError('broken', name='yaml')\n")
     done = subprocess.run(
         [*COMMAND, "config", "show"],

@@ -1,4 +1,4 @@
-"""``--help``: quick, and says what each command takes."""
+"""``--help``: fast and complete."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ ARGUMENTS = "democrai_sandbox.cli.arguments."
 
 
 class Helped(NamedTuple):
-    """What a help took."""
+    """Measurements of a help text."""
 
     seconds: float
     modules: set[str]
 
 
 def paths(parser, words):
-    """The words that lead to a parser, and to those of its verbs."""
+    """The words of a parser and of its verbs."""
     yield words
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -71,13 +71,13 @@ EVERY = [words for command in COMMANDS for words in paths(parser_of(command), (c
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
-    """An environment in which code is compiled once, as that of an installed package is."""
+    """An environment with compiled code, as of an installed package."""
     return environment({"PYTHONPYCACHEPREFIX": str(tmp_path_factory.mktemp("compiled")), "PYTHONDONTWRITEBYTECODE": ""})
 
 
 @pytest.fixture(scope="module")
 def helped(compiled):
-    """What the help of every command and verb took; of nothing, what argparse does."""
+    """Measurements of the help of every command and verb, and of plain argparse."""
     asked = [(), *EVERY]
     given = "".join(f"{' '.join(words)}\n" for words in asked)
     for _ in range(2):  # the first one compiles
@@ -111,7 +111,7 @@ def test_help_takes_at_most_three_bare_starts_of_python(helped, compiled):
 
 
 def is_quick(words, environ):
-    """Whether it is within the limit once in so many tries; other tests run beside this one."""
+    """Whether it is within the limit in one of several tries, because other tests run beside it."""
     for _ in range(TRIES):
         pairs = [
             (seconds([sys.executable, "-c", ""], environ), seconds([*COMMAND, *words, "--help"], environ))
@@ -125,7 +125,7 @@ def is_quick(words, environ):
 
 
 def test_help_of_commands_imports_no_more_than_argparse(helped):
-    """What a command works with is not imported to say what it takes: nothing of ours but that, and nothing else."""
+    """Help imports no module of a command."""
     light = {f"democrai_sandbox{name}" for name in LIGHT} | helped[()].modules | {"__future__"}
     more = {
         words: {name for name in helped[words].modules - light if not name.startswith(ARGUMENTS)} for words in EVERY
@@ -135,7 +135,7 @@ def test_help_of_commands_imports_no_more_than_argparse(helped):
 
 
 def test_help_imports_next_to_nothing():
-    """What would make it slow is not imported for it."""
+    """Slow modules are not imported."""
     program = "import sys; from democrai_sandbox.cli.entry import main; main(['--help']); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-S", "-c", program], capture_output=True, text=True, timeout=60)
     if done.returncode:  # without its site the interpreter may not find the package
@@ -145,7 +145,7 @@ def test_help_imports_next_to_nothing():
 
 
 def test_the_overview():
-    """The same in a terminal and in a pipe, without colours, and within 120 columns."""
+    """The overview is the same in a terminal and in a pipe, without colors, within 120 columns."""
     done = within(("--help",))
     assert (done.status, done.err) == (0, "")
     golden("help", done.out)
@@ -158,13 +158,13 @@ def test_the_overview():
     [("requests", "list"), ("requests", "approve"), ("approvals", "revoke"), ("audit", "export"), ("status",)],
 )
 def test_help_of_a_command(words):
-    """What it changes, what it takes, one plain line per option."""
+    """The help has the effect and one plain line per option."""
     golden(f"help-{'-'.join(words)}", terminal((*words, "--help")).text)
 
 
 @rows("words", EVERY)
 def test_every_command_and_verb_has_help(words):
-    """Each command of the overview, and each of its verbs, can say what it takes."""
+    """Each command and verb has a help text."""
     done = within((*words, "--help"))
     assert (done.status, done.err) == (0, "")
     assert done.out.startswith(f"usage: democrai-sandbox {' '.join(words)} ")

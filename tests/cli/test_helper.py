@@ -1,4 +1,4 @@
-"""``democrai-sandbox helper``: what is installed, what would be applied, and a helper that really runs."""
+"""``democrai-sandbox helper``: installation files, dry run, and a real helper."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def policy(tmp_path):
 
 
 def test_what_would_be_applied(policy):
-    """The transactions for both versions of IP, each closed at its end; names that lead nowhere are said."""
+    """Rules for both IP versions, each closed at its end; unresolved names are reported."""
     words = ("helper", "apply", policy(POLICY), "--dry-run", "--parent-pid", "4194303")
     found = says(*words)
     first, second = found.out.split("# ip6tables-restore --noflush\n")
@@ -66,7 +66,7 @@ def test_what_would_be_applied(policy):
     ],
 )
 def test_a_policy_that_the_helper_would_refuse(policy, content, said):
-    """A policy that the helper would refuse is refused here too, and nothing is printed."""
+    """The command refuses the same policy files, and prints no rules."""
     found = says("helper", "apply", policy(content), "--dry-run")
     assert (found.status, found.out) == (1, "")
     assert said in found.err
@@ -88,7 +88,7 @@ WRONG = [
 
 
 def test_a_wrong_command_line():
-    """Wrong words end with status 2 and what is wrong, and nothing on standard output."""
+    """Unknown words end with status 2 and the error, and nothing on standard output."""
     done = [says("helper", *words) for words, _ in WRONG]
     transcript("helper-misused", zip((words for words, _ in WRONG), done, strict=True), also=[CHOICES])
     assert {(one.status, one.out) for one in done} == {(2, "")}
@@ -97,7 +97,7 @@ def test_a_wrong_command_line():
 
 
 def test_what_an_administrator_installs():
-    """Rule and unit name the command by which the application starts the helper; a dangerous place ends with 1."""
+    """Rule and unit name the helper command; a dangerous place ends with 1."""
     for words in (("sudoers", "--user", "nobody"), ("polkit", "--user", "nobody"), ("systemd",)):
         found = says("helper", *words)
         if words[0] == "polkit" and any(" " in word for word in helper_command()):
@@ -113,7 +113,7 @@ def test_what_an_administrator_installs():
 
 
 def test_the_unit_has_the_paths_of_the_configuration(tmp_path):
-    """Those that the application and ``helper run`` use with the same configuration; options go before it."""
+    """The unit has the paths that the application and ``helper run`` use; options override them."""
     own = {"helper_socket": "/run/own_{pid}.sock", "policy_file": "/srv/own_{pid}.json", "refresh_seconds": 7}
     state = f"{tmp_path}/state"
     for settings, words, socket, policy in (
@@ -138,7 +138,7 @@ def test_the_unit_has_the_paths_of_the_configuration(tmp_path):
 
 
 def test_nothing_runs(tmp_path):
-    """Without any helper that is said: a failure only where the configuration asks for one."""
+    """Without a helper, the command fails only if the configuration enables it."""
     found = says("helper", "status", "--config", configured(tmp_path))
     wanted = configured(tmp_path, sandbox={"os": {"enabled": True}})
     missing = says("helper", "status", "--config", wanted)
@@ -148,12 +148,12 @@ def test_nothing_runs(tmp_path):
     (tmp_path / "state" / "os_sandbox_helper_77.sock").write_text("left")
     left = piped(["helper", "status", "--config", wanted])
     assert (left.status, "77: " in left.err) == (1, True)
-    golden("helper-status.piped", left.out.replace("only root sees them", "none"), folder=tmp_path)
+    golden("helper-status.piped", left.out.replace("visible to root only", "none"), folder=tmp_path)
 
 
 @needs_netlab
 def test_a_helper_that_runs():
-    """It is found by its socket, answers for its process, and holds what it was given; it ends with that process."""
+    """It is found by its socket, reports its process and its rules, and ends with that process."""
     with short_folder() as here, Lab() as lab:
         config = configured(here, sandbox={"os": {"enabled": True}})
         for folder in ("state", "state/data"):

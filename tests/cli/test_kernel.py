@@ -1,4 +1,4 @@
-"""The reference host with everything that the kernel has: Landlock, seccomp, the packet filter and its helper."""
+"""The reference host with all kernel controls: Landlock, seccomp, the packet filter and its helper."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ os.execv(sys.executable, [sys.executable, "-m", "democrai_sandbox.cli", *sys.arg
 
 
 def test_a_filter_that_takes_away_what_the_guard_is_built_on_is_told_in_one_line(tmp_path):
-    """As container profiles and service managers have them; there is no guard without openat2, and nothing serves."""
+    """A container profile without openat2 refuses the start, because the guard needs it."""
     command = [sys.executable, "-c", WITHOUT_OPENAT2, "run", "script", "--no-kernel", __file__]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False)
     assert (done.returncode, done.stdout) == (1, "")
@@ -47,7 +47,7 @@ def test_a_filter_that_takes_away_what_the_guard_is_built_on_is_told_in_one_line
 
 @pytest.fixture
 def short():
-    """A folder whose name is short enough for the sockets in it."""
+    """A folder with a name that is short enough for sockets."""
     with tempfile.TemporaryDirectory(dir=places.SHORT) as name:
         yield Path(name)
 
@@ -55,7 +55,7 @@ def short():
 @pytest.mark.slow
 @needs_netlab
 def test_the_story_goes_on_under_the_kernel_layer(short):
-    """Every control is active and required; a module is stopped, approved, goes on, and the process ends in order."""
+    """With every control required, a module is denied, approved and resumed, and the process ends in order."""
     with Lab() as lab, lab.inside.entered(), serving(short, EVERYTHING, fresh=True) as served:
         with served.bearer(served.administrator()) as admin:
             status = admin.get("/api/v1/status").json()

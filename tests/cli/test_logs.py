@@ -1,4 +1,4 @@
-"""The log: what is spared, and what is left out."""
+"""Log: rate limits and dropped records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from democrai_sandbox.cli import logs
 
 @pytest.fixture
 def written(monkeypatch):
-    """What is written to standard error, with logging set up as for a command, and undone again."""
+    """Captured standard error with the logging of a command."""
     names = ("", "asyncio", "uvicorn.error", *logs._QUIET)
     before = [(log := logging.getLogger(name), log.level, [*log.handlers], [*log.filters]) for name in names]
     stream = io.StringIO()
@@ -26,7 +26,7 @@ def written(monkeypatch):
 
 
 def test_complaints_of_the_event_loop_are_bounded(written, monkeypatch):
-    """Of thousands in a row some are told, and later how many were not."""
+    """Of thousands of records some are logged, and later the number of the others."""
     now = 100.0
     monkeypatch.setattr(logs, "monotonic", lambda: now)
     for _ in range(5000):
@@ -41,7 +41,7 @@ def test_complaints_of_the_event_loop_are_bounded(written, monkeypatch):
 
 
 def test_advice_on_websockets_is_left_out(written):
-    """Any stranger could have it given."""
+    """Any client could trigger it."""
     log = logging.getLogger("uvicorn.error")
     log.warning("No supported WebSocket library detected. Please use \"pip install 'uvicorn[standard]'\"")
     other = "Invalid HTTP request received."
@@ -50,7 +50,7 @@ def test_advice_on_websockets_is_left_out(written):
 
 
 def test_without_standard_error_nothing_fails(monkeypatch, written):
-    """A process whose standard error was closed logs nowhere."""
+    """A process with a closed standard error logs nothing."""
     monkeypatch.setattr("sys.stderr", None)
     logs.set_up_logging()
     logging.getLogger("democrai_sandbox").error("nobody reads this")

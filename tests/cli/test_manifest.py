@@ -26,7 +26,7 @@ BROAD = {"name": "reports", "access": [{"resource_type": "filesystem", "operatio
 
 @pytest.fixture
 def manifest(tmp_path):
-    """Write a manifest of a module, in a folder of modules; return its file."""
+    """Write the manifest of a module; return its file."""
 
     def write(content, name="reports"):
         folder = tmp_path / "modules" / name
@@ -39,7 +39,7 @@ def manifest(tmp_path):
 
 
 def test_a_pattern_in_a_file_target_is_refused(manifest):
-    """By check and by lint, with the folder to declare; the same name written literally is not."""
+    """Check and lint refuse it with the folder to declare; the literal name is accepted."""
 
     def declaring(target):
         return manifest({"access": [{"resource_type": "filesystem", "operation": "read", "target": target}]})
@@ -52,7 +52,7 @@ def test_a_pattern_in_a_file_target_is_refused(manifest):
 
 
 def test_everything_that_is_wrong_is_said_at_once(manifest, tmp_path):
-    """Each problem with file, line, column, pointer and the nearest name; the same as data; exit status 1."""
+    """Each problem has file, line, column, pointer and the nearest name; exit status 1."""
     file = manifest(WRONG)
     found = says("manifest", "check", tmp_path / "modules", EXAMPLES / "modules" / "weather")
     assert found.status == 1
@@ -72,7 +72,7 @@ def test_everything_that_is_wrong_is_said_at_once(manifest, tmp_path):
 
 
 def test_a_folder_stands_for_what_lies_in_it():
-    """All examples are found from the folder above their kinds, and nothing is wrong with them."""
+    """All examples are found from the parent folder, and have no problems."""
     found = says("manifest", "check", EXAMPLES, "--json")
     assert (found.status, len(found.data["files"])) == (0, len(list(EXAMPLES.glob("*/*/manifest.json"))))
     assert {each["kind"] for each in found.data["files"]} == {"module", "engine", "extractor"}
@@ -89,7 +89,7 @@ def test_a_folder_stands_for_what_lies_in_it():
     ],
 )
 def test_what_kind_a_manifest_is(tmp_path, content, words, status):
-    """It is what an option, the file or its folder says; where nothing does, that is asked for, and not guessed."""
+    """The kind comes from an option, the file or its folder; otherwise it is required."""
     file = tmp_path / "manifest.json"
     file.write_text(content if isinstance(content, str) else json.dumps(content))
     found = says("manifest", "check", file, *words)
@@ -98,7 +98,7 @@ def test_what_kind_a_manifest_is(tmp_path, content, words, status):
 
 
 def test_what_is_not_there_is_a_problem_like_another(tmp_path):
-    """A file that is missing, a name that would move the cursor, a folder without any: each is one clear line."""
+    """A missing file, a name with control characters and an empty folder are one clear line each."""
     missing = says("manifest", "check", "--kind", "module", tmp_path / "nothing", f"{tmp_path}/a\x1b[2Jb")
     assert missing.status == 1
     assert [line.partition(": ")[0] for line in missing.out.splitlines()] == [
@@ -114,7 +114,7 @@ def test_what_is_not_there_is_a_problem_like_another(tmp_path):
 
 
 def test_advice_is_no_failure_unless_it_is_to_be(manifest):
-    """A broad grant is pointed out with its line; ``--strict`` makes it a failure."""
+    """A broad rule is reported with its line; ``--strict`` makes it a failure."""
     file = manifest(BROAD)
     found = says("manifest", "lint", file)
     assert found.status == 0
@@ -131,7 +131,7 @@ def test_advice_is_no_failure_unless_it_is_to_be(manifest):
 
 
 def test_what_a_new_version_may_do_more(manifest, tmp_path):
-    """Power that was added comes first, and is a failure for who asks; the way back adds nothing."""
+    """Added rights come first, and fail on request; the reverse direction adds none."""
     old, new = manifest({"name": "reports"}, "old"), manifest(BROAD, "new")
     found = says("manifest", "diff", old, new)
     assert (found.status, found.out) == (0, "added /access: filesystem read /\n")
@@ -149,7 +149,7 @@ def test_what_a_new_version_may_do_more(manifest, tmp_path):
 
 
 def test_the_schemas(tmp_path):
-    """One is printed, all are written; they are the published ones."""
+    """One is printed, all are written, and they equal the published ones."""
     printed = says("manifest", "schema", "engine")
     assert printed.out == schema_path(ManifestKind.ENGINE).read_text()
     assert says("manifest", "schema", "--output", tmp_path).status == 0

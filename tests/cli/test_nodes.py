@@ -1,4 +1,4 @@
-"""Two hosts over one PostgreSQL: what waits on one is decided on the other, and goes on once."""
+"""Two hosts with one PostgreSQL: a request of one is decided on the other, and resumes once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.console.serving import Web, serving, until
 
 @pytest.mark.slow
 def test_two_nodes_share_requests_people_and_resumptions(tmp_path, postgres):
-    """Somebody is stopped on one node, approved on the other, and the action goes on exactly once."""
+    """A user is denied on one node, approved on the other, and the action resumes exactly once."""
     web = Web()
     config = {"database": {"url": postgres.new_database()}}
     for name in ("one", "two"):

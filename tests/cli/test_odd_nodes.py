@@ -1,4 +1,4 @@
-"""Nodes of another version, or what poses as one: their answers are JSON, and not what was expected."""
+"""Nodes of another version, or servers that imitate one, with unexpected JSON."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ COMMANDS = (
 
 
 def answered(content):
-    """The bytes of an answer that a node could have given."""
+    """The bytes of a possible answer of a node."""
     body = json.dumps(content).encode()
     return b"HTTP/1.1 200 OK\r\nX-Request-Id: 1\r\nContent-Length: %d\r\n\r\n" % len(body) + body
 
 
 def test_an_answer_of_another_shape_ends_in_a_sentence():
-    """Nothing that a node says ends a command with a traceback, or reaches the terminal as it is."""
+    """No answer causes a traceback or reaches the terminal unescaped."""
     wrong = []
     for shape in SHAPES:
         with Odd(answered(shape)) as odd:
@@ -75,14 +75,14 @@ def test_an_answer_of_another_shape_ends_in_a_sentence():
 
 
 def test_a_refusal_without_end_is_cut():
-    """Nobody reads megabytes of why."""
+    """A very long reason is shortened."""
     with Odd(answered({"code": "x", "detail": "y" * 1_000_000}).replace(b"200 OK", b"403 Forbidden")) as odd:
         done = within(("status", "--url", odd.url), TOKEN)
     assert (done.status, 3000 < len(done.err) < 6000) == (1, True)
 
 
 class Failing(http.server.BaseHTTPRequestHandler):
-    """A node that has two approvals, and goes away after the first of them is revoked."""
+    """A node with two approvals that stops after the first is revoked."""
 
     def do_GET(self):
         access = {"subject": "module:x", "operation": "read", "target": "/x"}
@@ -105,7 +105,7 @@ class Failing(http.server.BaseHTTPRequestHandler):
 
 
 def test_a_node_that_goes_away_after_the_first():
-    """What was revoked until then is told, beside the error."""
+    """The completed revocation is reported beside the error."""
     with http.server.HTTPServer(("127.0.0.1", 0), Failing) as server:
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"

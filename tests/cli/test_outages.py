@@ -1,4 +1,4 @@
-"""A served process that runs out of something, or whose database is taken away: it says so, and goes on by itself."""
+"""A served process that runs out of resources or loses its database: it reports that and recovers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.console.serving import CHEAPLY, PLAIN, serving, until
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    """A process that may have few files open at a time."""
+    """A process with a low limit of open files."""
     few = f"{CHEAPLY}import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))"
     with serving(tmp_path_factory.mktemp("served"), before=few) as found:
         yield found
@@ -33,7 +33,7 @@ def readiness(served):
 
 
 def test_too_many_connections(served):
-    """More connections than there are descriptors do not keep it from serving afterwards, nor fill the log."""
+    """More connections than descriptors neither stop the server nor fill the log."""
     before = served.log.stat().st_size
     address = urlsplit(served.url)
     many = [socket.socket() for _ in range(200)]
@@ -61,7 +61,7 @@ def _is_closed(connection):
 
 
 def test_a_database_that_is_moved_away(served):
-    """Until it is back nothing is decided, pages and API answer 503, and the process is not ready."""
+    """Until it is back, nothing is decided, answers are 503, and the process is not ready."""
     state = served.folder / "state"
     with served.signed_in() as client, served.bearer(served.administrator()) as admin:
         request = served.stop_weather(admin, "/forecast/moved")
@@ -83,7 +83,7 @@ def test_a_database_that_is_moved_away(served):
 
 
 def spawn_servers(served):
-    """The numbers of the spawn server and its standby."""
+    """The process ids of the spawn server and its standby."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -102,7 +102,7 @@ def stands_still(pid):
 
 @pytest.mark.skipif(landlock_support().abi < 1, reason="needs Landlock")
 def test_a_spawn_server_that_stands_still_or_is_killed(tmp_path):
-    """It is told to go on, or replaced, and the process serves without a restart."""
+    """It is continued or replaced, and the process serves without a restart."""
     with serving(tmp_path, {"sandbox": {"os": {"seccomp": {"enabled": True}}}}, before=CHEAPLY) as served:
         checks = lambda: httpx.get(f"{served.url}/health/ready", **PLAIN, timeout=30).json()["checks"]
         pids = spawn_servers(served)
@@ -137,7 +137,7 @@ def flood(kind):
 
 
 def test_native_code_in_a_worker_that_floods(tmp_path):
-    """Its caller gets one error for each kind of flood, and the process is healthy all the time."""
+    """The caller gets one error per kind of flood, and the process stays healthy."""
     folder = tmp_path / "modules" / "flooding"
     folder.mkdir(parents=True)
     (folder / "manifest.json").write_text('{"name": "flooding", "allowed_imports": ["ctypes"]}')

@@ -1,4 +1,4 @@
-"""``record``: what is proposed for the example extensions is enough for them, and nothing of it too much."""
+"""``record``: the proposals for the example extensions are sufficient and minimal."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def url():
 
 @pytest.fixture
 def world(tmp_path, monkeypatch):
-    """Copies of the examples, a configuration, and a temp directory that is not the one of all this."""
+    """Copies of the examples, a configuration, and a separate temporary directory."""
     for name in ("temp", "data"):
         (tmp_path / name).mkdir()
     (tmp_path / "data" / "may.csv").write_text("1,2")
@@ -71,7 +71,7 @@ def declared(value, folder):
 
 
 def each_entry_is_needed(kind, folder, value, run, *, pointer="", **options):
-    """Run it under the proposal, and under what is left of it without each entry in turn."""
+    """Run it under the proposal, and without each entry in turn."""
     entries = (value[pointer] if pointer else value)["access"]
     with Extension(kind, folder, manifest=make_manifest(value, kind, folder=folder), **options) as whole:
         run(whole)
@@ -101,7 +101,7 @@ def test_a_module_with_files_and_requests(world, url):
 
 
 def test_a_module_that_asks_before_it_requests(world, url):
-    """weather declares nothing, and asks for approval of what its user names: that is observed as well."""
+    """weather declares nothing and asks for approval, which is also observed."""
     folder = str(world / "extensions/modules/weather")
     done = record(world, "module", "--check", "--action", "fetch", "--param", f"url={url}/today?x=1", folder)
     assert (done.status, done.data["check"]) == (0, {"missing": []}), done.err
@@ -114,7 +114,7 @@ def test_a_module_that_asks_before_it_requests(world, url):
 
 
 def test_a_module_that_starts_a_program(world):
-    """converter has a program of its own, which is run by the one way there is."""
+    """converter runs a program through the SDK."""
     folder = str(world / "extensions/modules/converter")
     done = record(world, "module", "--check", "--action", "shout", "--param", "text=ho", folder)
     assert (done.status, done.data["check"]) == (0, {"missing": []}), done.err
@@ -129,7 +129,7 @@ def test_a_module_that_starts_a_program(world):
 
 
 def test_an_extractor(world):
-    """plaintext reads the file that it is given; its other phase is let be."""
+    """plaintext reads the given file; its other phase stays unchanged."""
     folder = str(world / "extensions/extractors/plaintext")
     file = str(world / "data/may.csv")
     done = record(world, "extractor", "--check", "--method", "extract_file", "--param", f"path={file}", folder)
@@ -141,7 +141,7 @@ def test_an_extractor(world):
 
 
 def test_an_engine(world, url):
-    """wordcount looks words up where its configuration says: that needs no entry, unless no key allows it."""
+    """wordcount uses a URL of its settings, which needs an entry only if no key allows it."""
     folder = world / "extensions/engines/wordcount"
     packages = world / f"env/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
     packages.mkdir(parents=True)
@@ -168,7 +168,7 @@ def test_an_engine(world, url):
 
 @pytest.mark.slow
 def test_an_installation(world):
-    """Of its install phase requests are observed; wordcount is built from its own folder, and makes none."""
+    """HTTP requests of the install phase are observed; wordcount makes none."""
     folder = world / "extensions/engines/wordcount"
     (world / "wheels").mkdir()
     offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(world / "wheels"), "PIP_CONFIG_FILE": "/dev/null"}
@@ -204,7 +204,7 @@ def script(world):
 
 
 def test_a_script_is_recorded_and_runs_under_what_is_proposed(world, script):
-    """With what it imports from beside it; the trace says the same, and the file is a manifest for run."""
+    """Imports from its folder are included; the trace has the same content, and run accepts the file."""
     trace, manifest = world / "trace.jsonl", world / "manifest.json"
     environ = {"TMPDIR": str(world / "temp")}
     options = ("--config", configured(world), "--check", "--trace", trace, "--output", manifest)
@@ -234,7 +234,7 @@ def test_a_script_is_recorded_and_runs_under_what_is_proposed(world, script):
 
 
 def test_a_script_that_only_reads_is_repeated_without_each_entry(world):
-    """What it reads in vain is left out; nothing of the repetitions is shown."""
+    """Unneeded entries are removed; the repetitions show no output."""
     place = world / "data"
     (world / "reads.py").write_text(
         f"import linecache\nlinecache.getline({str(world / 'config.yaml')!r}, 1)\n"
@@ -246,7 +246,7 @@ def test_a_script_that_only_reads_is_repeated_without_each_entry(world):
 
 
 def test_a_script_that_needs_input_is_not_repeated_for_each_entry(world):
-    """Repeated without it, the script fails. That is not held against the proposal."""
+    """It fails without input, which does not count against the proposal."""
     (world / "asks.py").write_text(f"input()\nprint(open({str(world / 'data' / 'may.csv')!r}).read())\n")
     found = piped(
         ("record", "script", "--config", configured(world), "--json", "--check", world / "asks.py"), {}, "x\ny\n"
@@ -255,7 +255,7 @@ def test_a_script_that_needs_input_is_not_repeated_for_each_entry(world):
 
 
 def test_a_check_that_fails_says_what_is_missing(world):
-    """A script that does something else each time is not covered by what was seen once."""
+    """A script that differs in each run is not covered by one observation."""
     file = world / "odd.py"
     file.write_text(
         "import os\n"
@@ -269,7 +269,7 @@ def test_a_check_that_fails_says_what_is_missing(world):
 
 
 def test_what_fails_by_itself_is_not_said_to_run(world):
-    """Under the proposal it ends as it did before, which is no success."""
+    """The same failure under the proposal is not a success."""
     (world / "fails.py").write_text("raise SystemExit(3)\n")
     done = says("record", "script", "--config", configured(world), "--check", world / "fails.py")
     assert done.status == 1
@@ -277,7 +277,7 @@ def test_what_fails_by_itself_is_not_said_to_run(world):
 
 
 def test_a_policy_file_stays_one(world, script):
-    """A file with declarations and no name gets declarations, and no name."""
+    """A file with only declarations gets declarations, without a name."""
     policy = world / "policy.json"
     policy.write_text('{"access": [], "allowed_imports": []}')
     done = record(world, "script", "--manifest", policy, script, world / "data")
@@ -346,7 +346,7 @@ def write(place):
 
 @pytest.fixture
 def looking(world):
-    """A module that looks around; returns what records one of its actions."""
+    """A module that probes paths; returns a function that records one of its actions."""
     folder = world / "looking"
     folder.mkdir()
     (folder / "module.py").write_text(LOOKING)
@@ -368,14 +368,14 @@ def looking(world):
 
 
 def test_a_folder_above_what_is_read_needs_no_entry(looking):
-    """It can be looked at once the file is declared."""
+    """It can be probed once the file is declared."""
     done, found = looking("read", "--check")
     assert found == [("read", "in/a.csv")]
     assert done.data["necessity"] == {"tried": True, "reason": "", "fix": "", "left_out": [], "unverified": []}
 
 
 def test_an_entry_for_a_folder_that_is_only_looked_at_says_so(looking):
-    """There is no narrower entry, and without it the own code of the module fails."""
+    """The module's code needs the entry, and no narrower one exists."""
     done, found = looking("look", "--check")
     assert found == [("read", "in")]
     assert [note["target"] for note in done.data["notes"]] == [done.data["manifest"]["access"][0]["target"]]
@@ -383,7 +383,7 @@ def test_an_entry_for_a_folder_that_is_only_looked_at_says_so(looking):
 
 
 def test_what_libraries_only_look_at_is_left_out(looking):
-    """They are told that it is not there; the report lists it."""
+    """The paths look absent to libraries; the report lists them."""
     done, found = looking("library")
     assert found == [("read", "in/a.csv")]
     assert [one["target"].rpartition("/")[2] for one in done.data["only_looked_at"]] == ["app.mo"]
@@ -391,28 +391,28 @@ def test_what_libraries_only_look_at_is_left_out(looking):
 
 
 def test_what_a_library_cannot_do_without_is_found_by_trying(looking):
-    """The first proposal is not enough; the one with what was looked at is, and says what it allows."""
+    """The first proposal fails; the one with the probes works, with a note."""
     done, found = looking("strict", "--check")
     assert (done.status, found) == (0, [("read", "in/a.csv")])
     assert done.data["notes"]
 
 
 def test_what_it_runs_without_is_left_out(looking):
-    """Failures that a library or the module itself tolerates do not become entries."""
+    """Tolerated failures do not become entries."""
     done, found = looking("tolerant", "--check")
     assert (done.status, found) == (0, [("read", "in/a.csv")])
     assert len(done.data["necessity"]["left_out"]) == 2
 
 
 def test_what_changes_the_result_is_needed(looking):
-    """It would not fail without, but come to something else."""
+    """Without the entry the run succeeds with another result."""
     done, found = looking("result", "--check")
     assert (done.status, found) == (0, [("read", "in/b.csv")])
 
 
 @pytest.mark.parametrize(("action", "reason"), [("write", "create"), ("program", "programs")])
 def test_a_run_that_may_change_something_is_not_repeated_for_each_entry(looking, action, reason):
-    """Whether each entry is needed is then not known: each is marked, in the report and in the manifest."""
+    """Each unverified entry is marked, in the report and in the manifest."""
     done, found = looking(action)
     assert done.status == 0
     assert ("read", "in/b.csv") in found
@@ -475,7 +475,7 @@ BAD = [
 
 
 def test_bad_input_is_one_clear_line(world):
-    """Wrong input is told in a line with the documented status; nothing is run, and nothing written."""
+    """Wrong input is one line with the documented status; nothing runs or is written."""
     (world / "link").symlink_to(world / "not there")
     os.mkfifo(world / "pipe")
     steps, wrong = [], []

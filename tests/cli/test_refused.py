@@ -1,4 +1,4 @@
-"""``democrai-sandbox serve`` that is refused leaves nothing behind that was not there before."""
+"""A refused ``democrai-sandbox serve`` leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ Kernel.prepare = prepare
 
 @pytest.fixture
 def web():
-    """A web server that each start can share."""
+    """A web server shared by the starts."""
     found = Web()
     yield found
     found.stop()
 
 
 def refused(folder, web, config=None, before=CHEAPLY):
-    """Start serving, which is refused; the database is named, so that nothing is prepared for it."""
+    """Start serving, expect a refusal; the database is named, so that none is prepared."""
     database = {"database": {"url": f"sqlite:///{folder}/state/sandbox.db"}}
     with pytest.raises(RuntimeError):
         Served(folder, database | (config or {}), extensions=False, before=before, outside=web)
 
 
 def test_an_address_in_use(tmp_path, web):
-    """It is looked at before anything is made."""
+    """The address is checked before anything is created."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         refused(tmp_path, web, {"server": {"port": taken.getsockname()[1]}})
     assert not (tmp_path / "state").exists()
 
 
 def test_a_control_that_is_required_and_missing(tmp_path, web):
-    """Keys, database and folders that this start has made are removed."""
+    """Keys, database and folders of this start are removed."""
     refused(tmp_path, web, before=REFUSED)
     assert not (tmp_path / "state").exists()
 
 
 def test_a_database_that_cannot_be_used(tmp_path, web):
-    """No keys are left for a database that could not be opened."""
+    """No keys remain for a database that cannot be opened."""
     (tmp_path / "state").mkdir(mode=0o700)
     (tmp_path / "state" / "sandbox.db").write_text("not a database")
     refused(tmp_path, web)
@@ -58,7 +58,7 @@ def test_a_database_that_cannot_be_used(tmp_path, web):
 
 
 def test_what_was_there_before_stays(tmp_path, web):
-    """A database that was served before, its keys and its folders survive a refused start."""
+    """An existing database, its keys and folders survive a refused start."""
     with serving(tmp_path, {"database": {"url": f"sqlite:///{tmp_path}/state/sandbox.db"}}, extensions=False):
         pass
     kept = {path: path.read_bytes() for path in (tmp_path / "state").rglob("*") if path.is_file()}

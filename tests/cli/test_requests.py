@@ -1,4 +1,4 @@
-"""``democrai-sandbox requests``: what waits, and deciding it."""
+"""``democrai-sandbox requests``: list, show and decide."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def state_of(asked, request):
 
 
 def test_what_is_listed(asked):
-    """The list has the same words in a terminal and in a pipe; filters narrow it, and a short one says so."""
+    """The list is the same in a terminal and in a pipe; filters work, and a limited list says so."""
     for path in ("/reports/2026/september/summary", "/today"):
         asked.wants(f"https://listed.example.org{path}")
     arguments = ("requests", "list", "--text", "listed.example")
@@ -32,7 +32,7 @@ def test_what_is_listed(asked):
 
 
 def test_what_is_grouped(asked):
-    """Grouped, all who wait for the same are one row, with the risk."""
+    """All requests for the same access are one row, with the risk."""
     asked.wants("https://grouped.example.org/a")
     arguments = ("requests", "list", "--grouped", "--text", "grouped.example")
     golden("requests-list-grouped.piped", asked.says(*arguments).out)
@@ -41,7 +41,7 @@ def test_what_is_grouped(asked):
 
 
 def test_what_is_shown(asked):
-    """One request with who wants what for whom, targets to choose from, and its history."""
+    """One request with its facts, possible targets and history."""
     request = asked.wants("https://shown.example.org/reports/today")
     golden("requests-show.terminal", asked.terminal("requests", "show", request).text)
     golden("requests-show.piped", asked.says("requests", "show", request).out)
@@ -54,7 +54,7 @@ def test_what_is_shown(asked):
     ids=["session", "permanent", "for"],
 )
 def test_approving(asked, scope, kind, ends):
-    """The scope that was chosen is the one that is stored; a dry run stores nothing."""
+    """The chosen scope is stored; a dry run stores nothing."""
     request = asked.wants(f"https://approved.example.org/{scope[0][2:]}")
     dry = asked.says("requests", "approve", request, *scope, "--dry-run")
     golden(f"requests-approve-{kind}-{ends}.preview", dry.out)
@@ -67,7 +67,7 @@ def test_approving(asked, scope, kind, ends):
 
 
 def test_a_broader_target(asked):
-    """--target approves what covers the request; one that does not cover it is refused by the node."""
+    """--target approves a covering target; another one is refused by the node."""
     request = asked.wants("https://broad.example.org/reports/today")
     other = asked.says("requests", "approve", request, "--permanent", "--target", "https://else.example.org", "--yes")
     assert (other.status, other.out) == (1, "")
@@ -81,7 +81,7 @@ def test_a_broader_target(asked):
 
 
 def test_the_question_repeats_what_is_decided(asked):
-    """In a terminal it is asked once, with the object in the question; no leaves all as it was, yes does it."""
+    """A terminal asks once, with the access in the question; no changes nothing, yes decides."""
     request = asked.wants("https://question.example.org/today")
     refused = asked.terminal("requests", "deny", request, "--reason", "not now", typed="n\n")
     assert refused.status == 1
@@ -94,7 +94,7 @@ def test_the_question_repeats_what_is_decided(asked):
 
 
 def test_a_conflict_says_who_was_first(asked):
-    """A request that is decided already ends with 4, says who decided what and when, and changes nothing."""
+    """An answered request ends with 4 and the first decision, and changes nothing."""
     request = asked.wants("https://conflict.example.org/today")
     assert asked.says("requests", "deny", request, "--reason", "no", "--yes").status == 0
     for extra in ((), ("--dry-run",)):
@@ -107,7 +107,7 @@ def test_a_conflict_says_who_was_first(asked):
 
 
 def test_many_at_once(asked):
-    """Many are decided in one go, each by itself: a preview, what became of each, and the status of the worst."""
+    """Many requests are decided separately: preview, results, and the worst status."""
     waiting = [asked.wants(f"https://many.example.org/{name}") for name in ("a", "b")]
     decided = asked.wants("https://many.example.org/c")
     assert asked.says("requests", "deny", decided, "--reason", "no", "--yes").status == 0
@@ -125,7 +125,7 @@ def test_many_at_once(asked):
 
 
 def test_one_that_does_not_exist(asked):
-    """An id that nobody gave out ends with 1 and names it."""
+    """An unknown id ends with 1 and is named."""
     done = asked.says("requests", "show", "01zzzzzzzzzzzzzzzzzzzzzzzz")
     assert (done.status, done.out) == (1, "")
     assert "01zzzzzzzzzzzzzzzzzzzzzzzz" in done.err

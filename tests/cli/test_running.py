@@ -1,4 +1,4 @@
-"""``run``: one-off, under a policy, with the streams and the exit status of what is run."""
+"""``run``: a single run under a policy, with the streams and the exit status of the code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ held = pytest.mark.skipif(landlock_support().abi < 4, reason="needs Landlock wit
 
 @pytest.fixture
 def world(tmp_path):
-    """A folder that is nobody's temp directory."""
+    """A folder outside of the temporary directory."""
     (tmp_path / "temp").mkdir()
     (tmp_path / "notes.txt").write_text("a note\n")
     return tmp_path
@@ -48,7 +48,7 @@ def entry(operation, target):
 
 
 def test_a_script_has_the_streams_the_arguments_and_the_status(world):
-    """As if it were started directly; what the command itself says goes to standard error."""
+    """As if started directly; messages of the command go to standard error."""
     script = written(
         world,
         "import sys\nprint(__name__, sys.argv[1:], sys.stdin.read())\nprint('oh', file=sys.stderr)\nsys.exit(7)\n",
@@ -60,7 +60,7 @@ def test_a_script_has_the_streams_the_arguments_and_the_status(world):
 
 
 def test_a_denial_ends_it_with_what_would_allow_it(world):
-    """Without a manifest nothing is declared; its own failures are told as Python tells them, with status 1 too."""
+    """Without a manifest nothing is declared; other failures have a Python traceback and status 1."""
     script = written(world, "import sys\nprint(open(sys.argv[1]).read())\n")
     done = run(world, "script", "--no-kernel", script, world / "notes.txt")
     assert (done.status, done.out) == (1, "")
@@ -75,7 +75,7 @@ def test_a_denial_ends_it_with_what_would_allow_it(world):
 
 
 def test_a_script_is_told_from_what_it_catches(world):
-    """With --json, the last line on standard error says what was denied, caught or not."""
+    """With --json, the last line on standard error lists all denials, caught or not."""
     script = written(
         world,
         "import os, subprocess\n"
@@ -92,7 +92,7 @@ def test_a_script_is_told_from_what_it_catches(world):
 
 @held
 def test_the_kernel_holds_what_the_guard_lets_by(world):
-    """Native code is allowed here by the manifest, and reads what no rule names: the kernel says no, without it yes."""
+    """Declared native code reads an undeclared file; only the kernel refuses it."""
     script = written(
         world,
         "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\n"
@@ -107,7 +107,7 @@ def test_the_kernel_holds_what_the_guard_lets_by(world):
 
 
 def test_without_the_kernel_layer_it_says_so_or_refuses(world):
-    """Where this kernel has none: one line by default, a refusal with --kernel, nothing unheld for a program."""
+    """Without kernel support: a note by default, a refusal with --kernel and for programs."""
     script = written(world, "print('here')\n")
     environ = {"DEMOCRAI_OS_SANDBOX_LANDLOCK_ABI": "0"}
     words = ("--config", configured(world))
@@ -122,7 +122,7 @@ def test_without_the_kernel_layer_it_says_so_or_refuses(world):
 
 @held
 def test_a_program_is_held_by_the_kernel_alone(world):
-    """It reads what the rules name and nothing else; what the kernel does not keep is said."""
+    """It reads declared files only; unenforced rules are reported."""
     declared = policy(world, access=[entry("read", "notes.txt"), entry("receive", "https://api.example.com/v1")])
     read = run(world, "program", "--manifest", declared, "--", "cat", world / "notes.txt")
     assert (read.status, read.out) == (0, "a note\n")
@@ -136,7 +136,7 @@ def test_a_program_is_held_by_the_kernel_alone(world):
 
 
 def test_time_is_limited(world):
-    """It is ended, with what it started, and the status says so."""
+    """After the timeout it is killed with its children, and the status says so."""
     script = written(world, "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(600)\n")
     done = run(world, "script", "--timeout", "3", script)
     assert done.status == 1
@@ -145,7 +145,7 @@ def test_time_is_limited(world):
 
 
 def test_an_interrupt_reaches_it(world):
-    """Its own end is waited for, with the kernel around it or not."""
+    """The command waits for its end, with and without the kernel layer."""
     script = written(
         world,
         "import time\n"
@@ -161,7 +161,7 @@ def test_an_interrupt_reaches_it(world):
 
 
 def test_variables_are_given_by_name(world, monkeypatch):
-    """A script has a few of them; others, and those of the runtime, only if they are asked for, or never."""
+    """A script gets a few variables; others on request, and those of the runtime never."""
     script = written(world, "import os\nprint(os.environ.get('SECRET'), os.environ.get('GIVEN'))\n")
     monkeypatch.setenv("SECRET", "s")
     assert run(world, "script", "--no-kernel", script).out == "None None\n"
@@ -190,7 +190,7 @@ def fail():
 
 
 def test_a_module_is_called_and_its_answer_printed(world):
-    """As JSON; what it prints itself goes to standard error. Without a call it is imported, and what it has listed."""
+    """The result is JSON; its output goes to standard error. Without a call its functions are listed."""
     folder = world / "demo"
     folder.mkdir()
     (folder / "module.py").write_text(MODULE)
@@ -236,7 +236,7 @@ def work():
 
 @pytest.fixture
 def parts(world):
-    """A module with tools and a task, which may read one file; and the words that run it."""
+    """A module with tools and a task that may read one file, and the words that run it."""
     folder = world / "parts"
     folder.mkdir()
     (folder / "module.py").write_text(PARTS)
@@ -276,7 +276,7 @@ def test_the_progress_of_a_task_is_said(parts):
 
 @held
 def test_a_module_runs_under_the_kernel_as_well(world):
-    """Its data, its packages and its programs are open to it there."""
+    """Its data folder, packages and programs are available."""
     folder = world / "demo"
     folder.mkdir()
     (folder / "module.py").write_text(
@@ -293,7 +293,7 @@ def test_a_module_runs_under_the_kernel_as_well(world):
 
 @held
 def test_what_the_kernel_keeps_shut_is_said(world):
-    """A rule of Landlock is for what is there: a file that is yet to be made needs its folder, and one is told so."""
+    """Landlock allows existing paths only: the message names the folder to declare for a new file."""
     folder, target = world / "demo", world / "made" / "out.txt"
     for place in (folder, target.parent):
         place.mkdir()
@@ -319,13 +319,13 @@ def test_what_the_kernel_keeps_shut_is_said(world):
 
 
 def _without_traceback(text):
-    """Return what was said, without the lines of a traceback, which differ between versions of Python."""
+    """Return the output without traceback lines, which depend on the version of Python."""
     return "".join(line for line in text.splitlines(keepends=True) if not line.startswith(("  ", "Traceback")))
 
 
 @held
 def test_a_temp_folder_with_files_of_the_host_in_it(world):
-    """The kernel keeps such a one shut: a script and a program get one of their own, which goes with the run."""
+    """The kernel blocks it, so scripts and programs get a separate one for the run."""
     text = "import tempfile\ntempfile.TemporaryFile().close()\nprint(tempfile.gettempdir())\n"
     script, config = written(world, text), configured(world)
     for words in (
@@ -338,7 +338,7 @@ def test_a_temp_folder_with_files_of_the_host_in_it(world):
 
 
 def test_the_time_of_a_module_is_limited(world):
-    """However short it is: what ended it is said."""
+    """Even a very short timeout is reported."""
     folder = world / "demo"
     folder.mkdir()
     (folder / "module.py").write_text(
@@ -367,7 +367,7 @@ BAD = [
 
 
 def test_bad_input_is_one_clear_line(world):
-    """Wrong input is told in a few lines with the documented status, and nothing is run."""
+    """Wrong input is a few lines with the documented status, and nothing runs."""
     steps, wrong = [], []
     for arguments, status, value in BAD:
         words = [text.format(world) for text in arguments]
@@ -381,7 +381,7 @@ def test_bad_input_is_one_clear_line(world):
 
 
 def test_the_interpreter_of_a_script_is_this_one(world):
-    """With its packages, and nothing of the folder beside it unless that may be read."""
+    """It has the packages of this interpreter, but not the folder beside it."""
     (world / "beside.py").write_text("x = 1\n")
     script = written(world, "import sys, yaml\nprint(sys.version_info[:2])\nimport beside\n")
     done = run(world, "script", "--no-kernel", script)
@@ -403,7 +403,7 @@ for path in (*sys.argv[1:], os.environ.get("TMPDIR", "/tmp") + "/new"):
 @held
 @pytest.mark.parametrize("place", ["granted", "temp"])
 def test_the_kernel_keeps_the_environment_of_the_command(tmp_path, place):
-    """A program without a guard writes beside the environment that it was started from, and not into it."""
+    """A program writes beside the environment of the command, not into it."""
     folder = tmp_path / "my work"
     made = Environment(folder / "env")
     (folder / "out").mkdir()

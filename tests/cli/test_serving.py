@@ -1,4 +1,4 @@
-"""``democrai-sandbox serve`` as its surroundings see it: the service manager, the environment, the log, signals."""
+"""``democrai-sandbox serve`` from outside: service manager, environment, log and signals."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ PATIENTLY = f"{CHEAPLY}from democrai_sandbox.console import server\nserver.PATIE
 
 
 def slow_module(folder):
-    """A folder with a module that takes its time."""
+    """A folder with a slow module."""
     place = folder / "more" / "slow"
     place.mkdir(parents=True)
     (place / "manifest.json").write_text('{"name": "slow"}')
@@ -54,7 +54,7 @@ def slow_module(folder):
 
 
 def asking(served, answers):
-    """Start a thread that calls the slow action; return it when the call has begun."""
+    """Start a thread that calls the slow action; return it when the call runs."""
 
     def ask():
         try:
@@ -74,7 +74,7 @@ def data_of(served):
 
 
 def is_refused(served):
-    """Whether nobody new gets in."""
+    """Whether new connections are refused."""
     address = urlsplit(served.url)
     with socket.socket() as door:
         return door.connect_ex((address.hostname, address.port)) != 0
@@ -82,7 +82,7 @@ def is_refused(served):
 
 @pytest.fixture(scope="module")
 def life(tmp_path_factory):
-    """What a served process did from its start to its end by SIGTERM, with a call and a live stream in its way."""
+    """Events of a served process until SIGTERM, during a call and an open live stream."""
     folder = tmp_path_factory.mktemp("life")
     found = SimpleNamespace(told=[], answers=[])
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
@@ -113,31 +113,31 @@ def life(tmp_path_factory):
 
 
 def test_a_request_that_runs_is_answered_before_the_end(life):
-    """After SIGTERM nobody new gets in, what runs gets its answer, and the exit status is 0."""
+    """After SIGTERM new connections are refused, running calls are answered, and the status is 0."""
     assert not life.answered_early
     assert [answer.json().get("result") for answer in life.answers] == ["done"]
     assert life.status == 0
 
 
 def test_a_live_stream_does_not_hold_up_the_end(life):
-    """A page that listens for changes is let go when the server stops."""
+    """Open event streams are closed when the server stops."""
     assert (life.stream, life.status) == (200, 0)
 
 
 def test_what_is_kept_from_modules(life):
-    """Settings from the environment count and are not left there; what modules log is with what they print."""
+    """Settings are removed from the environment; log records of modules are in their output."""
     assert life.environment == []
     assert "all is well" in life.page
     assert "all is well" not in life.log
 
 
 def test_the_service_manager_is_told(life):
-    """A service manager hears READY when it serves, and STOPPING when it ends."""
+    """The service manager gets READY and STOPPING."""
     assert life.told == [b"READY=1", b"STOPPING=1"]
 
 
 def test_a_second_signal_hurries(tmp_path):
-    """A call without end does not hold up somebody who sends a second signal."""
+    """An endless call does not delay the end after a second signal."""
     with serving(tmp_path, slow_module(tmp_path), extensions=False, before=PATIENTLY) as served:
         thread = asking(served, [])
 
@@ -150,7 +150,7 @@ def test_a_second_signal_hurries(tmp_path):
 
 
 def test_a_process_that_was_killed_leaves_nothing_in_the_way(tmp_path):
-    """After SIGKILL the next one starts on the same state, knows the same people, and tells which tasks are lost."""
+    """After SIGKILL the next start uses the same state, and reports lost tasks."""
     with serving(tmp_path, slow_module(tmp_path), extensions=False) as served:
         served.person("uma")
         with served.bearer(served.administrator()) as client:

@@ -1,4 +1,4 @@
-"""``democrai-sandbox shadow``: try a candidate, and see what it would change."""
+"""``democrai-sandbox shadow``: start, show and stop shadow runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.console.serving import until
 
 @pytest.fixture
 def candidate(tmp_path):
-    """A manifest for module wishes that allows what it is going to ask for."""
+    """A manifest for module wishes that allows its later requests."""
     rule = {"resource_type": "network", "operation": "receive", "target": "https://shadowed.example.org/v1"}
     file = tmp_path / "candidate.json"
     file.write_text(json.dumps({"name": "wishes", "access": [rule]}))
@@ -23,7 +23,7 @@ def candidate(tmp_path):
 
 
 def test_a_candidate_from_start_to_stop(asked, candidate):
-    """Started after a question, listed, shown with what would be allowed and the status for it, stopped once."""
+    """Started after a question, listed, shown with its findings and status, stopped once."""
     start = ("shadow", "start", "--subject", "module:wishes", "--manifest", candidate)
     assert asked.says(*start).status == 2
     dry = asked.says(*start, "--dry-run")

@@ -1,4 +1,4 @@
-"""Commands that are asked to end: what is half done is undone, the terminal is as it was, and the signal is told."""
+"""Termination signals: partial work is removed, the terminal is restored, and the exit status is that of the signal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def wait():
 
 
 def test_an_export_and_a_recording_that_are_ended(tmp_path):
-    """SIGTERM and SIGHUP leave no half a file and no folder behind."""
+    """SIGTERM and SIGHUP leave no partial file and no folder."""
     work, temp, folder = (tmp_path / name for name in ("work", "temp", "waiting"))
     for place in (work, temp, folder):
         place.mkdir()
@@ -48,7 +48,7 @@ def test_an_export_and_a_recording_that_are_ended(tmp_path):
 
 
 def test_a_terminal_shows_again_what_is_typed(tmp_path):
-    """A command that is ended while it waits for a password does not leave the terminal without echo."""
+    """A command killed at a password question restores the echo of the terminal."""
     with in_terminal(("admin", "create", "uma", "--config", configured(tmp_path))) as (process, screen):
         screen.read_until("assword")
         process.send_signal(signal.SIGTERM)

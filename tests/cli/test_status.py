@@ -1,4 +1,4 @@
-"""``democrai-sandbox status``, and how it finds the node that runs here."""
+"""``democrai-sandbox status``, and the discovery of the local node."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHANGING = (
 
 
 def test_every_layer_on_one_screen(asked):
-    """Each layer with its state and what to do about it, by area; the same in a terminal, with colours."""
+    """Each layer has its state and fix, by area; a terminal shows the same with colors."""
     asked.wants("https://status.example.org")  # has the module loaded, whichever test came before
     until(lambda: _resuming(asked) == 0, "what other tests have approved to go on")
     piped = asked.says("status")
@@ -32,13 +32,13 @@ def test_every_layer_on_one_screen(asked):
 
 
 def _resuming(asked):
-    """Return how many resumptions are unfinished."""
+    """Return the number of unfinished resume actions."""
     (line,) = [line for line in asked.data("status")["lines"] if line["name"] == "resumes"]
     return line["details"]["unfinished"]
 
 
 def test_a_layer_that_is_not_well(tmp_path):
-    """Something wanted that is not well makes it end with 1, in text and as data, with the fix beside it."""
+    """An enabled control that fails ends with 1, with the fix, in text and as data."""
     broken = tmp_path / "modules" / "broken"
     broken.mkdir(parents=True)
     (broken / "manifest.json").write_text('{"name": "broken", "acess": []}')
@@ -61,7 +61,7 @@ def test_a_layer_that_is_not_well(tmp_path):
 
 
 def test_a_node_that_was_killed(tmp_path):
-    """The address that it left behind misleads nobody: no token is sent there, and it is said why."""
+    """Its old address file is detected: no token is sent, and the error has the reason."""
     file = configured(tmp_path, state_dir=str(tmp_path))
     (tmp_path / "node.url").write_text("http://127.0.0.1:9\n")
     gone = within(("status", "--config", file), {"DEMOCRAI_TOKEN": "dsb_x"})
@@ -71,7 +71,7 @@ def test_a_node_that_was_killed(tmp_path):
 
 
 def test_a_node_that_does_not_answer_comes_before_a_missing_token(tmp_path):
-    """No token helps there: it ends with 3."""
+    """The unreachable node is the error, with status 3."""
     options = ("--config", configured(tmp_path), "--url", "http://127.0.0.1:9")
     done = within(("status", *options), {"DEMOCRAI_TOKEN": ""})
     assert (done.status, done.out, code_of(done.err)) == (3, "", "node_unreachable")
@@ -79,7 +79,7 @@ def test_a_node_that_does_not_answer_comes_before_a_missing_token(tmp_path):
 
 
 def test_a_node_that_never_ran(tmp_path):
-    """Without a node and without a port to expect it at, it ends with 3 and says what to do."""
+    """Without a node and a known port the command ends with 3 and the fix."""
     done = within(("status", "--config", configured(tmp_path)), {"DEMOCRAI_TOKEN": "dsb_x"})
     assert (done.status, done.out, code_of(done.err)) == (3, "", "node_unreachable")
     assert "democrai-sandbox serve" in done.err

@@ -1,4 +1,4 @@
-"""Standard streams that are closed, or that nobody reads: no password is lost, and what serves goes on."""
+"""Closed or unread standard streams: no password is lost, and the server keeps running."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def names(served):
 
 
 def held_by(process):
-    """Return the open files of a process, by their numbers."""
+    """Return the open files of a process, by number."""
     found = {}
     for path in Path(f"/proc/{process.pid}/fd").iterdir():
         with contextlib.suppress(OSError):  # closed meanwhile
@@ -36,13 +36,13 @@ def held_by(process):
 
 
 def clean():
-    """Return an environment without settings of ours."""
+    """Return an environment without settings of the sandbox."""
     return {name: value for name, value in os.environ.items() if not name.startswith("DEMOCRAI_")}
 
 
 @contextlib.contextmanager
 def begun(file, redirected, **streams):
-    """Start it with streams as a shell leaves them, and end it."""
+    """Start it with the given streams, and stop it."""
     command = f'exec "$0" -m democrai_sandbox.cli serve --config "$1" {redirected}'
     process = subprocess.Popen(["sh", "-c", command, sys.executable, str(file)], env=clean(), text=True, **streams)
     with ended(process):
@@ -51,7 +51,7 @@ def begun(file, redirected, **streams):
 
 @contextlib.contextmanager
 def forked(file, out, err):
-    """Start it with these streams, and end it."""
+    """Start it with these streams, and stop it."""
     with open(os.devnull) as nothing:
         process = Forked(["serve", "--config", file], environ=clean(), streams=(nothing, out, err))
     with ended(process):
@@ -70,7 +70,7 @@ def ended(process):
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory):
-    """A state in which the first start was refused twice, and the third made the administrator."""
+    """A state in which the first start was refused twice, and the third created the administrator."""
     folder = tmp_path_factory.mktemp("house")
     file = configured(folder)
     with begun(file, ">&-", stderr=subprocess.PIPE) as process:
@@ -88,7 +88,7 @@ def house(tmp_path_factory):
 
 
 def test_a_first_login_that_nobody_reads_is_not_made(house):
-    """A start whose output nobody reads is refused with one message; the next one makes the administrator."""
+    """A start with a closed output is refused; the next one creates the administrator."""
     first = house.first
     assert first.statuses == (1, 1)
     assert (code_of(_last(first.closed)), code_of(_last(first.full))) == ("host_refused", "host_refused")
@@ -100,12 +100,12 @@ def test_a_first_login_that_nobody_reads_is_not_made(house):
 
 
 def _last(text):
-    """Return what was said about the refusal, without the log before it."""
+    """Return the text of the refusal, without the log before it."""
     return text[text.index("host_refused: ") :]
 
 
 def test_it_serves_without_standard_streams(house):
-    """With all of them closed it serves, once somebody can sign in, and files it opens do not get their numbers."""
+    """It serves with all streams closed, and other files do not get their numbers."""
     database = str(house.folder / "state" / "sandbox.db")
     with begun(house.file, "<&- >&- 2>&-") as process:
         until(lambda: database in held_by(process).values(), "opening the database")
@@ -117,7 +117,7 @@ def test_it_serves_without_standard_streams(house):
 
 
 def test_an_address_that_nobody_reads_is_in_the_log(house, tmp_path):
-    """An output that nobody reads any more does not end what serves."""
+    """A closed output does not end the server."""
     reader, writer = os.pipe()
     os.close(reader)
     log = tmp_path / "log"
@@ -133,7 +133,7 @@ def test_an_address_that_nobody_reads_is_in_the_log(house, tmp_path):
 
 
 def test_the_command_line_is_there_before_the_host(tmp_path):
-    """What takes its time is imported when a command runs, where an interrupt ends it without a traceback."""
+    """Slow modules are imported in the command, where an interrupt prints no traceback."""
     program = "import sys, democrai_sandbox.cli.entry; print('democrai_sandbox.host' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert done.stdout == "False\n"

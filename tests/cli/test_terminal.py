@@ -1,4 +1,4 @@
-"""Colours, widths and character sets: a terminal gets what it can show, everything else the plain text."""
+"""Colors, widths and character sets: a terminal gets what it can show, other outputs plain text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WISH = "https://coloured.example.org/a/rather/long/path/to/something/that/does/n
 
 @contextlib.contextmanager
 def a_terminal(columns=80):
-    """A text stream that is a terminal, and a function that ends it and returns what was written."""
+    """A terminal as text stream, and a function that closes it and returns the output."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     with open(theirs, "w", encoding="utf-8") as stream:
@@ -46,7 +46,7 @@ def a_terminal(columns=80):
     ids=["xterm", "NO_COLOR", "dumb"],
 )
 def test_colours_are_for_terminals_that_have_them(monkeypatch, environ, is_coloured):
-    """With NO_COLOR and with TERM=dumb there is no escape, and the text is the same."""
+    """NO_COLOR and TERM=dumb disable colors without changing the text."""
     monkeypatch.delenv("NO_COLOR", raising=False)
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
@@ -60,7 +60,7 @@ def test_colours_are_for_terminals_that_have_them(monkeypatch, environ, is_colou
 
 
 def test_a_pipe_gets_all_of_it(asked):
-    """A narrow terminal cuts the middle of the widest column; a pipe and --json get the whole, without colour."""
+    """A narrow terminal shortens the widest column; a pipe and --json get the whole, without color."""
     asked.wants(WISH)
     arguments = ("requests", "list", "--state", "pending", "--text", "coloured.example")
     narrow = asked.terminal(*arguments, columns=100, NO_COLOR="1")
@@ -72,7 +72,7 @@ def test_a_pipe_gets_all_of_it(asked):
 
 
 def test_another_character_set(asked):
-    """What a terminal's character set lacks is written out; ids are whole, however narrow it is."""
+    """Characters missing in the encoding are escaped; ids are never shortened."""
     request = asked.wants(WISH)
     arguments = ("requests", "list", "--text", "coloured.example")
     done = asked.terminal(*arguments, columns=60, PYTHONIOENCODING="ascii", NO_COLOR="1")
@@ -82,7 +82,7 @@ def test_another_character_set(asked):
 
 
 def test_progress_is_for_terminals():
-    """How far long work is stands in one line that vanishes; a file gets none of it."""
+    """Progress is one line that vanishes; a file gets none."""
     with a_terminal() as (stream, written):
         with Output(out=io.StringIO(), err=stream) as output:
             output.progress("500 lines")
@@ -96,7 +96,7 @@ def test_progress_is_for_terminals():
 
 
 def test_nothing_hidden_reaches_a_terminal():
-    """Control characters, line ends and marks that turn the direction of writing are written out."""
+    """Control characters, line ends and direction marks are escaped."""
     stream = io.StringIO()
     Output(out=stream).table(("A",), [("x\x1b[2J\r\ny\u202e\u200b\x9b",)])
     assert stream.getvalue() == "A\nx\\x1b[2J\\r\\ny\\u202e\\u200b\\x9b\n"
@@ -104,14 +104,14 @@ def test_nothing_hidden_reaches_a_terminal():
 
 
 def test_marks_do_not_pile_up():
-    """A few on one letter are writing, and stay; what comes on top of them is written out."""
+    """A few marks per letter stay; further ones are escaped."""
     written = "e\u0323\u0302 \u05e9\u05bc\u05c1\u05b8\u0591"
     assert visible(written) == written
     assert visible("x" + "\u0336" * 500 + "y\u0336") == "x" + "\u0336" * 4 + r"\u0336" * 496 + "y\u0336"
 
 
 def test_ages():
-    """In the largest unit that is full."""
+    """Ages use their largest full unit."""
     at = datetime.fromisoformat("2026-01-31T12:00:00+00:00")
     given = ("2026-01-31T11:59:18Z", "2026-01-31T11:58:00Z", "2026-01-31T09:00:01Z", "2026-01-01T12:00:00Z", None)
     assert [ago(one, at) for one in given] == ["42s", "2m", "2h", "30d", "-"]

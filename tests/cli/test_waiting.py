@@ -1,4 +1,4 @@
-"""``democrai-sandbox serve`` whose PostgreSQL is not up yet: it waits, says that it is not ready, or gives up."""
+"""``democrai-sandbox serve`` before PostgreSQL is up: it waits, reports that it is not ready, or gives up."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(find_programs() is None, reason="PostgreSQL is n
 
 @pytest.fixture(scope="module")
 def server():
-    """A PostgreSQL server with an empty database, which runs when a test starts it."""
+    """A PostgreSQL server with an empty database, started by the test."""
     found = PostgresServer(find_programs())
     found.start()
     found.waiting = found.new_database()
@@ -33,7 +33,7 @@ def server():
 
 @contextmanager
 def started(folder, url, *, number=0, seconds=60, environ=None):
-    """Start serving; give the process, whose log is in a file beside it."""
+    """Start serving, with the log in a file; return the process."""
     file = configured(folder, database={"url": url, "wait_seconds": seconds}, server={"port": number})
     with (folder / "log").open("wb") as log:
         command = [*COMMAND, "serve", "--config", file, "--log-format", "json"]
@@ -47,7 +47,7 @@ def started(folder, url, *, number=0, seconds=60, environ=None):
 
 
 def health(number, name="ready"):
-    """The status of a health check, with its content; 0 where nothing answers."""
+    """Status and content of a health check; 0 without an answer."""
     try:
         answer = httpx.get(f"http://127.0.0.1:{number}/health/{name}", **PLAIN, timeout=10)
     except httpx.HTTPError:
@@ -56,7 +56,7 @@ def health(number, name="ready"):
 
 
 def test_a_database_that_comes_later(tmp_path, server):
-    """Until it answers the process lives and is not ready; then it serves, and the log says what it waited for."""
+    """Until the database answers, the process is live and not ready; then it serves and logs the wait."""
     with port() as number, started(tmp_path, server.waiting, number=number) as process:
         status, content = until(lambda: (found := health(number))[0] and found, "an answer")
         assert (status, content["ready"], content["checks"]["store"]) == (503, False, "failed")
@@ -73,7 +73,7 @@ def test_a_database_that_comes_later(tmp_path, server):
 
 @pytest.mark.parametrize("seconds", [0, 1])
 def test_a_database_that_does_not_come(tmp_path, server, seconds):
-    """After the time in the configuration it ends with the status for what cannot be reached, and leaves no keys."""
+    """After the configured time it ends with the status for unreachable services, without keys."""
     with started(tmp_path, server.waiting, seconds=seconds) as process:
         assert process.wait(60) == Exit.UNREACHABLE
     last = (tmp_path / "log").read_text().splitlines()[-2:]
@@ -82,7 +82,7 @@ def test_a_database_that_does_not_come(tmp_path, server, seconds):
 
 
 def test_the_service_manager_is_told(tmp_path, server):
-    """It learns what is waited for, and that it should wait as well: with neither it would end the process."""
+    """The service manager gets the reason and a longer start timeout."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(60)

@@ -1,4 +1,4 @@
-"""What the tests of the console share."""
+"""Shared fixtures of the console tests."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ HERE = Path(__file__).parent
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Run these on the default interpreter only: what the interpreter changes is tested with the guard."""
+    """Run these on the default interpreter only; the guard tests cover the others."""
     mark_below(__file__, items, pytest.mark.once)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(nextitem):
-    """End the server with the last test of the console: other tests are not to run beside it."""
+    """Stop the server after the last console test."""
     try:
         return (yield)
     finally:

@@ -1,4 +1,4 @@
-"""Sessions of people without their passwords, whose comparison is slow by design."""
+"""Sessions without passwords, whose comparison is slow by design."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from democrai_sandbox.host.accounts.tables import sessions as table
 
 
 def enter(accounts, person_id, *, confirmed=timedelta(0), agent="tests"):
-    """Begin a session; return its cookie and its id. ``confirmed`` is how long ago the password was given."""
+    """Start a session; return its cookie and id. ``confirmed`` is the age of the password."""
     return enter_often(accounts, person_id, 1, confirmed=confirmed, agent=agent)[0]
 
 
 def enter_often(accounts, person_id, times, *, confirmed=timedelta(0), agent="tests"):
-    """Begin many sessions at once."""
+    """Start many sessions at once."""
     now = datetime.now(UTC)
     rows, found = [], []
     for _ in range(times):

@@ -1,4 +1,4 @@
-"""Status and metrics of a served process whose PostgreSQL is killed, or stands still: they are told from memory."""
+"""Status and metrics of a served process whose PostgreSQL is killed or stopped, answered from memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SCRAPE_SECONDS = 10
 
 @pytest.fixture(scope="module")
 def server():
-    """A PostgreSQL server that only these tests use."""
+    """A PostgreSQL server for these tests only."""
     with postgres_server() as found:
         yield found
 
@@ -45,7 +45,7 @@ def served(server, tmp_path_factory):
 
 @pytest.fixture
 def token(served):
-    """The token of an administrator that the process has had the time to remember, and that was not used yet."""
+    """The token of an administrator, remembered by the process and not used yet."""
     secret = served.token(served.administrator(), Scope.STATUS_READ)
     time.sleep(1)  # nothing shows from outside that it is remembered
     return secret
@@ -53,7 +53,7 @@ def token(served):
 
 @pytest.fixture(params=["killed", "stopped"])
 def away(request, server, served):
-    """Return a function that takes the database away; it is back afterwards."""
+    """Return a function that takes the database away until the end of the test."""
 
     def take():
         if request.param == "killed":
@@ -72,7 +72,7 @@ def away(request, server, served):
 
 
 def backends(server):
-    """The first process of the server, and all that it has forked."""
+    """The first process of the server, and its children."""
     first = server._pid()
     return [first, *map(int, Path(f"/proc/{first}/task/{first}/children").read_text().split())]
 
@@ -95,7 +95,7 @@ def values(answer):
 
 
 def test_metrics_while_the_database_is_away(served, token, away):
-    """Every scrape of an outage is answered in time, and says that the database is away."""
+    """Every scrape is answered in time, and reports the outage."""
     away()
     began = time.monotonic()
     while time.monotonic() - began < 8:
@@ -106,7 +106,7 @@ def test_metrics_while_the_database_is_away(served, token, away):
 
 
 def test_status_while_the_database_is_away(served, token, away):
-    """The command shows every layer, and which one is off."""
+    """The command shows every layer, and the failed one."""
     away()
     arguments = ("status", "--url", served.url, "--json")
     done = within(arguments, {"DEMOCRAI_TOKEN": token})
@@ -116,7 +116,7 @@ def test_status_while_the_database_is_away(served, token, away):
 
 
 def test_metrics_beside_many_requests_that_wait_for_the_database(served, token, server):
-    """Requests that hang on a stopped database leave room for those that do not need it."""
+    """Waiting database calls do not block the metrics."""
     for pid in backends(server):
         os.kill(pid, signal.SIGSTOP)
     try:
@@ -135,7 +135,7 @@ def test_metrics_beside_many_requests_that_wait_for_the_database(served, token, 
 
 
 def test_nobody_else_is_let_in_by_an_outage(served, server, token):
-    """A token that is unknown, revoked, of another scope or of somebody who may not decide opens nothing."""
+    """Unknown, revoked and limited tokens are refused, also during an outage."""
     admin = served.administrator()
     other_scope = served.token(admin, Scope.MODULES_RUN)
     of_uma = served.token(served.person("uma"), Scope.STATUS_READ)

@@ -1,4 +1,4 @@
-"""Connections that say nothing, or never finish what they say, are not kept."""
+"""Idle and incomplete connections are closed."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.console.serving import until
 
 
 class HastyProtocol(PatientProtocol):
-    """The same, for a test."""
+    """The protocol with short timeouts."""
 
     head_seconds = 0.3
 
 
 async def application(scope, receive, send):
-    """Answer once the body is there."""
+    """Answer after the body has arrived."""
     while (await receive()).get("more_body"):
         pass
     await send({"type": "http.response.start", "status": 204, "headers": []})
@@ -31,7 +31,7 @@ async def application(scope, receive, send):
 
 @pytest.fixture
 def address():
-    """Where a web server listens that has little patience."""
+    """Address of a web server with short timeouts."""
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     config = uvicorn.Config(application, http=HastyProtocol, lifespan="off", log_config=None, timeout_keep_alive=60)
@@ -50,7 +50,7 @@ HEAD = b"GET / HTTP/1.1\r\nHost: here\r\n"
 
 @pytest.mark.parametrize("said", [b"", HEAD, HEAD + b"\r\n" + HEAD], ids=["nothing", "half", "a second half"])
 def test_a_connection_that_does_not_finish_its_request_is_closed(address, said):
-    """Also when it has had an answer before."""
+    """Also after an earlier answer."""
     with socket.create_connection(address) as client:
         client.settimeout(60)
         client.sendall(said)
@@ -61,7 +61,7 @@ def test_a_connection_that_does_not_finish_its_request_is_closed(address, said):
 
 
 def test_a_request_that_is_whole_takes_as_long_as_it_takes(address):
-    """The head counts, not the body: for that there is another limit."""
+    """The timeout covers the headers only; the body has another limit."""
     with socket.create_connection(address) as client:
         client.settimeout(60)
         client.sendall(b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 2\r\n\r\na")
@@ -74,7 +74,7 @@ def test_a_request_that_is_whole_takes_as_long_as_it_takes(address):
 
 
 def test_a_body_that_does_not_come_is_an_error():
-    """What waits for it is told that it is too late, and the connection is closed."""
+    """The application gets a timeout, and the connection is closed."""
 
     async def never():
         await asyncio.Event().wait()
@@ -89,7 +89,7 @@ def test_a_body_that_does_not_come_is_an_error():
 
 
 def test_after_the_body_there_is_no_limit():
-    """A stream to a browser goes on for as long as the browser listens."""
+    """A stream to a browser continues."""
 
     async def body_then_nothing(told=[{"type": "http.request", "body": b"x", "more_body": False}]):  # noqa: B006
         if told:

@@ -1,4 +1,4 @@
-"""Pages from templates."""
+"""Rendering of pages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 
 
 def asked(path="/requests", query="", root=""):
-    """A request as a server hands it over; mounted below a path its root is in both."""
+    """An HTTP request of a server, with a root path if mounted."""
     app = SimpleNamespace(state=SimpleNamespace(sandbox=SimpleNamespace(accounts=object())))
     scope = {
         "type": "http",
@@ -49,7 +49,7 @@ def visitor(role="super"):
 
 
 def page(request, who=None, **told):
-    """The error page, which stands for all: it has the frame and little else."""
+    """The error page, which stands for all pages."""
     answer = render(request, "error.html", visitor=who, told=Told(404, "not_found", **told), number="17")
     return answer.body.decode()
 
@@ -58,7 +58,7 @@ def page(request, who=None, **told):
 
 
 def test_addresses_know_where_the_console_is_mounted():
-    """Below the path of another application every address begins with it."""
+    """Every address starts with the mount point."""
     request = asked(root="/sandbox")
     assert url(request, "/requests", state="denied", text="", page=None) == "/sandbox/requests?state=denied"
     assert redirect(request, "/denials", done="denied").headers["location"] == "/sandbox/denials?done=denied"
@@ -70,7 +70,7 @@ def test_addresses_know_where_the_console_is_mounted():
 
 
 def test_an_address_can_carry_any_field():
-    """Names of fields may be those of parameters, and values any text."""
+    """Field names can equal parameter names, and values can be any text."""
     assert (
         url(asked(), "/audit", request="1", path="/x", text="a b&c=\udcff")
         == "/audit?request=1&path=%2Fx&text=a+b%26c%3D%3F"
@@ -78,21 +78,21 @@ def test_an_address_can_carry_any_field():
 
 
 def test_every_template_takes_its_addresses_from_the_function():
-    """No template has an address of its own, which would be wrong below another path."""
+    """No template has a literal address."""
     own = re.compile(r'(?:href|src|action|formaction)="(?!\{\{|#)')
     found = {str(file): own.findall(file.read_text()) for file in TEMPLATES.rglob("*.html")}
     assert {name: hits for name, hits in found.items() if hits} == {}
 
 
 def test_no_template_has_script_or_style_of_its_own():
-    """The policy of the pages forbids both, and event handlers."""
+    """The content policy forbids inline scripts, styles and handlers."""
     inline = re.compile(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son[a-z]+=|javascript:|\|safe\b", re.IGNORECASE)
     found = {str(file): inline.findall(file.read_text()) for file in TEMPLATES.rglob("*.html")}
     assert {name: hits for name, hits in found.items() if hits} == {}
 
 
 def test_scripts_put_no_text_on_the_page_as_html():
-    """What comes from outside gets onto a page as text; nothing is evaluated."""
+    """Scripts insert text only, and evaluate nothing."""
     for file in STATIC.glob("*.js"):
         text = file.read_text()
         for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function("):
@@ -115,7 +115,7 @@ def test_a_message_is_a_known_code():
 
 @rows(("text", "found"), [("01abc-_Z", "01abc-_Z"), ('"><b>', ""), ("a/b", ""), ("", ""), ("x" * 101, "")])
 def test_an_id_in_an_address_is_one(text, found):
-    """Only what can be an id is taken for one."""
+    """Only valid ids are accepted."""
     request = asked()
     request.scope["query_string"] = f"about={text}".encode()
     assert id_in_query(Request(request.scope), "about") == found
@@ -125,25 +125,25 @@ def test_an_id_in_an_address_is_one(text, found):
 
 
 def test_who_may_not_decide_sees_why_a_place_is_not_for_them():
-    """Places that somebody has no use for are there without a link, with the reason."""
+    """Unavailable entries have the reason instead of a link."""
     text = page(asked(), visitor(role=""))
     why = re.search(r'<span class="nowhere" title="([^"]*)">Audit', text)[1]
     sentence("audit, not for everybody", why)
     assert 'href="/requests"' in text
     assert 'href="/audit"' not in text
-    assert "People" not in text
+    assert 'href="/people"' not in text
     assert 'href="/people"' in page(asked(), visitor())
 
 
 def test_nobody_sees_no_navigation():
-    """Before the sign-in there is nothing to go to, and nobody to sign out."""
+    """Before the sign-in there is no navigation."""
     text = page(asked())
     assert "<nav" not in text
     assert "Sign out" not in text
 
 
 def test_an_error_of_somebody_known_keeps_the_frame():
-    """Who was found before the error keeps the navigation."""
+    """Error pages of signed-in users have the navigation."""
     request = asked()
     request.state.visitor = visitor()
     assert 'aria-label="Main"' in page(request)
@@ -164,20 +164,20 @@ def test_a_page_has_what_screen_readers_need():
 
 
 def test_what_an_error_says_is_shown_visibly():
-    """Details and names of others are marked as on every page."""
+    """Foreign text in errors is escaped."""
     text = page(asked(), visitor(), detail="no <b>such</b> \u202ething")
     assert "<b>such" not in text
     assert "U+202E" in text
 
 
 def test_a_name_that_a_template_does_not_get_is_an_error():
-    """A misspelt name does not silently show nothing."""
+    """An unknown template variable raises an error."""
     with pytest.raises(UndefinedError):
         render(asked(), "error.html", visitor=visitor())
 
 
 def test_half_a_character_does_not_break_a_page():
-    """What UTF-8 cannot hold is written out."""
+    """Lone surrogates are escaped."""
     assert (
         "nothing at half\\udcff"
         in render(
@@ -187,7 +187,7 @@ def test_half_a_character_does_not_break_a_page():
 
 
 def test_static_files_change_their_address_with_their_content():
-    """Browsers may keep them, and get the new one when there is one."""
+    """Browsers can cache static files."""
     text = page(asked(), visitor())
     for name in ("console.css", "console.js", "icon.svg"):
         assert re.search(rf'"/static/{re.escape(name)}\?v=[0-9a-f]{{12}}"', text), name
@@ -208,13 +208,13 @@ def test_static_files_change_their_address_with_their_content():
     ],
 )
 def test_times_are_told_in_the_coarsest_unit(span, words):
-    """How long ago, or how soon; the exact time is in the title."""
+    """Relative times, with the exact time in the title."""
     assert ago(NOW - span, NOW) == words
     assert ago(None) == "never"
 
 
 def test_a_state_is_a_sign_and_a_word():
-    """No state is told by its colour alone, a new one neither."""
+    """No state is shown by color alone."""
     template = rendering._environment().from_string(
         '{% import "parts.html" as parts with context %}{% for one in states %}{{ parts.state(one) }}\n{% endfor %}'
     )

@@ -1,4 +1,4 @@
-"""Where to go after a sign-in: nowhere but to pages of the console, wherever it is mounted."""
+"""Redirects after a sign-in: only to pages of the console."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def at(root):
 @example(wanted="///evil.example")
 @example(wanted="/sandbox///evil.example")
 def test_whatever_is_wanted_stays_here(root, wanted):
-    """The address that comes out has neither scheme nor host for any reader of it, and lies below the root."""
+    """The result never has a scheme or host, and is below the root."""
     found = safe_next(at(root), wanted)
     assert found in {wanted, f"{root}/"}
     assert found.startswith(f"{root}/")
@@ -65,11 +65,11 @@ def test_whatever_is_wanted_stays_here(root, wanted):
 @rows("root", ["", "/sandbox"])
 @rows("path", ["/", "/requests", "/requests?state=all&text=https://x//y", "/audit/7#end", "/people?a=%2F"])
 def test_pages_of_the_console_are_kept(root, path):
-    """With their query and fragment, which may hold anything that an address may."""
+    """Query and fragment are kept."""
     assert safe_next(at(root), root + path) == root + path
 
 
 @rows("path", ["/other", "/sandboxed/requests", "/sandbox", "/requests"])
 def test_other_pages_of_the_application_around_are_not_ours(path):
-    """What is beside the console, not below its path, is not gone to."""
+    """Paths outside of the mount point are refused."""
     assert safe_next(at("/sandbox"), path) == "/sandbox/"

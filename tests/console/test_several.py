@@ -1,4 +1,4 @@
-"""Several processes that serve on one machine: PostgreSQL is served by all of them, SQLite by the first alone."""
+"""Several serving processes: PostgreSQL allows them, SQLite allows one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def events(folder):
 
 
 def test_sqlite_is_served_once_also_with_ipc(tmp_path):
-    """The stream does not change that: the second process is refused, and told who has the database."""
+    """The second process is refused with the owner of the database."""
     config = {"network": events(tmp_path)}
     with serving(tmp_path, config, extensions=False) as first:
         with pytest.raises(RuntimeError, match="host_state_unusable"):
@@ -24,7 +24,7 @@ def test_sqlite_is_served_once_also_with_ipc(tmp_path):
 
 
 def test_postgresql_is_served_by_two_processes_with_ipc(tmp_path, postgres):
-    """What is decided in one is in force in the other at once, by an event between the two."""
+    """A decision in one applies in the other at once."""
     places = [tmp_path / name for name in ("one", "two")]
     for place in places:
         place.mkdir()

@@ -1,4 +1,4 @@
-"""Text of others on a page."""
+"""Untrusted text on pages."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ HIDDEN = {
     "\x1b": "ESCAPE",
     "\n": "LINE FEED",
     "\ue000": "private use",
-    "\ud800": "half of a character",
+    "\ud800": "lone surrogate",
     "\u0378": "unassigned",
 }
 
 
 def words(markup):
-    """What a reader sees."""
+    """The visible text."""
     return html.unescape(re.sub(r"<[^>]*>", "", str(markup)))
 
 
 @rows("character", HIDDEN, ids=HIDDEN.get)
 def test_a_character_that_does_not_show_is_a_labelled_mark(character):
-    """What a reader could not see stands there as its number, with its name."""
+    """Invisible characters are shown by number and name."""
     shown = visible(f"a{character}b")
     assert character not in shown
     assert f'title="{HIDDEN[character]}">U+{ord(character):04X}</span>' in shown
@@ -60,13 +60,13 @@ def test_a_character_that_does_not_show_is_a_labelled_mark(character):
 
 
 def test_spaces_at_the_ends_and_in_a_row_are_marked():
-    """One space between words is a space; any other would be lost on the page."""
+    """Only single spaces between words are kept."""
     assert visible("two words") == "two words"
     assert words(visible(" a  b ")) == "U+0020a U+0020bU+0020"
 
 
 def test_markup_is_text():
-    """HTML of others is shown, not used, in texts and in attributes."""
+    """Foreign HTML is escaped in texts and attributes."""
     hostile = "<script>alert(1)</script>\" onmouseover='x' &amp;"
     assert "<" not in visible(hostile)
     assert '"' not in visible(hostile)
@@ -76,7 +76,7 @@ def test_markup_is_text():
 
 
 def test_a_pile_of_combining_characters_is_cut_and_counted():
-    """Two on one letter are shown, a flood that would cover other lines is a number."""
+    """Two per letter are shown, further ones counted."""
     shown = words(visible("e" + "\u0301" * 50 + "x"))
     assert shown == "e\u0301\u0301+48 combiningx"
     assert words(visible("e\u0301a")) == "e\u0301a"
@@ -84,7 +84,7 @@ def test_a_pile_of_combining_characters_is_cut_and_counted():
 
 
 def test_lines_that_a_person_wrote_stay_lines():
-    """A reason of several lines is shown as such; everything else in it is marked as ever."""
+    """Line ends are kept, the rest is marked as usual."""
     assert visible_lines("one\r\ntwo\u202e") == Markup(
         'one<br>two<span class="mark" title="RIGHT-TO-LEFT OVERRIDE">U+202E</span>'
     )
@@ -92,7 +92,7 @@ def test_lines_that_a_person_wrote_stay_lines():
 
 @given(st.text())
 def test_nothing_invisible_is_left(text):
-    """Whatever a text holds, the page has no character of it that would not show, and can be encoded."""
+    """No invisible character remains, and the page can be encoded."""
     shown = str(visible(text))
     kinds = {unicodedata.category(character) for character in shown}
     assert not kinds & {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
@@ -118,14 +118,14 @@ LONG_HOST = ".".join(["a" * 60] * 4)
     ],
 )
 def test_who_is_at_the_other_end_is_never_cut(target, whole):
-    """Scheme, host and port are shown whole, however long they are; only what follows is cut."""
+    """Scheme, host and port are never shortened."""
     shown = words(target_shown(target))
     assert shown.startswith(whole)
     assert f'<span class="origin">{whole}</span>' in target_shown(target)
 
 
 def test_a_long_path_keeps_both_ends():
-    """The middle is left out, both ends and the whole text in the title are there."""
+    """The middle is shortened; the title has the whole text."""
     path = "/srv/" + "deep/" * 100 + "secret.txt"
     shown = target_shown(path)
     assert words(shown).startswith("/srv/deep/")
@@ -137,14 +137,14 @@ def test_a_long_path_keeps_both_ends():
 
 
 def test_a_long_title_of_a_hostile_target_is_text():
-    """Also what stands in the title has no quotes and no invisible characters of others."""
+    """Titles are escaped, too."""
     shown = target_shown('/srv/"onclick="x\u202e' + "z" * 500)
     assert '"onclick' not in shown
     assert "\u202e" not in shown
 
 
 def test_both_forms_of_a_name_in_other_letters_are_shown():
-    """Beside the form in ASCII stands what people read, and beside that the form in ASCII."""
+    """The ASCII and the readable form are both shown."""
     assert "пример.com" in words(target_shown("https://xn--e1afmkfd.com/x"))
     assert "xn--e1afmkfd.com" in words(target_shown("https://пример.com/x"))
     assert "Cyrillic" in words(target_shown("https://xn--80ak6aa92e.com"))
@@ -152,7 +152,7 @@ def test_both_forms_of_a_name_in_other_letters_are_shown():
 
 
 def test_a_name_that_mixes_scripts_is_pointed_out():
-    """A Cyrillic letter among Latin ones is said in words; scripts that belong together are not."""
+    """Mixed scripts are named, except for scripts that belong together."""
     shown = target_shown("https://xn--pple-43d.com/")
     sentence("mixed scripts", words(shown))
     assert 'class="idn mixed"' in shown
@@ -161,13 +161,13 @@ def test_a_name_that_mixes_scripts_is_pointed_out():
 
 
 def test_a_target_does_not_turn_the_line_around():
-    """A target stands in its own isolated run from left to right."""
+    """A target is isolated from left to right."""
     assert target_shown("https://example.com/שלום").startswith('<bdi class="target" dir="ltr">')
 
 
 @given(st.text())
 def test_any_text_can_be_shown_as_a_target(text):
-    """No target, however broken, keeps a page from being made."""
+    """Malformed targets do not break a page."""
     str(target_shown(text)).encode()
     str(target_whole(text)).encode()
     assert "".join(split_target(text)) == text

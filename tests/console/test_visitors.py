@@ -1,4 +1,4 @@
-"""Who a visitor is when an application says it, and the same for scopes of tokens; the console below a path."""
+"""Users of an embedding application, scopes of tokens, and the console below a path."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def foreign(tmp_path_factory):
 
 
 def test_the_application_says_who_somebody_is(foreign):
-    """Name and roles are the application's; its session is the one that approvals hold for."""
+    """Name, roles and session come from the application."""
     with foreign.client("ada", Cookie="theirs=monday") as client:
         me = client.get("/api/v1/me").json()
     assert (me["user_id"], me["name"], me["session_key"]) == ("ada", "Ada <b>Lovelace</b>", "ada-monday")
@@ -65,7 +65,7 @@ def test_the_application_says_who_somebody_is(foreign):
 
 
 def test_nobody_is_sent_to_the_sign_in_of_the_application(foreign):
-    """With the way back in the address, as the application's own links have it; the API says 401."""
+    """The redirect has the return address; the API answers 401."""
     for user in ("", "mallory"):
         with foreign.client(user) as client:
             answer = client.get("/requests?state=all")
@@ -76,7 +76,7 @@ def test_nobody_is_sent_to_the_sign_in_of_the_application(foreign):
 
 
 def test_a_header_that_came_twice_is_not_taken_for_one(foreign):
-    """What a stranger puts beside the proxy's own header makes it nobody's."""
+    """A repeated identity header is refused."""
     headers = [("X-User", "ada"), ("X-User", "uma"), *OWN.items()]
     with httpx.Client(base_url=f"{foreign.url}/sandbox", headers=headers, **PLAIN, timeout=60) as client:
         assert client.get("/api/v1/me").status_code == 401
@@ -84,7 +84,7 @@ def test_a_header_that_came_twice_is_not_taken_for_one(foreign):
 
 @rows("path", ["/login", "/account", "/account/confirm", "/people", "/people/ada/disable", "/logout"])
 def test_there_are_no_accounts_of_ours(foreign, path):
-    """Pages about passwords and people are not there: neither to be seen nor to be sent to."""
+    """Pages about passwords and users do not exist."""
     with foreign.client("ada") as client:
         assert client.get(path).status_code in {404, 405}
         assert client.post(path).status_code in {404, 405}
@@ -92,7 +92,7 @@ def test_there_are_no_accounts_of_ours(foreign, path):
 
 
 def test_every_address_of_a_page_is_below_the_path(foreign):
-    """Links, forms and files lead to where the console is mounted."""
+    """Links, forms and files are below the mount point."""
     with foreign.client("ada") as client:
         page = client.get("/requests")
         assert page.status_code == 200
@@ -105,7 +105,7 @@ def test_every_address_of_a_page_is_below_the_path(foreign):
 
 
 def test_the_hosts_of_the_application_are_its_own_business(foreign):
-    """It is reached by names that nothing here knows; a form of another site is refused all the same."""
+    """Any host name is accepted; forms of other sites are refused."""
     host = {"Host": "app.example.com"}
     with foreign.client("ada", **host) as client:
         assert client.get("/requests").status_code == 200
@@ -120,7 +120,7 @@ def test_the_hosts_of_the_application_are_its_own_business(foreign):
 
 
 def test_somebody_who_is_shut_out_is_nobody_at_once(foreign):
-    """What somebody is, is asked for every request; the authenticator knows them still."""
+    """Roles are read for every HTTP request."""
     with foreign.client("ada") as client:
         assert client.get("/api/v1/me").status_code == 200
         mark = foreign.folder / "shut-out"
@@ -133,7 +133,7 @@ def test_somebody_who_is_shut_out_is_nobody_at_once(foreign):
 
 
 def test_nobody_is_asked_for_a_password_that_is_kept_elsewhere(foreign):
-    """The setting is about our own accounts: a person of the application is not sent to a page that is not there."""
+    """The setting affects accounts of the console only."""
     order = {"subject": "module:x", "resource_type": "filesystem", "operation": "read", "target": "/srv/never"}
     with foreign.client("ada") as client:
         answer = client.post("/api/v1/decisions", json={**order, "effect": "denial"})
@@ -144,7 +144,7 @@ def test_nobody_is_asked_for_a_password_that_is_kept_elsewhere(foreign):
 
 
 def test_each_scope_opens_its_own_doors_and_no_others(served):
-    """Without the scope the answer is 403 and names it; with it the very same request goes through."""
+    """Without the scope the answer is 403 with its name; with it the call works."""
     doors = {
         Scope.REQUESTS_READ: "/api/v1/requests",
         Scope.APPROVALS_READ: "/api/v1/approvals",
@@ -166,7 +166,7 @@ def test_each_scope_opens_its_own_doors_and_no_others(served):
 
 
 def test_a_scope_gives_nothing_that_the_owner_may_not(served):
-    """A token with every scope of somebody who may not decide decides nothing."""
+    """A token with every scope has at most the rights of its owner."""
     uma = served.person("uma")
     with served.bearer(uma) as hers, served.bearer(served.administrator()) as admin:
         request = served.stop_weather(hers, "/forecast/of-uma")
@@ -176,7 +176,7 @@ def test_a_scope_gives_nothing_that_the_owner_may_not(served):
 
 
 def test_a_token_cannot_make_a_stronger_one(served):
-    """Managing tokens is no way to other scopes."""
+    """A token cannot create a token with further scopes."""
     with served.bearer(served.administrator(), Scope.ACCOUNTS_MANAGE) as client:
         answer = client.post("/api/v1/tokens", json={"label": "more", "scopes": ["accounts:manage", "requests:decide"]})
         assert answer.status_code == 422

@@ -87,7 +87,7 @@ def test_entries_name_the_classes_with_their_code():
 
 @pytest.mark.parametrize("entry", ENTRIES.values(), ids=lambda entry: entry.code)
 def test_an_entry_has_meaning_cause_fix_and_example(entry):
-    """Each part has content of its own, in sentences, and the pages that it names exist."""
+    """Each part is a different text of full sentences, and the named pages exist."""
     parts = {name: getattr(entry, name) for name in SHORTEST}
     assert {name for name, text in parts.items() if len(text.split()) < SHORTEST[name]} == set()
     assert {name for name, text in parts.items() if EMPTY_PHRASES.search(text)} == set()

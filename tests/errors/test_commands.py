@@ -1,4 +1,4 @@
-"""What a refusal of a node says."""
+"""Texts of refusals by a node."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from democrai_sandbox.errors import NodeRefused
 
 
 def test_one_problem_is_told_once():
-    """The node names a problem in its detail too, and an empty suggestion, which is none."""
+    """The node repeats the problem in its detail, with an empty suggestion; the text has it once."""
     problem = {"pointer": "/subject", "message": "expected a subject", "suggestion": ""}
     detail = f"{problem['pointer']}: {problem['message']}"
     answer = {"code": "invalid_input", "detail": detail, "problems": [problem]}

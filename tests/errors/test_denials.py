@@ -1,4 +1,4 @@
-"""The hints of denials: what to declare."""
+"""Hints of denials: the entries to declare."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_file_that_looks_like_a_pattern_is_declared_literally():
     ],
 )
 def test_a_name_that_is_different_in_every_run_is_not_declared(target, named):
-    """The folder around it is, unless that is a very broad one."""
+    """The hint names the parent folder, unless that is a very broad one."""
     denial = FilesystemDenied(target, subject="demo", subject_kind="module", operations=("create",))
     assert declared(denial)["target"] == named
     assert denial.target == target

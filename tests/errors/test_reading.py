@@ -1,4 +1,4 @@
-"""Error lines, as people paste them: recognised by what is ours in them, and never by a likeness."""
+"""Pasted error lines: recognized by code, class or documented sentence, never by similarity."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ LOGGED = {
     ],
 )
 def test_lines_of_ours(line, code, subject, target):
-    """A line of ours is read into its code, and its subject and target as far as it has them."""
+    """A line is parsed into its code and, if present, its subject and target."""
     found = read_line(line)
     assert (found.entry.code, found.subject, found.target) == (code, subject, target)
     assert found.entry.is_ours
 
 
 def test_a_denial_in_full_tells_all_that_the_call_needed():
-    """Opening to write is two operations: the entry has both. The entry of another target is not taken for its own."""
+    """The entry for opening a file to write has both operations; the entry of another target is ignored."""
     denial = errors.FilesystemDenied(
         "/srv/x", subject="reports", subject_kind="module", operations=("create", "modify")
     )
@@ -82,7 +82,7 @@ def test_a_denial_in_full_tells_all_that_the_call_needed():
 
 
 def test_the_phase_is_told_by_the_hint_or_by_the_installation():
-    """Also whose it was, where the line has the name alone; an installation of somebody else is not taken for it."""
+    """The phase also completes a subject without kind; an installation of another subject is ignored."""
     for installing, phase in ((True, "install"), (False, "runtime")):
         denial = errors.FilesystemDenied(
             "/srv/x", subject="voice", subject_kind="engine", operations=("read",), installing=installing
@@ -96,7 +96,7 @@ def test_the_phase_is_told_by_the_hint_or_by_the_installation():
 
 
 def test_what_a_line_tells_beside_that():
-    """The chain and the operation of a denial in full, the request of a document, the word of a helper, a detail."""
+    """Other parts: the call chain and operation of a denial, the request of a document, a helper's word, a detail."""
     found = read_line(TRACEBACK)
     assert (found.chain, found.operation) == (("module:reports", "tool:reports.x"), "read")
     assert read_line(json.dumps(PROBLEM)).request_id == "01J"
@@ -118,7 +118,7 @@ def test_what_a_line_tells_beside_that():
     ],
 )
 def test_symptoms_are_no_more_than_that(line, code):
-    """What others cause as well is said to be no error of ours."""
+    """Errors that can have other causes are reported as symptoms."""
     found = read_line(line)
     assert (found.entry.code, found.entry.is_ours) == (code, False)
 
@@ -132,13 +132,13 @@ def test_symptoms_are_no_more_than_that(line, code):
     ],
 )
 def test_what_is_not_ours_is_refused(line):
-    """A word that looks like one of ours is no error of ours."""
+    """A word that is similar to a code is not recognized."""
     with pytest.raises(errors.ErrorUnknown):
         read_line(line)
 
 
 def test_every_error_with_a_shape_is_read_from_its_own_text():
-    """What an exception says about itself leads back to its entry."""
+    """The text of each exception is parsed into its entry."""
     denial = errors.NetworkDenied("https://a.example", subject="w", subject_kind="module", operations=("send",))
     for error in (denial, errors.EnvironmentDenied("DEMOCRAI_X"), errors.KernelRefused("it is off", fix="turn it on")):
         for text in (str(error), error.diagnostics()):
@@ -147,7 +147,7 @@ def test_every_error_with_a_shape_is_read_from_its_own_text():
 
 
 def test_the_entry_that_would_allow_it():
-    """With the operation where the line tells it, with all that it can be where it does not."""
+    """The entry has the operation of the line, or all valid operations."""
     assert json.loads(entry_for(read_line(TRACEBACK))) == {
         "resource_type": "filesystem",
         "operation": "read",
@@ -159,6 +159,6 @@ def test_the_entry_that_would_allow_it():
 
 
 def test_a_code_that_there_is_not_is_refused_with_the_nearest():
-    """So that a typing error is not taken for an error without a page."""
+    """An unknown code is refused with the nearest one."""
     with pytest.raises(errors.ErrorUnknown, match=r"\bsandbox_network_denied\b"):
         entry_of("sandbox_netwrk_denied")

@@ -1,7 +1,6 @@
-"""``democrai-sandbox admin``: people who sign in, and tokens for programs, straight in the database.
+"""``democrai-sandbox admin``: users and API tokens, directly in the database.
 
-For whoever has the machine: it works without a node, and beside one. An application that has its own users does not
-look at these.
+It works without a node and beside one. An application that manages its own users does not use these accounts.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ if TYPE_CHECKING:
 
     from .output import Output
 
-_STATES = {"shut out": Mood.WARNING}
+_STATES = {"disabled": Mood.WARNING}
 
 
 class Office(NamedTuple):
-    """The accounts of a configuration."""
+    """Accounts of a configuration."""
 
     accounts: Accounts
     settings: HostSettings
@@ -39,13 +38,13 @@ class Office(NamedTuple):
 
 @contextmanager
 def office(options: argparse.Namespace, *, create: bool = False) -> Iterator[Office]:
-    """Give the accounts; ``create`` makes a database where there is none."""
+    """Open the accounts; ``create`` creates a missing database."""
     settings = configuration(options).settings
     with opened(settings.database, settings, create=create) as store:
         from democrai_sandbox.access.node import utc_now  # noqa: PLC0415 - takes its time
         from democrai_sandbox.host.accounts import Accounts  # noqa: PLC0415
 
-        # As a node does it, only that other nodes hear of it when they look: a second later at most, by default.
+        # Other nodes notice the change when they poll, after a second at most by default.
         accounts = Accounts(
             store.database,
             settings,
@@ -55,7 +54,7 @@ def office(options: argparse.Namespace, *, create: bool = False) -> Iterator[Off
 
 
 def actor() -> str:
-    """Return whom the audit names."""
+    """Return the user name for the audit log."""
     import pwd  # noqa: PLC0415 - seldom needed
 
     try:
@@ -65,10 +64,10 @@ def actor() -> str:
 
 
 def run_create(options: argparse.Namespace, output: Output) -> int:
-    """Add somebody."""
+    """Add a user."""
     from democrai_sandbox.host.accounts.people import check_name  # noqa: PLC0415 - takes its time
 
-    name = check_name(options.name)  # before anybody types a password for it
+    name = check_name(options.name)  # before the user types a password
     password = _password(options, name)
     with office(options, create=True) as (accounts, settings):
         person = accounts.create_person(
@@ -77,35 +76,35 @@ def run_create(options: argparse.Namespace, output: Output) -> int:
         decides = any(one.may_decide for one in accounts.people())
     _tell(output, "admin.create/1", person, f"added {person.id}", password if options.generate else "")
     if not decides:
-        output.say("there is nobody yet who may decide: add one with --role super", Mood.WARNING)
+        output.say("no user may decide yet: add one with --role super", Mood.WARNING)
     if not settings.console.enabled:
-        output.say("console.enabled is off: nobody signs in with a password there; programs come in with tokens")
+        output.say("console.enabled is off: users cannot sign in with a password, but programs can use tokens")
     return Exit.OK
 
 
 def run_passwd(options: argparse.Namespace, output: Output) -> int:
-    """Give somebody another password."""
+    """Set a new password."""
     with office(options) as (accounts, _):
         person = accounts.person(options.name)
         password = _password(options, person.id)
         accounts.reset_password(person.id, password, actor=actor())
-    told = f"{person.id} has another password, and is signed out everywhere"
+    told = f"{person.id} has a new password and is signed out everywhere"
     _tell(output, "admin.passwd/1", person, told, password if options.generate else "")
     return Exit.OK
 
 
 def run_disable(options: argparse.Namespace, output: Output) -> int:
-    """Shut somebody out."""
+    """Disable a user."""
     with office(options) as (accounts, _):
         person = accounts.person(options.name)
-        confirm(f"shut out {person.id}, and end all of their sessions?", yes=options.yes)
+        confirm(f"disable {person.id} and end all sessions of this user?", yes=options.yes)
         person = accounts.disable(person.id, actor=actor())
-    _tell(output, "admin.disable/1", person, f"{person.id} is shut out")
+    _tell(output, "admin.disable/1", person, f"{person.id} is disabled")
     return Exit.OK
 
 
 def run_enable(options: argparse.Namespace, output: Output) -> int:
-    """Let somebody in again."""
+    """Enable a disabled user."""
     with office(options) as (accounts, _):
         person = accounts.enable(options.name, actor=actor())
     _tell(output, "admin.enable/1", person, f"{person.id} can sign in again")
@@ -113,7 +112,7 @@ def run_enable(options: argparse.Namespace, output: Output) -> int:
 
 
 def run_list(options: argparse.Namespace, output: Output) -> int:
-    """List the people."""
+    """List users."""
     with office(options) as (accounts, _):
         people = accounts.people()
     if output.is_json:
@@ -128,8 +127,8 @@ def run_list(options: argparse.Namespace, output: Output) -> int:
 
 def _state(person: Person) -> str:
     if person.disabled_at is not None:
-        return "shut out"
-    return "may decide" if person.may_decide else "may look"
+        return "disabled"
+    return "may decide" if person.may_decide else "may read"
 
 
 def _tell(output: Output, schema: str, person: Person, text: str, password: str = "") -> None:
@@ -155,7 +154,7 @@ def _as_dict(person: Person) -> dict[str, object]:
 
 
 def _password(options: argparse.Namespace, name: str) -> str:
-    """Return a password that is good enough: made up, typed twice, or the first line of standard input."""
+    """Return a valid password: generated, typed twice, or the first line of standard input."""
     from democrai_sandbox.host.accounts.passwords import check_password, random_password  # noqa: PLC0415 - takes long
 
     if options.generate:
@@ -164,6 +163,6 @@ def _password(options: argparse.Namespace, name: str) -> str:
     if not password:
         raise CommandMisused("no password was given", fix="type one, write it to standard input, or add --generate")
     check_password(password, name)
-    if is_answerable() and secret("the same again: ") != password:
-        raise CommandRefused("the two are not the same, and nothing was changed")
+    if is_answerable() and secret("repeat the password: ") != password:
+        raise CommandRefused("the passwords differ, and nothing was changed")
     return password

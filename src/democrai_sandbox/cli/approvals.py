@@ -1,4 +1,4 @@
-"""``democrai-sandbox approvals``: what was decided and holds, and taking it back."""
+"""``democrai-sandbox approvals``: list and revoke decisions."""
 
 from __future__ import annotations
 
@@ -57,19 +57,19 @@ def _end(decision: Mapping[str, Any]) -> str:
         return f"ended {when(decision['ended_at'])} by {decision['ended_by']}"
     if decision["expires_at"]:
         return when(decision["expires_at"])
-    return "with its session" if decision["scope"] == Scope.SESSION.value else "when revoked"
+    return "when the session ends" if decision["scope"] == Scope.SESSION.value else "when revoked"
 
 
 # ---- revoke ----------------------------------------------------------------------------------------------------------
 
 
 def run_revoke(options: argparse.Namespace, output: Output) -> int:
-    """Take decisions back: those that are named, or those that filters choose."""
+    """Revoke decisions, by id or by filters."""
     narrowed = {name: value for name, value in given_filters(options).items() if value}
     if options.scope:
         narrowed["scope"] = options.scope
     if bool(options.ids) == bool(narrowed):
-        what = "ids and filters do not go together" if options.ids else "it is not said what to revoke"
+        what = "ids and filters cannot be combined" if options.ids else "nothing to revoke was given"
         raise misused(what, "give ids, or filters such as --subject module:reports")
     node = places.node(options)
     if options.ids:
@@ -83,7 +83,7 @@ def run_revoke(options: argparse.Namespace, output: Output) -> int:
     items: list[dict[str, Any]] = []
     try:
         items.extend(_would(one) if options.dry_run else _revoked(node, one, options.reason or "") for one in found)
-    except (SandboxError, KeyboardInterrupt):  # in the middle of it: what is done is done
+    except (SandboxError, KeyboardInterrupt):  # completed revocations are not undone
         if items:
             _told(output, items, is_dry=options.dry_run)
         raise
@@ -91,7 +91,7 @@ def run_revoke(options: argparse.Namespace, output: Output) -> int:
 
 
 def _question(found: Sequence[Mapping[str, Any]]) -> str:
-    """Return the question, with what is about to end: ``revoke 3 permanent approvals of module:reports?``."""
+    """Return the question, such as ``revoke 3 permanent approvals of module:reports?``."""
     kinds = Counter((one["scope"], one["effect"]) for one in found)
     counted = " and ".join(
         f"{number} {scope} {effect}{'s' if number > 1 else ''}" for (scope, effect), number in sorted(kinds.items())
@@ -103,12 +103,12 @@ def _question(found: Sequence[Mapping[str, Any]]) -> str:
 
 def _would(decision: Mapping[str, Any]) -> dict[str, Any]:
     if decision["ended_at"]:
-        return _item(decision, f"{spoken(decision)} ended already: {_end(decision)}", DecisionConflict.code)
+        return _item(decision, f"{spoken(decision)} has already ended: {_end(decision)}", DecisionConflict.code)
     return _item(decision, f"{spoken(decision)}: would be revoked")
 
 
 def _revoked(node: Node, decision: Mapping[str, Any], reason: str) -> dict[str, Any]:
-    """Take one back; one that somebody else has ended meanwhile stops no other."""
+    """Revoke one decision; a decision that already ended does not stop the others."""
     try:
         node.post(f"/decisions{below(decision['id'])}/revoke", {"reason": reason})
     except NodeRefused as error:

@@ -1,4 +1,4 @@
-"""Questions to whoever typed the command: only where there is a terminal, and never more than one for an act."""
+"""Confirmation questions on the terminal, at most one per command."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from .output import visible
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Go on if the answer is yes. The question repeats what is about to change; it has to be ``visible``."""
+    """Return if the answer is yes, and raise otherwise. The question names the change and must be ``visible``."""
     if yes:
         return
     if not is_answerable():
-        raise CommandMisused("this asks before it changes something, and there is no terminal", fix="add --yes")
+        raise CommandMisused("this command needs a confirmation, but no terminal is available", fix="add --yes")
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
-        raise CommandRefused("it was not confirmed, and nothing was changed")
+        raise CommandRefused("not confirmed; nothing was changed")
 
 
 def confirm_replacing(file: str, *, yes: bool) -> None:
-    """Go on if nothing is there, or a file that may be replaced. Links, devices and folders are left alone.
+    """Return if the file does not exist or may be replaced. Links, devices and folders are refused.
 
-    A link that somebody else has put there would say where a file is written, and ``/dev/null`` is everybody's.
+    A link of another user could redirect the file, and ``/dev/null`` must not be replaced.
     """
     try:
         mode = os.lstat(file).st_mode
     except OSError:
-        return  # what is wrong with it, writing it says best
+        return  # writing the file gives the better error
     if not stat.S_ISREG(mode):
-        raise CommandRefused(f"{visible(file)} is no plain file", fix="name another one")
+        raise CommandRefused(f"{visible(file)} is not a regular file", fix="name another one")
     confirm(f"replace {visible(file)}?", yes=yes)
 
 
 def secret(prompt: str) -> str:
-    """Return what is typed without showing it, or the first line of standard input where it is no terminal."""
+    """Return a typed text without showing it, or the first line of standard input if that is not a terminal."""
     if is_answerable():
         from getpass import getpass  # noqa: PLC0415 - seldom needed
 
@@ -47,5 +47,5 @@ def secret(prompt: str) -> str:
 
 
 def is_answerable() -> bool:
-    """Whether somebody sees a question and can answer it."""
+    """Return whether a user can see and answer a question."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()

@@ -1,4 +1,4 @@
-"""``democrai-sandbox audit tail``: what happened last, and what happens."""
+"""``democrai-sandbox audit tail``: show the last records and follow new ones."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from .output import Output
 
 _SECONDS = 1.0
-"""Between two looks for what is new."""
+"""Seconds between two polls."""
 
 
 def run_tail(options: argparse.Namespace, output: Output) -> int:
-    """Show what happened last, and go on with what happens."""
+    """Show the last records, and follow new ones on request."""
     node = places.node(options)
     query = given_filters(options)
     found = list(node.items("/audit", most=options.n, **query))
@@ -40,19 +40,19 @@ def run_tail(options: argparse.Namespace, output: Output) -> int:
 
 
 def _follow(options: argparse.Namespace, output: Output, node: Node, last: int) -> NoReturn:
-    """Go on with what comes after a record. What comes while the node is away is shown when it is back."""
+    """Follow the records after the given one. Records made while the node is unreachable are shown afterwards."""
     query, is_away = given_filters(options), False
     while True:
         time.sleep(_SECONDS)
         try:
             if is_away:
-                node = places.node(options)  # it may be somewhere else now
-            found = list(_since(node, last, query))  # all of it, or it is asked for again
+                node = places.node(options)  # its address may have changed
+            found = list(_since(node, last, query))  # completely, or it is requested again
         except SandboxError as error:
             if status_of(error) is not Exit.UNREACHABLE:
                 raise
             if not is_away:
-                output.say(f"{visible(str(error))}; trying again until it answers")
+                output.say(f"{visible(str(error))}; retrying until it answers")
             is_away = True
             continue
         if is_away:
@@ -66,7 +66,7 @@ def _since(node: Node, last: int, query: Mapping[str, Any]) -> Iterator[dict[str
 
 
 def _shown(output: Output, newest_first: list[dict[str, Any]]) -> int:
-    """Show records in the order in which they were made; return the number of the last."""
+    """Show records in order; return the number of the last."""
     for record in reversed(newest_first):
         if output.is_json:
             output.record({"schema": "democrai-sandbox/audit.tail/1", **record})
@@ -83,9 +83,9 @@ def _line(record: Mapping[str, Any]) -> str:
         f"{record['sequence']:>6}  {when(record['at'])}  {record['action']:<20}",
         f"by {record['actor']}" if record["actor"] else "",
         f"{access['subject']} {access['operation']} {access['target']}" if access else "",
-        f"person {person}" if person else "",
+        f"user {person}" if person else "",
         f"request {record['request_id']}" if record["request_id"] else "",
         str(text) if text else "",
-        f"because: {reason}" if reason else "",
+        f"reason: {reason}" if reason else "",
     ]
     return visible("  ".join(filter(None, parts)))

@@ -1,4 +1,4 @@
-"""Every command of ``democrai-sandbox``. Nothing is imported before it is asked for."""
+"""Table of all commands of ``democrai-sandbox``. Command modules are imported on demand."""
 
 from __future__ import annotations
 
@@ -6,43 +6,43 @@ from collections import namedtuple
 
 PROGRAM = "democrai-sandbox"
 Command = namedtuple("Command", ("name", "help"))  # noqa: PYI024 - typing is slow to import
-"""A first word of the command line; what it takes, the module of this name in ``arguments`` says."""
+"""A command; the module of the same name in ``arguments`` adds its arguments."""
 
 COMMANDS = (
     Command("serve", "serve the console and the API"),
-    Command("run", "run a script, a module or a program under a policy, once"),
-    Command("record", "run something, write down what it reaches for, and propose the smallest manifest"),
-    Command("explain", "say why something is allowed or not, from an error line or a question"),
+    Command("run", "run a script, a module or a program once under a policy"),
+    Command("record", "run code, record its accesses, and propose the smallest manifest"),
+    Command("explain", "explain an error line, a code, or a planned access"),
     Command("manifest", "check, lint and compare manifests, and print their schema"),
-    Command("shadow", "try a candidate manifest beside the present one, and count the differences"),
-    Command("requests", "list, show, approve and deny what extensions ask for"),
-    Command("approvals", "list and revoke what was approved"),
+    Command("shadow", "compare a candidate manifest with the current one while extensions run"),
+    Command("requests", "list, show, approve and deny access requests"),
+    Command("approvals", "list and revoke approvals and denials"),
     Command("extensions", "list extensions, install engines and extractors, and change their settings"),
     Command("mcp", "list, register, change and remove MCP servers"),
     Command("models", "list, add, change and remove models for agents"),
-    Command("audit", "follow, export and verify the audit"),
-    Command("status", "ask a node what it enforces now"),
-    Command("doctor", "try what this machine and this configuration can enforce"),
-    Command("config", "show the configuration, and where each value comes from"),
-    Command("db", "check and upgrade the database, and rotate its keys"),
-    Command("helper", "run the privileged helper, or print what installs it"),
-    Command("admin", "people who decide, and tokens for programs"),
+    Command("audit", "show, export and verify the audit log"),
+    Command("status", "show what a node enforces now"),
+    Command("doctor", "test what this machine and this configuration can enforce"),
+    Command("config", "show and check the configuration"),
+    Command("db", "check, upgrade and back up the database, and rotate its keys"),
+    Command("helper", "run or list the privileged helper, and print its installation files"),
+    Command("admin", "manage users and API tokens"),
 )
 
 _HEAD = f"""\
 usage: {PROGRAM} [--help] [--version] command ...
 
-Run extensions under a sandbox, and decide what they may reach beyond it.
+Run extensions in a sandbox, and decide about their access requests.
 
 """
 _TAIL = f"""
-{PROGRAM} COMMAND --help says what a command takes.
+{PROGRAM} COMMAND --help shows the arguments of a command.
 
-exit status: 0 done, 1 refused or failed, 2 wrong command line, 3 node or database does not answer, 4 conflict.
-Data goes to standard output, talk to standard error; --json gives data for programs.
+exit status: 0 success, 1 refused or failed, 2 wrong command line, 3 node or database does not answer, 4 conflict.
+Results go to standard output, messages to standard error; --json prints results as JSON.
 """
 
 
 def overview() -> str:
-    """Return what ``--help`` says. Made by hand: the parser of all commands would take longer than Python itself."""
+    """Return the text of ``--help``. Building the parsers of all commands would take longer than starting Python."""
     return _HEAD + "".join(f"  {command.name:<11}{command.help}\n" for command in COMMANDS) + _TAIL

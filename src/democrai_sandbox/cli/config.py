@@ -1,4 +1,4 @@
-"""``democrai-sandbox config``: what is configured, and where each value comes from."""
+"""``democrai-sandbox config``: show and check the configuration."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run_show(options: argparse.Namespace, output: Output) -> int:
 
 
 def run_check(options: argparse.Namespace, output: Output) -> int:
-    """Loading says what is wrong, all at once; what is left to do is to say that nothing is."""
+    """Load the configuration, which raises an error with all problems, and report success."""
     loaded = configuration(options)
     file = loaded.settings.config_file
     variables = sorted({each.source for each in loaded.origins.values() if each.source.startswith("DEMOCRAI_")})
@@ -51,7 +51,7 @@ def run_check(options: argparse.Namespace, output: Output) -> int:
 
 def _sources(file: str, variables: Iterable[str]) -> str:
     named = [visible(file) if file else "the defaults", *map(visible, variables)]
-    return f"nothing is wrong with {', '.join(named)}"
+    return f"valid: {', '.join(named)}"
 
 
 def _as_dict(each: ShownValue) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def _as_dict(each: ShownValue) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    """Return a value as it is written in the file; a dash for none. A list is shown without brackets, if not empty."""
+    """Return a value as in the file, a dash for None, and a list without brackets unless it is empty."""
     if value is None:
         return "-"
     if value in ([], {}):

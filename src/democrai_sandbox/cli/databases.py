@@ -1,4 +1,4 @@
-"""Which database a command works on, without a node: that of the configuration, or one that is named."""
+"""Database of a command that works without a node: from the configuration or from ``--database``."""
 
 from __future__ import annotations
 
@@ -21,42 +21,42 @@ _HIDDEN = "***"
 
 
 def database_url(options: argparse.Namespace) -> str:
-    """Return the URL of the database that is meant, after a look at whose it is. May hold a password."""
+    """Return the URL of the database after checking its owner. It may contain a password."""
     from democrai_sandbox.access.store.urls import is_secret  # noqa: PLC0415 - takes its time
 
     if options.database is None:
         url = configuration(options).settings.database
     else:
         url = options.database
-        if _parsed(url).password == _HIDDEN:  # pasted from an error, in which passwords are hidden
+        if _parsed(url).password == _HIDDEN:  # copied from an error, where passwords are hidden
             url = _parsed(url)._replace(password=None).render_as_string()
         parsed = _parsed(url)
         if parsed.password is not None or any(is_secret(name) for name in parsed.query):
             raise CommandMisused(
-                "a password in a command line can be read by everybody on this machine",
-                fix="leave it out and set PGPASSWORD or write ~/.pgpass, or name a configuration with --config",
+                "all users of this machine can read a password in a command line",
+                fix="remove it, and set PGPASSWORD, use ~/.pgpass, or name a configuration with --config",
             )
     check_own(url)
     return str(url)
 
 
 def shown(url: str) -> str:
-    """Return a URL that can be printed."""
+    """Return the URL without its password."""
     from democrai_sandbox.access.store.urls import shown_url  # noqa: PLC0415 - takes its time
 
     return shown_url(_parsed(url))
 
 
 def database_file(url: str) -> str:
-    """Return the file of a SQLite database; empty for a server's."""
+    """Return the file of a SQLite database, or an empty text for a server."""
     parsed = _parsed(url)
     return str(parsed.database) if parsed.get_backend_name() == "sqlite" else ""
 
 
 def check_own(url: str) -> None:
-    """Refuse a file of another user: what is made beside it would be in the way of the node that serves it.
+    """Refuse a file of another user, whose node could not use the files that SQLite creates beside it.
 
-    Also one that is no database. Opening it as one would take it from all but its owner.
+    Also refuse a file that is not a database: opening it would change its permissions.
     """
     from democrai_sandbox.access.store.files import is_database  # noqa: PLC0415 - takes its time
 
@@ -71,20 +71,20 @@ def check_own(url: str) -> None:
         return
     except OSError as error:
         raise CommandRefused(
-            f"the database {file} cannot be read: {error.strerror}", fix="run this as the user to whom it belongs"
+            f"the database {file} cannot be read: {error.strerror}", fix="run this as the owner of the file"
         ) from None
-    if link not in {0, owner}:  # whoever has put a link there chooses what is opened
-        raise CommandRefused(f"the link {file} is one of {_name(link)}", fix="name the file that it leads to")
+    if link not in {0, owner}:  # the owner of the link chooses the file that is opened
+        raise CommandRefused(f"the link {file} belongs to {_name(link)}", fix="name the target of the link")
     if owner != os.geteuid():
         name = _name(owner)
         raise CommandRefused(f"the database {file} belongs to {name}", fix=f"run this as that user: sudo -u {name} ...")
     if not is_one:
-        raise CommandRefused(f"{file} is no SQLite database", fix="name another file")
+        raise CommandRefused(f"{file} is not a SQLite database", fix="name another file")
 
 
 @contextmanager
 def opened(url: str, settings: HostSettings | None = None, *, create: bool = False) -> Iterator[SqlStore]:
-    """Give the store; a node may be serving it meanwhile. ``create`` makes one that is not there, with its folders."""
+    """Open the store, also while a node uses it. ``create`` creates a missing database and its folders."""
     from democrai_sandbox.access.store import open_store  # noqa: PLC0415 - takes its time
 
     check_own(url)
@@ -95,8 +95,8 @@ def opened(url: str, settings: HostSettings | None = None, *, create: bool = Fal
         prepare_places(settings)
     elif file and not os.path.exists(file):  # noqa: PTH110 - a text
         raise CommandRefused(
-            f"there is no database {file} yet",
-            fix="start democrai-sandbox serve once, or make the first administrator: democrai-sandbox admin create",
+            f"the database {file} does not exist yet",
+            fix="start democrai-sandbox serve once, or create the first administrator: democrai-sandbox admin create",
         )
     store = open_store(url, create=create)
     try:

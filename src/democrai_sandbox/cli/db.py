@@ -1,4 +1,4 @@
-"""``democrai-sandbox db``: looking after the database."""
+"""``democrai-sandbox db``: maintain the database."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def run_upgrade(options: argparse.Namespace, output: Output) -> int:
-    """Bring the database to the schema that is needed."""
+    """Upgrade the schema."""
     from democrai_sandbox.access.store.schema import HEAD, upgrade_schema  # noqa: PLC0415 - takes its time
 
     url = database_url(options)
@@ -35,12 +35,12 @@ def run_upgrade(options: argparse.Namespace, output: Output) -> int:
     confirm(f"upgrade the database {visible(shown(url))} {way}?", yes=options.yes)
     output.progress("upgrading; this may take a while")
     if upgrade_schema(url) == HEAD:
-        return _told(output, result, f"nothing to do: somebody else upgraded it {way} meanwhile")
+        return _told(output, result, f"nothing to do: another process upgraded it {way}")
     return _told(output, {**result, "changed": True}, f"upgraded {visible(shown(url))} {way}")
 
 
 def _schema(url: str) -> Schema:
-    """Return the schema that a database has, which may be any. Nothing is changed."""
+    """Return the schema of a database, without changing it."""
     from democrai_sandbox.access.store.peeking import peek_schema  # noqa: PLC0415 - takes its time
     from democrai_sandbox.access.store.urls import parse_url  # noqa: PLC0415
     from democrai_sandbox.errors import InvalidInputError  # noqa: PLC0415
@@ -49,7 +49,8 @@ def _schema(url: str) -> Schema:
         parse_url(url, must_exist=True)
     except InvalidInputError as error:
         raise CommandRefused(
-            "; ".join(each.message for each in error.problems), fix="start democrai-sandbox serve once: it makes one"
+            "; ".join(each.message for each in error.problems),
+            fix="start democrai-sandbox serve once: it creates the database",
         ) from None
     return peek_schema(url)
 
@@ -63,7 +64,7 @@ def _told(output: Output, result: dict[str, object], text: str) -> int:
 
 
 def run_check(options: argparse.Namespace, output: Output) -> int:
-    """See that it answers and has that schema."""
+    """Check the connection and the schema."""
     from democrai_sandbox.access.store.schema import HEAD  # noqa: PLC0415 - takes its time
 
     url = database_url(options)
@@ -85,14 +86,14 @@ def run_check(options: argparse.Namespace, output: Output) -> int:
         return Exit.OK if is_well else Exit.FAILED
     output.line(f"{visible(shown(url))} answers")
     if fits:
-        output.line(f"schema {found.version}, as is needed", Mood.OK)
+        output.line(f"schema {found.version} is current", Mood.OK)
     else:
-        output.line(f"schema {found.version or 'of nothing'}, and {HEAD} is needed", Mood.BAD)
-        output.say("democrai-sandbox db upgrade brings it there, unless a newer version made it")
+        output.line(f"schema {found.version or 'missing'}, but {HEAD} is required", Mood.BAD)
+        output.say("run democrai-sandbox db upgrade, unless a newer version created it")
     if audit is not None and audit.ok:
-        output.line(f"audit: {audit.count} records, the chain is whole", Mood.OK)
+        output.line(f"audit: {audit.count} records, the hash chain is valid", Mood.OK)
     elif audit is not None:
-        output.line(f"audit: the chain breaks at record {audit.first_bad}: {visible(audit.what)}", Mood.BAD)
+        output.line(f"audit: the hash chain is broken at record {audit.first_bad}: {visible(audit.what)}", Mood.BAD)
     return Exit.OK if is_well else Exit.FAILED
 
 
@@ -115,14 +116,14 @@ def run_backup(options: argparse.Namespace, output: Output) -> int:
     url = database_url(options)
     file = database_file(url)
     if not file:
-        raise CommandRefused("this copies a SQLite database", fix="use pg_dump for PostgreSQL")
-    if not _schema(url).version:  # any that there is: an older one is copied before it is upgraded
-        raise CommandRefused(f"the database {shown(url)} has nothing of ours in it", fix="name another one")
+        raise CommandRefused("db backup copies SQLite databases only", fix="use pg_dump for PostgreSQL")
+    if not _schema(url).version:  # any version: an older database is copied before it is upgraded
+        raise CommandRefused(f"the database {shown(url)} is not a database of democrai-sandbox", fix="name another one")
     output.progress("copying")
     size = copy_database(file, options.file)
     if output.is_json:
         output.data("db.backup/1", {"database": shown(url), "file": options.file, "bytes": size})
     else:
         output.line(f"{visible(options.file)}: {size} bytes")
-        output.say("the key file is not in it: keep a copy of that as well, apart from this one")
+        output.say("the copy does not contain the key file: back it up as well, in another place")
     return Exit.OK

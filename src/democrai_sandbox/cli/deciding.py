@@ -1,4 +1,4 @@
-"""Approving and denying from the command line: what is about to be said about which requests, and what became of it."""
+"""``requests approve`` and ``requests deny``: confirm, decide and report."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _MOODS: Mapping[str, Mood] = MappingProxyType({"yes": Mood.OK, "no": Mood.BAD})
 
 
 def cells(item: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Return who, what and where of something that has an ``access``."""
+    """Return subject, operation and target of a document with an ``access``."""
     access = item["access"]
     return access["subject"], access["operation"], access["target"]
 
 
 def spoken(item: Mapping[str, Any]) -> str:
-    """Return the same as one text that can be shown."""
+    """Return the same as one printable text."""
     return visible(" ".join(cells(item)))
 
 
 def misused(what: str, fix: str) -> CommandMisused:
-    """Return the error for arguments that do not go together."""
+    """Return the error for arguments that contradict each other."""
     return CommandMisused(what, fix=fix)
 
 
@@ -59,9 +59,9 @@ def _decided(options: argparse.Namespace, output: Output, act: str, words: str) 
     ids = list(dict.fromkeys(options.ids))
     only_one = options.target or getattr(options, "lifetime", None)
     if len(ids) > 1 and only_one:
-        raise misused("--for and --target are about one request", "decide them one by one")
+        raise misused("--for and --target accept one request only", "decide the requests one by one")
     if len(ids) > _MOST_AT_ONCE:
-        raise misused(f"at most {_MOST_AT_ONCE} requests are decided at once", "decide them in parts")
+        raise misused(f"at most {_MOST_AT_ONCE} requests can be decided at once", "split the list")
     node = places.node(options)
     decide = _one if len(ids) == 1 else _many
     items = decide(node, options, ids, act, words)
@@ -72,7 +72,7 @@ def _decided(options: argparse.Namespace, output: Output, act: str, words: str) 
 
 
 def _one(node: Node, options: argparse.Namespace, ids: list[str], act: str, words: str) -> list[dict[str, Any]]:
-    """Decide one request: with all that can be said about one, and with what it is in the question."""
+    """Decide one request, with all options, and show its access in the question."""
     path = f"/requests{below(*ids)}"
     found = node.get(path)
     request = found["request"]
@@ -91,7 +91,7 @@ def _one(node: Node, options: argparse.Namespace, ids: list[str], act: str, word
     given = {name: value for name, value in order.items() if value not in (None, "")}
     outcome = node.post(f"{path}/{verb}", given)
     if outcome["decision"] is None:
-        raise CommandRefused(f"nothing was stored: {outcome['skipped']}", fix="choose --permanent or --for")
+        raise CommandRefused(f"nothing was stored: {outcome['skipped']}", fix="use --permanent or --for")
     return [item | {"told": _made(outcome["decision"]), "decision": outcome["decision"]}]
 
 
@@ -101,10 +101,10 @@ def _version(found: Mapping[str, Any], target: str | None) -> int | None:
 
 
 def _must_wait(request: Mapping[str, Any]) -> None:
-    """Refuse what was decided already, in the words in which a node says it."""
+    """Refuse an answered request, with the text of a node."""
     state = request["state"]
     if state == RequestState.AGED_OUT.value:
-        raise DecisionConflict(f"request {request['id']} was given up: nobody decided in time")
+        raise DecisionConflict(f"request {request['id']} expired before a decision")
     if state != RequestState.PENDING.value:
         by = visible(request["ended_by"] or request["decided_by"])
         at = when(request["ended_at"] or request["decided_at"])
@@ -112,7 +112,7 @@ def _must_wait(request: Mapping[str, Any]) -> None:
 
 
 def _made(decision: Mapping[str, Any]) -> str:
-    """Say which decision there is now."""
+    """Report the new decision."""
     until = f" until {when(decision['expires_at'])}" if decision["expires_at"] else ""
     return f"{spoken(decision)}: {decision['scope']} {decision['effect']} {decision['id']}{until}"
 
@@ -128,7 +128,7 @@ def _length(seconds: int) -> str:
 
 
 def _many(node: Node, options: argparse.Namespace, ids: list[str], act: str, words: str) -> list[dict[str, Any]]:
-    """Decide many requests: each is decided by itself, and one that cannot be stops no other."""
+    """Decide several requests separately; a failed one does not stop the others."""
     order: dict[str, Any] = {"request_ids": ids, "act": act, "reason": options.reason or ""}
     if options.dry_run or not options.yes:
         found: list[dict[str, Any]] = node.post("/requests/decide", {**order, "dry_run": True})["items"]
@@ -141,19 +141,19 @@ def _many(node: Node, options: argparse.Namespace, ids: list[str], act: str, wor
 
 
 def repeated(texts: Sequence[str]) -> str:
-    """Return what a question is about, line by line, as far as anybody reads."""
+    """Return the first lines of a list, and the number of the others."""
     shown = [f"  {visible(text)}" for text in texts[:_MOST_REPEATED]]
     return "\n".join([*shown, f"  and {len(texts) - _MOST_REPEATED} more"] if len(texts) > _MOST_REPEATED else shown)
 
 
 def _told(output: Output, schema: str, items: list[dict[str, Any]], *, is_dry: bool) -> int:
-    """Say what became of each, or would; the exit status tells of the worst."""
+    """Report the result of each request; the exit status is that of the worst."""
     if output.is_json:
         output.data(schema, {"dry_run": is_dry, "items": items})
     elif len(items) == 1:
         output.line(visible(items[0]["told"]))
     else:
-        head = "WOULD BE DONE" if is_dry else "DONE"
+        head = "RESULT (NOT APPLIED)" if is_dry else "DONE"
         rows = [(one["id"], "yes" if one["done"] else "no", one["told"]) for one in items]
         output.table(("ID", head, "WHAT"), rows, _MOODS)
     failed = [item for item in items if not item["done"]]

@@ -1,4 +1,4 @@
-"""``democrai-sandbox doctor``: what this machine and this configuration can enforce, found out by trying."""
+"""``democrai-sandbox doctor``: test what this machine and this configuration can enforce."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 def run(options: argparse.Namespace, output: Output) -> int:
-    """Look at everything, and say it."""
+    """Run all checks and report them."""
     settings = configuration(options).settings
     from democrai_sandbox.host.doctoring import examine  # noqa: PLC0415 - takes its time
 
-    report = examine(settings, egress=options.egress, tell=lambda what: output.progress(f"looking at {what}"))
+    report = examine(settings, egress=options.egress, tell=lambda what: output.progress(f"checking {what}"))
     output.progress("")
     found = report.as_dict()
     if output.is_json:
@@ -36,5 +36,5 @@ def run(options: argparse.Namespace, output: Output) -> int:
             text = f"  {mark:<11}  {attempt.where}: {attempt.act}: {attempt.outcome}"
             output.line(visible(text), None if attempt.ok else Mood.BAD)
     wrong = trouble(lines)
-    output.line(wrong or "all that is asked for is possible here", Mood.BAD if wrong else Mood.OK)
+    output.line(wrong or "everything that the configuration enables works here", Mood.BAD if wrong else Mood.OK)
     return Exit.OK if report.is_well else Exit.FAILED

@@ -1,6 +1,6 @@
-"""``democrai-sandbox``: which command was asked for, and what becomes of its errors.
+"""``democrai-sandbox``: select the command and report its errors.
 
-Only what the command needs is imported, and next to nothing for ``--help``.
+Only the modules of the command are imported, and almost none for ``--help``.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from .commands import Command
 
 _FAILED, _USAGE, _CLOSED_PIPE, _INTERRUPTED = 1, 2, 141, 130
-"""As in ``Exit``, which is slow to import."""
+"""Copied from ``Exit``, which is slow to import."""
 _LONGEST = 300
 _TRACEBACK = "DEMOCRAI_TRACEBACK"
-"""The variable that shows the traceback of an error that is a defect."""
+"""Variable that shows the traceback of an unexpected error."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the command line says; return the exit status, whose meanings are in ``Exit``."""
+    """Run the command line; return the exit status (see ``Exit``)."""
     _fill_streams()
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _about(given: list[str]) -> int:
-    """Answer what is no command."""
+    """Handle a command line without a command."""
     if sys.stdout is None:
         return _FAILED
     if given and given[0] in {"-h", "--help"}:
@@ -51,7 +51,7 @@ def _about(given: list[str]) -> int:
     elif given and given[0] == "--version":
         sys.stdout.write(f"{PROGRAM} {__version__}\n")
     else:
-        return _misused(f"{given[0]!r} is no option" if given else "a command is missing")
+        return _misused(f"{given[0]!r} is not an option" if given else "a command is missing")
     sys.stdout.flush()
     return 0
 
@@ -61,14 +61,14 @@ def _carried_out(given: list[str], *, heeds_signals: bool) -> int:
     if command is None:
         return _unknown(given[0])
     for stream in (sys.stdout, sys.stderr):
-        # What the terminal's own character set lacks is written out: a name in other letters is no reason to fail.
+        # Characters missing in the terminal's encoding are escaped, so that a foreign name does not cause an error.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     ending: Callable[..., int | None] = _plain_ending
     options = None
     try:
         options = _parsed(command, given[1:])
-        # Before the command and not when it fails: an import can fail, or be refused, at that time.
+        # Imported before the command, because an import can fail or be refused after an error.
         from .failing import ending  # noqa: PLC0415 - see above
 
         if heeds_signals:
@@ -84,7 +84,7 @@ def _carried_out(given: list[str], *, heeds_signals: bool) -> int:
 
 
 def _plain_ending(error: Exception, _: object) -> int | None:
-    """Say what is wrong with the installation, before there is anything that says it better."""
+    """Report a broken installation, without the usual error output."""
     if not isinstance(error, ImportError):
         return None
     if sys.stderr is not None:
@@ -93,31 +93,31 @@ def _plain_ending(error: Exception, _: object) -> int | None:
 
 
 def _defect(error: Exception) -> int:
-    """Say that something unforeseen has happened, in a line and not in a traceback."""
+    """Report an unexpected error in one line instead of a traceback."""
     if sys.stderr is not None:
         sys.stderr.write(
             f"internal_error: {type(error).__name__}: {_one_line(error)}\n"
-            f"This is a defect of {PROGRAM}. Set {_TRACEBACK}=1 to see where it happened, and report it.\n"
+            f"This is a bug in {PROGRAM}. Set {_TRACEBACK}=1 to see the traceback, and report it.\n"
         )
     return _FAILED
 
 
 def _one_line(error: Exception) -> str:
-    """Return the text of an error, without anything that a terminal would take for a command."""
+    """Return the text of an error without control characters."""
     text = " ".join(str(error).split())
     shown = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
     return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}…"
 
 
 def _parsed(command: Command, given: list[str]) -> argparse.Namespace:
-    """Read the command line; ends here if it asks for help or is wrong."""
+    """Parse the command line; exits for ``--help`` and usage errors."""
     from .parsing import parser_of  # noqa: PLC0415 - see above
 
     return parser_of(command).parse_args(given)
 
 
 def _done(options: argparse.Namespace) -> int:
-    """Do what was asked for: only now the module that does it is imported."""
+    """Import the module of the command and run it."""
     from importlib import import_module  # noqa: PLC0415 - see above
 
     from .output import Output  # noqa: PLC0415
@@ -134,7 +134,9 @@ def _heed_signals() -> None:
 
 
 def _interrupted(interrupt: KeyboardInterrupt) -> int:
-    signals = sys.modules.get(f"{__package__}.signals")  # nothing is imported now; without it, it was Ctrl-C
+    signals = sys.modules.get(
+        f"{__package__}.signals"
+    )  # no import at this point; if the module is missing, it was Ctrl-C
     if signals is not None:
         signals.end_by(interrupt)
     return _INTERRUPTED
@@ -144,7 +146,7 @@ def _unknown(name: str) -> int:
     from difflib import get_close_matches  # noqa: PLC0415 - see above
 
     near = get_close_matches(name[:_LONGEST], [command.name for command in COMMANDS], 1)
-    return _misused(f"there is no command {name!r}" + (f": did you mean {near[0]!r}?" if near else ""))
+    return _misused(f"unknown command {name!r}" + (f": did you mean {near[0]!r}?" if near else ""))
 
 
 def _misused(what: str) -> int:
@@ -155,15 +157,15 @@ def _misused(what: str) -> int:
 
 
 def _nobody_reads() -> int:
-    """End in silence as the programs around it do: the reader of the output has enough of it."""
+    """End silently when the reader of the output has closed it, as other programs in a pipe do."""
     give_up(1)
     return _CLOSED_PIPE
 
 
 def _fill_streams() -> None:
-    """Open what was closed of the standard streams: else a database would get the number, and what is meant for them.
+    """Reopen closed standard streams: otherwise a database could get their number, and their output.
 
-    The number that is free and lowest is the one that is opened.
+    ``open`` uses the lowest free number.
     """
     for number in range(3):
         try:

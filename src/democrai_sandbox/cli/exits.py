@@ -1,4 +1,4 @@
-"""What the exit status of a command says."""
+"""Exit statuses of commands."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """Documented, and the same for every command; ``run`` passes on that of the program instead."""
+    """Documented exit statuses of all commands; ``run`` returns that of the program instead."""
 
     OK = 0
     FAILED = 1
-    """Refused, failed, or (status, doctor, manifest check) something is not as it should be."""
+    """Refused, failed, or (status, doctor, manifest check) a problem was found."""
     USAGE = 2
     UNREACHABLE = 3
     """The node or the database does not answer."""
     CONFLICT = 4
-    """Somebody else was quicker, or another decision stands in the way."""
+    """Another user decided first, or another decision blocks this one."""
     INTERRUPTED = 130
     CLOSED_PIPE = 141

@@ -1,4 +1,4 @@
-"""How ``explain`` says what it found: paragraphs for a person, a document for a program."""
+"""Output of ``explain``: paragraphs for users, a document for programs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HEAD = 11
 
 
 def show_entry(output: Output, entry: Entry) -> None:
-    """Say what is known about a code."""
+    """Show the help for a code."""
     if output.is_json:
         output.data("explain.code/1", _entry(entry))
         return
@@ -40,7 +40,7 @@ def show_entry(output: Output, entry: Entry) -> None:
 
 
 def show_line(output: Output, reading: Reading, answer: Mapping[str, Any], unasked: str) -> None:
-    """Say what a line is, and what the node says about it."""
+    """Show the help for an error line, and the answer of the node."""
     entry = reading.entry
     told = {
         **{name: getattr(reading, name) for name in ("subject", "operation", "target", "request_id")},
@@ -53,10 +53,10 @@ def show_line(output: Output, reading: Reading, answer: Mapping[str, Any], unask
     if entry.is_ours:
         output.line(f"{entry.code}: {entry.title}", Mood.STRONG)
     else:
-        output.line(f"{entry.title}: no error of ours, but the kernel layer may be behind it", Mood.STRONG)
+        output.line(f"{entry.title}: not an error of democrai-sandbox, but the kernel layer can cause it", Mood.STRONG)
     _facts(output, {"layer": str(entry.layer), **told, "chain": " -> ".join(reading.chain)})
     if reading.detail:
-        _facts(output, {"it says": reading.detail})
+        _facts(output, {"detail": reading.detail})
     _texts(output, entry)
     if reading.word is not None:
         _paragraph(output, f"{reading.word.word}: {_plain(reading.word.meaning)}; {_plain(reading.word.fix)}", 0)
@@ -64,7 +64,7 @@ def show_line(output: Output, reading: Reading, answer: Mapping[str, Any], unask
 
 
 def show_access(output: Output, found: Mapping[str, Any], unasked: str) -> None:
-    """Say what would happen to an access."""
+    """Show the explanation of an access."""
     if output.is_json:
         output.data("explain.access/1", {**found, "not_asked": unasked})
         return
@@ -85,7 +85,7 @@ def _now(output: Output, reading: Reading, answer: Mapping[str, Any], unasked: s
         show_layers(output, lines)
         return
     for place, found in enumerate(answer["explanations"]):
-        if place:  # the same layers again, and the same advice
+        if place:  # the layers and the advice are the same
             output.line(visible(found["words"]), _MOODS.get(found["verdict"], Mood.WARNING))
         else:
             _explanation(output, found)
@@ -96,7 +96,7 @@ def _now(output: Output, reading: Reading, answer: Mapping[str, Any], unasked: s
 
 
 def _would_be_declared(output: Output, reading: Reading) -> None:
-    """Say what the manifest lacks, from the line alone."""
+    """Show the missing manifest entry, from the line alone."""
     from democrai_sandbox.errors.reading import entry_for  # noqa: PLC0415 - takes its time
 
     if entry := entry_for(reading):
@@ -135,7 +135,7 @@ def _facts(output: Output, facts: Mapping[str, object]) -> None:
 
 
 def _paragraph(output: Output, text: str, indent: int, hanging: int = 0) -> None:
-    """Write a paragraph: folded for a terminal, on one line elsewhere."""
+    """Write a paragraph: wrapped on a terminal, on one line otherwise."""
     start = " " * indent
     if not output.is_watched:
         output.line(f"{start}{text}")

@@ -1,4 +1,4 @@
-"""``democrai-sandbox explain``: what an error line means, or what would happen to an access now."""
+"""``democrai-sandbox explain``: explain an error line, a code or an access."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 _STDIN = "-"
 _MOST_READ = 1 << 20
 _UNASKED = (CommandRefused, NodeUnreachable, NodeRefused, ConfigInvalid, StateUnusable)
-"""What keeps a node from being asked, and is no reason not to explain a line."""
+"""Errors of asking a node; the line is explained without it."""
 _NETWORK = frozenset({Operation.CONNECT, Operation.RECEIVE, Operation.SEND})
 
 
 def run(options: argparse.Namespace, output: Output) -> int:
-    """Explain the one thing that was asked about."""
+    """Explain the given line, code or access."""
     given = [name for name in ("line", "code", "subject") if getattr(options, name) is not None]
     if len(given) != 1:
-        what = "there is nothing to explain" if not given else f"{' and '.join(given)} were given: one at a time"
+        what = "nothing to explain" if not given else f"{' and '.join(given)} cannot be combined"
         raise CommandMisused(what, fix="give an error line, --code, or --subject with --operation and --target")
     if options.code is not None:
         return _code(options.code, output)
@@ -65,19 +65,21 @@ def _line(options: argparse.Namespace, output: Output) -> int:
 
 
 def _read() -> str:
-    with open(0, "rb", closefd=False) as stream:  # by its number: it is there even if Python has none
+    with open(0, "rb", closefd=False) as stream:  # by number: sys.stdin can be None
         data = stream.read(_MOST_READ + 1)
     if len(data) > _MOST_READ:
-        raise CommandMisused(f"more than {_MOST_READ} bytes", fix="give the end of the log, such as tail -n 100")
+        raise CommandMisused(
+            f"more than {_MOST_READ} bytes", fix="pass only the end of the log, for example with tail -n 100"
+        )
     return data.decode("utf-8", "backslashreplace")
 
 
 def _from_node(options: argparse.Namespace, line: str, reading: Reading) -> tuple[dict[str, Any], str]:
-    """Return what the node says about a line, and why it was not asked."""
+    """Return the answer of the node about a line, and the reason if it was not asked."""
     if options.offline:
         return {}, "--offline"
     if reading.entry.is_ours and not (reading.resource_type and reading.target):
-        return {}, "the line names nothing that it could be asked about"
+        return {}, "the line names no target"
     try:
         node = places.node(options)
         if not reading.entry.is_ours:
@@ -108,7 +110,7 @@ def _access(options: argparse.Namespace, output: Output) -> int:
     }
     if options.manifest is not None:
         found = _told(_by_manifest(options.manifest, question))
-        unasked = "--manifest: what the runtime gives by itself, decisions and the kernel layer are not part of this"
+        unasked = "--manifest: runtime paths, decisions and the kernel layer are not considered"
     else:
         node = places.node(options)
         found, unasked = {**node.post("/explain", question), "url": node.url}, ""
@@ -142,7 +144,7 @@ def _by_manifest(file: str, asked: dict[str, Any]) -> Explanation:
 
 
 def _told(found: Explanation) -> dict[str, Any]:
-    """Return an explanation in the words of the API."""
+    """Return an explanation in the format of the API."""
     layers = [{"layer": one.layer, "answer": one.answer.value, "text": one.text} for one in found.layers]
     return {
         "verdict": found.verdict.value,

@@ -1,4 +1,4 @@
-"""``democrai-sandbox audit export``: to standard output as it comes, or to a file that is there whole or not at all."""
+"""``democrai-sandbox audit export``: stream to standard output, or write a complete file."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _TELL_EVERY = 500
 
 
 def run_export(options: argparse.Namespace, output: Output) -> int:
-    """Write the audit out."""
+    """Export the audit log."""
     if options.json and not options.output and options.format != "jsonl":
-        raise CommandMisused("--json is no CSV", fix="leave one of --json and --format out, or add --output")
+        raise CommandMisused("--json and --format csv cannot be combined", fix="remove one of them, or add --output")
     node = places.node(options)
     lines = _told_of(node.lines("/audit/export", format=options.format, **given_filters(options)), output)
     if not options.output:
@@ -42,7 +42,7 @@ def run_export(options: argparse.Namespace, output: Output) -> int:
 
 
 def _told_of(lines: Iterator[bytes], output: Output) -> Iterator[bytes]:
-    """Hand lines on, and show how many there were, if they do not go to the same terminal."""
+    """Pass lines on, and show their number unless they go to the same terminal."""
     for count, line in enumerate(lines, 1):
         if count % _TELL_EVERY == 0 and not output.is_watched:
             output.progress(f"{count} lines")
@@ -57,7 +57,7 @@ def _copied(lines: Iterator[bytes], file: IO[bytes]) -> Iterator[str]:
 
 
 def _facts_of_jsonl(lines: Iterator[str]) -> dict[str, Any]:
-    """Return how many records there are, and by what a later check finds out whether the end is missing."""
+    """Return the number of records, and the last hash, by which a later check detects a truncated file."""
     count, last = 0, "{}"
     for count, last in enumerate(lines, 1):  # noqa: B007 - the last ones count
         pass
@@ -66,16 +66,16 @@ def _facts_of_jsonl(lines: Iterator[str]) -> dict[str, Any]:
 
 
 def _facts_of_csv(lines: Iterator[str]) -> dict[str, Any]:
-    return {"records": max(0, sum(1 for _ in csv.reader(lines)) - 1)}  # a head stands before them
+    return {"records": max(0, sum(1 for _ in csv.reader(lines)) - 1)}  # without the header line
 
 
 _FACTS = MappingProxyType({"jsonl": _facts_of_jsonl, "csv": _facts_of_csv})
 
 
 def _tell(output: Output, facts: dict[str, Any]) -> None:
-    """Say how much was written where."""
+    """Report the file and the number of records."""
     if output.is_json:
         output.data("audit.export/1", facts)
         return
-    end = f"; the last is {facts['last_sequence']} with hash {facts['last_hash']}" if facts.get("last_hash") else ""
-    output.say(visible(f"{facts['records']} records are in {facts['file']}{end}"))
+    end = f"; the last one is {facts['last_sequence']} with hash {facts['last_hash']}" if facts.get("last_hash") else ""
+    output.say(visible(f"{facts['records']} records written to {facts['file']}{end}"))

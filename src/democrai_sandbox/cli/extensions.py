@@ -1,4 +1,4 @@
-"""``democrai-sandbox extensions``: what there is, installing engines and extractors, and their settings."""
+"""``democrai-sandbox extensions``: list extensions, install engines and extractors, and change their settings."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run_list(options: argparse.Namespace, output: Output) -> int:
 
 
 def run_install(options: argparse.Namespace, output: Output) -> int:
-    """Install an engine or extractor; the status says whether it is there then."""
+    """Install an engine or extractor; the exit status is that of the installation."""
     node, place = places.node(options), _place(options.subject)
     status = node.post(f"{place}/install", {"again": options.again})
     if not options.no_wait:
@@ -61,7 +61,7 @@ def run_install(options: argparse.Namespace, output: Output) -> int:
 
 
 def _waited(node: Node, place: str, output: Output) -> dict[str, Any]:
-    """Return the status of an installation at its end, and say meanwhile how far it is."""
+    """Wait for an installation, show its progress, and return the exit status."""
     while True:
         status: dict[str, Any] = node.get(place)["install"] or {"state": "missing", "problem": "", "progress": None}
         if status["state"] != "installing":
@@ -74,7 +74,7 @@ def _waited(node: Node, place: str, output: Output) -> dict[str, Any]:
 
 def _say_failure(output: Output, subject: str, status: Mapping[str, Any]) -> None:
     output.say(f"{visible(subject)} could not be installed", Mood.BAD)
-    for line in str(status["problem"] or "the log of the node says why").splitlines():
+    for line in str(status["problem"] or "the log of the node has the reason").splitlines():
         output.say(f"  {visible(line)}")
 
 
@@ -89,7 +89,7 @@ def run_set(options: argparse.Namespace, output: Output) -> int:
     """Change settings."""
     wanted = {name: written_value(text) for name, text in options.values}
     if not wanted and not options.unset and not options.secret:
-        raise CommandMisused("nothing is to be changed", fix="write NAME=VALUE, or add --secret or --unset")
+        raise CommandMisused("no change was given", fix="give NAME=VALUE, --secret or --unset")
     node = places.node(options)
     names = [*wanted, *([options.secret] if options.secret else []), *(f"no {name}" for name in options.unset)]
     asking.confirm(f"change settings of {visible(options.subject)}: {visible(', '.join(names))}?", yes=options.yes)
@@ -116,9 +116,9 @@ def _show(output: Output, verb: str, subject: str, found: Mapping[str, Any]) -> 
         rows = [(name, _shown(value)) for name, value in sorted(found["settings"].items())]
         output.table(("NAME", "VALUE"), rows)
     else:
-        output.say(f"nothing is set for {visible(subject)}")
+        output.say(f"no settings for {visible(subject)}")
     if found["source"] == "configuration":
-        output.say("set in the configuration, and changed there")
+        output.say("set in the configuration; change them there")
 
 
 def _place(subject: str) -> str:

@@ -1,4 +1,4 @@
-"""What a command says when it fails, and with which status it ends."""
+"""Error output and exit status of a failed command."""
 
 from __future__ import annotations
 
@@ -39,29 +39,29 @@ _STATUSES: Mapping[type[SandboxError], Exit] = MappingProxyType(
         AccountConflict: Exit.CONFLICT,
     }
 )
-_NEW_TOKEN = "make another token with democrai-sandbox admin token create"  # noqa: S105 - what to do
-_FIXES = MappingProxyType({401: f"the token is not known, or is over; {_NEW_TOKEN}"})
+_NEW_TOKEN = "create a new token with democrai-sandbox admin token create"  # noqa: S105 - a fix
+_FIXES = MappingProxyType({401: f"the token is unknown or has expired; {_NEW_TOKEN}"})
 _FIXES_BY_CODE = MappingProxyType({"scope_missing": f"{_NEW_TOKEN}, with that scope"})
-"""What helps against refusals that have to do with the token, not with what was asked for."""
+"""Fixes for refusals because of the token."""
 _OF_NODES = MappingProxyType({409: Exit.CONFLICT, 502: Exit.UNREACHABLE, 503: Exit.UNREACHABLE, 504: Exit.UNREACHABLE})
 
 _LONGEST = 4000
-"""Of what a node says about a refusal."""
+"""Maximum length of the text of a node."""
 _MISREAD = (LookupError, TypeError, ValueError, AttributeError)
-"""What comes of an answer in which something is missing, or something else than it should be."""
+"""Errors raised by reading a malformed answer."""
 
 
 def ending(error: Exception, asked: Node | None = None) -> int | None:
-    """Say what went wrong, and return the exit status; None for an unforeseen error, about which nothing is said.
+    """Report an error and return the exit status; return None, without a report, for an unexpected error.
 
-    ``asked`` is the node that the command has asked: what cannot be done with its answers is told of it.
+    ``asked`` is the node of the command: an answer that cannot be read is reported as its error.
     """
     if asked is not None and asked.has_answered and isinstance(error, _MISREAD):
         error = asked.misread(error)
     text = told(error)
     if text is None:
         return None
-    # Names, targets and files in it may be somebody else's: none of them writes to the terminal by itself.
+    # Names, targets and files in the text can come from extensions: escape control characters.
     if sys.stderr is not None:
         print("\n".join(map(visible, text.split("\n"))), file=sys.stderr)  # noqa: T201 - a command's answer
     return status_of(error)
@@ -75,7 +75,7 @@ def status_of(error: Exception) -> Exit:
 
 
 def told(error: Exception) -> str | None:
-    """Return what is wrong, with its code once; None for an error that nobody has foreseen."""
+    """Return the error text with its code once; None for an unexpected error."""
     if isinstance(error, ExternalAccessCheckFailed):
         return f"{error.code}: {_one_line(error.__cause__)}" if error.__cause__ else error.code
     if isinstance(error, NodeRefused):
@@ -83,7 +83,7 @@ def told(error: Exception) -> str | None:
     if isinstance(error, SandboxError):
         text = str(error)
         return text if text.startswith(f"{error.code}: ") else error.diagnostics()
-    if isinstance(error, OSError):  # a file that a command was pointed at, a full disk
+    if isinstance(error, OSError):  # such as an unreadable file or a full disk
         return f"{CommandRefused.code}: {_of_system(error)}"
     if isinstance(error, ImportError):
         return _one_line(error) if str(error).startswith(f"{PROGRAM} needs ") else _not_imported(error)
@@ -91,7 +91,7 @@ def told(error: Exception) -> str | None:
 
 
 def _of_system(error: OSError) -> str:
-    """Return what the system said, and about which file."""
+    """Return the system error with the file names."""
     if not error.strerror:
         return _one_line(error)
     named = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
@@ -99,14 +99,14 @@ def _of_system(error: OSError) -> str:
 
 
 def _not_imported(error: ImportError) -> str:
-    """Return what is said of an installation of which something is missing, broken, or was changed."""
+    """Return the text for an incomplete or broken installation."""
     name = error.name or ""
     what = f"the package {name.partition('.')[0]!r} cannot be imported: " if name else ""
     return f"{HostRefused.code}: {what}{_one_line(error)}\nreinstall it in {sys.prefix}"
 
 
 def _refusal(error: NodeRefused) -> str:
-    """Return what the node said, in which no text of somebody else's makes lines of its own."""
+    """Return the answer of the node; texts of extensions in it cannot start new lines."""
     said = shortened(NodeRefused(error.status, _visible(error.answer)).diagnostics(), _LONGEST)
     fix = _FIXES.get(error.status) or _FIXES_BY_CODE.get(str(error.answer.get("code")))
     return f"{said}: {fix}" if fix else said

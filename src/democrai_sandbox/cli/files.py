@@ -1,4 +1,4 @@
-"""Files that commands read, and files that they write: those are there whole or not at all."""
+"""Files of commands. A file is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ READABLE = 0o644
 
 @contextmanager
 def text_of(file: str, *, fix: str) -> Iterator[IO[str]]:
-    """Open a text that a command was pointed at; characters that are not UTF-8 are replaced."""
+    """Open a text file; bytes that are not UTF-8 are replaced."""
     try:
         stream = open(file, encoding="utf-8", errors="replace")  # noqa: SIM115, PTH123 - closed below; as it was typed
     except (OSError, ValueError) as error:
@@ -32,9 +32,9 @@ def text_of(file: str, *, fix: str) -> Iterator[IO[str]]:
 
 @contextmanager
 def whole(file: str, *, fix: str, mode: int = files.OWN) -> Iterator[IO[bytes]]:
-    """Give a file to write; it gets its name when all is written, and is gone if that does not come to pass.
+    """Open a file for writing; it gets its name when complete and is removed otherwise.
 
-    ``mode`` is what others may do with it, as far as the mask of this process gives it to them.
+    ``mode`` is reduced by the umask of this process.
     """
     try:
         with files.whole(Path(file), mode=mode & ~_mask()) as made, made.open("wb") as stream:
@@ -44,7 +44,7 @@ def whole(file: str, *, fix: str, mode: int = files.OWN) -> Iterator[IO[bytes]]:
 
 
 def _mask() -> int:
-    """Return what this process takes from the rights of its files; it has one thread by now."""
+    """Return the umask; safe because the process has one thread at this point."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask

@@ -1,4 +1,4 @@
-"""``democrai-sandbox helper``: the privileged helper of the egress allowlist, and what an administrator installs."""
+"""``democrai-sandbox helper``: run and list the privileged helper, and print its installation files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOODS = {"answers": Mood.OK, "silent": Mood.BAD}
 
 
 def run(options: argparse.Namespace, output: Output) -> int:
-    """Become the helper: the program that sudo and polkit permit, with what it is told."""
+    """Replace this process by the helper, the program that sudo and polkit permit."""
     from democrai_sandbox.kernel.egress.elevation import elevation  # noqa: PLC0415 - takes its time
     from democrai_sandbox.kernel.helper.arguments import helper_command  # noqa: PLC0415
 
@@ -54,7 +54,7 @@ def _told(options: argparse.Namespace) -> list[str]:
 
 
 def run_status(options: argparse.Namespace, output: Output) -> int:
-    """Say which helpers run, and what they were given."""
+    """List running helpers and their allowlists."""
     from democrai_sandbox.kernel.egress.looking import chains, helpers  # noqa: PLC0415 - takes its time
 
     settings = configuration(options).settings
@@ -72,15 +72,17 @@ def run_status(options: argparse.Namespace, output: Output) -> int:
             output.say(visible(f"{each.application}: {each.why}"), Mood.WARNING)
     for chain in rules or ():
         if chain.is_left:
-            output.say(f"{chain.family}: {chain.name} is left of a process that is gone; the next helper removes it")
+            output.say(f"{chain.family}: {chain.name} is left over from an ended process; the next helper removes it")
     if not found:
-        output.say("no helper runs for this configuration" + ("" if settings.os.enabled else ", which asks for none"))
+        output.say(
+            "no helper runs for this configuration" + ("" if settings.os.enabled else ", which does not enable it")
+        )
     return Exit.OK if is_well else Exit.FAILED
 
 
 def _in_force(each: Seen, rules: Iterable[Chain] | None) -> bool:
     if rules is None or not each.application:
-        return True  # nobody can tell
+        return True  # unknown
     return any(rule.application == each.application and rule.in_force for rule in rules)
 
 
@@ -94,7 +96,7 @@ def _given(each: Seen) -> str:
 
 def _rules(each: Seen, rules: Iterable[Chain] | None) -> str:
     if rules is None:
-        return "only root sees them"
+        return "visible to root only"
     own = [rule for rule in rules if rule.application == each.application and rule.in_force]
     return ", ".join(f"{rule.family} {rule.rules}" for rule in own) or "none"
 
@@ -118,7 +120,7 @@ def _status_data(found: Iterable[Seen], rules: Iterable[Chain] | None, *, ok: bo
 
 
 def run_apply(options: argparse.Namespace, output: Output) -> int:
-    """Print the rules that a policy file comes to."""
+    """Print the packet filter rules of a policy file."""
     from democrai_sandbox.kernel.egress.rehearsing import rehearse  # noqa: PLC0415 - takes its time
 
     output.progress("resolving names")
@@ -138,9 +140,12 @@ def run_apply(options: argparse.Namespace, output: Output) -> int:
     for each in found.transactions:
         output.line(f"# {each.program} --noflush", Mood.FAINT)
         output.line("\n".join(map(visible, each.text.rstrip("\n").split("\n"))))
-    for names, why in ((found.unresolved, "leads nowhere now"), (found.withheld, "leads to this machine or its link")):
+    for names, why in (
+        (found.unresolved, "does not resolve now"),
+        (found.withheld, "resolves to this machine or a link-local address"),
+    ):
         for name in names:
-            output.say(visible(f"{name} {why}: nothing is opened for it"), Mood.WARNING)
+            output.say(visible(f"{name} {why}: no rule is made for it"), Mood.WARNING)
     return Exit.OK
 
 
@@ -162,7 +167,7 @@ def run_polkit(options: argparse.Namespace, output: Output) -> int:
 
 
 def run_systemd(options: argparse.Namespace, output: Output) -> int:
-    """Print the unit for a service, with the paths that the application has by the same configuration."""
+    """Print the unit for a service, with the paths of the configuration."""
     from democrai_sandbox.host.config.origins import DEFAULT  # noqa: PLC0415 - takes its time
     from democrai_sandbox.kernel.helper.printing import ServicePaths, systemd_file  # noqa: PLC0415
 
@@ -178,14 +183,14 @@ def run_systemd(options: argparse.Namespace, output: Output) -> int:
     if not paths.has_socket_per_process:
         raise CommandRefused(
             f"sandbox.os.helper_socket is {settings.os.helper_socket!a}, the same for every process",
-            fix="let it end with {pid}.sock, or leave it out: each process has a helper of its own",
+            fix="end it with {pid}.sock, or remove the key: each process has a separate helper",
         )
     chosen = settings.os.refresh_seconds if seconds is None else seconds
     return _printed(output, "helper.systemd/1", lambda: systemd_file(paths, chosen))
 
 
 def _printed(output: Output, schema: str, make: Any) -> int:
-    """Print a file; where it would be dangerous to install it, say so and end with 1."""
+    """Print a file; warn and exit with 1 if installing it would be dangerous."""
     try:
         made: Installable = make()
     except ValueError as error:
@@ -203,22 +208,22 @@ def _user(name: str | None) -> str:
     import pwd  # noqa: PLC0415 - seldom needed
 
     if name is None and os.geteuid() == 0:
-        raise CommandMisused("root needs no rule: for whom is it?", fix="add --user with the user of the application")
+        raise CommandMisused("root does not need a rule", fix="add --user with the user of the application")
     try:
         return pwd.getpwuid(os.geteuid()).pw_name if name is None else pwd.getpwnam(name).pw_name
     except (KeyError, ValueError):
-        raise CommandMisused(f"there is no user {name!a} on this machine", fix="make it first") from None
+        raise CommandMisused(f"user {name!a} does not exist on this machine", fix="create the user first") from None
 
 
 def _folder(option: str, text: str | None) -> str | None:
     if text is None:
         return None
     if not text.startswith("/") or not text.isprintable():
-        raise CommandMisused(f"{option} is no absolute path: {text!a}", fix="write one that begins with /")
+        raise CommandMisused(f"{option} is not an absolute path: {text!a}", fix="give a path that begins with /")
     return text.rstrip("/")
 
 
 def _number(option: str, text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 11):  # noqa: PLR2004 - more is nothing of ours
-        raise CommandMisused(f"{option} is no number: {text!a}", fix="write it in digits")
+        raise CommandMisused(f"{option} is not a number: {text!a}", fix="give decimal digits")
     return int(text)

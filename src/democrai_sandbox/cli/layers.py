@@ -1,4 +1,4 @@
-"""Layers and how they do, on one screen: for ``status`` and ``doctor``."""
+"""Report of layers and their states, for ``status`` and ``doctor``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOODS: Mapping[str, Mood] = MappingProxyType(
 
 
 def show_layers(output: Output, lines: Sequence[Mapping[str, Any]]) -> None:
-    """Write lines of a report (``Line.as_dict()``) below the names of their areas, each with its fix."""
+    """Write the lines of a report (``Line.as_dict()``), grouped by area, each with its fix."""
     wide = max((len(line["title"]) for line in lines), default=0)
     for area, found in groupby(lines, lambda line: line["area"]):
         output.line(visible(str(area)), Mood.STRONG)
@@ -28,20 +28,20 @@ def show_layers(output: Output, lines: Sequence[Mapping[str, Any]]) -> None:
 
 
 def is_well(line: Mapping[str, Any]) -> bool:
-    """Whether nothing needs to be done about a line; what nobody asks for may be off."""
+    """Return whether a line needs no action; a control that is not enabled may be off."""
     return bool(line["state"] == "ok" or (not line["wanted"] and line["state"] != "degraded"))
 
 
 def trouble(lines: Sequence[Mapping[str, Any]]) -> str:
-    """Return which lines need something done, in a sentence; empty for none."""
+    """Return the lines that need an action as a sentence, or an empty text."""
     ill = [visible(line["title"]) for line in lines if not is_well(line)]
-    return f"not as it should be: {', '.join(ill)}" if ill else ""
+    return f"{len(ill)} problem{'s' if len(ill) > 1 else ''}: {', '.join(ill)}" if ill else ""
 
 
 def _show(output: Output, line: Mapping[str, Any], wide: int) -> None:
     state, well = line["state"], is_well(line)
     mood = _MOODS[state] if well or state == "degraded" else Mood.BAD
-    asked = "" if line["wanted"] or state == "ok" else " (not asked for)"
+    asked = "" if line["wanted"] or state == "ok" else " (not enabled)"
     painted = output.coloured(f"{visible(state):<11}", mood)
     output.line(f"  {painted}  {visible(line['title']):<{wide}}  {visible(line['summary'])}{asked}")
     if line["fix"] and state != "ok":

@@ -1,4 +1,4 @@
-"""The log on standard error: one line per record, as text for a person or as JSON for a collector."""
+"""Log on standard error: one line per record, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from typing import Any, TextIO
 from .output import visible
 
 _OWN = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "color_message", "taskName"})
-"""What every record has; all else was given as ``extra``."""
+"""Attributes of every record; the others were passed as ``extra``."""
 _QUIET = ("uvicorn", "sqlalchemy", "alembic", "asyncio", "httpx", "mcp")
 
 
 class Format(StrEnum):
-    """How a line looks."""
+    """Format of a line."""
 
     TEXT = "text"
     JSON = "json"
 
 
 def set_up_logging(wanted: str | None = None) -> None:
-    """Send the log of this process to standard error: as text to a terminal, as JSON elsewhere, or as it is wanted."""
+    """Send the log of this process to standard error: text on a terminal, JSON otherwise, or the given format."""
     is_watched = sys.stderr is not None and sys.stderr.isatty()
     form = Format(wanted) if wanted else Format.TEXT if is_watched else Format.JSON
     handler = _Handler()
@@ -43,16 +43,16 @@ def set_up_logging(wanted: str | None = None) -> None:
 
 
 def _is_worth_telling(record: logging.LogRecord) -> bool:
-    """Leave out requests that were cut off because the server stops: that is no error of theirs.
+    """Drop records of HTTP requests that the stopping server cut off, which is not an error.
 
-    And advice on WebSockets, which are not served: any stranger can have it given.
+    Also drop advice about WebSockets, which are not served: any client could trigger it.
     """
     is_cut_off = bool(record.exc_info and isinstance(record.exc_info[1], CancelledError))
     return not is_cut_off and "WebSocket" not in str(record.msg)
 
 
 class _Sparing(logging.Filter):
-    """Lets so many records through in a while: the event loop can complain thousands of times about one thing."""
+    """Limit the rate of records: the event loop can repeat one warning thousands of times."""
 
     most, seconds = 20, 10.0
 
@@ -65,7 +65,7 @@ class _Sparing(logging.Filter):
         now = monotonic()
         if now - self._begun >= self.seconds:
             if self._left_out:
-                record.msg, record.args = f"{record.getMessage()} (after {self._left_out} that were left out)", ()
+                record.msg, record.args = f"{record.getMessage()} (after {self._left_out} dropped records)", ()
             self._begun, self._told, self._left_out = now, 0, 0
         self._told += 1
         self._left_out += self._told > self.most
@@ -73,7 +73,7 @@ class _Sparing(logging.Filter):
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """Writes to standard error, if there is any. What an extension logs is kept with what it prints, and no longer."""
+    """Write to standard error, if it is open. Log records of an extension go to its captured output."""
 
     def __init__(self) -> None:
         from democrai_sandbox.guard import is_guarded  # noqa: PLC0415 - takes its time, and arms nothing yet
@@ -84,7 +84,7 @@ class _Handler(logging.StreamHandler[TextIO]):
 
     def emit(self, record: logging.LogRecord) -> None:
         if self._is_guarded():
-            # Through here it could fill the disk, and speak with the host's voice.
+            # Otherwise it could fill the disk and imitate records of the host.
             print(self.format(record), file=sys.stderr)  # noqa: T201 - there it is taken for the extension's output
         elif not self._is_nowhere:
             super().emit(record)
@@ -111,7 +111,9 @@ class _Json(logging.Formatter):
         line |= {name: value for name, value in vars(record).items() if name not in _OWN}
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)  # only ASCII: no character of somebody else's changes how a line looks
+        return json.dumps(
+            line, default=str
+        )  # ASCII only: characters from extensions cannot change the appearance of a line
 
 
 def _took(record: logging.LogRecord) -> str:

@@ -1,4 +1,4 @@
-"""``democrai-sandbox manifest``: checking, linting and comparing manifests, and printing their schema."""
+"""``democrai-sandbox manifest``: check, lint and compare manifests, and print their schema."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MOODS = {"warning": Mood.WARNING, "added": Mood.BAD, "widened": Mood.BAD}
 
 
 def run_check(options: argparse.Namespace, output: Output) -> int:
-    """Say everything that is wrong."""
+    """List every problem."""
     from democrai_sandbox.manifests import ManifestError, load_manifest  # noqa: PLC0415 - takes its time
 
     found = _located(options)
@@ -45,9 +45,9 @@ def run_check(options: argparse.Namespace, output: Output) -> int:
         for problem in problems:
             output.line(f"{_place(file, problem)}: {visible(_said(problem))}")
     if wrong:
-        output.say(f"{_counted(len(found))}, {len(wrong)} of them with problems", Mood.BAD)
+        output.say(f"{_counted(len(found))}, {len(wrong)} with problems", Mood.BAD)
         return Exit.FAILED
-    output.say(f"{_counted(len(found))}, without a problem", Mood.OK)
+    output.say(f"{_counted(len(found))}, no problems", Mood.OK)
     return Exit.OK
 
 
@@ -62,7 +62,7 @@ def _problem(problem: Problem) -> dict[str, object]:
 
 
 def _place(file: str, problem: Problem) -> str:
-    """Return where to look, as compilers write it and editors follow it."""
+    """Return file, line and column in the format of compilers, which editors can open."""
     line = getattr(problem, "line", 0)
     return f"{visible(file)}:{line}:{getattr(problem, 'column', 0)}" if line else visible(file)
 
@@ -75,7 +75,7 @@ def _said(problem: Problem) -> str:
 
 
 def run_lint(options: argparse.Namespace, output: Output) -> int:
-    """Point out what gives more than is likely to be needed."""
+    """Warn about overly broad declarations."""
     from democrai_sandbox.manifests import Severity, lint  # noqa: PLC0415 - takes its time
 
     found = [(one, lint(_loaded(one))) for one in _located(options)]
@@ -107,7 +107,7 @@ def _finding(finding: Finding) -> dict[str, object]:
 
 
 def run_diff(options: argparse.Namespace, output: Output) -> int:
-    """List the power that a new version adds and drops."""
+    """List the rights that a new version adds and removes."""
     from democrai_sandbox.manifests import diff  # noqa: PLC0415 - takes its time
 
     old = _one(options.old, options.kind)
@@ -128,7 +128,7 @@ def run_diff(options: argparse.Namespace, output: Output) -> int:
     for change in found.changes if not output.is_json else ():
         output.line(visible(str(change)), _MOODS.get(change.effect))
     if not found.changes:
-        output.say("both may do the same")
+        output.say("both versions have the same rights")
     return Exit.FAILED if found.adds_power and options.exit_code else Exit.OK
 
 
@@ -136,7 +136,7 @@ def run_diff(options: argparse.Namespace, output: Output) -> int:
 
 
 def run_schema(options: argparse.Namespace, output: Output) -> int:
-    """Print the schema of a kind, or write those of all."""
+    """Print the schema of a kind, or write the schemas of all kinds."""
     from democrai_sandbox.manifests import ManifestKind, manifest_schema  # noqa: PLC0415 - takes its time
     from democrai_sandbox.manifests.schema import schema_text  # noqa: PLC0415
 
@@ -149,7 +149,8 @@ def run_schema(options: argparse.Namespace, output: Output) -> int:
             output.line(visible(file))
     elif not options.kind:
         raise CommandMisused(
-            "which schema?", fix=f"name a kind ({', '.join(MANIFEST_KINDS)}), or add --output FOLDER for all"
+            "the kind of manifest is missing",
+            fix=f"name a kind ({', '.join(MANIFEST_KINDS)}), or add --output FOLDER for all",
         )
     elif output.is_json:
         output.data("manifest.schema/1", {"kind": options.kind, "json_schema": manifest_schema(kinds[0])})
@@ -164,7 +165,7 @@ def _written(folder: str, kinds: Iterable[ManifestKind]) -> list[str]:
     from democrai_sandbox.manifests.schema import schema_path, schema_text  # noqa: PLC0415
 
     if not Path(folder).is_dir():
-        raise CommandRefused(f"{visible(folder)} is no folder", fix="make it first, or name another one")
+        raise CommandRefused(f"{visible(folder)} is not a folder", fix="create it first, or name another one")
     written: list[Path] = []
     for kind in kinds:
         written.append(schema_path(kind, Path(folder)))
@@ -182,12 +183,12 @@ def _located(options: argparse.Namespace) -> tuple[Located, ...]:
 def _one(place: str, kind: str | None) -> Located:
     found = _meant([place], kind)
     if len(found) > 1:
-        raise CommandMisused(f"there are {len(found)} manifests in {visible(place)}", fix="name one of them")
+        raise CommandMisused(f"{visible(place)} contains {len(found)} manifests", fix="name one of them")
     return found[0]
 
 
 def _like(other: Located, place: str, kind: str | None) -> Located:
-    """Return a manifest that is of the kind of the other one, where it does not say its own: a proposal, a draft."""
+    """Return a manifest, with the kind of the other one if it names none, such as a proposal."""
     try:
         return _one(place, kind)
     except CommandMisused:
@@ -202,7 +203,7 @@ def _meant(places: list[str], kind: str | None) -> tuple[Located, ...]:
     try:
         return locate(places, ManifestKind(kind) if kind else None)
     except InvalidInputError as error:
-        fix = f"name a manifest or a folder with extensions; --kind says what it is ({', '.join(MANIFEST_KINDS)})"
+        fix = f"name a manifest or a folder with extensions; --kind sets its kind ({', '.join(MANIFEST_KINDS)})"
         raise CommandMisused(visible(str(error)), fix=fix) from None
 
 

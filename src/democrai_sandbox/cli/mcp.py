@@ -1,4 +1,4 @@
-"""``democrai-sandbox mcp``: the registry of MCP servers."""
+"""``democrai-sandbox mcp``: manage the registry of MCP servers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run_list(options: argparse.Namespace, output: Output) -> int:
     else:
         output.say("no MCP server is registered; democrai-sandbox mcp add registers one")
     if found["approval"] == "required":
-        output.say("each endpoint has to be approved besides (extensions.mcp.approval is required)")
+        output.say("each endpoint also needs an approval (extensions.mcp.approval is required)")
     return Exit.OK
 
 
@@ -49,7 +49,7 @@ def run_change(options: argparse.Namespace, output: Output) -> int:
     if options.enable or options.disable:
         changes["enabled"] = bool(options.enable)
     if not changes:
-        raise CommandMisused("nothing is to be changed", fix="add --endpoint, --enable, --disable or another option")
+        raise CommandMisused("no change was given", fix="add --endpoint, --enable, --disable or another option")
     node = places.node(options)
     asking.confirm(f"change MCP server {visible(options.name)}: {visible(_words(changes))}?", yes=options.yes)
     return _told(output, "change", node.patch(f"/mcp-servers{below(options.name)}", changes), "is changed")

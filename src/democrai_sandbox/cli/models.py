@@ -1,4 +1,4 @@
-"""``democrai-sandbox models``: the models that agents can use."""
+"""``democrai-sandbox models``: manage the models of agents."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LONGEST_KEY = 4096
 
 
 def run_list(options: argparse.Namespace, output: Output) -> int:
-    """List models; the status says whether one is missing."""
+    """List models; the exit status is 1 if one is missing."""
     items = places.node(options).get("/models")["items"]
     missing = [one["name"] for one in items if not one["is_configured"]]
     if output.is_json:
@@ -32,7 +32,7 @@ def run_list(options: argparse.Namespace, output: Output) -> int:
     elif items:
         output.table(_HEADS, [_row(one) for one in items], {"configured": Mood.OK, "missing": Mood.BAD})
     else:
-        output.say("there is no model, and no agent names one; democrai-sandbox models add adds one")
+        output.say("no models yet, and no agent uses one; democrai-sandbox models add adds one")
     if not output.is_json:
         for name in missing:
             output.say(f"to fix it: democrai-sandbox models add {visible(name)} --endpoint URL --model TEXT")
@@ -52,7 +52,7 @@ def run_change(options: argparse.Namespace, output: Output) -> int:
     changes = _facts(options)
     names = [*changes, *(["api_key"] if options.ask_key or options.api_key_file or options.no_key else [])]
     if not names:
-        raise CommandMisused("nothing is to be changed", fix="add --endpoint, --model, --ask-key or another option")
+        raise CommandMisused("no change was given", fix="add --endpoint, --model, --ask-key or another option")
     node = places.node(options)
     asking.confirm(f"change model {visible(options.name)}: {', '.join(names)}?", yes=options.yes)
     changed = node.patch(f"/models{below(options.name)}", {**changes, **_key(options)})
@@ -79,7 +79,7 @@ def _facts(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _key(options: argparse.Namespace) -> dict[str, str]:
-    """Return the key as it is sent; empty where none was asked for."""
+    """Return the key to send, or an empty dict if no key was given."""
     if options.no_key:
         return {"api_key": ""}
     if options.api_key_file is not None:
@@ -97,7 +97,9 @@ def _first_line(file: str) -> str:
 
 def _present(key: str) -> str:
     if not key:
-        raise CommandRefused("the key is empty, and nothing was changed", fix="leave it out for a model without a key")
+        raise CommandRefused(
+            "the key is empty, and nothing was changed", fix="remove the option for a model without a key"
+        )
     return key
 
 

@@ -1,4 +1,4 @@
-"""Lists of the API: as far as they were asked for, and whether there is more."""
+"""Lists of the API, up to a limit."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def given_filters(options: argparse.Namespace) -> dict[str, Any]:
-    """Return what narrows, as the API takes it."""
+    """Return the filters as parameters of the API."""
     return {name: getattr(options, name) for name in options.filters}
 
 
 def listed(node: Node, path: str, options: argparse.Namespace, **query: Any) -> tuple[list[dict[str, Any]], bool]:
-    """Return what a list of the API has, as far as it was asked for, and whether there is more."""
+    """Return the items of a list up to the limit, and whether more exist."""
     found = list(islice(node.items(path, most=options.limit + 1, **given_filters(options), **query), options.limit + 1))
     return found[: options.limit], len(found) > options.limit
 
@@ -31,7 +31,7 @@ def show_list(
     show: Callable[[list[dict[str, Any]]], None],
     empty: str,
 ) -> None:
-    """Say what was found, and whether that is all."""
+    """Show the items, and a note if more exist."""
     items, has_more = found
     if output.is_json:
         output.data(schema, {"items": items, "has_more": has_more})
@@ -41,4 +41,4 @@ def show_list(
     else:
         output.say(empty)
     if has_more:
-        output.say(f"there are more than {len(items)}: --limit shows more, and filters narrow")
+        output.say(f"more than {len(items)} exist: use --limit or filters")

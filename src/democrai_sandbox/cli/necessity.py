@@ -1,7 +1,7 @@
-"""Whether each proposed entry is needed: the run is repeated without it, where repeating it does no harm.
+"""Test of each proposed entry: repeat the run without it, if repeating is harmless.
 
 A run that only reads is repeated by default. One that creates, changes, deletes, sends, connects, starts a program or
-uses native code is repeated when the user asks for it (``--check``). What was not tried is marked in the proposal.
+uses native code is repeated only with ``--check``. The proposal marks unverified entries.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ if TYPE_CHECKING:
 _HARMLESS = frozenset({("filesystem", "read"), ("network", "receive")})
 _MOST_RUNS = 50
 _MOST_SECONDS = 60.0
-"""Of the repetitions that the user has not asked for."""
+"""Time limit of the repetitions without ``--check``."""
 _CHECK = "--check repeats the run without each entry; use it where a repetition does no harm"
 _MORE_INPUT = "make the run work without input, then --check repeats it without each entry"
 _BY_HAND = "remove one entry at a time and run it"
 
 
 class Run(NamedTuple):
-    """How a run went."""
+    """Result of a run."""
 
     recording: Recording
     status: int
-    """0 if it went well."""
+    """0 for success."""
     result: Any = None
-    """What it returned or, in a quiet run of a script, wrote to its standard output."""
+    """The return value or, in a quiet run of a script, the standard output."""
 
 
 class Runs(NamedTuple):
-    """How something is run: observed, or under a manifest."""
+    """Functions that run the code, observed or under a manifest."""
 
     observe: Callable[[], Run]
     under: Callable[[Manifest], Run] | None
     """Under a manifest; None where there is nothing to run."""
     quietly: Callable[[Manifest], Run] | None = None
-    """Under a manifest, without showing what it says; None where it is not repeated."""
+    """Run under a manifest without showing the output; None if it is not repeated."""
     once: str = ""
-    """Why it is not repeated, where ``quietly`` is None."""
+    """Reason why it is not repeated, if ``quietly`` is None."""
 
     def telling(self, tell: Callable[[], None]) -> Runs:
-        """Return the same, with something called before each repetition."""
+        """Return the same runs, with a call of ``tell`` before each repetition."""
         quietly = self.quietly
         if quietly is None:
             return self
@@ -68,32 +68,32 @@ class Runs(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """What came of running it again."""
+    """Result of the repeated runs."""
 
     suggestion: Suggestion
-    """Without the entries that turned out not to be needed, and with the proofs for the others."""
+    """The proposal without unneeded entries, with the proofs for the others."""
     missing: tuple[str, ...] | None
-    """What was denied under the proposal that had not been denied before; None if it was not run under it."""
+    """New denials under the proposal, empty if it is sufficient; None if it was not run under it."""
     left_out: tuple[str, ...] = ()
-    """The entries without which it runs just as well, each as operation and target."""
+    """Unneeded entries, each as operation and target."""
     untried: str = ""
-    """Why it is not known whether each entry is needed; empty if it is known."""
+    """Reason why single entries were not verified; empty if they were."""
     fix: str = ""
-    """How to find out."""
+    """How to verify them."""
 
 
 def check(
     seen: Run, suggestion: Suggestion, runs: Runs, looked: Callable[[], Suggestion], *, wanted: bool | None
 ) -> Checked:
-    """Run it again under the proposal and without each entry in turn: if that does no harm, or is ``wanted``.
+    """Repeat the run under the proposal and without each entry in turn, if harmless or ``wanted``.
 
-    ``looked`` gives a proposal with what libraries only looked at; it is tried if the run fails without.
+    ``looked`` returns a proposal that includes probes of libraries; it is used if the run fails without them.
     """
     if wanted is False:
         return Checked(suggestion, None, untried="--no-check was given", fix=_CHECK)
     if runs.quietly is None or seen.status != Exit.OK:
         missing = tuple(_missing(seen, runs.under(suggestion.manifest))) if wanted and runs.under else None
-        return Checked(suggestion, missing, untried=runs.once or "the run fails by itself", fix=_BY_HAND)
+        return Checked(suggestion, missing, untried=runs.once or "the run fails without restrictions", fix=_BY_HAND)
     if not wanted and not suggestion.proposal.uses:
         return Checked(suggestion, None)
     if not wanted and (acts := _acts(seen.recording)):
@@ -114,12 +114,12 @@ def _checked(seen: Run, suggestion: Suggestion, looked: Callable[[], Suggestion]
     if suggestion.manifest != wider.manifest and not any(_missing(seen, again := repeat.anew(wider))):
         return _smaller(wider, again, repeat)
     denied = tuple(map(str, _denied(seen, first)))
-    why = "the run fails under the proposal" if denied else "repeated without input, the run ends in another way"
+    why = "the run fails under the proposal" if denied else "without input, the run ends differently"
     return Checked(suggestion, denied or None, untried=why, fix=_BY_HAND if denied else _MORE_INPUT)
 
 
 def _acts(recording: Recording) -> list[str]:
-    """Return what a run does that a repetition could do harm with; nothing, if it only reads."""
+    """Return the operations of a run that make a repetition harmful; empty if it only reads."""
     more = sorted({one.operation for one in recording.accesses if one[:2] not in _HARMLESS})
     more += ["programs"] if recording.has_programs else []
     more += ["native code"] if recording.imports else []
@@ -127,7 +127,7 @@ def _acts(recording: Recording) -> list[str]:
 
 
 def _missing(seen: Run, checked: Run) -> Iterator[str]:
-    """Yield what was denied under the proposal that had not been denied before: nothing, if it is enough."""
+    """Yield the new denials under the proposal."""
     kept = _denied(seen, checked)
     yield from map(str, kept)
     if checked.status != seen.status and not kept:
@@ -172,7 +172,7 @@ class _Repeat:
 
 
 def _smaller(suggestion: Suggestion, usual: Run, repeat: _Repeat) -> Checked:
-    """Leave out every entry without which it ends in the same way and comes to the same; prove the others."""
+    """Remove every entry without which the run has the same result; prove the others."""
     is_steady = usual.result == repeat.anew(suggestion).result
     repeats = repeat.makes_files and repeat.over(suggestion).status == usual.status
     left_out: list[str] = []
@@ -180,7 +180,7 @@ def _smaller(suggestion: Suggestion, usual: Run, repeat: _Repeat) -> Checked:
     untried = ""
     for use, without in _parts(suggestion.proposal):
         if repeat.is_enough:
-            untried = f"the repetitions take too long; {len(proofs) + len(left_out)} operations and imports were tried"
+            untried = f"the repetitions take too long; {len(proofs) + len(left_out)} operations and imports were tested"
             break
         smaller = suggestion.with_proposal(without(suggestion.proposal))
         proof = _proof(smaller, usual, repeat, is_steady=is_steady, repeats=repeats)
@@ -194,7 +194,7 @@ def _smaller(suggestion: Suggestion, usual: Run, repeat: _Repeat) -> Checked:
 
 
 def _proof(smaller: Suggestion, usual: Run, repeat: _Repeat, *, is_steady: bool, repeats: bool) -> Proof | None:
-    """Return how it shows that a smaller proposal is not enough; None if it is."""
+    """Return the proof that a smaller proposal is insufficient; None if it is sufficient."""
     from democrai_sandbox.manifests.proposing import Proof  # noqa: PLC0415 - takes its time
 
     done = repeat.anew(smaller)
@@ -206,7 +206,7 @@ def _proof(smaller: Suggestion, usual: Run, repeat: _Repeat, *, is_steady: bool,
 
 
 def _parts(proposal: Proposal) -> Iterator[tuple[Observed, Callable[[Proposal], Proposal]]]:
-    """Yield each operation of each entry, and each import, with what takes it away."""
+    """Yield each operation of each entry, and each import, with a function that removes it."""
     for use in proposal.uses:
         yield use, _without_import(use.target) if use.resource_type == IMPORT else _without_operation(use)
 

@@ -1,4 +1,4 @@
-"""A node, by its HTTP API: one request at a time, with the standard library alone."""
+"""HTTP client for the API of a node, with the standard library only."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ _AT_ONCE = 64 * 1024
 _LONGEST_LINE = 16 * 1024 * 1024
 _LINES = frozenset({"application/x-ndjson", "text/csv"})
 _MARK = "X-Request-Id"
-"""Every answer of a node has it; pages of proxies and of other programs seldom do."""
+"""Header in every answer of a node, and rarely in answers of proxies and other programs."""
 _PAGE = 200
 _MOST_PAGES = 5000
 _FINE, _REFUSED = range(200, 300), 400
 
 
 class Node:
-    """Asks one node, as the owner of a token. A refusal is a ``NodeRefused``, no answer a ``NodeUnreachable``."""
+    """Client of one node with a token. A refusal raises ``NodeRefused``, a missing answer ``NodeUnreachable``."""
 
     patience = 30.0
-    """Seconds without a word from the node before it counts as gone."""
+    """Timeout in seconds between two parts of an answer."""
     longest = 120.0
-    """Seconds for an answer as a whole, or for each line of one that is text: one that drips has no end."""
+    """Timeout in seconds for a whole answer, or for each line of a text."""
 
     def __init__(self, url: str, source: str = "--url", *, token: str) -> None:
-        """Take the address of the console, what it was found by, and a token; nothing is asked yet."""
+        """Take the address of the console, its origin, and a token; no connection is made yet."""
         self.url = url.rstrip("/")
         self._source = source
         self._token = token
@@ -46,23 +46,23 @@ class Node:
         self.has_answered = False
 
     def get(self, path: str, **query: Any) -> dict[str, Any]:
-        """Return what the API has there. Values that are None or empty are left out, lists are repeated."""
+        """Send a GET. Empty parameters are omitted, lists are repeated."""
         return self._asked("GET", path + _query(query))
 
     def post(self, path: str, content: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Have something done."""
+        """Send a POST."""
         return self._asked("POST", path, content or {})
 
     def patch(self, path: str, content: Mapping[str, Any]) -> dict[str, Any]:
-        """Have something changed."""
+        """Send a PATCH."""
         return self._asked("PATCH", path, content)
 
     def delete(self, path: str) -> dict[str, Any]:
-        """Have something removed; return what it was."""
+        """Send a DELETE; return the removed object."""
         return self._asked("DELETE", path)
 
     def items(self, path: str, most: int = 0, **query: Any) -> Iterator[dict[str, Any]]:
-        """Go through a list page by page: all of it, or the first so many."""
+        """Yield a list page by page, up to a limit."""
         after, left = "", most
         for _ in range(_MOST_PAGES):
             limit = min(left, _PAGE) if most else _PAGE
@@ -73,10 +73,10 @@ class Node:
                 return
             if after == before or not found["items"]:
                 break
-        raise ValueError("a list that does not come to its end")
+        raise ValueError("the list does not end")
 
     def lines(self, path: str, **query: Any) -> Iterator[bytes]:
-        """Go through an answer that is text, line by line with their ends, as it comes."""
+        """Yield the lines of a text answer as they arrive, with their line ends."""
         with self._answer("GET", path + _query(query)) as answer, self._reaching():
             if answer.headers.get_content_type() not in _LINES:
                 raise self._no_node()
@@ -127,22 +127,22 @@ class Node:
         return found
 
     def misread(self, error: Exception) -> NodeUnreachable:
-        """Return what is said of answers that are not as expected: of another version, or no node's at all."""
+        """Return the error for an unexpected answer, from another version or another program."""
         return NodeUnreachable(
-            f"what {self.url} answers is not what a node of this version says: {type(error).__name__}: {error} "
+            f"{self.url} does not answer like a node of this version: {type(error).__name__}: {error} "
             f"(that address is from {self._source})",
-            fix="use the command line of the node's own version, or name another one with --url",
+            fix="use the command line of the node's version, or name another node with --url",
         )
 
     def _no_node(self) -> NodeUnreachable:
         return NodeUnreachable(
-            f"what answers at {self.url} is no node (that address is from {self._source})",
-            fix="name another one with --url",
+            f"the program at {self.url} is not a node (that address is from {self._source})",
+            fix="name another node with --url",
         )
 
     @contextmanager
     def _reaching(self) -> Iterator[None]:
-        """Say of everything that can happen to a connection that the node cannot be reached, and why."""
+        """Raise ``NodeUnreachable`` with the reason for every connection error."""
         try:
             yield
         except NodeRefused:
@@ -150,18 +150,18 @@ class Node:
         except (OSError, http.client.HTTPException, UnicodeError) as error:
             raise NodeUnreachable(
                 f"{self.url} does not answer as a node: {_reason(error)} (that address is from {self._source})",
-                fix="see that it runs, or name another one with --url",
+                fix="start it, or name another node with --url",
             ) from None
 
 
 def below(*parts: str) -> str:
-    """Return a path of the API whose parts may hold anything."""
+    """Return a path of the API, with quoted parts."""
     return "".join(f"/{quote(part, safe='')}" for part in parts)
 
 
 def _lines(answer: TimedAnswer) -> Iterator[bytes]:
-    """Take an answer apart. ``readline`` would take one that breaks off for one that is complete."""
-    begun: list[bytes] = []  # parts of a line without its end: put together once, not with each part
+    """Split an answer into lines. ``readline`` would accept a truncated answer."""
+    begun: list[bytes] = []  # parts of an incomplete line, joined once
     while part := answer.read1(_AT_ONCE):
         *whole, left = part.split(b"\n")
         if whole:
@@ -179,18 +179,18 @@ def _lines(answer: TimedAnswer) -> Iterator[bytes]:
 
 
 def _must_be_whole(answer: http.client.HTTPResponse) -> None:
-    if answer.length:  # still to come, and it does not
+    if answer.length:  # announced, but missing
         raise http.client.IncompleteRead(b"", answer.length)
 
 
 def _reason(error: Exception) -> str:
-    """Say in a few words what happened to a connection; what the other side sent is not repeated."""
+    """Return the reason of a connection error, without data from the other side."""
     if isinstance(error, TimeoutError):
-        return "it takes too long"
+        return "timeout"
     if isinstance(error, http.client.IncompleteRead | http.client.RemoteDisconnected):
-        return "it ended in the middle of an answer"
+        return "the connection ended in the middle of an answer"
     if isinstance(error, http.client.HTTPException | UnicodeError):
-        return "that is not HTTP as a node speaks it"
+        return "the answer is not valid HTTP"
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
@@ -200,24 +200,26 @@ def _query(query: Mapping[str, Any]) -> str:
 
 
 def _place(url: str, source: str) -> Any:
-    """Take an address apart; one over which others could read the token is refused."""
+    """Parse an address; refuse one that would send the token unencrypted."""
     try:
         place = urlsplit(url)
         _ = place.port
     except ValueError as error:
-        shown = url.rpartition("@")[2]  # whatever stands before the host may be a password
-        raise CommandMisused(f"{source}: {shown!r} is no address: {error}", fix="write http://host:port") from None
+        shown = url.rpartition("@")[2]  # the part before the host may be a password
+        raise CommandMisused(
+            f"{source}: {shown!r} is not a valid address: {error}", fix="write http://host:port"
+        ) from None
     host = place.hostname or ""
     is_more = place.query or place.fragment or place.username is not None
     if place.scheme not in {"http", "https"} or not host or is_more:
-        # Whatever stands before the host may be a password.
+        # The part before the host may be a password.
         shown = f"{place.scheme}://***@{host}" if place.username is not None else url
         raise CommandMisused(
-            f"{source}: {shown!r} is no address of a node", fix="write http://host:port or https://host"
+            f"{source}: {shown!r} is not the address of a node", fix="write http://host:port or https://host"
         )
     if place.scheme == "http" and not _is_here(host):
         raise CommandMisused(
-            f"{source}: {url!r} is not encrypted, and a token sent there can be read on the way",
+            f"{source}: {url!r} is not encrypted, so others could read the token",
             fix="use https, or a tunnel",
         )
     return place

@@ -1,4 +1,4 @@
-"""What a command says: data on standard output, talk on standard error, and nothing that a terminal would obey."""
+"""Output of a command: results on standard output, messages on standard error, without control characters."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _ESCAPES = {"ok": "32", "warning": "33", "bad": "31", "faint": "2", "strong": "1
 _GAP = "  "
 _NARROWEST = 12
 _BLANK = "\u115f\u1160\u2800\u3164\uffa0"
-"""Letters that show nothing."""
+"""Invisible letters."""
 _MARKS = ("Mn", "Me")
 _MOST_MARKS = 4
-"""On one letter. Writing needs no more, and a pile of them covers other lines."""
+"""Maximum marks per letter. Scripts need no more, and many of them would cover other lines."""
 _LONGEST = 300
 
 
 class Mood(StrEnum):
-    """What a colour means. Nothing is said by colour alone."""
+    """Meaning of a color. Color never is the only sign."""
 
     OK = "ok"
     WARNING = "warning"
@@ -35,10 +35,10 @@ class Mood(StrEnum):
 
 
 class Output:
-    """The two streams of a command. One of: ``data`` once, or ``line`` and ``table`` as often as it takes."""
+    """Output streams of a command. Use either ``data`` once, or ``line`` and ``table`` any number of times."""
 
     def __init__(self, *, is_json: bool = False, out: TextIO | None = None, err: TextIO | None = None) -> None:
-        """``is_json`` is what ``--json`` says."""
+        """Take ``is_json`` from ``--json``."""
         self.is_json = is_json
         self._out = out or sys.stdout or _Closed()
         self._err = err or sys.stderr or io.StringIO()
@@ -49,7 +49,7 @@ class Output:
 
     def __exit__(self, *_: object) -> None:
         self.progress("")
-        self._out.flush()  # what cannot be written is to be known before the exit status is
+        self._out.flush()  # a write error must be known before the exit status
 
     @property
     def is_watched(self) -> bool:
@@ -63,36 +63,36 @@ class Output:
         self._out.write(_json({"schema": f"democrai-sandbox/{schema}", **content}, indent=2) + "\n")
 
     def record(self, content: Mapping[str, Any]) -> None:
-        """Write one JSON document on a line of its own: what follows something gives one after the other."""
+        """Write one JSON document per line, for commands that follow changes."""
         self._out.write(_json(content) + "\n")
         self._out.flush()
 
     def exactly(self, data: bytes) -> None:
-        """Write a line of data that is made elsewhere: as it is, or to a terminal so that all of it is seen."""
+        """Write a line of existing data: unchanged, or escaped on a terminal."""
         if self.is_watched or not isinstance(self._out, io.TextIOWrapper):
             self._out.write(visible(data.decode("utf-8", "replace").rstrip("\r\n")) + "\n")
         else:
             self._out.buffer.write(data)
 
     def line(self, text: str = "", mood: Mood | None = None) -> None:
-        """Write a line for a person; whatever somebody else wrote in it has to be ``visible``."""
+        """Write a line of text; foreign texts in it must be ``visible``."""
         self._out.write(self._coloured(text, mood, self._out) + "\n")
 
     def coloured(self, text: str, mood: Mood | None) -> str:
-        """Return a part of a line in its colour, where standard output has colours."""
+        """Return a text in its color, if standard output shows colors."""
         return self._coloured(text, mood, self._out)
 
     def flush(self) -> None:
-        """Have what was written be seen now, whatever reads it."""
+        """Flush standard output."""
         self._out.flush()
 
     def table(
         self, heads: Sequence[str], rows: Iterable[Sequence[object]], moods: Mapping[str, Mood] | None = None
     ) -> None:
-        """Write rows below each other. On a terminal the widest column is cut in the middle to fit, elsewhere none.
+        """Write a table. On a terminal the widest columns are shortened in the middle to fit.
 
-        Ids never are: people copy them into the next command. Cells are made visible here. ``moods`` are the colours of
-        cells with such a text.
+        Ids are never shortened, because users copy them. Cells are made visible here. ``moods`` maps cell texts to
+        colors.
         """
         cells = [[visible(str(cell)) for cell in row] for row in rows]
         widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
@@ -112,13 +112,13 @@ class Output:
     # ---- talk --------------------------------------------------------------------------------------------------------
 
     def say(self, text: str, mood: Mood | None = None) -> None:
-        """Tell a person something that is no data."""
+        """Write a message to standard error."""
         self.progress("")
         self._err.write(self._coloured(text, mood, self._err) + "\n")
         self._err.flush()
 
     def progress(self, text: str) -> None:
-        """Show how far long work is, in a line that the next one replaces. Only a terminal gets it."""
+        """Show progress in a line that the next one replaces, on a terminal only."""
         if (text or self._progress) and self._err.isatty():
             self._err.write("\r" + text.ljust(self._progress) + ("" if text else "\r"))
             self._err.flush()
@@ -132,7 +132,7 @@ class Output:
 
 
 class _Closed(io.StringIO):
-    """Stands for standard output where it is closed: data that goes nowhere is not to pass for written."""
+    """Replacement for a closed standard output, which fails instead of losing data."""
 
     def write(self, _: str) -> int:
         raise OSError(errno.EBADF, "standard output is closed")
@@ -145,7 +145,7 @@ def _json(content: Mapping[str, Any], **options: Any) -> str:
 
 
 def visible(text: str) -> str:
-    """Return a text as one line in which nothing is hidden, moves the cursor, or covers the lines around it."""
+    """Return a text as one line, with hidden, control and stacked characters escaped."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(
@@ -159,7 +159,7 @@ def _escaped(sign: str) -> str:
 
 
 def _marked(text: str) -> Iterator[tuple[str, int]]:
-    """Yield each sign and the how manieth mark on its letter it is: 0 for what is none, such as a letter."""
+    """Yield each character with the number of marks on its letter so far; 0 if it is not a mark."""
     from unicodedata import category  # noqa: PLC0415 - seldom needed
 
     marks = 0
@@ -169,12 +169,12 @@ def _marked(text: str) -> Iterator[tuple[str, int]]:
 
 
 def shortened(text: str, most: int = _LONGEST) -> str:
-    """Return a text for a message: what is endless is cut in the middle."""
+    """Return a text for a message, shortened in the middle."""
     return _cut(text, most)
 
 
 def _narrow(widths: list[int], room: int, places: list[int]) -> None:
-    """Take from the widest of these columns what is too much for the terminal, and then from the next."""
+    """Shrink the widest columns until the table fits the terminal."""
     over = sum(widths) + len(_GAP) * (len(widths) - 1) - room
     for place in sorted(places, key=widths.__getitem__, reverse=True):
         taken = max(min(over, widths[place] - _NARROWEST), 0)
@@ -183,7 +183,7 @@ def _narrow(widths: list[int], room: int, places: list[int]) -> None:
 
 
 def _cut(text: str, width: int) -> str:
-    """Cut out of the middle what does not fit: the host of an address and the end of a path tell most."""
+    """Shorten a text in the middle, because the host of a URL and the end of a path matter most."""
     if len(text) <= width:
         return text
     left = (width - 1 + 1) // 2

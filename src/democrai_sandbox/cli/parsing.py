@@ -1,4 +1,4 @@
-"""The parser of one command."""
+"""Argument parser of a command."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _WIDEST = 120
 
 
 class Formatter(argparse.RawDescriptionHelpFormatter):
-    """As wide as the terminal, and not wider than one reads."""
+    """Help formatter with the width of the terminal, up to a readable maximum."""
 
     def __init__(self, prog: str) -> None:
-        """Find out how wide."""
+        """Read the width."""
         super().__init__(prog, max_help_position=30, width=min(columns(sys.stdout), _WIDEST) - 2)
 
     def _split_lines(self, text: str, width: int) -> list[str]:
-        """As it is done elsewhere, though only at blanks, and without ``textwrap``, which is slow to import."""
+        """Wrap at spaces, without ``textwrap``, which is slow to import."""
         lines = [""]
         for word in text.split():
             if lines[-1] and len(lines[-1]) + 1 + len(word) > width:
@@ -37,18 +37,18 @@ class Formatter(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """Takes no abbreviations, which would change their meaning with the next option; says a mistake in one line.
+    """Parser without abbreviations, whose meaning could change with new options; an error is one line.
 
-    It is made when something of it is needed. A command has up to ten verbs, a command line has one of them, and making
-    all of their parsers takes longer than the rest of ``--help``.
+    It is built on first use: a command has up to ten verbs, and building all their parsers takes longer than the rest
+    of ``--help``.
     """
 
     def __init__(self, *, takes: Callable[[Parser], None], run: str = "", **options: Any) -> None:
-        """``takes`` adds what it takes, ``run`` names the function to call; the rest is as for every parser."""
+        """Take the function ``takes``, which adds the arguments, the name ``run`` of the function to call, and options."""
         self._later = takes, run, options
 
     def __getattr__(self, name: str) -> Any:
-        """Make it, when it is asked for the first thing that it does not have yet."""
+        """Build the parser at the first access to a missing attribute."""
         if "_later" not in self.__dict__:
             raise AttributeError(name)
         takes, run, options = self.__dict__.pop("_later")
@@ -59,11 +59,11 @@ class Parser(argparse.ArgumentParser):
         return getattr(self, name)
 
     def error(self, message: str) -> NoReturn:
-        """End with the documented status, after what is wrong with the command line and where to read on."""
+        """Report a usage error and exit with the documented status."""
         from .exits import Exit  # noqa: PLC0415 - not needed for --help
         from .output import shortened, visible  # noqa: PLC0415
 
-        self.exit(Exit.USAGE, f"{self.prog}: {shortened(visible(message))}\n{self.prog} --help says what it takes\n")
+        self.exit(Exit.USAGE, f"{self.prog}: {shortened(visible(message))}\n{self.prog} --help shows the arguments\n")
 
 
 def parser_of(command: Command) -> Parser:
@@ -74,5 +74,5 @@ def parser_of(command: Command) -> Parser:
 
 
 def add_verbs(parser: Parser) -> argparse._SubParsersAction[Parser]:
-    """Have a command take verbs; ``.add_parser(name, help=..., description=..., takes=..., run=...)`` adds one."""
+    """Let a command have verbs; ``.add_parser(name, help=..., description=..., takes=..., run=...)`` adds one."""
     return parser.add_subparsers(metavar="verb", required=True, parser_class=Parser)

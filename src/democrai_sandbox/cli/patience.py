@@ -1,4 +1,4 @@
-"""An answer that has to be there by a certain time, however slowly it drips."""
+"""HTTP answer with a deadline, also for slow senders."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ if TYPE_CHECKING:
 
 
 class TimedAnswer(http.client.HTTPResponse):
-    """What a server answers. ``TimeoutError`` when it takes too long, as a whole or between two words."""
+    """HTTP response that raises ``TimeoutError`` after its deadline, or after a pause that is too long."""
 
     def __init__(self, sock: socket.socket, *rest: Any, longest: float, **named: Any) -> None:
-        """Read from a socket, whose own time is the longest between two words."""
+        """Read from a socket, whose timeout is the longest pause."""
         super().__init__(sock, *rest, **named)
         self._timed = _Timed(sock, self.fp.detach(), longest)
         self.fp = io.BufferedReader(self._timed)
 
     def prolong(self) -> None:
-        """Begin to count anew: what was awaited is there."""
+        """Restart the deadline."""
         self._timed.prolong()
 
 
 class _Timed(io.RawIOBase):
-    """Reads a socket until its time is over."""
+    """Reader of a socket with a deadline."""
 
     def __init__(self, sock: socket.socket, stream: io.RawIOBase, longest: float) -> None:
         self._sock = sock

@@ -1,4 +1,4 @@
-"""Which configuration, which node and which token a command is about."""
+"""Configuration, node and token of a command."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ if TYPE_CHECKING:
 
 _LONGEST = 4096
 _TOKEN = re.compile(r"[!-~]{1,1000}")
-"""What a header can carry."""
+"""Characters allowed in a header."""
 
 
 def configuration(options: argparse.Namespace) -> Loaded:
-    """Load the configuration that a command is about."""
+    """Load the configuration of a command."""
     from democrai_sandbox.host.config import load  # noqa: PLC0415 - takes its time, and not every command needs it
 
     return load(options.config)
 
 
 def node(options: argparse.Namespace) -> Node:
-    """Return the node that is asked. Needs no configuration if address and token are given otherwise."""
+    """Return the node. Needs no configuration if address and token are given."""
     address, token = _address(options), _token(options)
     if not token:
         with suppress(NodeRefused):
-            Node(*address, token="").get("/status")  # that nobody is there is the better thing to say
+            Node(*address, token="").get("/status")  # a missing node is the better error
         raise CommandMisused(
-            "there is no token to ask the node with",
+            "the token for the node is missing",
             fix=f"run democrai-sandbox admin token create --save, or set {TOKEN_VARIABLE}",
         )
     asked = Node(*address, token=token)
-    options.asked = asked  # whoever tells of errors has to know
+    options.asked = asked  # for the error output
     return asked
 
 
 def _address(options: argparse.Namespace) -> tuple[str, str]:
-    """Return the address of the node, and what it was found by."""
+    """Return the address of the node and its origin."""
     if options.url:
         return str(options.url), "--url"
     if given := os.environ.get(URL_VARIABLE):
@@ -55,12 +55,12 @@ def _address(options: argparse.Namespace) -> tuple[str, str]:
     server = loaded.settings.server
     running = _running(loaded.settings.state_dir)
     if running:
-        return running, f"the file of the node that runs on {loaded.settings.state_dir}"
+        return running, f"the address file in {loaded.settings.state_dir}"
     if server.public_url:
         return server.public_url, "server.public_url"
     if not server.port:
         raise NodeUnreachable(
-            f"no node runs on {loaded.settings.state_dir}, and its port is not known before",
+            f"no node runs on {loaded.settings.state_dir}, and server.port is 0",
             fix="start one with democrai-sandbox serve, or name one with --url",
         )
     host = f"[{server.host}]" if ":" in server.host else server.host
@@ -68,7 +68,7 @@ def _address(options: argparse.Namespace) -> tuple[str, str]:
 
 
 def _running(state_dir: str) -> str:
-    """Return the address of the node that runs on a state folder; empty if none has said where it is."""
+    """Return the address of the node that uses a state folder, or an empty text."""
     from democrai_sandbox.host.whereabouts import ADDRESS_FILE, whereabouts  # noqa: PLC0415 - as above
 
     try:
@@ -79,40 +79,40 @@ def _running(state_dir: str) -> str:
         return ""
     if not found.is_held:
         raise NodeUnreachable(
-            f"the node that wrote {state_dir}/{ADDRESS_FILE} has gone without removing it",
+            f"the node that wrote {state_dir}/{ADDRESS_FILE} ended without removing it",
             fix="start it again with democrai-sandbox serve, or name another one with --url",
         )
     return found.url
 
 
 def _token(options: argparse.Namespace) -> str:
-    """Return the token; empty if there is none where it is looked for."""
+    """Return the token, or an empty text if none is found."""
     if options.token_file:
         token, source = _kept(options.token_file, waits=True), options.token_file
         if not token:
-            raise CommandRefused(f"there is no token in {source}", fix="write one into its first line")
+            raise CommandRefused(f"{source} contains no token", fix="write a token into its first line")
     elif token := os.environ.get(TOKEN_VARIABLE, ""):
         source = TOKEN_VARIABLE
     else:
         source = f"{configuration(options).settings.state_dir}/{TOKEN_FILE}"
         token = _kept(source)
     if token and not _TOKEN.fullmatch(token):
-        raise CommandRefused(f"what is in {source} is no token", fix="copy the whole token, and nothing else")
+        raise CommandRefused(f"{source} does not contain a valid token", fix="copy the whole token, and nothing else")
     return token
 
 
 def _kept(file: str, *, waits: bool = False) -> str:
-    """Return the token in a file that nobody else reads; empty if there is none.
+    """Return the token of a file that other users cannot read, or an empty text.
 
-    ``waits`` for whoever writes into a pipe, as a shell makes one of a command: not for what is found by itself.
+    ``waits`` allows a pipe, such as the process substitution of a shell; not for the default file.
     """
     try:
         with open(file, "rb", opener=None if waits else at_once) as text:
             mode = os.fstat(text.fileno()).st_mode
             if not waits and not stat.S_ISREG(mode):
-                raise CommandRefused(f"{file} is no plain file", fix=f"remove it, or set {TOKEN_VARIABLE}")
+                raise CommandRefused(f"{file} is not a regular file", fix=f"remove it, or set {TOKEN_VARIABLE}")
             if stat.S_IMODE(mode) & (stat.S_IRWXG | stat.S_IRWXO):
-                raise CommandRefused(f"others may read {file}", fix=f"chmod 600 {file}, and make another token")
+                raise CommandRefused(f"other users can read {file}", fix=f"chmod 600 {file}, and create a new token")
             return text.readline(_LONGEST).decode("utf-8", "replace").strip()
     except FileNotFoundError:
         return ""
@@ -121,12 +121,12 @@ def _kept(file: str, *, waits: bool = False) -> str:
 
 
 def at_once(path: str, flags: int) -> int:
-    """Open a file without waiting for whoever would write into a pipe of this name; for ``opener=``."""
+    """Open a file without waiting for the writer of a pipe; for ``opener=``."""
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def _unreadable(file: str, error: OSError) -> CommandRefused:
     return CommandRefused(
         f"{file} cannot be read: {error.strerror}",
-        fix=f"run this as the user who owns it, or use --url and {TOKEN_VARIABLE}",
+        fix=f"run this as its owner, or use --url and {TOKEN_VARIABLE}",
     )

@@ -1,4 +1,4 @@
-"""What ``record`` says: what was seen beside what is granted, and the manifest that is proposed."""
+"""Output of ``record``: observations compared with declarations, and the proposed manifest."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .necessity import Checked, Run, Runs
 
 _MOODS = {"declared": Mood.OK, "not declared": Mood.WARNING, "not used": Mood.FAINT, "never": Mood.BAD}
-_FOLDER = "made by it; where the kernel holds its process, the folder around it has to be declared"
+_FOLDER = "created by the run; under the kernel layer, declare its parent folder instead"
 
 
 def report(
@@ -42,7 +42,7 @@ def report(
     granted: tuple[AccessRule, ...] = (),
     bare: bool = False,
 ) -> int:
-    """Run it, and say what came of it; ``bare`` for a file that has declarations and no name."""
+    """Run the code and report; ``bare`` for a file that has only declarations."""
     for file in filter(None, (options.output, options.trace)):
         confirm_replacing(file, yes=options.yes)
     seen = runs.observe()
@@ -73,10 +73,10 @@ def _suggested(recording: Recording, manifest: Manifest, options: argparse.Names
 
     try:
         return recording.suggestion(manifest, most=options.generalise, **more)
-    except ManifestError as error:  # the one that would be proposed
+    except ManifestError as error:  # the manifest that would be proposed
         problem = "; ".join(one.message for one in error.problems)
         raise CommandRefused(
-            f"what was seen does not fit into a manifest: {problem}", fix="put more of it together: --generalise 10"
+            f"the observations do not fit into a manifest: {problem}", fix="combine more of them: --generalise 10"
         ) from None
 
 
@@ -85,43 +85,43 @@ def _suggested(recording: Recording, manifest: Manifest, options: argparse.Names
 
 def _tell(options: argparse.Namespace, output: Output, seen: Run, checked: Checked) -> None:
     suggestion = checked.suggestion
-    # What is piped is the manifest alone.
+    # A pipe gets the manifest only.
     beside = output if options.output else Output(out=sys.stderr)
     rows = list(_rows(seen.recording, suggestion))
     if rows:
         beside.table(("OPERATION", "TARGET", "MANIFEST", "CALLS", "FROM"), rows, _MOODS)
     else:
-        output.say("nothing was reached for beyond its own files and those of the system")
+        output.say("no access beyond its own files and runtime paths was observed")
     for remark in _remarks(suggestion):
         output.say(visible(remark), Mood.WARNING)
     if seen.status != Exit.OK:
-        output.say(f"it ended with {seen.status}: what it would have done after that is not in here", Mood.BAD)
+        output.say(f"it ended with status {seen.status}: later accesses were not observed", Mood.BAD)
     _tell_looks(output, seen.recording, suggestion)
     _tell_check(output, seen, checked)
     _tell_necessity(output, checked)
 
 
 def _tell_looks(output: Output, recording: Recording, suggestion: Suggestion) -> None:
-    """Say what libraries only looked at. Without an entry they are told that it is not there."""
+    """Report probes of libraries. Without an entry, the paths look absent to them."""
     left = [one.target for one in recording.looked_by_libraries if not suggestion.proposal.allows(one)]
     if left:
         more = f" and {len(left) - 1} more" if len(left) > 1 else ""
-        output.say(f"left out, because libraries only looked at it: {visible(left[0])}{more}", Mood.FAINT)
+        output.say(f"omitted, because libraries only probed it: {visible(left[0])}{more}", Mood.FAINT)
 
 
 def _tell_check(output: Output, seen: Run, checked: Checked) -> None:
     for text in checked.missing or ():
         output.say(f"denied under the proposal: {visible(text)}", Mood.BAD)
     if checked.missing == () and seen.status != Exit.OK:
-        output.say("it ends in the same way under the proposal", Mood.WARNING)
+        output.say("it ends the same way under the proposal", Mood.WARNING)
     elif checked.missing == ():
         output.say("it runs under the proposal", Mood.OK)
     for text in checked.left_out:
-        output.say(f"left out, because it runs as well without: {visible(text)}", Mood.OK)
+        output.say(f"removed, because it also runs without: {visible(text)}", Mood.OK)
 
 
 def _tell_necessity(output: Output, checked: Checked) -> None:
-    """Say how many entries were not verified, why, and how to verify them; the manifest names each of them."""
+    """Report the number of unverified entries, the reason and the fix; the manifest names each of them."""
     proposal = checked.suggestion.proposal
     every, unverified = len(proposal.uses), len(proposal.unverified)
     if unverified:
@@ -134,11 +134,11 @@ def _tell_necessity(output: Output, checked: Checked) -> None:
     elif every and all(proposal.proof(use) != "differs" for use in proposal.uses):
         output.say("each entry is necessary: without it, the run fails", Mood.OK)
     elif every:
-        output.say("each entry is necessary: without it, the run fails or has another result", Mood.OK)
+        output.say("each entry is necessary: without it, the run fails or has a different result", Mood.OK)
 
 
 def _remarks(suggestion: Suggestion) -> Iterator[str]:
-    """Yield what there is to be known about a proposal."""
+    """Yield the notes about a proposal."""
     notes: dict[str, list[str]] = {}
     for entry in suggestion.proposal.entries:
         for note in entry.notes:
@@ -153,7 +153,7 @@ def _remarks(suggestion: Suggestion) -> Iterator[str]:
 
 
 def _made(suggestion: Suggestion) -> list[str]:
-    """Return the files that are made, each declared by itself: it may be gone before the next run."""
+    """Return created files that are declared one by one; they may not exist at the next run."""
     entries = (entry for entry in suggestion.proposal.entries if "create" in entry.operations)
     return [entry.target for entry in entries if not os.path.isdir(entry.target)]  # noqa: PTH112 - a text
 
@@ -172,7 +172,7 @@ def _rows(recording: Recording, suggestion: Suggestion) -> Iterator[tuple[object
 
 
 def _first(places: tuple[str, ...]) -> str:
-    """Return the first place, by the name of its file."""
+    """Return the first place, with the name of its file."""
     return os.path.basename(places[0]) if places else ""  # noqa: PTH119 - a text
 
 

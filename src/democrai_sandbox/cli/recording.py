@@ -1,4 +1,4 @@
-"""``democrai-sandbox record``: run something in observe mode, and propose the smallest manifest for it."""
+"""``democrai-sandbox record``: observe code and propose the smallest manifest."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def run_script(options: argparse.Namespace, output: Output) -> int:
     manifest, bare = read_manifest(options.manifest, named(file))
 
     def run(under: Manifest | None = None) -> Run:
-        """Run it; what it writes goes to standard error, because standard output is for the proposal."""
+        """Run it with its output on standard error, because standard output is for the proposal."""
         spec = script_spec(options, file, under or manifest, shut, observe=under is None)
         recording = Recording()
         status = running.run_script(spec, options.arguments, recording, timeout=options.timeout, streams=(0, 2, 2))
         return Run(recording, status)
 
     def run_quietly(under: Manifest) -> Run:
-        """Run it without input, and keep what it writes to itself."""
+        """Run it without input, and capture its output."""
         spec, recording = script_spec(options, file, under, shut), Recording()
         with TemporaryFile() as written, Path(os.devnull).open("r+b", buffering=0) as nowhere:
             streams = (nowhere.fileno(), written.fileno(), nowhere.fileno())
@@ -80,14 +80,14 @@ def run_script(options: argparse.Namespace, output: Output) -> int:
 
 
 class _Subject(NamedTuple):
-    """An extension that is recorded."""
+    """Recorded extension."""
 
     options: argparse.Namespace
     output: Output
     manifest: Manifest
     folder: str
     scratch: str
-    """A folder that goes with this command."""
+    """Temporary folder of this command."""
 
 
 def run_extension(options: argparse.Namespace, output: Output) -> int:
@@ -112,7 +112,7 @@ def run_extension(options: argparse.Namespace, output: Output) -> int:
 
 
 def _called(subject: _Subject, packages: str, under: Manifest | None = None, *, quiet: bool = False) -> Run:
-    """Import an extension and call something of it; under a manifest, or observed."""
+    """Import an extension and make the call, under a manifest or observed."""
     from democrai_sandbox.sdk.testing import Extension  # noqa: PLC0415 - takes its time
 
     options, output, manifest, folder, _ = subject
@@ -151,23 +151,23 @@ def _called(subject: _Subject, packages: str, under: Manifest | None = None, *, 
 
 
 def _requirements(subject: _Subject) -> str:
-    """Install what an extension requires, once, as its manifest has it; empty where it requires nothing."""
+    """Install the requirements of an extension once; return an empty text if it has none."""
     from democrai_sandbox.runtime.installs.once import install_once  # noqa: PLC0415 - takes its time
 
     options, output, manifest, folder, scratch = subject
     install: Any = manifest.sections.get("/install")
     if install is None or not install.requirements:
         return ""
-    output.progress("installing what it requires")
+    output.progress("installing requirements")
     found = install_once(manifest, folder, f"{scratch}/data", protected=protected(options))
     output.progress("")
     return found
 
 
 def _installed(subject: _Subject, under: Manifest | None = None) -> Run:
-    """Install an extension; under a manifest, or with its requests observed.
+    """Install an extension, under a manifest or with its HTTP requests observed.
 
-    Files are held to the manifest in either case: pip looks around on a machine, and gets on without.
+    Files are checked against the manifest in both cases: pip probes many files that it does not need.
     """
     from democrai_sandbox.manifests.suggesting import section_of  # noqa: PLC0415 - takes its time
     from democrai_sandbox.runtime.installs.once import install_once, without_requests  # noqa: PLC0415
@@ -197,7 +197,7 @@ def run_suggest(options: argparse.Namespace, output: Output) -> int:
 
     recording = Recording()
     for trace in options.traces:
-        with text_of(trace, fix="name a trace that was written with record --trace FILE") as lines:
+        with text_of(trace, fix="name a file written by record --trace FILE") as lines:
             recording.read(lines)
     manifest, bare = read_manifest(options.manifest, named(os.path.realpath(options.traces[0])))
     seen = Run(recording, Exit.OK)

@@ -1,4 +1,4 @@
-"""``democrai-sandbox requests``: what extensions ask for, and saying yes or no to it."""
+"""``democrai-sandbox requests``: list, show and decide requests."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run_list(options: argparse.Namespace, output: Output) -> int:
     node = places.node(options)
     if options.grouped:
         if options.state and options.state != [RequestState.PENDING.value]:
-            raise deciding.misused("only pending requests are grouped", "leave out --state or --grouped")
+            raise deciding.misused("only pending requests can be grouped", "remove --state or --grouped")
         found = listed(node, "/requests/queue", options)
         show_list(output, "requests.list-grouped/1", found, lambda items: _show_groups(output, items), _NONE)
     else:
@@ -112,7 +112,7 @@ def run_show(options: argparse.Namespace, output: Output) -> int:
 
 
 def _facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return what is known about a request, by name; what is not there is left out."""
+    """Return the non-empty facts of a request, with their labels."""
     request, resume = found["request"], found["resume"]
     origin, access = request["origin"], request["access"]
     raw = request["raw_target"]
@@ -121,20 +121,20 @@ def _facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("state", request["state"]),
         ("subject", access["subject"]),
         ("chain", " -> ".join(request["chain"]) if len(request["chain"]) > 1 else ""),
-        ("wants to", f"{access['operation']} {access['target']}"),
-        ("written as", raw if raw != access["target"] else ""),
+        ("access", f"{access['operation']} {access['target']}"),
+        ("requested", raw if raw != access["target"] else ""),
         ("resource", access["resource_type"]),
         ("risk", _risk(found)),
         ("user", origin["user_id"]),
         ("organization", origin["organization_id"]),
-        ("session", origin["session_key"] + (" (it has ended)" if request["session_ended"] else "")),
+        ("session", origin["session_key"] + (" (ended)" if request["session_ended"] else "")),
         ("task", origin["task_id"]),
         (
             "asked",
             f"{_times(request['count'])}, first {when(request['first_seen'])}, last {when(request['last_seen'])}",
         ),
-        ("goes on by", request["resume_action"]),
-        ("gone on", f"{resume['state']}: {resume['last_error']}".removesuffix(": ") if resume else ""),
+        ("resumes", request["resume_action"]),
+        ("resumed", f"{resume['state']}: {resume['last_error']}".removesuffix(": ") if resume else ""),
         ("decided", f"{when(request['decided_at'])} by {request['decided_by']}" if request["decided_by"] else ""),
         ("reason", request["reason"]),
         ("ended", f"{when(request['ended_at'])} by {request['ended_by']}" if request["ended_at"] else ""),
@@ -143,7 +143,7 @@ def _facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _risk(found: Mapping[str, Any]) -> str:
-    """Return the level of the risk with the reasons for that level; nothing for a reader who may not decide."""
+    """Return the risk level with its reasons, or nothing for a user who may not decide."""
     reasons = [reason["text"] for reason in found["risk_reasons"] if reason["level"] == found["risk"]]
     return f"{found['risk']}: {'; '.join(reasons)}" if reasons else ""
 
@@ -158,12 +158,12 @@ def _times(count: int) -> str:
 
 
 def _show_choices(output: Output, choices: Sequence[Mapping[str, Any]]) -> None:
-    """Say what a decision could be about; the first is what was asked for."""
-    _head(output, "targets to choose from, with --target:")
+    """List the possible targets of a decision; the first is the requested one."""
+    _head(output, "possible values of --target:")
     for one in choices:
         output.line(f"  {visible(one['target'])}")
         output.line(f"    {visible(one['words'])}", Mood.FAINT)
         if one.get("risk"):
             output.line(f"    risk {_risk(one)}", _MOODS.get(one["risk"]))
         for warning in one["warnings"]:
-            output.line(f"    careful: {visible(warning)}", Mood.WARNING)
+            output.line(f"    warning: {visible(warning)}", Mood.WARNING)

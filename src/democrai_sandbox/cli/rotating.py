@@ -1,12 +1,11 @@
-"""``democrai-sandbox db rotate-key``: another key for what is stored encrypted, on one node or on many.
+"""``democrai-sandbox db rotate-key``: replace the key that encrypts resume contexts and model keys.
 
-Encrypted are the contexts that requests go on with, and the keys of models that administrators have added.
+With one key file for all nodes, this is one step. If each node has a copy, there are three steps, and the file is
+copied to all nodes after each: ``--introduce``, ``--use ID``, ``--retire``. No node encrypts with a key that another
+node does not have.
 
-With one key file for all nodes it is one step. Where each has a copy there are three, and the file is copied to all
-nodes after each: ``--introduce``, ``--use ID``, ``--retire``. Nothing is sealed with a key that a node has not got.
-
-A node seals for good in the transaction that stores, one at a time (``Store.settle``). Once that was waited for, and
-every node has the file with another key first, nothing more comes that was sealed with an old one.
+A node encrypts inside the transaction that stores the data, one at a time (``Store.settle``). After waiting for that,
+and with the new key first in the file of every node, nothing more is encrypted with an old key.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def run_rotate(options: argparse.Namespace, output: Output) -> int:
-    """Do one step of it."""
+    """Run one step of the rotation."""
     file = _key_file(options)
     with opened(database_url(options)) as store:
         rotation = _Rotation(options, output, file, _ring(file), store)
@@ -58,12 +57,12 @@ def _key_file(options: argparse.Namespace) -> str:
     if options.key_file is not None:
         return str(options.key_file)
     if options.database is not None:
-        raise CommandMisused("--database alone does not say where the keys are", fix="add --key-file FILE")
+        raise CommandMisused("--database needs a key file", fix="add --key-file FILE")
     return configuration(options).settings.key_file
 
 
 class _Rotation:
-    """One step of it."""
+    """One step of the rotation."""
 
     def __init__(self, options: argparse.Namespace, output: Output, file: str, ring: KeyRing, store: SqlStore) -> None:
         self._options = options
@@ -76,7 +75,7 @@ class _Rotation:
     def introduce(self) -> int:
         from democrai_sandbox.access.keyring import introduce  # noqa: PLC0415 - takes its time
 
-        if not self._goes_on(f"add a key to {visible(self._file)}, which encrypts nothing yet"):
+        if not self._goes_on(f"add a key to {visible(self._file)} without using it yet"):
             return Exit.OK
         self._ring = introduce(self._file)
         new = self._ring.keys[-1].id
@@ -98,11 +97,11 @@ class _Rotation:
             return Exit.OK
         self._ring = promote(self._file, wanted) if wanted else rotate(self._file)
         done, models = self._resealed()
-        text = f"{self._ring.first.id} encrypts; encrypted again with it: {_stored(done.replaced, models.replaced)}"
+        text = f"{self._ring.first.id} encrypts from now on; re-encrypted: {_stored(done.replaced, models.replaced)}"
         status = self._told(text, done=done, models=models)
         if done.unreadable or models.unreadable:
             unchanged = _stored(len(done.unreadable), len(models.unreadable))
-            self._output.say(f"no key opens {unchanged}, unchanged")
+            self._output.say(f"no key decrypts {unchanged}; left unchanged")
         return status
 
     def retire(self) -> int:
@@ -110,24 +109,24 @@ class _Rotation:
 
         old = self._unused([key.id for key in self._ring.keys[1:] if not self._is_introduced(key)])
         if not old:
-            return self._told("there is no key to remove", changed=False)
-        if not self._goes_on(f"remove {_keys(old)} from {visible(self._file)} for good"):
+            return self._told("no key to remove", changed=False)
+        if not self._goes_on(f"permanently remove {_keys(old)} from {visible(self._file)}"):
             return Exit.OK
-        self._store.settle()  # nodes have gone on while somebody was asked
+        self._store.settle()  # nodes continued during the question
         self._used = _used(self._store)
         old = self._unused(old)
         for key in old:
             self._ring = retire(self._file, key)
-        return self._told(f"removed {_keys(old)}" if old else "there is no key to remove", changed=bool(old))
+        return self._told(f"removed {_keys(old)}" if old else "no key to remove", changed=bool(old))
 
     def _is_introduced(self, key: Key) -> bool:
-        """Whether a key is yet to come into use, and tell of it."""
+        """Return whether a key is not in use yet, and report it."""
         if key.introduced:
-            self._output.say(f"{key.id} stays: it was introduced, and is not in use yet")
+            self._output.say(f"{key.id} stays: it was introduced and is not in use yet")
         return key.introduced
 
     def _unused(self, keys: list[str]) -> list[str]:
-        """Return the keys with which nothing is encrypted, and tell of the others."""
+        """Return the keys that encrypt nothing, and report the others."""
         for key in keys:
             if self._used.count(key):
                 kept = _stored(self._used.contexts[key], self._used.models[key])
@@ -135,19 +134,19 @@ class _Rotation:
         return [key for key in keys if not self._used.count(key)]
 
     def _resealed(self) -> tuple[Resealed, Resealed]:
-        """Return what became of contexts, and of the keys of models."""
+        """Re-encrypt contexts and model keys, and return the counts."""
         from democrai_sandbox.access.sealing import Resealed, Sealer, reseal_all  # noqa: PLC0415 - takes its time
         from democrai_sandbox.host.models import reseal_model_keys  # noqa: PLC0415
         from democrai_sandbox.runtime.store import RuntimeStore  # noqa: PLC0415
 
-        self._output.progress("encrypting what is stored")
+        self._output.progress("encrypting stored data")
         done = reseal_all(self._store, Sealer(lambda: self._ring))
         models = Resealed(*reseal_model_keys(RuntimeStore(self._store.database), self._ring))
         self._used = _used(self._store)
         return done, models
 
     def _goes_on(self, what: str) -> bool:
-        """Say what would be done, or ask whether it shall."""
+        """Report the change in a dry run, or ask for confirmation."""
         if self._options.dry_run:
             self._told(f"would {what}", changed=False)
             return False
@@ -186,7 +185,7 @@ class _Rotation:
 
 
 class _Used(NamedTuple):
-    """How much is stored, by the key that it is encrypted with."""
+    """Number of stored values per key."""
 
     contexts: Counter[str]
     models: Counter[str]
@@ -196,7 +195,7 @@ class _Used(NamedTuple):
 
 
 def _used(store: SqlStore) -> _Used:
-    """Count what is stored. Nothing is exchanged."""
+    """Count the stored values without changing them."""
     from democrai_sandbox.access.encryption import Unreadable, encrypted_with  # noqa: PLC0415 - takes its time
     from democrai_sandbox.runtime.store import RuntimeStore  # noqa: PLC0415
 
@@ -221,7 +220,7 @@ def _keys(ids: list[str]) -> str:
 
 
 def _stored(contexts: int, models: int) -> str:
-    """Return how much is meant; keys of models are named where there are some."""
+    """Return the counts as text; model keys only if there are any."""
     parts = [_counted(contexts, "stored context")] if contexts or not models else []
     return " and ".join([*parts, *([_counted(models, "model key")] if models else [])])
 

@@ -1,4 +1,4 @@
-"""``democrai-sandbox run``: a script, a module or a program under a policy, once."""
+"""``democrai-sandbox run``: run a script, a module or a program once under a policy."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
     from .output import Output
 
-_MISSING = "its rules open what is there: declare the folder around it, or make it before"
+_MISSING = "the kernel can allow only existing paths: create it first, or declare its parent folder"
 _CLOSED = (
-    "nothing new can be created directly in this folder, because the Python environment of this command lies in it. "
+    "no file can be created directly in this folder, because it contains the Python environment of this command. "
     "Declare a folder beside the environment, or move the environment"
 )
 _SYSTEM = ("PermissionError: [Errno 1]", "PermissionError: [Errno 13]")
-_NO_CODE = "this was not the guard, which names a code: with --no-kernel it decides alone, and says what is missing"
+_NO_CODE = "the kernel refused this, not the guard: run again with --no-kernel to get the guard's explanation"
 
 
 # ---- verbs -----------------------------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def run_script(options: argparse.Namespace, output: Output) -> int:
 
 
 def run_module(options: argparse.Namespace, output: Output) -> int:
-    """Import a module, and call something of it."""
+    """Import a module and call one of its functions."""
     from democrai_sandbox.runtime.confinement.interface import Whose  # noqa: PLC0415 - takes its time
     from democrai_sandbox.runtime.inherited import PREFIX  # noqa: PLC0415
     from democrai_sandbox.sdk import testing  # noqa: PLC0415
@@ -113,7 +113,7 @@ def run_module(options: argparse.Namespace, output: Output) -> int:
 
 
 def run_program(options: argparse.Namespace, output: Output) -> int:
-    """Run a program, held by the kernel."""
+    """Run a program under the kernel layer."""
     from democrai_sandbox.runtime.confinement.alone import alone  # noqa: PLC0415 - takes its time
     from democrai_sandbox.runtime.confinement.interface import Whose  # noqa: PLC0415
     from democrai_sandbox.runtime.scripts import running  # noqa: PLC0415
@@ -122,7 +122,7 @@ def run_program(options: argparse.Namespace, output: Output) -> int:
 
     found = which(options.argv[0])
     if found is None:
-        raise CommandRefused(f"there is no program {visible(options.argv[0])}", fix="name one, or its path")
+        raise CommandRefused(f"program {visible(options.argv[0])} not found", fix="give its name or its path")
     program, shut, here = os.path.realpath(found), protected(options), os.getcwd()  # noqa: PTH109 - a text
     manifest, _ = read_manifest(options.manifest, named(found))
     with ExitStack() as stack:
@@ -132,7 +132,7 @@ def run_program(options: argparse.Namespace, output: Output) -> int:
         whose = Whose(label, rules, write=temp, execute=(program,), protected=shut, own_temp=bool(temp))
         spec = WorkerSpec(manifest.kind.value, manifest.name, here, program, env=env)
         command = running.Command(tuple(options.argv), environment_of(spec), here, program=program)
-        held = stack.enter_context(alone(whose))  # nothing else would hold it
+        held = stack.enter_context(alone(whose))  # no guard restricts a program
         _say_layers(output, held)
         status = running.run_program(command, start=held.start, timeout=options.timeout)
     _report(output, "run.program/1", {"status": status, "layers": _layers(held)})
@@ -140,7 +140,7 @@ def run_program(options: argparse.Namespace, output: Output) -> int:
 
 
 def _temp(shut: tuple[str, ...], stack: ExitStack) -> tuple[str, ...]:
-    """Return a temp folder of its own, where the usual one has files of the host in it: the kernel keeps that shut."""
+    """Return a separate temporary folder if the usual one contains protected files, which the kernel then blocks."""
     from democrai_sandbox.guard.runtime_paths import read_only_paths  # noqa: PLC0415 - takes its time
     from democrai_sandbox.policy import is_at_or_below  # noqa: PLC0415
 
@@ -154,9 +154,9 @@ def _temp(shut: tuple[str, ...], stack: ExitStack) -> tuple[str, ...]:
 
 
 def _held(whose: Whose, output: Output, stack: ExitStack, *, kernel: bool | None) -> Alone | None:
-    """Have the kernel hold it, if that is wanted or can be had; say which layers there are."""
+    """Prepare the kernel layer if requested or available, and report the layers in force."""
     if kernel is False:
-        output.say("held by: the guard in its process alone", Mood.FAINT)
+        output.say("enforced by: the guard only", Mood.FAINT)
         return None
     from democrai_sandbox.runtime.confinement.alone import alone  # noqa: PLC0415 - takes its time
 
@@ -165,20 +165,20 @@ def _held(whose: Whose, output: Output, stack: ExitStack, *, kernel: bool | None
     except KernelUnsupported as error:
         if kernel:
             raise
-        output.say(f"held by: the guard in its process alone; {visible(error.what)}", Mood.WARNING)
+        output.say(f"enforced by: the guard only; {visible(error.what)}", Mood.WARNING)
         return None
     _say_layers(output, held)
     return held
 
 
 def _say_layers(output: Output, held: Alone) -> None:
-    output.say(f"held by: {', '.join(_layers(held)['held'])}", Mood.FAINT)
+    output.say(f"enforced by: {', '.join(_layers(held)['held'])}", Mood.FAINT)
     for text in held.unenforced:
-        output.say(f"not kept by the kernel: {visible(text)}", Mood.FAINT)
+        output.say(f"not enforced by the kernel: {visible(text)}", Mood.FAINT)
     for path in held.closed:
-        output.say(f"kept shut by the kernel: {visible(path)}: {_CLOSED}", Mood.WARNING)
+        output.say(f"blocked by the kernel: {visible(path)}: {_CLOSED}", Mood.WARNING)
     for path in held.missing:
-        output.say(f"kept shut by the kernel: {visible(path)} is not there; {_MISSING}", Mood.WARNING)
+        output.say(f"blocked by the kernel: {visible(path)} does not exist; {_MISSING}", Mood.WARNING)
 
 
 def _layers(held: Alone | None) -> dict[str, list[str]]:
@@ -194,13 +194,13 @@ def _layers(held: Alone | None) -> dict[str, list[str]]:
 
 
 def _report(output: Output, schema: str, content: dict[str, Any]) -> None:
-    """Say how it went, for programs: on standard error, because standard output is that of what was run."""
+    """Write the result as JSON to standard error, because standard output belongs to the code that ran."""
     if output.is_json:
         output.say(json.dumps({"schema": f"democrai-sandbox/{schema}", **content}))
 
 
 def _say_progress(output: Output, view: object, fraction: Any, message: Any) -> None:
-    """Say how far a task is."""
+    """Show the progress of a task."""
     from democrai_sandbox.sdk.standin import progress  # noqa: PLC0415 - takes its time
 
     said = progress(view, fraction, message)
@@ -209,7 +209,7 @@ def _say_progress(output: Output, view: object, fraction: Any, message: Any) -> 
 
 
 def say_failure(output: Output, error: SandboxError, printed: str) -> None:
-    """Say what ended a call, after what the extension itself has said."""
+    """Report the error of a call, after the output of the extension."""
     say_all(output, printed)
     trace = getattr(error, "traceback", "")
     say_all(output, trace or error.diagnostics(), Mood.BAD)
@@ -218,6 +218,6 @@ def say_failure(output: Output, error: SandboxError, printed: str) -> None:
 
 
 def say_all(output: Output, text: str, mood: Mood | None = None) -> None:
-    """Say what somebody else wrote, line by line."""
+    """Write a foreign text line by line."""
     for line in text.splitlines():
         output.say(visible(line), mood)

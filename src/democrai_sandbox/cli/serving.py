@@ -1,4 +1,4 @@
-"""``democrai-sandbox serve``: the reference host, from its configuration to its last signal."""
+"""``democrai-sandbox serve``: run the reference host until a signal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def run(options: argparse.Namespace, _: Output) -> int:
-    """Serve until a signal. What takes its time to import is imported here, where an interrupt is no traceback."""
+    """Serve until a signal. Slow imports are here, where an interrupt does not print a traceback."""
     from democrai_sandbox.errors import HostRefused  # noqa: PLC0415 - see above
 
     set_up_logging(options.log_format)
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace, _: Output) -> int:
     server.await_services(settings)
     sandbox = Sandbox(settings)
     try:
-        # After the kernel layer, whose packet filter knows a socket by the cgroup it was made in.
+        # After the kernel layer: the packet filter identifies a socket by the cgroup in which it was created.
         listener = server.bind(sandbox.settings.server)
     except BaseException:
         sandbox.abandon()
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace, _: Output) -> int:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment, and take the configuration out of it: it may hold a password, and modules see it."""
+    """Remove the configuration from the environment and return it: it can contain a password, and modules see it."""
     from democrai_sandbox.host.config.overlay import PREFIX  # noqa: PLC0415 - see run
 
     environ = dict(os.environ)
@@ -59,9 +59,9 @@ def _environment() -> dict[str, str]:
 
 
 def _say(line: str) -> None:
-    """Say something to whoever started this: on standard output, for a password has no place in a log.
+    """Write a message to standard output, because a password must not be in a log.
 
-    Raises ``OSError`` when nobody can have read it.
+    Raise ``OSError`` if standard output is closed.
     """
     if sys.stdout is None:
         raise OSError("it is closed")

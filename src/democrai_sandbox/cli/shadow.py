@@ -1,4 +1,4 @@
-"""``democrai-sandbox shadow``: a candidate manifest beside the present one, and what it would change."""
+"""``democrai-sandbox shadow``: manage shadow runs of candidate manifests."""
 
 from __future__ import annotations
 
@@ -23,28 +23,26 @@ _HEADS = ("OPERATION", "TARGET", "TIMES", "FIRST", "LAST", "FOR", "BY")
 
 
 def run_start(options: argparse.Namespace, output: Output) -> int:
-    """Start a run."""
+    """Start a shadow run."""
     text = _contents(options.manifest)
     node = places.node(options)
     if not options.dry_run:
-        question = f"have {visible(options.subject)} run beside {visible(options.manifest)}, on all nodes?"
+        question = f"start a shadow run of {visible(options.subject)} with {visible(options.manifest)} on all nodes?"
         asking.confirm(question, yes=options.yes)
     order = {"subject": options.subject, "manifest": text, "dry_run": options.dry_run}
     run = node.post("/shadows", order)
     if output.is_json:
         output.data("shadow.start/1", {**run, "dry_run": options.dry_run})
     elif options.dry_run:
-        output.say(f"{visible(run['subject'])} could run beside it; nothing was started")
+        output.say(f"the candidate for {visible(run['subject'])} is valid; nothing was started")
     else:
         output.line(run["id"])
-        output.say(
-            f"{visible(run['subject'])} runs beside the candidate; see: democrai-sandbox shadow show {run['id']}"
-        )
+        output.say(f"shadow run of {visible(run['subject'])} started; see: democrai-sandbox shadow show {run['id']}")
     return Exit.OK
 
 
 def run_list(options: argparse.Namespace, output: Output) -> int:
-    """List runs."""
+    """List shadow runs."""
     items = places.node(options).get("/shadows")["items"]
     if output.is_json:
         output.data("shadow.list/1", {"items": items})
@@ -52,12 +50,12 @@ def run_list(options: argparse.Namespace, output: Output) -> int:
         heads = ("ID", "STATE", "SUBJECT", "WOULD BE DENIED", "WOULD BE ALLOWED", "STARTED", "BY")
         output.table(heads, [_row(one) for one in items], {"running": Mood.OK})
     else:
-        output.say("no candidate was tried yet")
+        output.say("no shadow runs yet")
     return Exit.OK
 
 
 def run_show(options: argparse.Namespace, output: Output) -> int:
-    """Show a run; the status says whether something would newly be denied."""
+    """Show a shadow run; the exit status is 1 if the candidate would deny an access."""
     run = places.node(options).get(f"/shadows{below(options.id)}")
     if output.is_json:
         output.data("shadow.show/1", run)
@@ -67,18 +65,18 @@ def run_show(options: argparse.Namespace, output: Output) -> int:
 
 
 def run_stop(options: argparse.Namespace, output: Output) -> int:
-    """End a run."""
+    """Stop a shadow run."""
     node = places.node(options)
     run = node.get(f"/shadows{below(options.id)}")
     facts = {name: run[name] for name in ("id", "subject", "is_running", "started_at", "started_by", "ended_at")}
     if run["is_running"] and not options.dry_run:
-        asking.confirm(f"end the shadow run of {visible(run['subject'])}?", yes=options.yes)
+        asking.confirm(f"stop the shadow run of {visible(run['subject'])}?", yes=options.yes)
         facts = node.post(f"/shadows{below(options.id)}/end")
     if output.is_json:
         output.data("shadow.stop/1", {**facts, "dry_run": options.dry_run})
     else:
-        would = "would end" if options.dry_run else "has ended"
-        what = would if run["is_running"] else f"had ended before, {when(run['ended_at'])}"
+        would = "would be stopped" if options.dry_run else "was stopped"
+        what = would if run["is_running"] else f"already ended {when(run['ended_at'])}"
         output.say(f"the shadow run of {visible(run['subject'])} {what}")
     return Exit.OK
 
@@ -94,11 +92,14 @@ def _state(run: Mapping[str, Any]) -> str:
 
 def _show(output: Output, run: Mapping[str, Any]) -> None:
     begun = f"since {when(run['started_at'])}, by {visible(run['started_by'])}"
-    output.line(f"{visible(run['subject'])} beside a candidate, {_state(run)}, {begun}")
+    output.line(f"shadow run of {visible(run['subject'])}, {_state(run)}, {begun}")
     _findings(output, "would be denied", run["would_be_denied"], run["other_denied"], Mood.BAD)
     _findings(output, "would be allowed", run["would_be_allowed"], run["other_allowed"], Mood.WARNING)
     output.line()
-    output.line("on paper:" if run["changes"] or run["problem"] else "on paper: the two give the same", Mood.STRONG)
+    output.line(
+        "differences of the manifests:" if run["changes"] or run["problem"] else "differences of the manifests: none",
+        Mood.STRONG,
+    )
     if run["problem"]:
         output.line(f"  {visible(run['problem'])}")
     for change in run["changes"]:
@@ -108,11 +109,11 @@ def _show(output: Output, run: Mapping[str, Any]) -> None:
 
 def _findings(output: Output, title: str, found: Sequence[Mapping[str, Any]], others: int, mood: Mood) -> None:
     output.line()
-    output.line(f"{title}: {len(found) or 'nothing that was seen'}", mood if found else Mood.OK)
+    output.line(f"{title}: {len(found) or 'none observed'}", mood if found else Mood.OK)
     if found:
         output.table(_HEADS, [_finding(one) for one in found])
     if others:
-        output.line(f"and {others} accesses to things that are not listed")
+        output.line(f"and {others} accesses that are not listed")
 
 
 def _finding(one: Mapping[str, Any]) -> tuple[object, ...]:
@@ -122,16 +123,16 @@ def _finding(one: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def _contents(file: str) -> str:
-    """Return the text of a file; what is wrong with it as a manifest, the node says."""
+    """Return the text of a file; the node checks it as a manifest."""
     try:
         with open(file, "rb") as stream:  # noqa: PTH123 - a text
             data = stream.read(_LARGEST + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise CommandRefused(f"{visible(file)} cannot be read: {reason}", fix="name the manifest to try") from None
+        raise CommandRefused(f"{visible(file)} cannot be read: {reason}", fix="name the candidate manifest") from None
     try:
         if len(data) > _LARGEST:
-            raise CommandRefused(f"{visible(file)} is larger than 1 MiB", fix="name the manifest to try")
+            raise CommandRefused(f"{visible(file)} is larger than 1 MiB", fix="name the candidate manifest")
         return data.decode()
     except UnicodeDecodeError:
-        raise CommandRefused(f"{visible(file)} is no text in UTF-8", fix="name the manifest to try") from None
+        raise CommandRefused(f"{visible(file)} is not UTF-8 text", fix="name the candidate manifest") from None

@@ -1,4 +1,4 @@
-"""Signals that ask a command to end: it undoes what is half done, as after Ctrl-C, and then ends by the signal."""
+"""Termination signals: clean up as after Ctrl-C, then end by the signal."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
-"""The second comes when a terminal is closed."""
+"""The second is sent when a terminal closes."""
 
 
 def heed_signals() -> None:
-    """Have these signals raise ``KeyboardInterrupt`` with their number. One that is ignored, as by nohup, stays so."""
+    """Let these signals raise ``KeyboardInterrupt`` with their number. Ignored ones, as with nohup, stay ignored."""
     for number in _ENDING:
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _interrupt)
 
 
 def end_by(interrupt: KeyboardInterrupt) -> None:
-    """End this process by the signal that has raised this, so that whoever waits for it can tell; not for Ctrl-C."""
+    """End this process by the signal that raised this, so that its parent can see it; not for Ctrl-C."""
     for number in interrupt.args:
         if number in _ENDING:
             signal.signal(number, signal.SIG_DFL)
@@ -30,5 +30,5 @@ def end_by(interrupt: KeyboardInterrupt) -> None:
 
 def _interrupt(number: int, _: FrameType | None) -> None:
     for one in _ENDING:
-        signal.signal(one, signal.SIG_IGN)  # what is undone from now on is undone to its end
+        signal.signal(one, signal.SIG_IGN)  # the cleanup must not be interrupted
     raise KeyboardInterrupt(number)

@@ -1,4 +1,4 @@
-"""``democrai-sandbox status``: what a node enforces now, as it measures it."""
+"""``democrai-sandbox status``: show what a node enforces now."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ def run(options: argparse.Namespace, output: Output) -> int:
     output.line(visible(head))
     show_layers(output, found["lines"])
     wrong = trouble(found["lines"])
-    output.line(wrong or "all that is asked for is well", Mood.BAD if wrong else Mood.OK)
+    output.line(wrong or "everything that the configuration enables works", Mood.BAD if wrong else Mood.OK)
     return Exit.OK if found["ok"] else Exit.FAILED

@@ -1,4 +1,4 @@
-"""What ``run`` and ``record`` take: whose code it is, under which manifest, and with which parameters."""
+"""Code, manifest and parameters of ``run`` and ``record``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PACKAGES = "{environment}/lib/python{0}.{1}/site-packages"
 
 
 def protected(options: argparse.Namespace) -> tuple[str, ...]:
-    """Return the host's own files, which stay shut whatever a manifest says."""
+    """Return the protected paths of the host."""
     from democrai_sandbox.host.places import protected_paths  # noqa: PLC0415 - takes its time
 
     return protected_paths(configuration(options).settings)
@@ -43,20 +43,21 @@ def variables(given: Iterable[str]) -> tuple[tuple[str, str], ...]:
     for text in given:
         name, equals, value = text.partition("=")
         if not equals and name not in os.environ:
-            raise CommandMisused(f"--env {visible(name)}: there is no such variable", fix="give its value: NAME=VALUE")
+            raise CommandMisused(f"--env {visible(name)}: the variable is not set", fix="give its value: NAME=VALUE")
         found.append((name, value if equals else os.environ[name]))
     return tuple(found)
 
 
 def environment(options: argparse.Namespace) -> str:
-    """Return the virtual environment that ``--environment`` names; empty for this program's own."""
+    """Return the virtual environment of ``--environment``, or an empty text for that of this command."""
     if not options.environment:
         return ""
     folder: str = os.path.abspath(options.environment)  # noqa: PTH100 - its links are its own business
     if not Path(_PACKAGES.format(*sys.version_info, environment=folder)).is_dir():
         version = f"{sys.version_info[0]}.{sys.version_info[1]}"
         raise CommandMisused(
-            f"{visible(folder)} is no virtual environment of Python {version}", fix=f"python{version} -m venv makes one"
+            f"{visible(folder)} is not a virtual environment of Python {version}",
+            fix=f"create one with python{version} -m venv",
         )
     return folder
 
@@ -68,14 +69,14 @@ def parameters(options: argparse.Namespace) -> dict[str, Any]:
         try:
             found = json.loads(options.params)
         except ValueError as error:
-            raise CommandMisused(f"--params is no JSON: {visible(str(error))}") from None
+            raise CommandMisused(f"--params is not valid JSON: {visible(str(error))}") from None
         if type(found) is not dict:
-            raise CommandMisused("--params is no object", fix='write it as {"name": value}')
+            raise CommandMisused("--params is not an object", fix='write it as {"name": value}')
     return found | pairs(options.param, "--param")
 
 
 def pairs(given: Iterable[str], option: str) -> dict[str, Any]:
-    """Return what an option gives as NAME=VALUE, once for each: JSON, and a text if it is none."""
+    """Return the NAME=VALUE pairs of an option; a value is JSON, or otherwise text."""
     found: dict[str, Any] = {}
     for text in given:
         name, equals, value = text.partition("=")
@@ -89,7 +90,7 @@ def pairs(given: Iterable[str], option: str) -> dict[str, Any]:
 
 
 def configured(options: argparse.Namespace, manifest: Manifest) -> tuple[AccessRule, ...]:
-    """Return the rules for URLs of an engine's stored configuration, which its manifest allows by their keys."""
+    """Return the rules for the URLs in the stored settings that the manifest allows by key."""
     from democrai_sandbox.runtime.installs.serving import config_rules  # noqa: PLC0415 - takes its time
 
     keys = getattr(manifest.sections.get("/runtime"), "allowed_config_urls", ())
@@ -97,12 +98,12 @@ def configured(options: argparse.Namespace, manifest: Manifest) -> tuple[AccessR
 
 
 def settings_of(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the stored configuration of an engine or extractor, as ``--setting`` gives it."""
+    """Return the stored settings of an engine or extractor from ``--setting``."""
     return pairs(getattr(options, "setting", ()), "--setting")
 
 
 def surface(options: argparse.Namespace) -> tuple[str, str] | None:
-    """Return what is called, as its kind and name; None where nothing is."""
+    """Return kind and name of the called function, or None."""
     if getattr(options, "method", None):
         return "method", options.method
     if getattr(options, "render", False):
@@ -112,7 +113,7 @@ def surface(options: argparse.Namespace) -> tuple[str, str] | None:
 
 
 def call(extension: Extension, wanted: tuple[str, str] | None, params: dict[str, Any]) -> Any:
-    """Call it; None where nothing is to be called."""
+    """Call the function, if one is given."""
     if wanted is None:
         return None
     kind, name = wanted
@@ -123,9 +124,9 @@ def call(extension: Extension, wanted: tuple[str, str] | None, params: dict[str,
 
 
 def read_manifest(file: str | None, name: str) -> tuple[Manifest, bool]:
-    """Return the manifest of a script or a program, and whether it is a file with nothing but declarations.
+    """Return the manifest of a script or program, and whether its file has only declarations.
 
-    Without a file nothing is declared.
+    Without a file, the manifest is empty.
     """
     from democrai_sandbox.manifests import ManifestKind, load_manifest, make_manifest  # noqa: PLC0415 - takes its time
 
@@ -135,14 +136,14 @@ def read_manifest(file: str | None, name: str) -> tuple[Manifest, bool]:
     try:
         value = json.loads(place.read_bytes())
     except (OSError, ValueError):
-        value = None  # what is wrong with it, reading it as a manifest says best
+        value = None  # the manifest reader gives the better error
     if type(value) is dict and "name" not in value:
         return make_manifest({"name": _name(name), **value}, ManifestKind.MODULE, folder=str(place.parent)), True
     return load_manifest(place, ManifestKind.MODULE), False
 
 
 def _name(text: str) -> str:
-    """Return a name that a subject can have."""
+    """Return a valid name of a subject."""
     return re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-") or "script"
 
 
@@ -150,10 +151,10 @@ def _name(text: str) -> str:
 
 
 def script_file(options: argparse.Namespace) -> str:
-    """Return the file of a script, links followed: what is read is what is its own."""
+    """Return the file of a script with links resolved."""
     file: str = os.path.realpath(options.file)
     if not os.path.isfile(file):  # noqa: PTH113 - a text
-        raise CommandRefused(f"there is no file {visible(options.file)}", fix="name a file with Python code")
+        raise CommandRefused(f"file {visible(options.file)} does not exist", fix="name a file with Python code")
     return file
 
 
@@ -165,7 +166,7 @@ def named(file: str) -> str:
 def script_spec(
     options: argparse.Namespace, file: str, manifest: Manifest, shut: tuple[str, ...], *, observe: bool = False
 ) -> WorkerSpec:
-    """Return how a script is run: its own file is all that it has without a rule."""
+    """Return the settings of a script run: without rules it may read its own file only."""
     from democrai_sandbox.manifests.lint import SENSITIVE_IMPORTS  # noqa: PLC0415 - takes its time
     from democrai_sandbox.policy import rules_to_json  # noqa: PLC0415
     from democrai_sandbox.runtime.inherited import BASE_INTERPRETER, PREFIX  # noqa: PLC0415
@@ -189,12 +190,12 @@ def script_spec(
 
 
 def rules_of(manifest: Manifest) -> tuple[AccessRule, ...]:
-    """Return what a manifest declares at its top level."""
+    """Return the rules at the top level of a manifest."""
     section = manifest.sections.get("")
     return () if section is None else section.access
 
 
 def imports_of(manifest: Manifest) -> tuple[str, ...]:
-    """Return the sensitive imports that it declares there."""
+    """Return the sensitive imports at the top level of a manifest."""
     section = manifest.sections.get("")
     return () if section is None else section.allowed_imports

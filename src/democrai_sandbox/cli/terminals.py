@@ -1,4 +1,4 @@
-"""The standard streams: how wide a terminal is, whether it shows colours, and giving up a stream."""
+"""Standard streams: width and colors of a terminal, and abandoning a stream."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _USUAL = 80
 
 
 def columns(stream: TextIO | None) -> int:
-    """Return how wide a terminal is; 80 for one that does not say, without ``shutil``, which is slow to import."""
+    """Return the width of a terminal, 80 if unknown; without ``shutil``, which is slow to import."""
     try:
         return (os.get_terminal_size(stream.fileno()).columns if stream else 0) or _USUAL
     except (OSError, ValueError):
@@ -20,12 +20,12 @@ def columns(stream: TextIO | None) -> int:
 
 
 def has_colour(stream: TextIO) -> bool:
-    """Whether a stream is a terminal that shows colours, and nobody asked for none."""
+    """Return whether a stream is a terminal with colors, and colors are not disabled."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def give_up(number: int) -> None:
-    """Have what is left for a stream that is not read go nowhere: at the end it would fail once more."""
+    """Discard the rest of a stream that is not read: flushing it at exit would fail again."""
     try:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, number)

@@ -1,4 +1,4 @@
-"""Times for people: when, and how long ago."""
+"""Readable times and ages."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from .arguments.values import SECONDS
 
 
 def when(text: str | None) -> str:
-    """Return a time of the API for a person: to the second, in UTC; ``-`` for none."""
+    """Return a time of the API to the second, in UTC; ``-`` for None."""
     if not text:
         return "-"
     return datetime.fromisoformat(text).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def ago(text: str | None, now: datetime | None = None) -> str:
-    """Return how long ago a time of the API was, in its largest unit: ``5m``; ``-`` for none."""
+    """Return the age of a time of the API in its largest unit, such as ``5m``; ``-`` for None."""
     if not text:
         return "-"
     seconds = max(0, int(((now or datetime.now(UTC)) - datetime.fromisoformat(text)).total_seconds()))

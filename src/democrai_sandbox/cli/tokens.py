@@ -1,4 +1,4 @@
-"""``democrai-sandbox admin token``: what programs come in with, this command line among them."""
+"""``democrai-sandbox admin token``: manage API tokens."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ _MOST_DAYS = 3650
 
 
 def run_create(options: argparse.Namespace, output: Output) -> int:
-    """Make a token."""
+    """Create a token."""
     if not 0 <= options.days <= _MOST_DAYS:
-        raise CommandMisused(f"--days is a number from 0 to {_MOST_DAYS}", fix="leave it out, or write 0 for no end")
+        raise CommandMisused(
+            f"--days must be a number from 0 to {_MOST_DAYS}", fix="remove it, or use 0 for a token that never expires"
+        )
     lifetime = timedelta(days=options.days) if options.days else None
     with office(options) as (accounts, settings):
         owner = _owner(accounts, options.user)
@@ -41,41 +43,41 @@ def run_create(options: argparse.Namespace, output: Output) -> int:
             try:
                 saved = _saved(secret, settings.state_dir)
             except BaseException:
-                accounts.revoke_token(token.id, actor())  # nobody has it
+                accounts.revoke_token(token.id, actor())  # the token was not delivered
                 raise
     if output.is_json:
         kept = {"saved": saved} if saved else {"secret": secret}
         output.data("admin.token.create/1", {"token": _as_dict(token), **kept})
     elif saved:
-        output.line(visible(f"a token for {owner} is in {saved}"))
+        output.line(visible(f"the token for {owner} is in {saved}"))
     else:
-        output.say(f"a token for {owner}, shown this once:")
+        output.say(f"token for {owner}, shown only once:")
         output.line(secret)
     return Exit.OK
 
 
 def _owner(accounts: Accounts, name: str | None) -> str:
-    """Return for whom a token is: whoever is named, else the only one who may decide."""
+    """Return the owner of a token: the named user, or the only user who may decide."""
     if name is not None:
         return accounts.person(name).id
     able = [person.id for person in accounts.people() if person.may_decide]
     if len(able) == 1:
         return able[0]
     if not able:
-        raise CommandRefused("nobody may decide yet", fix="democrai-sandbox admin create NAME --role super")
-    raise CommandMisused("several people may decide", fix=f"add --user with one of {', '.join(able)}")
+        raise CommandRefused("no user may decide yet", fix="democrai-sandbox admin create NAME --role super")
+    raise CommandMisused("several users may decide", fix=f"add --user with one of {', '.join(able)}")
 
 
 def _saved(secret: str, folder: str) -> str:
-    """Write the token where the commands find it: for the owner alone, whole or not at all."""
-    file, fix = f"{folder}/{TOKEN_FILE}", "see whose folder it is"
+    """Write the token to the default file, readable by its owner only."""
+    file, fix = f"{folder}/{TOKEN_FILE}", "check the owner of the folder"
     try:
         os.makedirs(folder, 0o700, exist_ok=True)  # noqa: PTH103 - a text
         is_ours = os.stat(folder).st_uid == os.geteuid()  # noqa: PTH116 - the same
     except OSError as error:
         raise CommandRefused(f"{visible(file)} cannot be written: {error.strerror}", fix=fix) from None
     if not is_ours:
-        raise CommandRefused(f"the state folder {folder} is somebody else's", fix="run this as its owner")
+        raise CommandRefused(f"the state folder {folder} belongs to another user", fix="run this as its owner")
     with whole(file, fix=fix) as stream:
         stream.write(f"{secret}\n".encode("ascii"))
     return file
@@ -98,12 +100,12 @@ def run_list(options: argparse.Namespace, output: Output) -> int:
 
 
 def run_revoke(options: argparse.Namespace, output: Output) -> int:
-    """End a token."""
+    """Revoke a token."""
     with office(options) as (accounts, _):
         found = [each for person in accounts.people() for each in accounts.tokens_of(person.id)]
         token = next((each for each in found if each.id == options.id), None)
         if token is None:
-            raise CommandRefused("there is no such token", fix="admin token list shows their ids")
+            raise CommandRefused("the token does not exist", fix="use an id from admin token list")
         confirm(f"revoke the token {visible(token.label)!r} of {token.person_id}?", yes=options.yes)
         accounts.revoke_token(token.id, actor())
     if output.is_json:
@@ -116,7 +118,7 @@ def run_revoke(options: argparse.Namespace, output: Output) -> int:
 def _until(token: Token) -> str:
     if token.ended_at is not None:
         return "revoked"
-    return _day(token.expires_at) if token.expires_at else "no end"
+    return _day(token.expires_at) if token.expires_at else "never"
 
 
 def _day(time: object) -> str:

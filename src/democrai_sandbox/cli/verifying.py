@@ -1,4 +1,4 @@
-"""``democrai-sandbox audit verify``: by a node, straight at a database, or of an export."""
+"""``democrai-sandbox audit verify``: verify the audit log of a node, a database or an export."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from .output import Output
 
 _PATIENCE = 3600.0
-"""Seconds: it takes as long as the audit is long."""
+"""Timeout in seconds; the duration grows with the audit log."""
 
 
 def run_verify(options: argparse.Namespace, output: Output) -> int:
-    """Check the chain of hashes."""
+    """Verify the hash chain."""
     if options.export:
         report = _of_export(options.export)
     elif options.database is not None:
@@ -29,15 +29,15 @@ def run_verify(options: argparse.Namespace, output: Output) -> int:
     else:
         node = places.node(options)
         node.patience = _PATIENCE
-        output.progress("the node checks every record")
+        output.progress("the node verifies every record")
         report = node.get("/audit/verify")
         output.progress("")
     if output.is_json:
         output.data("audit.verify/1", report)
     elif report["ok"]:
-        output.line(f"{report['count']} records, and the chain is whole", Mood.OK)
+        output.line(f"{report['count']} records, the hash chain is valid", Mood.OK)
     else:
-        output.line(f"the chain breaks at record {report['first_bad']}: {visible(report['what'])}", Mood.BAD)
+        output.line(f"the hash chain is broken at record {report['first_bad']}: {visible(report['what'])}", Mood.BAD)
     return Exit.OK if report["ok"] else Exit.FAILED
 
 
@@ -52,5 +52,5 @@ def _of_database(options: argparse.Namespace) -> dict[str, Any]:
 def _of_export(file: str) -> dict[str, Any]:
     from democrai_sandbox.access.audit import verify_export  # noqa: PLC0415 - takes its time
 
-    with text_of(file, fix="name a file that was written by audit export") as lines:
+    with text_of(file, fix="name a file written by audit export") as lines:
         return asdict(verify_export(lines))

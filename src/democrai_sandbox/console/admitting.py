@@ -1,4 +1,4 @@
-"""Who may read what: lists that hold everybody's affairs are for those who may decide."""
+"""Read permissions: lists with data of all users need the right to decide."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ if TYPE_CHECKING:
 
 
 def require_administrator(visitor: Visitor) -> None:
-    """Refuse somebody who may not decide, with the same error as the service does."""
+    """Refuse a user who may not decide, with the error of the access service."""
     if not visitor.may_decide:
-        raise ExternalAccessAdminRequired("this is for administrators: the super role, and no organization")
+        raise ExternalAccessAdminRequired("this needs an administrator: the super role, and no organization")

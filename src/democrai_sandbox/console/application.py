@@ -1,4 +1,4 @@
-"""The web application: the API, the pages and the doors before them. The sandbox is started by whoever serves it."""
+"""Web application: the API, the pages and their middleware. The server starts the sandbox."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.host.sandbox import Sandbox
 
-# By what serves requests, with the first of them: nothing is to be imported late where extensions run.
+# FastAPI imports it with the first HTTP request; import it now, because nothing should be imported beside extensions.
 _IMPORTED_LATE = ("anyio._backends._asyncio", "anyio._core._fileio")
 _FILES = StaticFiles(directory=Path(__file__).with_name("static"))
 
 
 def create_app(sandbox: Sandbox) -> FastAPI:
-    """Return an application over a sandbox, to be served by itself or mounted below a path of another one.
+    """Return the application of a sandbox, to be served or to be mounted in another application.
 
     It neither starts nor stops the sandbox.
     """
@@ -32,7 +32,7 @@ def create_app(sandbox: Sandbox) -> FastAPI:
         title="democrai-sandbox",
         version=version("democrai-sandbox"),
         openapi_url="/api/v1/openapi.json",
-        docs_url=None,  # both pages load scripts of others
+        docs_url=None,  # both pages load scripts from other sites
         redoc_url=None,
         redirect_slashes=False,
     )
@@ -56,5 +56,5 @@ def create_app(sandbox: Sandbox) -> FastAPI:
 
 
 async def _static(request: Request) -> Response:
-    """Return a file. Not by a mount, which would change what the page of an error takes for the root of addresses."""
+    """Return a static file. A mount would change the root path that error pages use."""
     return await _FILES.get_response(request.path_params["name"], request.scope)

@@ -1,4 +1,4 @@
-"""Permanent approvals and the password: when it is asked for again, and whether what was typed is right."""
+"""Password confirmation of permanent approvals."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from .visitors import Visitor
 
 _RECENTLY = timedelta(minutes=5)
-"""How old the password of a session may be that approves something of high risk over the API, which has no form."""
+"""Maximum age of the password for an approval of high risk over the API, which has no form."""
 _MINUTE = 60
 
 
 class Refused(NamedTuple):
-    """Why what was typed is not enough."""
+    """Reason why a confirmation failed."""
 
     status: int
     text: str
@@ -33,14 +33,15 @@ class Refused(NamedTuple):
 
 
 def is_high_risk(access: AccessTuple) -> bool:
-    """Tell whether an approval is a high risk. Earlier decisions make none high, so they are not looked at."""
+    """Return whether an approval is of high risk. Earlier decisions cannot raise the risk and are not read."""
     return assess(access).level is Risk.HIGH
 
 
 def needs_password(request: Request, visitor: Visitor, accesses: Iterable[AccessTuple]) -> bool:
-    """Tell whether a permanent approval of these takes the password again.
+    """Return whether a permanent approval of these needs the password again.
 
-    It does for a high risk, and when the password was given too long ago. Who signs in elsewhere has none here.
+    It does for a high risk, and if the password was entered too long ago. Users of an embedding application have no
+    password here.
     """
     sandbox = sandbox_of(request)
     settings, accounts = sandbox.settings.console, sandbox.accounts
@@ -53,7 +54,7 @@ def needs_password(request: Request, visitor: Visitor, accesses: Iterable[Access
 
 
 def refused_password(request: Request, visitor: Visitor, password: str) -> Refused | None:
-    """Compare a password; None when it is right. Guesses are counted like those at the sign-in."""
+    """Check a password; return None if it is right. Failures count like failed sign-ins."""
     accounts = sandbox_of(request).accounts
     if accounts is None:
         return None
@@ -62,7 +63,7 @@ def refused_password(request: Request, visitor: Visitor, password: str) -> Refus
     try:
         accounts.confirm_password(visitor.identity.session_key, password)
     except SignInRefused:
-        return Refused(401, "This is not your password.")
+        return Refused(401, "Wrong password.")
     except SignInThrottled as error:
         text = f"Too many wrong passwords. Try again in {wait_words(error.retry_after)}."
         return Refused(429, text, error.retry_after)
@@ -70,14 +71,14 @@ def refused_password(request: Request, visitor: Visitor, password: str) -> Refus
 
 
 def require_recent_password(request: Request, visitor: Visitor, accesses: Iterable[AccessTuple]) -> None:
-    """Refuse a permanent approval over the API for which a session has to give its password first."""
+    """Refuse a permanent approval over the API if the session must confirm its password first."""
     require_fresh(request, visitor)
     if sandbox_of(request).settings.console.reauth_high_risk and any(map(is_high_risk, accesses)):
         require_fresh(request, visitor, within=_RECENTLY)
 
 
 def wait_words(seconds: int) -> str:
-    """Return how long to wait, as people say it."""
+    """Return a waiting time in words."""
     if seconds < _MINUTE:
         return f"{seconds} second" + ("" if seconds == 1 else "s")
     minutes = -(-seconds // _MINUTE)

@@ -1,6 +1,6 @@
-"""Drafts: the fields of a form whose session ended, in a cookie until the person has signed in again.
+"""Drafts: fields of a form whose session ended, kept in a cookie until the user has signed in again.
 
-A draft decides nothing. It fills a form in again, and is read like that form: what was not offered is not chosen.
+A draft decides nothing. It fills the form again and is validated like the form.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ SECURE_COOKIE = "__Host-democrai-draft"
 PLAIN_COOKIE = "democrai_draft"
 _SECONDS = 1800
 _PIECE = 3800
-"""Characters of one cookie; browsers take about 4096 bytes with its name."""
+"""Characters per cookie; browsers accept about 4096 bytes including the name."""
 _PIECES = 4
 _LARGEST = 64 * 1024
 
 
 def keep(request: Request, page: str, values: Mapping[str, str], *, back: str = "") -> Response:
-    """Send a person whose session has ended to sign in, and back to a page, with the fields kept.
+    """Redirect a user whose session ended to the sign-in page, and keep the fields for the return.
 
-    ``back`` is the address to return to, where it is more than the path of the page.
+    ``back`` is the address to return to, if it differs from the path of the page.
     """
     answer = RedirectResponse(sign_in_at(request, back or own_path(request, page)), 303)
     text = written_draft(page, values)
     pieces = [text[begin : begin + _PIECE] for begin in range(0, len(text), _PIECE)]
     for number in range(_PIECES):
-        # Those that are not needed are deleted: pieces of two drafts do not belong together.
+        # Unused cookies are deleted, so that parts of two drafts are never mixed.
         _put(request, answer, number, pieces[number] if len(pieces) <= _PIECES and number < len(pieces) else "")
     return answer
 
 
 def taken(request: Request, page: str) -> dict[str, str]:
-    """Return what was filled in on a page before; empty without a draft of it."""
+    """Return the draft of a page, or an empty dict."""
     name = _cookie(request)
     text = "".join(request.cookies.get(_piece(name, number), "") for number in range(_PIECES))
     found, values = read_draft(text)
@@ -54,20 +54,20 @@ def taken(request: Request, page: str) -> dict[str, str]:
 
 
 def forget(request: Request, answer: Response) -> None:
-    """Have the browser drop a draft that was shown."""
+    """Delete the cookies of a shown draft."""
     for number in range(_PIECES):
         if _piece(_cookie(request), number) in request.cookies:
             _put(request, answer, number, "")
 
 
 def written_draft(page: str, values: Mapping[str, str]) -> str:
-    """Return a draft as a cookie holds it."""
+    """Return a draft as cookie text."""
     plain = json.dumps([page, dict(values)]).encode()
     return base64.urlsafe_b64encode(zlib.compress(plain, 9)).decode().rstrip("=")
 
 
 def read_draft(text: str) -> tuple[str, dict[str, str]]:
-    """Return the page and the values of a draft; nothing for a text that cannot be read."""
+    """Return the page and the values of a draft; empty for an unreadable text."""
     try:
         packed = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
         page, values = json.loads(zlib.decompressobj().decompress(packed, _LARGEST))

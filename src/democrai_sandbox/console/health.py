@@ -1,4 +1,4 @@
-"""Whether this process answers, and whether it is fit to serve: for load balancers and process managers."""
+"""Health checks for load balancers and process managers."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _LATE_AFTER_POLLS = 5
 _LATE_AFTER = 5.0
 _ANSWER_SECONDS = 1.0
 State = Literal["ok", "degraded", "failed"]
-"""Degraded: something is amiss that serving does without."""
+"""Degraded: a failed part that serving does not need."""
 
 
 class Readiness(BaseModel):
-    """What was found. Anybody may ask, so names and states are all that is told; the status page has the reasons."""
+    """Health report. It is public, so it has names and states only; the status page has the reasons."""
 
     ready: bool
     checks: dict[str, State]
@@ -36,19 +36,19 @@ class Readiness(BaseModel):
 
 @health.get("/health/live")
 async def live() -> dict[str, bool]:
-    """Answer at all: the event loop turns."""
+    """Answer, which shows that the event loop runs."""
     return {"live": True}
 
 
 @health.get("/health/ready")
 async def ready(request: Request) -> PlainResponse:
-    """Say whether requests should be sent here."""
+    """Report whether this node is ready for HTTP requests."""
     found = await aside(partial(readiness, sandbox_of(request)))
     return PlainResponse(found.model_dump(), status_code=200 if found.ready else 503)
 
 
 def readiness(sandbox: Sandbox) -> Readiness:
-    """Look at everything that answering needs. Not on a loop: it asks the database, the spawn server and the helper."""
+    """Check everything that serving needs. Blocking: it asks the database, the spawn server and the helper."""
     node = sandbox.access.node.status
     late = max(_LATE_AFTER, _LATE_AFTER_POLLS * sandbox.settings.poll_seconds)
     reachable, schema = _database(sandbox)
@@ -66,16 +66,16 @@ def readiness(sandbox: Sandbox) -> Readiness:
         found["helper"] = egress.answers(_ANSWER_SECONDS)
     checks: dict[str, State] = {name: "ok" if is_well else "failed" for name, is_well in found.items()}
     if egress is not None:
-        # The helper does its work without its keeper, who is there to start it again.
+        # The helper works without its keeper, which only restarts it.
         checks["keeper"] = "ok" if egress.is_kept else "degraded"
-    # Without events decisions come by polling, which the snapshot tells of: nothing is lost but a moment.
+    # Without events, decisions arrive by polling, a moment later; the snapshot shows their age.
     polling: State = "degraded" if reachable and found["snapshot"] else "failed"
     checks["events"] = "ok" if node.bus_connected else polling
     return Readiness(ready="failed" not in checks.values(), checks=checks)
 
 
 def _database(sandbox: Sandbox) -> tuple[bool, bool]:
-    """Return whether the database answers, and whether it is what this version needs."""
+    """Return whether the database answers and has the required schema."""
     try:
         ask_in_time(sandbox.access.node, sandbox.access.store.check_schema)
     except SchemaOutdated:

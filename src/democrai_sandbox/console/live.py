@@ -1,4 +1,4 @@
-"""Telling open pages that something changed. They are told no more than that: what changed they ask for themselves."""
+"""Event stream that notifies open pages of changes. Pages then fetch the changed data themselves."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 MOST_LISTENERS = 1000
 POLL_SECONDS = 1.0
 HEARTBEAT_SECONDS = 15.0
-"""Between signs of life: proxies cut what is silent for long. The session is looked at again each time."""
+"""Seconds between keep-alive messages, because proxies close idle streams. Each one checks the session again."""
 LONGEST_SECONDS = 900.0
-"""A stream ends after so long, and the browser opens another."""
+"""Maximum duration of a stream; the browser then opens a new one."""
 
 _MEDIA_TYPE = "text/event-stream"
 _HEADERS = MappingProxyType({"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
@@ -37,16 +37,16 @@ router = APIRouter()
 
 
 class TooManyListeners(Exception):  # noqa: N818 - it says what happened
-    """As many pages listen as may."""
+    """The maximum number of pages already listens."""
 
 
 class Pulse:
-    """Looks once a second whether anything changed, for all who listen, and only while somebody does."""
+    """Poller that checks once a second for changes, for all listeners, while there is one."""
 
     def __init__(
         self, read: Callable[[], tuple[int, int]], closing: asyncio.Event, *, seconds: float = POLL_SECONDS
     ) -> None:
-        """``read`` is called on threads and may fail; ``closing`` ends every stream."""
+        """Take ``read``, which is called on threads and may fail, and ``closing``, which ends every stream."""
         self._read = read
         self._closing = closing
         self._seconds = seconds
@@ -56,18 +56,18 @@ class Pulse:
 
     @property
     def listeners(self) -> int:
-        """How many listen now."""
+        """Number of listeners."""
         return len(self._listeners)
 
     def check_room(self) -> None:
-        """Raise when nobody else may listen."""
+        """Raise if the maximum number of listeners is reached."""
         if len(self._listeners) >= MOST_LISTENERS:
             raise TooManyListeners
 
     async def changes(self, *, patience: float) -> AsyncGenerator[str]:
-        """Yield what the store was like last, then each change; an empty text after a while without one.
+        """Yield the last known state, then each change, and an empty text after an idle period.
 
-        Whoever is slow gets the latest only: nothing piles up.
+        A slow listener gets only the latest change: nothing is queued.
         """
         changed = asyncio.Event()
         if self._latest is not None:
@@ -88,7 +88,7 @@ class Pulse:
 
     async def _poll(self) -> None:
         while self._listeners and not self._closing.is_set():
-            with suppress(ExternalAccessCheckFailed):  # the database is away: pages stay as they are
+            with suppress(ExternalAccessCheckFailed):  # the database is unreachable: pages stay unchanged
                 found = await asyncio.to_thread(self._read)
                 if found != self._latest:
                     self._latest = found
@@ -104,20 +104,20 @@ class Pulse:
 
 
 def as_text(pulse: tuple[int, int] | None) -> str:
-    """Return a pulse as pages compare it."""
+    """Return a pulse as text for comparison."""
     return "" if pulse is None else ".".join(map(str, pulse))
 
 
 def pulse_of(sandbox: Sandbox) -> str:
-    """Return the present pulse, for a page to start from."""
+    """Return the current pulse for a new page."""
     return as_text(sandbox.access.store.pulse())
 
 
 @router.get("/live")
 async def live(request: Request) -> Response:
-    """Stream the changes to a page of somebody who is signed in, for as long as they are.
+    """Stream changes to a page while its user is signed in.
 
-    Nobody is told that it is over, by an event: scripts cannot see a redirect, and a browser complains about one.
+    A signed-out user gets an event instead of a redirect, which scripts cannot see.
     """
     try:
         await run_in_threadpool(person, request)
@@ -127,7 +127,7 @@ async def live(request: Request) -> Response:
     try:
         pulse.check_room()
     except TooManyListeners:
-        return PlainTextResponse("too many pages listen", 503, {"Retry-After": "60"})
+        return PlainTextResponse("too many pages are open", 503, {"Retry-After": "60"})
     return StreamingResponse(
         _events(request, pulse),
         media_type=_MEDIA_TYPE,
@@ -136,7 +136,7 @@ async def live(request: Request) -> Response:
 
 
 def _pulse(request: Request) -> Pulse:
-    """Return the one of this application."""
+    """Return the poller of this application."""
     state = request.app.state
     if getattr(state, "pulse", None) is None:
         sandbox = sandbox_of(request)
@@ -158,11 +158,11 @@ async def _events(request: Request, pulse: Pulse) -> AsyncIterator[str]:
                     return
             if now - begun >= LONGEST_SECONDS:
                 return
-            yield f"event: pulse\ndata: {change}\n\n" if change else ": still here\n\n"
+            yield f"event: pulse\ndata: {change}\n\n" if change else ": keep-alive\n\n"
 
 
 def _is_signed_in(request: Request) -> bool:
-    """Tell whether the session holds; one that cannot be looked up now is let be until the next look."""
+    """Return whether the session is valid; if the database is unreachable, it stays valid until the next check."""
     try:
         person(request)
     except NotSignedIn:

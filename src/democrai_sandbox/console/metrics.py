@@ -1,4 +1,4 @@
-"""Numbers for Prometheus, gathered when they are asked for."""
+"""Metrics for Prometheus, collected on demand."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ metrics = APIRouter(tags=["metrics"])
 _BUCKETS = (10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 86400.0, 7 * 86400.0)
 _STARTED = utc_now()
 _SETTLED = timedelta(seconds=2)
-"""How old a decision is when it is counted: one that another node makes now may not be visible yet."""
+"""Minimum age of a decision before it is counted, because a new one of another node may not be visible yet."""
 
 
 @metrics.get("/metrics")
 async def show_metrics(request: Request, visitor: Annotated[Visitor, Depends(observer(Scope.STATUS_READ))]) -> Response:
-    """Give the numbers to an administrator or a token of one, during outages too."""
+    """Return the metrics to an administrator or a token of one, also during an outage."""
     require_administrator(visitor)
     state = request.app.state
     if not hasattr(state, "metrics"):
@@ -49,16 +49,16 @@ async def show_metrics(request: Request, visitor: Annotated[Visitor, Depends(obs
 
 
 class Metrics:
-    """The numbers of one sandbox. What the database has is the same on every node that shares it."""
+    """Metrics of a sandbox. Those from the database are the same on every node."""
 
     def __init__(self, sandbox: Sandbox) -> None:
-        """Count decisions from the start of this process on."""
+        """Start to count decisions."""
         self._sandbox = sandbox
         self._lock = threading.Lock()
         self._registry = CollectorRegistry()
         self._waits = Histogram(
             "democrai_decision_seconds",
-            "How long requests waited until somebody decided, since this process started.",
+            "Time from request to decision, since this process started.",
             registry=self._registry,
             buckets=_BUCKETS,
         )
@@ -66,13 +66,13 @@ class Metrics:
         self._registry.register(self)
 
     def text(self) -> bytes:
-        """Return all numbers as Prometheus reads them."""
+        """Return all metrics in the format of Prometheus."""
         with self._lock:
             self._count_waits()
             return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the numbers that are asked for anew each time. A store that is away has none, and says so."""
+        """Yield the metrics that are read each time. An unreachable store has none, and one metric reports that."""
         yield from self._own()
         try:
             stored = ask_in_time(self._sandbox.access.node, lambda: tuple(self._stored()))
@@ -83,16 +83,20 @@ class Metrics:
 
     def _own(self) -> Iterator[Metric]:
         sandbox, node = self._sandbox, self._sandbox.access.node.status
-        build = InfoMetricFamily("democrai_build", "What runs here.")
+        build = InfoMetricFamily("democrai_build", "Version of this node.")
         build.add_metric((), {"version": __version__, "python": platform.python_version(), "node": node.node})
         yield build
         yield _labelled(
-            CounterMetricFamily("democrai_checks", "Checks by the layer that answered.", labels=("layer", "result")),
+            CounterMetricFamily(
+                "democrai_checks", "Access checks by the layer that decided.", labels=("layer", "result")
+            ),
             checks(sandbox),
         )
-        yield _gauge("democrai_refresh_lag_seconds", "Since decisions were last read.", node.seconds_since_refresh)
-        yield _gauge("democrai_events_connected", "1 while events of other nodes get here.", int(node.bus_connected))
-        failures = CounterMetricFamily("democrai_helper_failures", "Times the allowlist could not be applied.")
+        yield _gauge(
+            "democrai_refresh_lag_seconds", "Seconds since decisions were last read.", node.seconds_since_refresh
+        )
+        yield _gauge("democrai_events_connected", "1 while events of other nodes arrive.", int(node.bus_connected))
+        failures = CounterMetricFamily("democrai_helper_failures", "Failed updates of the allowlist.")
         failures.add_metric((), 0 if sandbox.kernel.egress is None else sandbox.kernel.egress.failures)
         yield failures
         yield from _processes(sandbox)
@@ -104,18 +108,18 @@ class Metrics:
     def _stored(self) -> Iterator[Metric]:
         store = self._sandbox.access.store
         waiting = store.counts(RequestFilter(states=(RequestState.PENDING,))).get(RequestState.PENDING, 0)
-        yield _gauge("democrai_pending_requests", "Requests that wait; counted up to 10,000.", waiting)
+        yield _gauge("democrai_pending_requests", "Pending requests, up to 10,000.", waiting)
         since = store.oldest_pending()
         age = 0.0 if since is None else max(0.0, (utc_now() - since).total_seconds())
-        yield _gauge("democrai_pending_oldest_seconds", "How long the one waits that waits longest; 0 for none.", age)
+        yield _gauge("democrai_pending_oldest_seconds", "Age of the oldest pending request; 0 without one.", age)
         kept = self._sandbox.runtime.store.task_counts()
         yield _labelled(
-            GaugeMetricFamily("democrai_tasks", "Tasks that are kept, by state.", labels=("state",)),
+            GaugeMetricFamily("democrai_tasks", "Stored tasks by state.", labels=("state",)),
             {(state.value,): number for state, number in kept.items()},
         )
 
     def _count_waits(self) -> None:
-        """Count the decisions since the last time; what a store that is away hides is counted when it is back."""
+        """Count the decisions since the last call; after an outage of the store, the missed ones are counted."""
         until = utc_now() - _SETTLED
         if until <= self._counted:
             return
@@ -130,7 +134,7 @@ class Metrics:
 
 
 def checks(sandbox: Sandbox) -> dict[tuple[str, ...], int]:
-    """Return how many checks each layer answered, and how."""
+    """Return the number of checks per layer and answer."""
     seen: Counter[tuple[str, ...]] = Counter()
     for (layer, result), number in sandbox.observations.totals().items():
         seen[layer, result] += number
@@ -140,7 +144,7 @@ def checks(sandbox: Sandbox) -> dict[tuple[str, ...], int]:
 
 
 def _processes(sandbox: Sandbox) -> Iterator[Metric]:
-    """Yield the processes that the kernel layer relies on, as its supervisor found them last."""
+    """Yield the state of the kernel layer's processes, from the last check of the supervisor."""
     supervisor = sandbox.kernel.supervisor
     parts = {} if supervisor is None else supervisor.parts()
     yield _labelled(
@@ -148,7 +152,7 @@ def _processes(sandbox: Sandbox) -> Iterator[Metric]:
         {(name,): int(part.up) for name, part in parts.items()},
     )
     yield _labelled(
-        CounterMetricFamily("democrai_process_restarts", "Times it was started again.", labels=("process",)),
+        CounterMetricFamily("democrai_process_restarts", "Restarts of the process.", labels=("process",)),
         {(name,): part.restarts for name, part in parts.items()},
     )
 

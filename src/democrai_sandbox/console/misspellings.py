@@ -1,4 +1,4 @@
-"""What was probably meant by a name or value that an operation of the API does not know."""
+"""Suggestions for unknown names and values in calls of the API."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _QUOTED = re.compile(r"'([^']*)'")
 
 
 def suggestion(found: Mapping[str, Any], dependant: Dependant | None) -> str | None:
-    """Return the nearest right name or value for an error of validation; None where none is near."""
+    """Return the nearest valid name or value for a validation error, or None."""
     if found["type"] in _UNKNOWN_VALUES and isinstance(found.get("input"), str):
         return nearest(found["input"], _QUOTED.findall(str(found.get("ctx", {}).get("expected", ""))))
     source, *place = found["loc"]
@@ -33,7 +33,7 @@ def suggestion(found: Mapping[str, Any], dependant: Dependant | None) -> str | N
 
 
 def _inner(given: Iterable[Any], place: Sequence[str | int]) -> list[Any]:
-    """Return the types at a place inside values of these types."""
+    """Return the types at a place within values of these types."""
     found = list(given)
     for step in place:
         models = [model for kind in found for model in _models(kind)]
@@ -51,5 +51,5 @@ def _models(kind: Any) -> list[type[BaseModel]]:
 
 
 def _names(kinds: Iterable[Any]) -> list[str]:
-    """Return the names that values of these types have."""
+    """Return the field names of these types."""
     return [name for kind in kinds for model in _models(kind) for name in model.model_fields]

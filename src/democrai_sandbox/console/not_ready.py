@@ -1,9 +1,9 @@
-"""Health checks of a process that waits for its database, answered by a small process beside it.
+"""Health checks while the application waits for its database, answered by a small separate process.
 
     python -I -S -B not_ready.py LISTENER
 
-The application itself makes no socket and no thread before it is confined: until then this process says for it that it
-lives and is not ready. It ends with its standard input. Standard library only, run as a script.
+The application must not create a socket or a thread before it is confined. Until then this process reports that it is
+live and not ready. It ends when its standard input closes. It uses the standard library only and runs as a script.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _LIVE = "/health/live"
 _NOT_READY = '{"ready": false, "checks": {"store": "failed", "runtime": "failed"}}'
 _LIVE_NOW = '{"live": true}'
 _MOST = 8 * 1024
-"""Bytes of a request."""
+"""Maximum bytes of an HTTP request."""
 _SECONDS = 5.0
-"""For a request to come."""
+"""Timeout in seconds for an HTTP request."""
 _ENDING = 5.0
 
 
 @contextmanager
 def told_not_ready(listener: socket.socket) -> Iterator[None]:
-    """Have health checks at a bound socket answered for as long as the block lasts. It is closed here at once."""
+    """Answer health checks at a bound socket during the block. The socket is closed in this process at once."""
     with listener:
         listener.listen()
         process = subprocess.Popen(  # noqa: S603 - this interpreter, on a file of this package
@@ -41,7 +41,7 @@ def told_not_ready(listener: socket.socket) -> Iterator[None]:
             pass_fds=(listener.fileno(),),
             env={},
             cwd="/",
-            start_new_session=True,  # what is typed at a terminal is meant for the application
+            start_new_session=True,  # terminal input is for the application
         )
     try:
         yield
@@ -65,7 +65,7 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 
 def answer_to(head: bytes) -> bytes:
-    """Return the answer to a request, by its first line."""
+    """Return the answer to an HTTP request, by its first line."""
     words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
     is_live = len(words) > 1 and words[1].partition("?")[0] == _LIVE
     status, content = ("200 OK", _LIVE_NOW) if is_live else ("503 Service Unavailable", _NOT_READY)
@@ -77,14 +77,14 @@ def answer_to(head: bytes) -> bytes:
 
 async def _serve(listener: socket.socket) -> None:
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_reader(0, ended.set)  # readable once the application has closed it, or is gone
+    loop.add_reader(0, ended.set)  # readable when the application has closed it or has ended
     server = await asyncio.start_server(_answer, sock=listener, limit=_MOST)
     await ended.wait()
     server.close()
 
 
 def main(arguments: list[str]) -> None:
-    """Answer until the application goes on."""
+    """Answer until the application continues."""
     number = int(arguments[0])
     os.set_inheritable(number, False)  # noqa: FBT003 - its only form
     asyncio.run(_serve(socket.socket(fileno=number)))

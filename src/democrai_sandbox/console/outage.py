@@ -1,4 +1,4 @@
-"""What is told during an outage, too: on threads that requests to the database do not fill, to those in memory."""
+"""Answers during an outage: on separate threads, which waiting database calls cannot fill, to users in memory."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _limiter = CapacityLimiter(_THREADS)
 
 
 async def aside(work: Callable[[], T]) -> T:
-    """Do work on a thread that is kept for what has to be answered during an outage."""
+    """Run work on a thread that is reserved for answers during an outage."""
     return await to_thread.run_sync(work, limiter=_limiter)
 
 
 def observer(scope: Scope) -> Callable[[Request], Awaitable[Visitor]]:
-    """Return a dependency like ``holder``, for what is told while the database is away as well."""
+    """Return a dependency like ``holder`` that also works while the database is unreachable."""
 
     async def found(request: Request) -> Visitor:
         return admitted(request, await aside(partial(_visitor_or_known, request)), scope)
@@ -39,10 +39,10 @@ def observer(scope: Scope) -> Callable[[Request], Awaitable[Visitor]]:
 
 
 def _visitor_or_known(request: Request) -> Visitor | None:
-    """Return who sends a request: by the database, or by what is in memory when that does not answer."""
+    """Return the user of an HTTP request, from the database or, if that does not answer, from memory."""
     sandbox = sandbox_of(request)
     if sandbox.accounts is None:
-        return visitor_of(request)  # the application's own people: it knows best what they need
+        return visitor_of(request)  # users of the embedding application, which handles them itself
     try:
         return ask_in_time(sandbox.access.node, partial(visitor_of, request))
     except ExternalAccessCheckFailed:

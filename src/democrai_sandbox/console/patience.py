@@ -1,4 +1,4 @@
-"""How long a connection may take to say what it wants. Whoever says nothing would hold it for ever."""
+"""Timeout for the headers of an HTTP request, so that idle clients cannot hold connections forever."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
 
 
 _RESERVED = 256
-"""Descriptors that are not for connections: files, the database, processes, and those that are taken to be closed."""
+"""Descriptors reserved for files, the database, processes, and connections that are accepted to be closed."""
 
 
 def most_connections() -> int:
-    """Return how many are kept at a time. Without descriptors for anything else nothing could be answered on them."""
+    """Return the maximum number of connections, which leaves descriptors for answering them."""
     descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return max(descriptors // 4, descriptors - _RESERVED)
 
 
 class PatientProtocol(H11Protocol):
-    """HTTP/1.1, in which the head of a request has to be there after a while. Its size is bounded, too."""
+    """HTTP/1.1 protocol with a timeout and a size limit for the headers."""
 
     head_seconds = 20.0
     _late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for the first request."""
+        """Start the timeout for the first HTTP request."""
         super().connection_made(transport)
         if len(self.connections) > most_connections():
             transport.abort()
@@ -38,25 +38,25 @@ class PatientProtocol(H11Protocol):
             self._expect()
 
     def data_received(self, data: bytes) -> None:
-        """Take a piece of a request."""
+        """Receive a part of an HTTP request."""
         super().data_received(data)
         self._expect()
 
     def on_response_complete(self) -> None:
-        """Begin to wait for the rest of a request that was begun before the last one was answered."""
+        """Start the timeout for a pipelined HTTP request that is incomplete."""
         super().on_response_complete()
         if self.conn.trailing_data[0]:
             self._expect()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait for nothing any more."""
+        """Stop the timeout."""
         self._forget()
         super().connection_lost(exc)
 
     @property
     def _waits(self) -> bool:
-        """Whether no request is under way."""
-        cycle: RequestResponseCycle | None = self.cycle  # there is none before the first one
+        """Return whether no HTTP request is running."""
+        cycle: RequestResponseCycle | None = self.cycle  # missing before the first one
         return cycle is None or cycle.response_complete
 
     def _expect(self) -> None:

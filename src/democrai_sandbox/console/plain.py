@@ -1,4 +1,4 @@
-"""Values as JSON that every reader takes: bytes, numbers that are none, and halves of characters included."""
+"""JSON of plain data, including bytes, numbers that are not finite, and lone surrogates."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from starlette.responses import JSONResponse
 
 
 class PlainResponse(JSONResponse):
-    """JSON in ASCII, never to be kept by a cache: answers are about what holds now, for whoever asked."""
+    """JSON response in ASCII that is never cached, because it is valid only now and for this caller."""
 
     def __init__(self, content: Any = None, status_code: int = 200, headers: Any = None, **other: Any) -> None:
-        """Take what JSON can hold."""
+        """Take plain data."""
         super().__init__(content, status_code, {"Cache-Control": "no-store", **(headers or {})}, **other)
 
     def render(self, content: Any) -> bytes:
-        """Return the text."""
+        """Return the encoded text."""
         return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
 
 
 def speakable(text: str) -> str:
-    """Return a text that UTF-8 can hold: halves of surrogate pairs, as in names of files, are written out."""
+    """Return a text that UTF-8 can encode: lone surrogates, as in file names, are escaped."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def jsonable(value: Any) -> Any:
-    """Return plain data as JSON can hold it: bytes as ``{"base64": ...}``, numbers that are none as texts.
+    """Return plain data for JSON: bytes as ``{"base64": ...}``, numbers that are not finite as texts.
 
-    Keys become texts. What an extension or the audit has nested is not deeper than the guard lets through.
+    Keys become texts. The depth is bounded by the guard.
     """
     if isinstance(value, dict):
         return {_key(name): jsonable(inner) for name, inner in value.items()}
@@ -52,7 +52,7 @@ def _key(name: Any) -> str:
 
 
 def weight(value: Any) -> int:
-    """Return about how long plain data is as JSON, without making it: what an extension returns may be anything."""
+    """Return the approximate length of the JSON of plain data, without creating it."""
     if isinstance(value, dict):
         return sum(weight(name) + weight(inner) for name, inner in value.items())
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Errors as answers: one table of which error has which status, said as JSON by the API and as a page to people."""
+"""HTTP answers for errors: the status of each error, as JSON in the API and as a page in the console."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 MEDIA_TYPE = "application/problem+json"
 ERRORS = "/errors/"
-"""Below it is a page for each code, which is the type of a problem."""
+"""Path of the error pages; the page of a code is the type of a problem."""
 _NOT_JSON = "json_invalid"
 _CODES = MappingProxyType({413: "body_too_large"})
-"""Codes that are not the words for the status, which are not the same in every version of Python."""
+"""Codes that differ from the phrase of the status, which depends on the version of Python."""
 _MACHINES = ("/api/", "/health/", "/metrics")
-"""Paths whose answers are read by programs."""
+"""Paths for programs."""
 _MOST_IN_DETAIL = 5
 
 
@@ -76,12 +76,12 @@ STATUSES: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (errors.RuntimeServiceFailed, HTTPStatus.SERVICE_UNAVAILABLE),
     (errors.KernelLayerError, HTTPStatus.SERVICE_UNAVAILABLE),
 )
-"""The first that fits counts; an error that is not here is a fault of this program, and its text stays in the log."""
+"""The first match counts. Any other error is a bug in this program, and its text goes to the log only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What is said about an error."""
+    """Answer for an error."""
 
     status: int
     code: str
@@ -93,13 +93,13 @@ class Told:
 
     @property
     def title(self) -> str:
-        """The words for the status."""
+        """The phrase of the status."""
         return HTTPStatus(self.status).phrase
 
     def document(self, root: str = "") -> dict[str, Any]:
-        """Return it as RFC 9457 has it, with our own members beside.
+        """Return the problem document of RFC 9457, with additional members.
 
-        ``root`` is the path that the application is mounted at: its page about the code is the type of the problem.
+        ``root`` is the path where the application is mounted, for the address of the error page.
         """
         listed = [
             {"pointer": item.pointer, "message": item.message, "suggestion": item.suggestion or ""}
@@ -112,25 +112,25 @@ class Told:
 
 
 def told(error: Exception, request: Request | None = None) -> Told:
-    """Return what is said about an error; with the request, also which names it could have used."""
+    """Return the answer for an error; with the HTTP request, also suggestions for misspelled names."""
     if isinstance(error, HTTPException):
         return _of_http(error)
     if isinstance(error, RequestValidationError):
         return _of_validation(error, None if request is None else request.scope.get("route"))
     status = status_of(error)
     if status is None or not isinstance(error, SandboxError):
-        return Told(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error", "This failed, and the log says why.")
+        return Told(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error", "Internal error. The log has the reason.")
     problems = error.problems if isinstance(error, InvalidInputError | errors.ResultInvalid) else ()
     return Told(status, error.code, _detail(error), problems, _facts(error), _headers(error))
 
 
 def status_of(error: Exception) -> HTTPStatus | None:
-    """Return the status of an error; None for what nobody foresaw."""
+    """Return the status of an error, or None for an unexpected one."""
     return next((status for kind, status in STATUSES if isinstance(error, kind)), None)
 
 
 def answer(request: Request, said: Told) -> Response:
-    """Return the answer to a request: a document for programs, a page for people."""
+    """Return the HTTP response: a document for programs, a page for users."""
     if is_for_machines(request):
         document = said.document(request.scope.get("root_path", ""))
         return PlainResponse(document, said.status, said.headers, media_type=MEDIA_TYPE)
@@ -138,20 +138,20 @@ def answer(request: Request, said: Told) -> Response:
 
 
 def is_for_machines(request: Request) -> bool:
-    """Tell whether a program asked, by what it asked for."""
+    """Return whether the path is one for programs."""
     scope = request.scope
     return bool(scope["path"].removeprefix(scope.get("root_path", "")).startswith(_MACHINES))
 
 
 def install(app: FastAPI, is_ending: Callable[[], bool]) -> None:
-    """Have every error of an application answered. To be called after all other middlewares were added."""
+    """Install the error handlers. Call it after all other middleware was added."""
     for kind in (SandboxError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, _answered)
     app.add_middleware(RequestIds, failed=_answered, is_ending=is_ending)
 
 
 def refusal(scope: Scope, status: int, code: str, detail: str) -> Response:
-    """Return the answer by which a door before the application turns a request away."""
+    """Return the response of a middleware that refuses an HTTP request."""
     return answer(Request(scope), Told(status, code, detail))
 
 
@@ -166,7 +166,7 @@ def _answered(request: Request, error: Exception) -> Response:
 
 
 def _of_http(error: HTTPException) -> Told:
-    """Read what the framework refused: no such path, no such method, a body that cannot be read."""
+    """Return the answer for an error of the framework: unknown path, wrong method, unreadable body."""
     phrase = HTTPStatus(error.status_code).phrase
     detail = "" if error.detail == phrase else str(error.detail)
     code = _CODES.get(error.status_code) or phrase.lower().replace(" ", "_")
@@ -174,7 +174,7 @@ def _of_http(error: HTTPException) -> Told:
 
 
 def _of_validation(error: RequestValidationError, route: object) -> Told:
-    """Read what the framework found wrong with values; the values themselves are not repeated."""
+    """Return the answer for validation errors, without the values."""
     listed = error.errors()
     if unreadable := next((found for found in listed if found["type"] == _NOT_JSON), None):
         text = f"The body is not JSON: {unreadable.get('ctx', {}).get('error', '')}".rstrip(": ")
@@ -188,26 +188,26 @@ def _of_validation(error: RequestValidationError, route: object) -> Told:
 
 
 def _pointer(place: Sequence[str | int]) -> str:
-    """Return where a value is: below the body, or the name of a parameter of the path or the query."""
+    """Return the JSON pointer of a value in the body, or the name of a parameter."""
     _, *rest = place
     return pointer_to("", *rest)
 
 
 def _detail(error: SandboxError) -> str:
-    """Return what is said: the text, and not where in the program it was raised."""
+    """Return the text of an error for the caller."""
     if isinstance(error, errors.ExternalAccessAdminRequired):
         return error.why or str(error)
     if isinstance(error, errors.StoreBusy):
-        return f"All {error.connections} connections to the database (database.connections) are in use: try again soon."
+        return f"All {error.connections} connections to the database (database.connections) are in use: retry soon."
     if isinstance(error, errors.ExternalAccessCheckFailed) and not isinstance(error.__cause__, errors.KernelLayerError):
-        return "The database cannot be used: nothing was changed, and nothing new is allowed until it can."
+        return "The database cannot be used. Nothing was changed, and nothing new is allowed until it works again."
     if isinstance(error, errors.KernelLayerError | errors.ExternalAccessCheckFailed):
-        return "The kernel layer does not do what it should: the status page and the log say why."
+        return "The kernel layer does not work. The status page and the log have the reason."
     return str(error)
 
 
 def _facts(error: SandboxError) -> Mapping[str, Any]:
-    """Return the parts of a denial: whoever called shows them, or waits for the request to be decided."""
+    """Return the parts of a denial, so that the caller can show them or wait for the request."""
     if isinstance(error, errors.ExtensionFailed) and error.advice:
         return {"hint": error.advice}
     if not isinstance(error, errors.SandboxDenied):

@@ -1,4 +1,4 @@
-"""Pages from templates. Everything is escaped, an unknown name in a template is an error, addresses know their root."""
+"""Pages from templates. Everything is escaped, and an unknown name in a template is an error."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STATIC = _HERE / "static"
 _ID = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _MARK = 16
 """Characters."""
-_NOT_SUPER = "only for people who may decide: the super role, without an organization"
+_NOT_SUPER = "only for users who may decide: the super role, without an organization"
 
 
 class Place(NamedTuple):
@@ -42,9 +42,9 @@ class Place(NamedTuple):
     path: str
     current: bool
     first: bool
-    """Of a group."""
+    """Whether it starts a group."""
     why_not: str = ""
-    """Why this person has no use for it; empty when there is one."""
+    """The reason why this user cannot use it; empty otherwise."""
 
 
 _PLACES = (
@@ -53,26 +53,25 @@ _PLACES = (
     ("Denials", "/denials", True),
     ("Subjects", "/subjects", True),
     ("Extensions", "/extensions", False),
-    ("Shadows", "/shadows", True),
+    ("Shadow runs", "/shadows", True),
     ("Tasks", "/tasks", False),
     ("Audit", "/audit", True),
     ("Status", "/status", True),
     ("Explain", "/explain", True),
 )
-"""Label, path, and whether it is only for those who may decide."""
-_FIRST = frozenset({"Subjects", "Audit", "People"})
-"""Where a new group begins."""
+"""Label, path, and whether it needs the right to decide."""
+_FIRST = frozenset({"Subjects", "Audit", "Users"})
+"""Entries that start a group."""
 
 
 def render(
     request: Request, template: str, *, visitor: Visitor | None = None, status: int = 200, **context: Any
 ) -> HTMLResponse:
-    """Return a page. ``visitor`` is None on the pages for those who have not signed in, and for errors.
+    """Return a page. ``visitor`` is None on pages without a sign-in, and for errors.
 
-    An error met by somebody who is known already is shown within the usual frame. ``place`` is the entry of the
-    navigation that the page belongs to, where its own path does not tell. ``holds`` tells of messages, by their code,
-    whether they are true of what the page shows: an address may be loaded again when they no longer are. A message
-    that the page does not name there is not shown.
+    An error page of a signed-in user has the usual navigation. ``place`` is the navigation entry of the page, if its
+    path does not say so. ``holds`` says which message codes are still true for the page, because a user can reload an
+    old address; other messages are not shown.
     """
     visitor = visitor or getattr(request.state, "visitor", None)
     done = request.query_params.get("done", "")
@@ -89,21 +88,21 @@ def render(
         **context,
     }
     text = _environment().get_template(template).render(values)
-    # Names of files may hold halves of characters, which UTF-8 does not; marked ones are words by now.
+    # File names can contain lone surrogates, which UTF-8 cannot encode; the visible ones are already escaped.
     return HTMLResponse(text.encode("utf-8", "backslashreplace"), status_code=status)
 
 
 def url(request: Request, path: str, /, **query: object) -> str:
-    """Return the address of a path of the console, wherever the console is mounted; empty values are left out."""
+    """Return the address of a path below the mount point of the console; empty values are omitted."""
     given = {name: value for name, value in query.items() if value not in (None, "", ())}
     tail = f"?{urlencode(given, doseq=True, errors='replace')}" if given else ""
     return f"{_root(request)}{path}{tail}"
 
 
 def redirect(request: Request, path: str, /, *, done: str = "", **query: object) -> RedirectResponse:
-    """Send the browser on after a POST; ``done`` is the code of what to say there, one of ``MESSAGES``."""
+    """Redirect the browser after a POST; ``done`` is a code of ``MESSAGES``."""
     if done and done not in MESSAGES:
-        raise ValueError(f"{done!r} is no message")
+        raise ValueError(f"{done!r} is not a message")
     return RedirectResponse(url(request, path, done=done, **query), status_code=303)
 
 
@@ -123,13 +122,13 @@ def is_id(text: str) -> bool:
 
 
 def id_in_query(request: Request, name: str) -> str:
-    """Return an id that the address carries, empty when it is none."""
+    """Return a valid id from the address, or an empty text."""
     text = request.query_params.get(name, "")
     return text if is_id(text) else ""
 
 
 def ago(moment: datetime | None, now: datetime | None = None) -> str:
-    """Return how far a time is from now, in the coarsest unit that says something."""
+    """Return the distance of a time from now, in its largest unit."""
     if moment is None:
         return "never"
     seconds = ((now or datetime.now(UTC)) - moment).total_seconds()
@@ -156,7 +155,7 @@ def _navigation(request: Request, visitor: Visitor | None, place: str) -> tuple[
         return ()
     here = place or request.url.path.removeprefix(_root(request))
     may = visitor.may_decide
-    listed = _PLACES + ((("People", "/people", True),) if may and _has_accounts(request) else ())
+    listed = _PLACES + ((("Users", "/people", True),) if may and _has_accounts(request) else ())
     return tuple(
         Place(label, path, _is_below(here, path), label in _FIRST, _NOT_SUPER if for_super and not may else "")
         for label, path, for_super in listed
@@ -176,9 +175,9 @@ def _has_accounts(request: Request) -> bool:
 
 
 def prepare() -> None:
-    """Compile all templates, before any module runs: from then on they escape as they do now.
+    """Compile all templates before any module runs.
 
-    A compiled template holds the functions that it uses; one that is compiled later takes what it finds in the library.
+    A compiled template keeps its functions; one compiled later could use functions that a module has replaced.
     """
     environment = _environment()
     for name in environment.list_templates():
@@ -221,14 +220,14 @@ def _url(context: Context, path: str, /, **query: object) -> str:
 
 @pass_context
 def _asset(context: Context, name: str) -> str:
-    """Return the address of a static file, which changes with its content; empty when it is not there."""
+    """Return the address of a static file, which changes with its content; empty for a missing file."""
     version = _versions().get(name)
     return url(context["request"], f"/static/{name}", v=version) if version else ""
 
 
 @pass_context
 def _kept(context: Context, **changes: object) -> Mapping[str, object]:
-    """Return the query of this page with some values changed, and without what belongs to one page only."""
+    """Return the query of this page with changed values, without the parameters of a single page."""
     query = {
         name: value
         for name, value in context["request"].query_params.multi_items()
@@ -258,7 +257,7 @@ def _plural(count: int, one: str, many: str = "") -> str:
 
 
 def _verb(operation: object) -> str:
-    """Return an operation as it stands before a target."""
+    """Return an operation as it precedes a target."""
     text = str(operation)
     return f"{text} {_PREPOSITIONS[text]}" if text in _PREPOSITIONS else text
 

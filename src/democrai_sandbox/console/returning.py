@@ -1,4 +1,4 @@
-"""Where to go after a sign-in: a page of this console and nothing else, whatever an address says."""
+"""Safe redirect after a sign-in: only to a page of this console."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 _LONGEST = 2000
 _STRANGE = re.compile(r"[\x00-\x20\x7f-\U0010ffff\\]")
-"""What no address of ours has unescaped, and what browsers leave out or take for a slash."""
+"""Characters that addresses of the console never contain, and that browsers drop or treat as a slash."""
 _NOT_AGAIN = ("/login", "/logout", "/account/confirm", "/static/", "/api/", "/live")
 
 
 def safe_next(request: Request, wanted: str) -> str:
-    """Return the path to go on to; the first page when what is wanted is no page of ours."""
+    """Return the path to redirect to; the first page if the wanted address is not a page of the console."""
     first = own_path(request, "/")
     if not wanted or len(wanted) > _LONGEST or _STRANGE.search(wanted):
         return first
-    # Not by urlsplit, for which the host of ///evil is empty; browsers go to evil.
+    # urlsplit finds no host in ///evil, but browsers open evil.
     path = re.split(r"[?#]", wanted, maxsplit=1)[0]
     if not path.startswith(first) or "//" in path:
         return first

@@ -1,7 +1,7 @@
-"""The doors before every page and answer: which host is meant, where a form comes from, how much may be sent.
+"""Security middleware: checks of the host, of the origin of a form, and of the size of the body.
 
-A browser says of each request where it comes from, in headers that no page can set. That is asked, and no secret in
-every form: there is none to leak, and none to forget.
+Browsers send the origin of each HTTP request in headers that no page can set. The check uses these headers instead of
+a secret in every form, which could leak or be forgotten.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OWN_SITES = frozenset({"same-origin", "none"})
 _API = "/api/"
 _BY_TOKEN = (_API, "/metrics")
 _PROBES = frozenset({"/health/live", "/health/ready"})
-"""Asked by load balancers, which know a node by names of their own."""
+"""Paths for load balancers, which can use any host name."""
 _STATIC = "/static/"
 _CONTENT = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -56,31 +56,31 @@ _KEPT_BY_NOBODY = "no-store"
 
 
 def protect(app: FastAPI, sandbox: Sandbox) -> None:
-    """Put the doors before an application. What they refuse is answered like any other error."""
+    """Add the checks to an application. Refusals are answered like other errors."""
     app.add_middleware(Doors, sandbox=sandbox)
 
 
 def dress(app: FastAPI, sandbox: Sandbox) -> None:
-    """Give every answer its headers, those about faults of the program too. The last middleware to be added."""
+    """Add the security headers to every answer, also for internal errors. Add this middleware last."""
     app.add_middleware(AnswerHeaders, secure=is_secure(sandbox.settings))
 
 
 class AnswerHeaders:
-    """Tells browsers what a page may do: nothing but what is served here."""
+    """Middleware that adds security headers: pages may load only content of this server."""
 
     def __init__(self, app: ASGIApp, *, secure: bool) -> None:
-        """``secure``: people come over TLS, and are to go on doing so."""
+        """Take ``secure``: users connect over TLS, and must keep doing so."""
         self._app = app
         self._headers = dict(_HEADERS)
         if secure:
             self._headers["Strict-Transport-Security"] = f"max-age={_YEAR}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one HTTP request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        kept = _caching(scope)  # now: on the way the scope gets another root
+        kept = _caching(scope)  # before the application changes the root path in the scope
 
         async def dressed(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -93,19 +93,19 @@ class AnswerHeaders:
 
 
 class Doors:
-    """Refuses what is meant for another host, what another site makes a browser send, and what is too large."""
+    """Middleware that refuses requests for other hosts, from other sites, and with large bodies."""
 
     def __init__(self, app: ASGIApp, *, sandbox: Sandbox) -> None:
-        """Read from the configuration what this host is called."""
+        """Read the host names from the configuration."""
         self._app = app
         public = urlsplit(sandbox.settings.server.public_url)
         self._public_origin = f"{public.scheme}://{public.netloc}".lower() if public.netloc else ""
         self._names = {"localhost", sandbox.settings.server.host, public.hostname or "localhost"}
-        # An application that knows its own people knows its own names; ours are not told of them.
+        # An embedding application with its own users checks its host names itself.
         self._any_host = sandbox.accounts is None and not self._public_origin
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, or turn it away."""
+        """Handle or refuse one HTTP request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -117,23 +117,23 @@ class Doors:
         await self._app(scope, limited(receive, _largest(scope)), send)
 
     def _refused(self, scope: Scope, headers: Headers) -> tuple[int, str, str] | None:
-        """Return status, code and text of a refusal; None for what may go on."""
+        """Return status, code and text of a refusal, or None."""
         path = route_path(scope)
-        # Pages know no tokens: there such a header would only open the doors to whoever sends it.
+        # Pages do not accept tokens: such a header would only bypass the check.
         by_token = path.startswith(_BY_TOKEN) and bearer_of(_joined(headers, "authorization")) is not None
         if not (by_token or path in _PROBES or self._is_our_host(_joined(headers, "host"))):
-            text = "This is not the host that was asked for. If people call it so, set server.public_url to that."
+            text = "This server does not have this host name. If users use the name, set server.public_url to it."
             return 421, "host_unknown", text
-        # Without a cookie there is nobody whom a foreign page could act for; a program that is no browser sends none.
+        # Without a cookie, a foreign page cannot act for a user; programs other than browsers send none.
         may_lack = path.startswith(_API) and "cookie" not in headers
         if scope["method"] not in _SAFE and not by_token and not self._is_our_page(scope, headers, may_lack=may_lack):
-            return 403, "origin_refused", "This was not sent by a page of this site. Nothing was changed."
+            return 403, "origin_refused", "The form was not sent by a page of this site. Nothing was changed."
         if _length(headers) > _largest(scope):
-            return 413, "body_too_large", f"More was sent than the {_largest(scope)} bytes that are taken here."
+            return 413, "body_too_large", f"The body is larger than the limit of {_largest(scope)} bytes."
         return None
 
     def _is_our_host(self, host: str) -> bool:
-        """Tell whether a name is one of ours. A number is nobody's name: only names can be made to lead elsewhere."""
+        """Return whether a host is this server. Addresses are accepted: only names can be rebound by DNS."""
         if self._any_host:
             return True
         try:
@@ -154,13 +154,13 @@ class Doors:
 
 
 def route_path(scope: Scope) -> str:
-    """Return the path below where this application is mounted."""
+    """Return the path below the mount point."""
     path: str = scope["path"]
     return path.removeprefix(scope.get("root_path", ""))
 
 
 def _joined(headers: Headers, name: str) -> str:
-    """Return a header; one that came twice is not like any that came once."""
+    """Return a header, joined if it was sent more than once, so that it matches no single value."""
     return ", ".join(headers.getlist(name))
 
 
@@ -177,13 +177,13 @@ def _largest(scope: Scope) -> int:
 
 
 def _length(headers: Headers) -> int:
-    """Return how much is announced; what is not announced is counted as it comes."""
+    """Return the announced length of the body; without one, the bytes are counted on receipt."""
     text = headers.get("content-length", "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0  # noqa: PLR2004 - 64 bits
 
 
 def limited(receive: Receive, largest: int, seconds: float = BODY_SECONDS) -> Receive:
-    """Return a way to receive a body that ends with an error where it becomes too large, or takes too long."""
+    """Return a ``receive`` that raises an error for a body that is too large or too slow."""
     received = 0
     late = asyncio.get_running_loop().time() + seconds
     is_whole = False
@@ -191,24 +191,24 @@ def limited(receive: Receive, largest: int, seconds: float = BODY_SECONDS) -> Re
     async def counted() -> Message:
         nonlocal received, is_whole
         if is_whole:
-            return await receive()  # waits for the other side to leave
+            return await receive()  # waits until the client disconnects
         try:
             async with asyncio.timeout_at(late):
                 message = await receive()
         except TimeoutError:
-            text = f"What was announced did not come within {seconds:g} seconds."
+            text = f"The body did not arrive within {seconds:g} seconds."
             raise HTTPException(408, text, {"Connection": "close"}) from None
         is_whole = not message.get("more_body", False)
         received += len(message.get("body", b""))
         if received > largest:
-            raise HTTPException(413, f"More was sent than the {largest} bytes that are taken here.")
+            raise HTTPException(413, f"The body is larger than the limit of {largest} bytes.")
         return message
 
     return counted
 
 
 def _caching(scope: Scope) -> str:
-    """Return who may keep an answer: nobody, but for files whose address changes when they do."""
+    """Return the cache policy: none, except for static files, whose address changes with their content."""
     if not route_path(scope).startswith(_STATIC):
         return _KEPT_BY_NOBODY
     return f"public, max-age={_YEAR}, immutable" if scope.get("query_string") else "no-cache"

@@ -1,4 +1,4 @@
-"""Serving the console and the API by themselves: one socket, one loop, and an orderly end."""
+"""Server of the console and the API: one socket, one event loop, and an orderly shutdown."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ if TYPE_CHECKING:
     from democrai_sandbox.host.settings import HostSettings, ServerSettings
 
 PATIENCE = 10
-"""Seconds that running requests get when the server stops."""
+"""Seconds that running HTTP requests get when the server stops."""
 _KEPT = 65
-"""Seconds that a connection without a request stays open: longer than browsers and proxies keep theirs, so that they
-are the ones who close. A request on its way to a connection that we just closed is lost."""
+"""Seconds that an idle connection stays open: longer than browsers and proxies keep theirs, so that they close first.
+An HTTP request sent to a connection that the server just closed would be lost."""
 _FOR_THE_SERVER = frozenset({b"connection"})
-"""Headers of a request that the web server looks at when it answers."""
+"""Request headers that the web server reads."""
 _MORE_TIME = 60
-"""Seconds more that the service manager is asked for, with each attempt to reach the database."""
+"""Seconds by which each attempt to reach the database extends the start timeout of the service manager."""
 _BACKLOG = 128
-"""Connections that wait to be taken. When descriptors run out, the event loop complains as often in one go."""
+"""Backlog of connections. If descriptors run out, the event loop logs as many warnings at once."""
 _log = logging.getLogger(__name__)
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def bind(settings: ServerSettings) -> socket.socket:
-    """Take the address, and say who is in the way. Nobody can connect before the server is ready."""
+    """Bind the address, or report who uses it. Clients cannot connect before the server is ready."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    # With the protocol named the event loop sends small packets at once; otherwise each answer waits 40 ms for another.
+    # With an explicit protocol the event loop disables Nagle's algorithm; otherwise each answer is delayed by 40 ms.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -59,16 +59,16 @@ def bind(settings: ServerSettings) -> socket.socket:
     except OSError as error:
         listener.close()
         raise AddressTaken(
-            f"{settings.host}:{settings.port} cannot be listened at: {error.strerror}",
-            fix="set server.port to another one (0 takes any that is free), or stop what listens there",
+            f"cannot listen at {settings.host}:{settings.port}: {error.strerror}",
+            fix="stop the other program, or set server.port to another port (0 for any free port)",
         ) from None
     return listener
 
 
 def await_services(settings: HostSettings) -> None:
-    """Return when what a start needs is there: the address is free, and the database answers.
+    """Wait until the address is free and the database answers.
 
-    Until then health checks say that this node is not ready, and the service manager is told why it takes so long.
+    Until then health checks report that this node is not ready, and the service manager gets the reason.
     """
     is_waiting = False
     with bind(settings.server) as door, ExitStack() as waiting:
@@ -76,7 +76,7 @@ def await_services(settings: HostSettings) -> None:
         def still_waiting() -> None:
             nonlocal is_waiting
             notify(f"STATUS=waiting for the database\nEXTEND_TIMEOUT_USEC={_MORE_TIME * 1_000_000}")
-            if not is_waiting and settings.server.port:  # a port that the system chooses is not known yet
+            if not is_waiting and settings.server.port:  # a port chosen by the system is not known yet
                 waiting.enter_context(told_not_ready(door))
             is_waiting = True
 
@@ -86,14 +86,14 @@ def await_services(settings: HostSettings) -> None:
 
 
 def address_of(settings: ServerSettings, listener: socket.socket) -> str:
-    """Return what to type into a browser."""
+    """Return the address for browsers."""
     if settings.public_url:
         return settings.public_url
     return _plain_address(*listener.getsockname()[:2])
 
 
 def nearby_address_of(settings: ServerSettings, listener: socket.socket) -> str:
-    """Return the address for commands on this machine: past any proxy, where that is possible."""
+    """Return the address for commands on this machine, without a proxy if possible."""
     host, port = listener.getsockname()[:2]
     found = ip_address(host)
     if found.is_unspecified:
@@ -106,10 +106,10 @@ def _plain_address(host: str, port: int) -> str:
 
 
 async def serve(sandbox: Sandbox, listener: socket.socket, tell: Callable[[str], None]) -> str:
-    """Start the sandbox, serve it until a signal says otherwise, and stop it.
+    """Start the sandbox, serve it until a signal, and stop it.
 
-    ``tell`` gets the first login, once, and the address. Also ends when a
-    process is gone that only a new start brings back; returns which, and nothing otherwise.
+    ``tell`` gets the first login, once, and the address. The server also ends when a process has died that only a
+    restart can replace; it returns the name of that process, or an empty text.
     """
     supervisor = sandbox.kernel.supervisor
     server = _Server(
@@ -122,7 +122,7 @@ async def serve(sandbox: Sandbox, listener: socket.socket, tell: Callable[[str],
             backlog=_BACKLOG,
             lifespan="off",
             ws="none",
-            proxy_headers=False,  # the console reads them itself, from those that it trusts
+            proxy_headers=False,  # the console reads them itself, from trusted proxies only
             server_header=False,
             timeout_keep_alive=_KEPT,
             timeout_graceful_shutdown=PATIENCE,
@@ -152,9 +152,9 @@ async def serve(sandbox: Sandbox, listener: socket.socket, tell: Callable[[str],
 
 
 def behind_curtain(app: ASGIApp) -> ASGIApp:
-    """Return an application as a web server is to hold it: its connections can be found by modules, through the loop.
+    """Return a wrapper of the application for the web server, whose connections modules can find through the loop.
 
-    They lead neither to the application nor to the cookie or token of whoever is being served.
+    The wrapper leads neither to the application nor to the cookie or token of a user.
     """
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
@@ -168,15 +168,15 @@ def behind_curtain(app: ASGIApp) -> ASGIApp:
 
 
 async def _first_login(sandbox: Sandbox, tell: Callable[[str], None]) -> None:
-    """Make an administrator where there is nobody at all, and say the password this once."""
+    """Create an administrator if no user exists, and print the password once."""
 
     def say(first: Credentials) -> None:
         try:
             tell(f"first login: {first.name}, password: {first.password}")
         except OSError as error:
             raise HostRefused(
-                f"the first login could not be told on standard output: {error.strerror or error}",
-                fix="start it once where somebody reads that: nobody was made, and the password is said this once",
+                f"the first login could not be printed to standard output: {error.strerror or error}",
+                fix="start the server once with an open standard output; no user was created",
             ) from None
 
     if sandbox.accounts is not None:
@@ -184,7 +184,7 @@ async def _first_login(sandbox: Sandbox, tell: Callable[[str], None]) -> None:
 
 
 def _announce(until_the_end: ExitStack, folder: str, url: str) -> None:
-    """Have commands on this machine find this node; without that they need ``--url``."""
+    """Write the address file, by which commands on this machine find this node without ``--url``."""
     try:
         until_the_end.enter_context(announced(folder, url))
     except OSError as error:
@@ -192,38 +192,38 @@ def _announce(until_the_end: ExitStack, folder: str, url: str) -> None:
 
 
 def _say_ready(tell: Callable[[str], None], line: str) -> None:
-    """Say where it is; whoever did not wait for that finds it in the log."""
+    """Print the address, or log it if standard output is closed."""
     try:
         tell(line)
     except OSError:
-        _log.warning("%s (nobody reads standard output)", line)
+        _log.warning("%s (standard output is closed)", line)
 
 
 class _Server(uvicorn.Server):
-    """The web server, whose signals are ours: it is one part of what they end."""
+    """Web server without signal handlers, because signals end more than the server."""
 
     ready: Callable[[], None]
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave the signals alone."""
+        """Install no signal handlers."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen, then say so."""
+        """Start to listen, then report it."""
         await super().startup(sockets)
         if self.started:
             notify("READY=1")
             self.ready()
 
     def end(self, sandbox: Sandbox) -> None:
-        """End in order what runs."""
+        """Shut down in order."""
         self.should_exit = True
         sandbox.closing.set()
 
     @contextmanager
     def until_signalled(self, sandbox: Sandbox) -> Iterator[None]:
-        """Have the first signal end what runs in order, the second wait for nobody, and a third do what signals do."""
+        """Let the first signal shut down in order, the second stop waiting, and the third have its default effect."""
         loop = asyncio.get_running_loop()
 
         def end() -> None:
@@ -245,7 +245,7 @@ class _Server(uvicorn.Server):
 
 
 def notify(state: str) -> None:
-    """Tell the service manager, where there is one that wants to know."""
+    """Notify the service manager, if there is one."""
     place = os.environ.get("NOTIFY_SOCKET", "")
     if place:
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as teller:

@@ -1,6 +1,6 @@
-"""Text of others on a page: nothing that a reader cannot see, or would read as something else, goes unmarked.
+"""Untrusted text on pages: invisible and misleading characters are marked.
 
-Names of subjects, targets, reasons and the rest come from code that may want to mislead whoever decides about it.
+Names, targets and reasons come from code that may try to mislead the administrator.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _BLANK_LETTERS = frozenset("\u115f\u1160\u2800\u3164\uffa0\u17b4\u17b5\u034f")
-"""Letters, a symbol and combining characters that show nothing, whatever their category says."""
+"""Letters, a symbol and combining characters that are invisible in spite of their category."""
 _SELECTORS = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef\u180b-\u180d]")
 _COMBINING = frozenset({"Mn", "Me"})
 _MOST_COMBINING = 2
-"""Of combining characters on one letter; writing systems need no more, and a pile of them covers other lines."""
+"""Maximum of combining characters per letter. Scripts need no more, and many of them would cover other lines."""
 _PLAIN = re.compile(r"[!-~]+(?: [!-~]+)*")
 
 _LONGEST = 72
 _KEPT = 26
-"""Of what is cut in the middle, at either end."""
+"""Characters kept at either end of a shortened text."""
 _ORIGIN = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^/?#\\]*")
 
 
 def visible(text: object) -> Markup:
-    """Return a text as HTML in which each character that would not show is a labelled mark."""
+    """Return a text as HTML in which each invisible character is a labeled mark."""
     plain = str(text)
     if _PLAIN.fullmatch(plain):
         return escape(plain)
@@ -41,12 +41,12 @@ def visible(text: object) -> Markup:
 
 
 def visible_text(text: object) -> str:
-    """Return the same for places that hold no elements: titles, attributes, messages."""
+    """Return the same for places without elements: titles, attributes, messages."""
     return "".join(f"[{name}]" if name else shown for shown, name in _pieces(str(text)))
 
 
 def visible_cut(text: object, limit: int = 300) -> Markup:
-    """Return a text whose middle is left out if it is long; for sentences around a target that stands elsewhere."""
+    """Return a text, shortened in the middle; for sentences about a target that is shown elsewhere in full."""
     plain = str(text)
     if len(plain) <= limit:
         return visible(plain)
@@ -55,13 +55,13 @@ def visible_cut(text: object, limit: int = 300) -> Markup:
 
 
 def visible_lines(text: object) -> Markup:
-    """Return a text that a person wrote over several lines; line ends are line ends, all else is as in ``visible``."""
+    """Return a text of several lines: line ends are kept, the rest is as in ``visible``."""
     lines = str(text).replace("\r\n", "\n").split("\n")
     return Markup("<br>").join(visible(line) for line in lines)
 
 
 def target_shown(target: object, limit: int = _LONGEST) -> Markup:
-    """Return a target for a list: what is too long is cut in the middle, scheme, host and port never."""
+    """Return a target for a list, shortened in the middle; scheme, host and port are never shortened."""
     text = str(target)
     origin, rest = split_target(text)
     note = _name_note(origin)
@@ -77,24 +77,24 @@ _LONGEST_TITLE = 2000
 
 
 def target_whole(target: object) -> Markup:
-    """Return a target with nothing left out."""
+    """Return a target in full."""
     origin, rest = split_target(str(target))
     return _isolated(origin, visible(rest), _name_note(origin))
 
 
 def split_target(target: str) -> tuple[str, str]:
-    """Return what names the other side, and the path there. A host form is all name, a file all path."""
+    """Return the origin and the path of a target. A host form has only an origin, a file only a path."""
     match = _ORIGIN.match(target)
     if match:
         return match.group(), target[match.end() :]
     if target.startswith(("/", "unix:")):
         return "", target
-    name, slash, rest = target.partition("/")  # a range keeps its length, and is short
+    name, slash, rest = target.partition("/")  # a range is short
     return (target, "") if rest.isdigit() else (name, slash + rest)
 
 
 def _isolated(origin: str, rest: Markup, note: Markup) -> Markup:
-    # Letters that are written from right to left would else carry the rest of the line with them.
+    # Right-to-left letters would otherwise reorder the rest of the line.
     head = Markup('<span class="origin">{}</span>').format(visible(origin)) if origin else Markup("")
     return Markup('<bdi class="target" dir="ltr">{}{}</bdi>{}').format(head, rest, note)
 
@@ -103,7 +103,7 @@ def _isolated(origin: str, rest: Markup, note: Markup) -> Markup:
 
 
 def host_of(origin: str) -> str:
-    """Return the host in the first part of a target, as it is written there."""
+    """Return the host in the origin of a target, as written there."""
     authority = origin.partition("://")[2] if "://" in origin else origin
     authority = authority.rpartition("@")[2]
     if authority.startswith("["):
@@ -112,7 +112,7 @@ def host_of(origin: str) -> str:
 
 
 def _name_note(origin: str) -> Markup:
-    """Return what stands beside a host in other letters than ASCII: both of its forms, and what they are."""
+    """Return the note beside a host that is not ASCII: its other form, and its scripts."""
     host = host_of(origin)
     if host.isascii() and "xn--" not in host.lower():
         return Markup("")
@@ -149,7 +149,7 @@ def _mark(shown: str, name: str) -> Markup:
 
 
 def _pieces(text: str) -> Iterator[tuple[str, str]]:
-    """Yield (what to show, name) for marks and (text, "") for what can be read as it is."""
+    """Yield (mark, name) for invisible characters and (text, "") for readable text."""
     run: list[str] = []
     combined = 0
     left_out = 0
@@ -202,7 +202,7 @@ def _is_hidden(character: str) -> bool:
 
 
 def _kind_of(character: str) -> str:
-    """Name a character that the database of names has none for."""
-    kinds = {"Cc": "control character", "Co": "private use", "Cs": "half of a character", "Cn": "unassigned"}
+    """Return a name for a character without one in the Unicode database."""
+    kinds = {"Cc": "control character", "Co": "private use", "Cs": "lone surrogate", "Cn": "unassigned"}
     controls = {"\0": "NULL", "\t": "TAB", "\n": "LINE FEED", "\r": "CARRIAGE RETURN", "\x1b": "ESCAPE"}
     return controls.get(character) or kinds.get(unicodedata.category(character), "invisible")

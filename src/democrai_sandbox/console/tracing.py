@@ -1,4 +1,4 @@
-"""The number of each request: made here, in every answer and every line of the log, so that a ticket can be traced."""
+"""Request ids: one per HTTP request, in the answer and in every log line."""
 
 from __future__ import annotations
 
@@ -22,42 +22,42 @@ if TYPE_CHECKING:
 
 HEADER = "X-Request-Id"
 _AGAIN_AFTER = 5
-"""Seconds after which a node that ends may have been started again."""
+"""Seconds after which a stopping node may have restarted."""
 _log = logging.getLogger("democrai_sandbox.console")
 _access = logging.getLogger("democrai_sandbox.console.access")
 _present: ContextVar[str] = ContextVar("console_request", default="")
 
 
 def request_id() -> str:
-    """Return the number of the request that is being answered; empty outside any. For lines of the log."""
+    """Return the id of the current HTTP request for log lines, or an empty text."""
     return _present.get()
 
 
 def log_fault(error: Exception) -> None:
-    """Keep what went wrong inside, under the number that the visitor is shown."""
+    """Log an error under the request id that the user sees."""
     number = request_id()
     _log.error("request %s failed", number, exc_info=error, extra={"request_id": number})
 
 
 class RequestIds:
-    """The outermost middleware: numbers each request, logs how it was answered, and answers what nobody caught.
+    """Outermost middleware: assigns request ids, logs answers, and handles uncaught errors.
 
-    A number that comes from outside is not taken: it would let a stranger write into the log what is to be looked for.
+    An id sent by the client is ignored, because it would let strangers write into the log.
     """
 
     def __init__(
         self, app: ASGIApp, *, failed: Callable[[Request, Exception], Response], is_ending: Callable[[], bool]
     ) -> None:
-        """``failed`` makes the answer to a request that ended with an exception.
+        """Take ``failed``, which returns the answer for an exception, and ``is_ending``.
 
-        ``is_ending`` tells whether the node ends: requests that take longer than it waits are cancelled then.
+        ``is_ending`` returns whether the node is stopping, which cancels long HTTP requests.
         """
         self._app = app
         self._failed = failed
         self._is_ending = is_ending
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one HTTP request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -78,10 +78,10 @@ class RequestIds:
         except Exception as error:
             if status:
                 log_fault(error)
-                raise  # half an answer is out already: all that can be done is to cut it off
+                raise  # the answer has been sent in part and can only be cut off
             await self._failed(Request(scope, receive), error)(scope, receive, numbered)
         except CancelledError:
-            if not status and self._is_ending():  # else nobody waits for an answer
+            if not status and self._is_ending():  # otherwise the client has disconnected
                 await self._failed(Request(scope, receive), _cut_off())(scope, receive, numbered)
             raise
         finally:
@@ -90,13 +90,13 @@ class RequestIds:
 
 
 def _cut_off() -> HTTPException:
-    """Return what becomes of a request that took longer than a node waits when it ends."""
-    words = "This node ends, and did not wait for this any longer: what was asked for may have been done or not."
+    """Return the answer to an HTTP request that outlived a stopping node."""
+    words = "This node is stopping and did not wait for the answer. The operation may or may not have completed."
     return HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, words, {"Retry-After": str(_AGAIN_AFTER)})
 
 
 def _tell(scope: Scope, number: str, status: int, seconds: float) -> None:
-    """Log one line. The path as it was sent, which is ASCII, and without the query: people search for anything."""
+    """Log one line, with the path as sent (ASCII) and without the query, which can contain private data."""
     path = bytes(scope.get("raw_path") or b"").partition(b"?")[0].decode("latin-1")
     client = (scope.get("client") or ("",))[0]
     facts = {"request_id": number, "method": scope["method"], "path": path, "status": status, "client": client}

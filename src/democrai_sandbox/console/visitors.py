@@ -1,4 +1,4 @@
-"""Who a request comes from: dependencies for pages and for the API, and the way to a sign-in."""
+"""Authentication: dependencies that return the user of an HTTP request, and the redirect to the sign-in page."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ _SESSION_COOKIES = (SECURE_COOKIE, PLAIN_COOKIE)
 
 
 class Visitor(NamedTuple):
-    """Somebody who is signed in, or a machine that acts for somebody."""
+    """Signed-in user, or a program with a token of a user."""
 
     identity: Identity
     caller: Caller
     name: str
-    """For people to read."""
+    """Display name."""
 
     @property
     def may_decide(self) -> bool:
-        """Whether this one may approve and deny."""
+        """Whether the user may approve and deny."""
         return self.caller.may_decide
 
 
 def sandbox_of(request: Request) -> Sandbox:
-    """Return what the application serves."""
+    """Return the sandbox of the application."""
     found: Sandbox = request.app.state.sandbox
     return found
 
 
 def person(request: Request) -> Visitor:
-    """Return who looks at a page; nobody is sent to sign in. A machine's token opens no page."""
+    """Return the user of a page, or redirect to the sign-in page. Tokens do not open pages."""
     visitor = person_if_any(request)
     if visitor is None:
         raise NotSignedIn(sign_in_at(request))
@@ -52,16 +52,16 @@ def person(request: Request) -> Visitor:
 
 
 def person_if_any(request: Request) -> Visitor | None:
-    """Return who looks at a page; None without a session, where a form keeps its fields before the sign-in."""
+    """Return the user of a page, or None without a session, so that a form can keep its fields."""
     visitor = visitor_of(request)
     if visitor is None or visitor.identity.scopes is not None:
         return None
-    request.state.visitor = visitor  # an error page shows who is signed in, too
+    request.state.visitor = visitor  # error pages show the user, too
     return visitor
 
 
 def holder(scope: Scope) -> Callable[[Request], Visitor]:
-    """Return a dependency that gives who calls the API, and refuses nobody and a token without the scope."""
+    """Return a dependency that returns the API caller, and refuses a call without a session or the scope."""
 
     def found(request: Request) -> Visitor:
         return admitted(request, visitor_of(request), scope)
@@ -70,7 +70,7 @@ def holder(scope: Scope) -> Callable[[Request], Visitor]:
 
 
 def admitted(request: Request, visitor: Visitor | None, scope: Scope) -> Visitor:
-    """Return who calls the API; refuse a call without a session or a token with the scope."""
+    """Return the API caller; refuse a call without a session or a token with the scope."""
     if visitor is None:
         raise NotSignedIn(sign_in_at(request))
     if visitor.identity.scopes is not None and scope not in visitor.identity.scopes:
@@ -79,7 +79,7 @@ def admitted(request: Request, visitor: Visitor | None, scope: Scope) -> Visitor
 
 
 def visitor_of(request: Request) -> Visitor | None:
-    """Return who sends a request; None for nobody, and for somebody who is shut out. Looks into the database."""
+    """Return the user of an HTTP request from the database, or None without one or for a disabled user."""
     sandbox = sandbox_of(request)
     identity = sandbox.authenticator.identify(visit_of(request))
     if identity is None:
@@ -89,10 +89,10 @@ def visitor_of(request: Request) -> Visitor | None:
 
 
 def require_fresh(request: Request, visitor: Visitor, *, back: str = "", within: timedelta = timedelta(0)) -> None:
-    """Send a person who gave the password too long ago to give it again, when the configuration wants that.
+    """Redirect a user to the password confirmation if the last one is too old.
 
-    ``back`` is the path to return to, that of the request by default. Who signs in elsewhere confirms nothing here.
-    ``within`` is how old it may be, by default what the configuration says.
+    ``back`` is the path to return to, by default that of the HTTP request. ``within`` is the maximum age, by default
+    that of the configuration. Users of an embedding application have no password here.
     """
     sandbox = sandbox_of(request)
     late = within or timedelta(minutes=sandbox.settings.console.reauth_minutes)
@@ -103,10 +103,10 @@ def require_fresh(request: Request, visitor: Visitor, *, back: str = "", within:
 
 
 def visit_of(request: Request) -> Visit:
-    """Return what is known of a request before anybody has said who sends it."""
+    """Return the data of an HTTP request before authentication."""
     headers: dict[str, str] = {}
     for name, value in request.headers.items():
-        # Joined, as HTTP has it: of two values neither is taken for the whole.
+        # Joined as in HTTP, so that neither of two values passes for the whole.
         headers[name] = f"{headers[name]}{'; ' if name == 'cookie' else ', '}{value}" if name in headers else value
     proxies = sandbox_of(request).settings.server.trusted_proxies
     address = client_address(request.client.host if request.client else "", headers.get("x-forwarded-for", ""), proxies)
@@ -114,7 +114,7 @@ def visit_of(request: Request) -> Visit:
 
 
 def client_address(peer: str, forwarded: str, proxies: Sequence[str]) -> str:
-    """Return the address of the client: of those that were forwarded, the last that no trusted proxy has."""
+    """Return the client address: the last forwarded address that is not a trusted proxy."""
     found = _one_notation(peer) or peer
     for given in reversed(forwarded.split(",")):
         if found not in proxies or not (before := _one_notation(given.strip())):
@@ -124,7 +124,7 @@ def client_address(peer: str, forwarded: str, proxies: Sequence[str]) -> str:
 
 
 def _one_notation(address: str) -> str:
-    """Return an address as it is written usually; empty for what is none. A listener for both kinds maps IPv4 ones."""
+    """Return an address in its usual form, or an empty text. A dual-stack listener maps IPv4 addresses."""
     try:
         found = ip_address(address)
     except ValueError:
@@ -133,12 +133,12 @@ def _one_notation(address: str) -> str:
 
 
 def own_path(request: Request, path: str) -> str:
-    """Return a path of this application as a browser asks for it: it may be mounted below another one."""
+    """Return a path of this application for browsers, including the mount point."""
     return f"{request.scope.get('root_path', '')}{path}"
 
 
 def _page(request: Request) -> str:
-    """Return the page to come back to: the present one; after a form, whose answer nobody can ask for, the first."""
+    """Return the page to return to: the current one, or the first page after a form."""
     if request.method not in {"GET", "HEAD"}:
         return own_path(request, "/")
     query = request.url.query
@@ -146,7 +146,7 @@ def _page(request: Request) -> str:
 
 
 def sign_in_at(request: Request, back: str = "") -> str:
-    """Return the address of the sign-in, which leads on to ``back``, the present page by default."""
+    """Return the address of the sign-in page, which returns to ``back``, by default the current page."""
     sandbox = sandbox_of(request)
     url = sandbox.authenticator.login_url
     if sandbox.accounts is not None:
@@ -155,7 +155,7 @@ def sign_in_at(request: Request, back: str = "") -> str:
 
 
 def _cookies(header: str) -> dict[str, str]:
-    """Return cookies by name. Two of ours that differ are none: a neighbour on this host may have set one of them."""
+    """Return cookies by name. Two different values of one are dropped: another service may have set one."""
     found: dict[str, str] = {}
     for part in header.split(";"):
         name, _, value = part.strip().partition("=")

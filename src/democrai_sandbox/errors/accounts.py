@@ -103,7 +103,7 @@ class SignInRefused(SandboxError, RuntimeError):
     guidance = Guidance(
         cause="The name or the password is mistyped, the account does not exist, or an administrator disabled it.",
         fix=(
-            "Type both again. An administrator can set a new password under People in the console, or with "
+            "Type both again. An administrator can set a new password under Users in the console, or with "
             "`democrai-sandbox admin passwd NAME`."
         ),
         example="""\

@@ -23,7 +23,8 @@ class ConfigInvalid(InvalidInputError):
         example="""\
 server:
   prot: 8420
--> config_invalid: config.yaml:2: server.prot: unknown key (did you mean 'port'?)""",
+-> config_invalid: 1 problem
+     - config.yaml:2: /server/prot: unknown key 'prot' (did you mean 'port'?)""",
         see=("configuration.md",),
     )
 
@@ -96,7 +97,7 @@ class DatabaseUnreachable(StateUnusable):
         ),
         fix="Start the server, correct `database.url`, or raise `database.wait_seconds` to wait longer.",
         example="""\
-$ DEMOCRAI_DATABASE__URL=postgresql://app@db.example.com/sandbox democrai-sandbox serve
+$ DEMOCRAI_CONFIG__DATABASE__URL=postgresql://app@db.example.com/sandbox democrai-sandbox serve
 host_database_unreachable: the database ... cannot be used: connection refused""",
         see=("deployment.md",),
     )
@@ -117,6 +118,6 @@ class AddressTaken(HostRefused):
         fix="Stop the other program, or set `server.port` to another port. Port 0 takes any free one.",
         example="""\
 $ democrai-sandbox serve     # twice
-host_address_taken: 127.0.0.1:8420 cannot be listened at: Address already in use""",
+host_address_taken: cannot listen at 127.0.0.1:8420: Address already in use""",
         see=("serving.md",),
     )

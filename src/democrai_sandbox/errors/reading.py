@@ -1,7 +1,7 @@
-"""Error lines that somebody pastes: which of our errors it is, and what it tells about itself.
+"""Parser of pasted error lines: the code, and the subject, operation and target in the line.
 
-A line is taken for ours by its code, by the full name of its class or by a documented sentence, never by a likeness.
-What the kernel layer causes has no code: such a line is a symptom, and is said to be no more than that.
+A line is recognized by its code, by the full name of its class or by a documented sentence, never by similarity. Errors
+caused by the kernel layer have no code: such a line is reported as a symptom.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LONGEST = 64 * 1024
 _MOST_LINES = 2000
 _OWN = ("sandbox_", "external_access_", "os_sandbox_", "network_target_missing")
 _UNMISTAKABLE = sorted((one for one in ENTRIES if one.startswith(_OWN)), key=len, reverse=True)
-"""Codes that mean nothing elsewhere; the others may stand in any line, and count where a line begins with them."""
+"""Codes that are unique to this package; the others are recognized only at the start of a line."""
 _CODE = re.compile(rf"(?<![\w./-])(?P<code>{'|'.join(_UNMISTAKABLE)})(?![\w/-])(?P<rest>.*)", re.DOTALL)
 _WORD_FIRST = re.compile(r"(?P<code>[a-z0-9_]{3,60})(?:: (?P<rest>.*))?", re.DOTALL)
 _LOGGED = re.compile(r"^(?:\d\d:\d\d:\d\d [a-z]+ +)?")
@@ -64,33 +64,33 @@ _FACTS = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a line is, and what it says about itself; parts that it does not tell are empty."""
+    """Parsed error line; missing parts are empty."""
 
     entry: Entry
     text: str
-    """The part that was recognised."""
+    """The recognized part."""
     subject: str = ""
-    """``kind:name``, or the name alone where the line has no more."""
+    """``kind:name``, or only the name."""
     operation: str = ""
     operations: tuple[str, ...] = ()
-    """All that the call needed, where that is told and is more than one: opening to write may also create."""
+    """All operations of the call, if several: opening a file for writing may also create it."""
     target: str = ""
     chain: tuple[str, ...] = ()
     phase: str = ""
-    """The section of the manifest that held, of an engine or extractor: ``runtime`` or ``install``."""
+    """The phase of an engine or extractor: ``runtime`` or ``install``."""
     request_id: str = ""
     detail: str = ""
-    """What follows the code, where that is a text for people."""
+    """The text after the code."""
     word: Word | None = None
 
     @property
     def resource_type(self) -> str:
-        """What kind of resource a denial was about; empty for all else."""
+        """The resource type of a denial; empty for other errors."""
         return {_FILES: "filesystem", _NETWORK: "network"}.get(self.entry.code, "")
 
 
 def entry_for(reading: Reading) -> str:
-    """Return the declaration that would allow what a line is about, as JSON; empty where none does."""
+    """Return the manifest entry that would allow the access of a line, as JSON; empty without one."""
     if not reading.resource_type or not reading.target or reading.word is not None:
         return ""
     valid = VALID_OPERATIONS[ResourceType(reading.resource_type)]
@@ -102,13 +102,13 @@ def entry_for(reading: Reading) -> str:
 
 
 def read_line(text: str) -> Reading:
-    """Return what an error line, a traceback, a log line or a problem document is; refuse what is none of ours."""
+    """Parse an error line, a traceback, a log line or a problem document; refuse other texts."""
     text = text[-LONGEST:]
     lines = [line for line in text.splitlines() if line.strip()][-_MOST_LINES:]
     found = _of_document(text) or _of_lines(lines) or _symptom(lines)
     if found is None:
-        what = "there is nothing to explain" if not lines else "this is none of our errors"
-        raise ErrorUnknown(f"{what}: give the whole line, with its code")
+        what = "nothing to explain" if not lines else "not an error of democrai-sandbox"
+        raise ErrorUnknown(f"{what}: pass the whole line, with its code")
     return found
 
 
@@ -116,7 +116,7 @@ def read_line(text: str) -> Reading:
 
 
 def _of_document(text: str) -> Reading | None:
-    """Read a problem document, or a line of the log that is JSON."""
+    """Parse a problem document or a JSON log line."""
     for part in (text, *reversed(text.splitlines()[-_MOST_LINES:])):
         if part.lstrip()[:1] == "{":
             found = _parsed(part)
@@ -153,7 +153,7 @@ def _of_members(found: dict[str, Any]) -> Reading | None:
 
 
 def _of_lines(lines: list[str]) -> Reading | None:
-    """Read the last line that is ours: a traceback ends with what matters."""
+    """Parse the last recognized line, because a traceback ends with the error."""
     for line in reversed(lines):
         found = _of_line(line)
         if found is not None:
@@ -180,7 +180,7 @@ def _by_code(text: str) -> Reading | None:
 
 
 def _parts(code: str, rest: str) -> Reading:
-    """Take apart what follows a code."""
+    """Parse the text after a code."""
     entry, whole = ENTRIES[code], f"{code}{rest}"
     if not rest.startswith(":"):
         return Reading(entry, code)
@@ -194,7 +194,7 @@ def _parts(code: str, rest: str) -> Reading:
 
 
 def _split(code: str, given: str) -> tuple[str, str]:
-    """Tell subject and target apart; the name of a subject may hold colons."""
+    """Split subject and target; the name of a subject can contain colons."""
     if code == _DESCRIPTORS:
         subject, _, target = given.rpartition(":")
         return subject, target
@@ -218,7 +218,7 @@ def _by_sentence(text: str) -> Reading | None:
 
 
 def _by_word(text: str) -> Reading | None:
-    """Read a line that begins with a code, or with the helper's word for a reason."""
+    """Parse a line that starts with a code or with a reason of the helper."""
     match = _WORD_FIRST.fullmatch(_LOGGED.sub("", text))
     if match is None:
         return None
@@ -236,7 +236,7 @@ def _word(entry: Entry, target: str) -> Word | None:
 
 
 def _with_asker(found: Reading, lines: list[str]) -> Reading:
-    """Add who asked for what, which stands in the line after the shape when a denial tells all it knows."""
+    """Add the call chain and the access from the second line of ``diagnostics()``."""
     for line in lines:
         match = _ASKED.match(line)
         if match is not None and found.target in ("", match["target"]):
@@ -247,7 +247,7 @@ def _with_asker(found: Reading, lines: list[str]) -> Reading:
 
 
 def _with_phase(found: Reading, lines: list[str]) -> Reading:
-    """Add which section held: a denial that tells all names it, and so does an installation that was stopped by one."""
+    """Add the phase, from the hint of a denial or from a failed installation."""
     for line in lines:
         if (match := _INSTALLED.search(line)) and found.subject in (match["name"], match["subject"]):
             return replace(found, subject=match["subject"], phase="install")
@@ -257,7 +257,7 @@ def _with_phase(found: Reading, lines: list[str]) -> Reading:
 
 
 def _needed(lines: list[str], target: str) -> tuple[str, ...]:
-    """Return the operations of the entry that a denial names for its target, where there are several."""
+    """Return the operations in the entry of a hint, if several."""
     written = {target, literal_target(target), literal_target(folder_of_temporary(target) or target)}
     for line in lines:
         entry = _parsed(line) if line.lstrip()[:1] == "{" else None

@@ -1,4 +1,4 @@
-"""Ways to the API, over the server that the tests of a worker share."""
+"""API clients for the server that the tests of a worker share."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def admin(served):
 
 @pytest.fixture(scope="module")
 def uma(served):
-    """A program of somebody who may not decide, with every scope."""
+    """A program of a user who may not decide, with every scope."""
     with served.bearer(served.person("uma"), *Scope) as client:
         yield client
 
 
 @pytest.fixture
 def ask(served, uma, request):
-    """Have uma's module be stopped at a path of its own; return the id of the request that waits then."""
+    """Let uma's module be denied at a new path; return the id of the pending request."""
 
     def stopped(path="", client=uma):
         return served.stop_weather(client, f"/{request.node.originalname}{path}")

@@ -1,4 +1,4 @@
-"""Who may call what: scopes, tokens, sessions, and callers that are nobody."""
+"""API permissions: scopes, tokens, sessions, and unauthenticated callers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ API = "/api/v1"
 
 @pytest.fixture(scope="module")
 def operations(admin):
-    """Every operation of the OpenAPI document: method, path with something in it, and scope."""
+    """Every operation of the OpenAPI document: method, filled path and scope."""
     document = admin.get(f"{API}/openapi.json").json()
     found = []
     for path, methods in document["paths"].items():
@@ -29,7 +29,7 @@ def operations(admin):
 
 
 def test_document(admin, operations):
-    """Each operation has a name of its own, a sentence, a noun, and a scope that there is."""
+    """Each operation has a unique name, a sentence, a tag and a valid scope."""
     document = admin.get(f"{API}/openapi.json").json()
     assert len({name for name, *_ in operations}) == len(operations) > 30
     for methods in document["paths"].values():
@@ -45,7 +45,7 @@ def test_document(admin, operations):
 
 
 def test_scopes(served, operations):
-    """A token without the scope of an operation is refused it, whatever else it may."""
+    """A token without the scope of an operation is refused."""
     without = {}
     for scope in Scope:
         rest = [other for other in Scope if other is not scope]
@@ -65,7 +65,7 @@ def test_scopes(served, operations):
 
 @rows("header", [None, "Bearer nonsense", "Bearer dsb_" + "x" * 43, "Basic YTpi", "Bearer"])
 def test_nobody(served, operations, header):
-    """Without a session and without a token that is known, every operation is refused."""
+    """Without a session or a valid token, every operation is refused."""
     headers = {} if header is None else {"Authorization": header}
     with httpx.Client(base_url=served.url, **PLAIN, headers=headers, timeout=60) as client:
         for name, method, path, _ in operations:
@@ -75,14 +75,14 @@ def test_nobody(served, operations, header):
 
 
 def test_token_in_the_address(served):
-    """A token in the address is not looked at: it would be in logs and histories."""
+    """A token in the address is ignored, because addresses are logged."""
     secret = served.token(served.administrator())
     with httpx.Client(base_url=served.url, **PLAIN, timeout=60) as client:
         assert client.get(f"{API}/me", params={"access_token": secret, "token": secret}).status_code == 401
 
 
 def test_me(served, uma, admin):
-    """A caller is told who it is and what it may."""
+    """A caller gets its identity and rights."""
     mine = uma.get(f"{API}/me").json()
     assert (mine["user_id"], mine["may_decide"], len(mine["scopes"])) == ("uma", False, len(Scope))
     assert admin.get(f"{API}/me").json()["may_decide"] is True
@@ -91,7 +91,7 @@ def test_me(served, uma, admin):
 
 
 def test_sessions_work_too(served):
-    """A person's session does for the API, from this origin; from another, what would change something is refused."""
+    """A session works from this origin; from another, changes are refused."""
     served.person("uma")
     with served.signed_in("uma") as client:
         assert client.post(f"{API}/modules/weather/render", json={}).status_code == 200
@@ -101,7 +101,7 @@ def test_sessions_work_too(served):
 
 
 def test_tokens(served, uma):
-    """A token is made with a secret that is shown once, listed without it, used, and revoked for good."""
+    """The secret of a token is shown once; the token is listed, used and revoked."""
     made = uma.post(f"{API}/tokens", json={"label": "ci", "scopes": ["modules:run"], "lifetime_seconds": 3600})
     assert made.status_code == 201
     secret, number = made.json()["secret"], made.json()["token"]["id"]
@@ -117,7 +117,7 @@ def test_tokens(served, uma):
 
 
 def test_tokens_of_others(admin, uma):
-    """Nobody sees or ends the tokens of somebody else by the API."""
+    """The API neither shows nor ends tokens of other users."""
     other = admin.get(f"{API}/tokens").json()["items"][0]["id"]
     assert other not in [token["id"] for token in uma.get(f"{API}/tokens").json()["items"]]
     assert uma.delete(f"{API}/tokens/{other}").status_code == 404
@@ -125,7 +125,7 @@ def test_tokens_of_others(admin, uma):
 
 
 def test_tokens_give_no_more_than_they_have(served, uma):
-    """A token makes none with a scope that it lacks, nor one that outlives it."""
+    """A token creates none with further scopes or a longer lifetime."""
     order = {"label": "small", "scopes": ["accounts:manage"], "lifetime_seconds": 600}
     secret = uma.post(f"{API}/tokens", json=order).json()["secret"]
     headers = {"Authorization": f"Bearer {secret}"}
@@ -153,12 +153,12 @@ def test_tokens_give_no_more_than_they_have(served, uma):
     ],
 )
 def test_bad_tokens(uma, order):
-    """A token without a label, with no scope or one that there is not, or for ever and a day, is refused."""
+    """A token without a label, without scopes, with an unknown scope or an excessive lifetime is refused."""
     assert uma.post(f"{API}/tokens", json=order).status_code == 422
 
 
 def test_sessions(served, uma):
-    """One's own sessions are listed, and ended from elsewhere."""
+    """The sessions of the caller are listed and ended."""
     with served.signed_in("uma") as client:
         sessions = client.get(f"{API}/sessions").json()["items"]
         (present,) = [session["id"] for session in sessions if session["is_present"]]

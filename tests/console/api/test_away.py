@@ -1,4 +1,4 @@
-"""Health and metrics of a host whose database goes away, or is not what it should be."""
+"""Health and metrics of a host whose database is unreachable or outdated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.console.serving import until
 
 @contextmanager
 def hosted(tmp_path, **stream):
-    """What health and metrics look at: a real access service, and as much of a host as needs no runtime."""
+    """A real access service, and the parts of a host that need no runtime."""
     folder = tmp_path / "state"
     folder.mkdir()
     url, keys = f"sqlite:///{folder}/sandbox.db", str(tmp_path / "keys")
@@ -42,27 +42,27 @@ def hosted(tmp_path, **stream):
 
 @pytest.fixture
 def host(tmp_path):
-    """A host in good order."""
+    """A healthy host."""
     with hosted(tmp_path) as found:
         yield found
 
 
 def lose(host):
-    """Take the database away, with all connections to it."""
+    """Take the database away, with all connections."""
     state = Path(host.settings.state_dir)
     state.rename(state.with_name("away"))  # at once: while files are removed one by one, connections make new ones
     host.access.store.close()
 
 
 def test_ready(host):
-    """A host with everything in order is ready."""
+    """A healthy host is ready."""
     found = readiness(host)
     assert found.ready
     assert set(found.checks.values()) == {"ok"}
 
 
 def test_store_away(host):
-    """Without its database a host is not ready, and says which checks fail."""
+    """Without its database a host is not ready, and the failed checks are named."""
     lose(host)
     found = until(lambda: (now := readiness(host)).checks["snapshot"] == "failed" and now)
     assert not found.ready
@@ -71,7 +71,7 @@ def test_store_away(host):
 
 
 def test_events_away(tmp_path):
-    """Without events a host is ready as long as polling carries the decisions, and says what it does without."""
+    """Without events a host is ready while polling works, and reports the failed check."""
     with hosted(tmp_path, stream_type="redis", stream={"url": "redis://127.0.0.1:9/0"}) as host:
         found = readiness(host)
         assert found.ready
@@ -83,7 +83,7 @@ def test_events_away(tmp_path):
 
 
 def test_schema_of_another_version(host):
-    """With the database of another version a host is not ready, though the database answers."""
+    """With an outdated database a host is not ready."""
     host.access.store.database.act(
         lambda connection: connection.execute(text("UPDATE access_schema SET version_num = 'x'"))
     )
@@ -92,13 +92,13 @@ def test_schema_of_another_version(host):
 
 
 def test_stopping(host):
-    """A host that is about to stop gets no more requests."""
+    """A stopping host is not ready."""
     host.closing.set()
     assert readiness(host).checks["runtime"] == "failed"
 
 
 def test_metrics_without_a_store(host):
-    """Numbers are told while the database is away: what is known here, and that it is away."""
+    """Metrics work while the database is unreachable, and report that."""
     numbers = Metrics(host)
     assert b"democrai_store_reachable 1.0" in numbers.text()
     assert b"democrai_pending_requests 0.0" in numbers.text()

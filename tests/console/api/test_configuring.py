@@ -1,4 +1,4 @@
-"""Models, MCP servers, engine settings and installations of a served node: by its configuration and over the API."""
+"""Models, MCP servers, engine settings and installations of a node, by configuration and API."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def look():
 
 
 class Model(http.server.BaseHTTPRequestHandler):
-    """A model of the chat-completions kind that repeats what it is asked."""
+    """A chat-completions model that repeats its input."""
 
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -103,7 +103,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def calculators():
-    """Two real MCP servers, one for each transport, and their addresses."""
+    """Two real MCP servers, one per transport, and their addresses."""
     started, urls = [], {}
     for transport, path in (("streamable_http", "mcp"), ("sse", "sse")):
         command = [sys.executable, str(EXTENSIONS / "mcp" / "server.py"), transport, "0"]
@@ -117,7 +117,7 @@ def calculators():
 
 
 def furnish(folder, model_url):
-    """Write the extensions that are configured here; return the folders of the configuration."""
+    """Write the configured extensions; return the folders of the configuration."""
     access = {"resource_type": "network", "operation": "send", "target": f"{model_url}/v1/chat/completions"}
     here = {"resource_type": "filesystem", "operation": "read", "target": str(folder)}
     for kind, name, manifest, code in (
@@ -167,7 +167,7 @@ def run(client, action, **params):
 
 
 def test_an_agent_uses_a_configured_model(node, admin, model):
-    """The key comes from its file, goes to the model's address, and is neither shown nor logged."""
+    """The key is read from its file, sent to the model, and neither shown nor logged."""
     assert run(admin, "ask", agent="writer", question="hello") == "you said: hello"
     path, authorization, body = model.seen[-1]
     assert (path, authorization, body["model"]) == ("/v1/chat/completions", f"Bearer {KEY}", "small")
@@ -176,21 +176,21 @@ def test_an_agent_uses_a_configured_model(node, admin, model):
 
 
 def test_no_module_reads_the_key(node, admin):
-    """Not even one that may read the folder around its file."""
+    """Not even a module that may read the parent folder."""
     (node.folder / "beside").write_text("open")
     assert run(admin, "peek", path=str(node.folder / "beside")) == "open"
     assert run(admin, "peek", path=str(node.folder / "model.key"))["code"] == "sandbox_filesystem_denied"
 
 
 def test_models_are_listed_with_the_agents_that_use_them(admin):
-    """One that an agent names and the configuration lacks is listed as missing, with the nearest name."""
+    """A missing model is listed with the nearest name."""
     found = {item["name"]: item for item in admin.get(f"{API}/models").json()["items"]}
     assert (found["default"]["is_configured"], found["default"]["agents"]) == (True, ["demo.writer"])
     assert (found["defualt"]["is_configured"], found["defualt"]["agents"]) == (False, ["demo.stranger"])
 
 
 def test_a_missing_model_breaks_its_agent_only(admin):
-    """The module renders; the agent's error has the setting to add."""
+    """The module renders; the error of the agent has the missing setting."""
     assert admin.post(f"{API}/modules/demo/render", json={}).json() == {"result": {"ok": True}}
     said = run(admin, "ask", agent="stranger", question="hello")
     assert said["code"] == "extension_failed"
@@ -199,14 +199,14 @@ def test_a_missing_model_breaks_its_agent_only(admin):
 
 
 def test_a_model_that_cannot_be_reached_breaks_its_agent_only(admin):
-    """Nothing asks it before an agent does."""
+    """The model is contacted only by an agent."""
     said = run(admin, "ask", agent="waiting", question="hello")
     assert (said["code"], "model_failed: http://127.0.0.1:9/" in said["detail"]) == ("extension_failed", True)
     assert admin.post(f"{API}/modules/demo/render", json={}).json() == {"result": {"ok": True}}
 
 
 def test_a_model_is_added_changed_and_removed(node, admin, model):
-    """Agents use each change at their next question; the key is sealed, and in no answer, page, log or record."""
+    """Agents use each change at the next call; the key is encrypted and never shown."""
     secret = "sk-a-key-that-was-entered"
     new = {"name": "defualt", "endpoint": f"{model.url}/v1", "model": "large", "api_key": secret}
     added = admin.post(f"{API}/models", json=new)
@@ -255,7 +255,7 @@ def test_a_model_is_added_changed_and_removed(node, admin, model):
 
 
 def test_a_configured_model_is_changed_in_the_configuration(admin):
-    """Neither over the API, nor by a model of its name."""
+    """The API neither changes nor replaces it."""
     for refused in (
         admin.patch(f"{API}/models/default", json={"model": "other"}),
         admin.delete(f"{API}/models/default"),
@@ -268,7 +268,7 @@ def test_a_configured_model_is_changed_in_the_configuration(admin):
 
 
 def test_a_wrong_model_is_refused_with_every_problem(admin):
-    """Nothing is stored, a file of the server cannot be named, and a key is not repeated."""
+    """Nothing is stored, a file of the server cannot be named, and the key is not repeated."""
     wrong = {"name": "no name", "endpoint": "nothing", "model": "", "api_key": f"{KEY} {KEY}", "timeout_seconds": 0}
     refused = admin.post(f"{API}/models", json=wrong)
     assert refused.status_code == 422
@@ -284,7 +284,7 @@ def test_a_wrong_model_is_refused_with_every_problem(admin):
 
 
 def test_a_configured_mcp_server_is_called(admin):
-    """It is there without an entry in the database, and cannot be changed over the API."""
+    """It needs no database entry, and the API cannot change it."""
     assert run(admin, "add", server="calculator", a=2, b=3) == {"result": 5}
     listed = admin.get(f"{API}/mcp-servers").json()
     assert listed["approval"] == "registered"
@@ -297,7 +297,7 @@ def test_a_configured_mcp_server_is_called(admin):
 
 
 def test_an_mcp_server_is_added_changed_and_removed(admin, calculators):
-    """Each change takes effect at the next call, and is in the audit with who made it."""
+    """Each change applies at the next call, and the audit log names its user."""
     new = {"name": "second", "transport": "sse", "endpoint_url": calculators["sse"]}
     added = admin.post(f"{API}/mcp-servers", json=new)
     assert (added.status_code, added.json()["source"]) == (201, "database")
@@ -326,7 +326,7 @@ def test_a_wrong_mcp_server_is_refused_with_every_problem(admin):
 
 
 def test_an_engine_is_installed_at_the_start(admin):
-    """``install: true`` builds the environment without a command; the engine then uses its configured URL."""
+    """``install: true`` builds the environment; the engine then uses its configured URL."""
     until(lambda: admin.get(f"{API}/extensions/engine/reader").json()["state"] == "ok", "the installation")
     assert run(admin, "look", engine="reader") == '{"path": "/configured"}'
     settings = admin.get(f"{API}/extensions/engine/reader/settings").json()
@@ -336,7 +336,7 @@ def test_an_engine_is_installed_at_the_start(admin):
 
 
 def test_an_engine_uses_a_url_that_is_set_while_the_node_runs(admin, model):
-    """Installed and set over the API; without the installation, the error names the command."""
+    """Without an installation the error names the command; then it works."""
     early = run(admin, "look", engine="other")
     assert early["code"] == "extension_not_installed"
     assert "democrai-sandbox extensions install engine:other" in early["detail"]
@@ -354,7 +354,7 @@ def test_an_engine_uses_a_url_that_is_set_while_the_node_runs(admin, model):
 
 
 def test_settings_are_changed_key_by_key(admin):
-    """What looks secret is stored and not shown; the audit has names and no values."""
+    """Secret values are stored and hidden; the audit log has names only."""
     path = f"{API}/extensions/extractor/empty/settings"
     changed = admin.patch(path, json={"set": {"language": "en", "api_token": KEY}, "unset": ["nothing"]})
     assert changed.json() == {
@@ -371,7 +371,7 @@ def test_settings_are_changed_key_by_key(admin):
 
 
 def test_an_extractor_is_installed_over_the_api(admin):
-    """The answer comes at once; the status tells how it goes on."""
+    """The answer is immediate; the status shows the progress."""
     assert admin.get(f"{API}/extensions/extractor/empty").json()["state"] == "not_installed"
     begun = admin.post(f"{API}/extensions/extractor/empty/install", json={})
     assert begun.status_code == 202
@@ -394,7 +394,7 @@ def test_an_extractor_is_installed_over_the_api(admin):
     ],
 )
 def test_only_administrators_configure(node, method, path, body):
-    """Somebody who may not decide is refused, whatever scopes the token has; so is a token without the scope."""
+    """Other users are refused with any scope, and so is a token without the scope."""
     for person, scopes in ((node.person("uma"), ()), (node.administrator(), (Scope.TASKS_READ,))):
         with node.bearer(person, *scopes) as client:
             assert client.request(method, f"{API}{path}", json=body).status_code == 403
@@ -402,7 +402,7 @@ def test_only_administrators_configure(node, method, path, body):
 
 @pytest.fixture
 def strict(tmp_path, calculators):
-    """A node whose MCP servers have to be approved."""
+    """A node whose MCP servers need an approval."""
     servers = {"calculator": {"endpoint_url": calculators["streamable_http"]}}
     model = {"endpoint": "http://127.0.0.1:9/v1", "model": "small"}
     configured = {"models": {"default": model}, "mcp": {"approval": "required", "servers": servers}}
@@ -415,7 +415,7 @@ def strict(tmp_path, calculators):
 
 
 def test_servers_wait_for_an_approval_where_that_is_required(strict):
-    """The entry alone is not enough; what is approved is the endpoint, for the server."""
+    """The endpoint must be approved for the server."""
     with strict.bearer(strict.administrator()) as client:
         assert client.get(f"{API}/mcp-servers").json()["approval"] == "required"
         assert run(client, "add", server="calculator", a=1, b=2)["code"] == "sandbox_network_denied"
@@ -428,7 +428,7 @@ def test_servers_wait_for_an_approval_where_that_is_required(strict):
 
 
 def test_a_model_is_followed_on_another_node(tmp_path, model, postgres):
-    """By an event, without a restart, and by agents in a worker process too; the key opens there as well."""
+    """An event updates the other node and its workers without a restart."""
     config = {
         "database": {"url": postgres.new_database(), "key_file": str(tmp_path / "keys")},
         "network": {"stream": {"type": "ipc", "folder": str(tmp_path / "events")}},

@@ -13,7 +13,7 @@ API = "/api/v1"
 
 
 def refused(answer, status, code):
-    """Check that something was refused in the documented form."""
+    """Check that a call was refused in the documented format."""
     assert (answer.status_code, answer.json()["code"]) == (status, code), answer.text
     assert answer.headers["content-type"] == "application/problem+json"
     return answer.json()
@@ -24,7 +24,7 @@ def fetch(served, client, path):
 
 
 def test_request_is_listed(served, admin, ask):
-    """What a module was stopped at is listed, in the queue and in detail, with who asked and what a yes would allow."""
+    """A request is in the list, the queue and its detail, with its user and choices."""
     number = ask("/a/b")
     listed = admin.get(f"{API}/requests", params={"text": "is_listed", "user": "uma"}).json()["items"]
     assert [item["id"] for item in listed] == [number]
@@ -46,7 +46,7 @@ def test_request_is_listed(served, admin, ask):
 
 
 def test_a_body_may_be_left_out(admin, ask):
-    """Where nothing has to be said: a request can be approved, denied, and a decision taken back, without a body."""
+    """Operations without required values accept an HTTP request without a body."""
     approved = admin.post(f"{API}/requests/{ask('/a')}/approve")
     assert approved.status_code == 200
     assert admin.post(f"{API}/decisions/{approved.json()['decision']['id']}/revoke").status_code == 200
@@ -56,7 +56,7 @@ def test_a_body_may_be_left_out(admin, ask):
 
 
 def test_a_decision_that_is_sent_again_has_the_first_answer(served, admin, ask):
-    """With the same key and body; it is decided once. Without a key the second is a conflict, as ever."""
+    """The same key and body decide once; without a key the second is a conflict."""
     number, other, key = ask("/a"), ask("/b"), {"Idempotency-Key": "one"}
     path = f"{API}/requests/{number}/approve"
     first = admin.post(path, json={"reason": "needed"}, headers=key)
@@ -71,7 +71,7 @@ def test_a_decision_that_is_sent_again_has_the_first_answer(served, admin, ask):
 
 
 def test_keys_belong_to_their_caller(served, admin, uma, ask):
-    """Another administrator's same key is a new one, and who may not decide gets nothing by a key."""
+    """The key of another administrator is separate, and a key gives no rights."""
     number, key = ask(), {"Idempotency-Key": "theirs"}
     path = f"{API}/requests/{number}/deny"
     assert admin.post(path, headers=key).status_code == 200
@@ -84,14 +84,14 @@ def test_keys_belong_to_their_caller(served, admin, uma, ask):
 
 
 def test_a_decision_that_failed_is_tried_anew(admin, ask):
-    """A refusal is not kept: the same key works when what was wrong is corrected elsewhere."""
+    """A refusal is not stored: the same key works later."""
     key = {"Idempotency-Key": "failed"}
     refused(admin.post(f"{API}/requests/nothing/deny", headers=key), 404, "external_access_request_unknown")
     assert admin.post(f"{API}/requests/{ask()}/deny", headers=key).status_code == 200
 
 
 def test_every_operation_that_decides_takes_a_key(admin, ask):
-    """One request, many, what nobody asked for, notes, and taking a decision back."""
+    """One request, many, none, notes and revocations accept a key."""
     one, two, three = (ask(f"/{name}") for name in "abc")
     unasked = {"subject": "module:weather", "resource_type": "network", "operation": "receive", "effect": "denial"}
     calls = {
@@ -122,13 +122,13 @@ def test_every_operation_that_decides_takes_a_key(admin, ask):
 
 @rows("key", ["", "x" * 201, "a b", "ä".encode(), b"a\tb"])
 def test_bad_keys(admin, key):
-    """Empty, long and unprintable ones are refused, with the header as the place."""
+    """Empty, long and non-printable keys are refused, with the header as the place."""
     problem = refused(admin.post(f"{API}/requests/x/deny", headers={"Idempotency-Key": key}), 422, "invalid_input")
     assert [one["pointer"] for one in problem["problems"]] == ["/Idempotency-Key"]
 
 
 def test_what_was_mistyped_is_told(admin):
-    """Names of filters and members, with the right one; a body that is not JSON is a bad request."""
+    """Misspelled filters and members get a suggestion; a body that is not JSON is a bad request."""
     problem = refused(admin.get(f"{API}/requests", params={"stat": "pending"}), 422, "invalid_input")["problems"][0]
     assert (problem["pointer"], problem["suggestion"]) == ("/stat", "state")
     deny = f"{API}/requests/x/deny"
@@ -139,7 +139,7 @@ def test_what_was_mistyped_is_told(admin):
 
 
 def test_approve_for_session(served, admin, uma, ask):
-    """A yes for the session lets the module go on: by itself, and when it is called again; the audit has it all."""
+    """A session approval resumes the module and allows later calls; the audit log has all steps."""
     number = ask()
     decided = admin.post(f"{API}/requests/{number}/approve-session", json={"reason": "for the demo"})
     assert decided.status_code == 200
@@ -158,7 +158,7 @@ def test_approve_for_session(served, admin, uma, ask):
 
 
 def test_approve_permanently_for_a_time(served, admin, ask):
-    """A permanent yes may be broader than what was asked, and end by itself."""
+    """A permanent approval can be broader than the request, and can expire."""
     number = ask("/x/y")
     target = f"{served.web.url}/test_approve_permanently_for_a_time"
     body = {"target": target, "lifetime_seconds": 3600, "reason": "month's end"}
@@ -174,7 +174,7 @@ def test_approve_permanently_for_a_time(served, admin, ask):
 
 
 def test_deny_and_change(served, admin, uma, ask):
-    """A no holds until it is revoked; the second who decides is told, and nothing is changed."""
+    """A denial stays until revoked; a second decision is a conflict without a change."""
     number = ask()
     decision = admin.post(f"{API}/requests/{number}/deny", json={"reason": "not this one"}).json()["decision"]
     shown = admin.get(f"{API}/requests/{number}").json()
@@ -196,7 +196,7 @@ def test_deny_and_change(served, admin, uma, ask):
 
 
 def test_target_must_cover(admin, ask):
-    """A target that does not cover what was asked is refused with where that stands, and nothing is decided."""
+    """A target that does not cover the request is refused with its place."""
     number = ask()
     answer = admin.post(f"{API}/requests/{number}/approve", json={"target": "https://elsewhere.example/"})
     assert refused(answer, 422, "invalid_input")["problems"][0]["pointer"] == "/target"
@@ -204,7 +204,7 @@ def test_target_must_cover(admin, ask):
 
 
 def test_notes(admin, ask):
-    """A note is kept with a request and decides nothing."""
+    """A note is stored with a request and decides nothing."""
     number = ask()
     note = "What is it for?"
     made = admin.post(f"{API}/requests/{number}/notes", json={"text": note})
@@ -215,7 +215,7 @@ def test_notes(admin, ask):
 
 
 def test_bulk(admin, ask):
-    """Many are decided at once after a preview; what cannot be is told, and stops no other."""
+    """Many requests are decided after a preview; a failed one does not stop the others."""
     numbers = [ask(f"/{part}") for part in "abc"]
     admin.post(f"{API}/requests/{numbers[0]}/deny", json={})
     order = {"request_ids": [*numbers, "nothing"], "act": "session", "reason": "all of it"}
@@ -282,7 +282,7 @@ def test_an_unasked_decision_from_a_state_that_has_changed_is_a_conflict(admin):
 
 
 def test_unasked(admin):
-    """What nobody has asked for is decided too, and shows with its subject."""
+    """An access without a request can be decided, and is shown with its subject."""
     body = {
         "subject": "module:reports",
         "resource_type": "network",
@@ -303,7 +303,7 @@ def test_unasked(admin):
 
 
 def test_pages_follow_each_other(admin, ask):
-    """Pages follow the last item seen; a mark that no page gave out is refused."""
+    """Pages continue after the last item; a forged cursor is refused."""
     numbers = {ask(f"/{part}") for part in range(5)}
     seen, after = [], ""
     while True:
@@ -331,7 +331,7 @@ def test_pages_follow_each_other(admin, ask):
     ],
 )
 def test_filters_are_checked(admin, query, pointer):
-    """A filter that is not valid, or not known, is refused: it would not narrow as was meant."""
+    """Invalid and unknown filters are refused."""
     problems = refused(admin.get(f"{API}/requests?{query}"), 422, "invalid_input")["problems"]
     assert problems[0]["pointer"] == pointer
 
@@ -351,7 +351,7 @@ def test_every_operation_refuses_an_unknown_query_parameter(served, admin):
 
 
 def test_age(admin, ask):
-    """Requests are narrowed by when they were first seen."""
+    """Requests can be filtered by their first time."""
     number = ask()
     now = datetime.now(UTC)
     for query, expected in (
@@ -395,12 +395,12 @@ def test_too_large(admin, ask):
 
 @rows("path", ["requests/x", "decisions/x", "audit/999999999", "tasks/x", "subjects/module/x"])
 def test_unknown(admin, path):
-    """What is not there is a 404 in the documented form."""
+    """A missing object is a 404 in the documented format."""
     assert admin.get(f"{API}/{path}").status_code == 404
 
 
 def test_requester_sees_what_is_their_own(admin, uma, served, ask):
-    """Somebody who may not decide sees their own requests and no others, and decides nothing."""
+    """A user who may not decide sees only own requests, and decides nothing."""
     mine, other = ask(), ask("/other", admin)
     listed = [item["id"] for item in uma.get(f"{API}/requests", params={"limit": 1000}).json()["items"]]
     assert mine in listed

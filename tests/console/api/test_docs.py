@@ -1,4 +1,4 @@
-"""docs/api.md and docs/monitoring.md: nothing is missing, nothing is made up, and the examples work."""
+"""docs/api.md and docs/monitoring.md: complete, correct, with working examples."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def blocks(page, language):
 
 
 def test_operations(admin):
-    """Every operation is in the table with its scope, and every row of the table is one."""
+    """Every operation is in the table with its scope, and every row is an operation."""
     rows = set(re.findall(r"^\| `([A-Z]+) (\S+)` \| `?([\w:]+)`? \|", API, re.MULTILINE))
     document = admin.get("/api/v1/openapi.json").json()
     described = {
@@ -54,7 +54,7 @@ def test_statuses():
 
 
 def test_types_of_problems(served):
-    """The type of a problem is the path of a page about its code, which anybody can read."""
+    """The type of a problem is the path of a public page about its code."""
     with served.client() as nobody:
         for method, path in (("GET", "/api/v1/me"), ("GET", "/api/v1/nowhere"), ("DELETE", "/api/v1/me")):
             problem = nobody.request(method, path).json()
@@ -67,13 +67,13 @@ def test_types_of_problems(served):
 
 
 def test_names_of_schemas(admin):
-    """They name what they are about, and no module of the program."""
+    """Schemas are named after their content, not after a module."""
     schemas = admin.get("/api/v1/openapi.json").json()["components"]["schemas"]
     assert [name for name in schemas if "__" in name or "-" in name] == []
 
 
 def test_bodies_are_required_only_where_something_has_to_be_said(admin):
-    """An operation whose body has optional members only takes a request without one."""
+    """An operation with optional members only needs no body."""
     document = admin.get("/api/v1/openapi.json").json()
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
@@ -85,7 +85,7 @@ def test_bodies_are_required_only_where_something_has_to_be_said(admin):
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
 def test_examples(served, tmp_path):
-    """The examples do what they say, against a real server."""
+    """The examples work against a real server."""
     with closing(Desk(served)) as desk:
         desk.ask("https://documented.example", operation="send")  # what risks most, and is newest, comes first
     secret = served.token(served.administrator())
@@ -101,14 +101,14 @@ def test_examples(served, tmp_path):
 
 
 def test_metrics(admin):
-    """Every metric is explained, and every one that is explained is there."""
+    """Documented and existing metrics are the same."""
     families = set(re.findall(r"^# TYPE (\w+) \w+$", admin.get("/metrics").text, re.MULTILINE))
     there = {name for name in families if not name.endswith("_created")}
     assert set(re.findall(r"^\| `(democrai_\w+)", MONITORING, re.MULTILINE)) == there
 
 
 def test_alerts(admin):
-    """The shipped rules are explained, and use metrics that exist."""
+    """The shipped rules are explained, and use existing metrics."""
     text = admin.get("/metrics").text
     rules = yaml.safe_load(ALERTS.read_text())["groups"][0]["rules"]
     assert [rule["alert"] for rule in rules] == re.findall(r"^\| `(Democrai\w+)` \|", MONITORING, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""The audit as lines: what is hostile stays what it is in JSON, and does nothing in a spreadsheet."""
+"""Exports of the audit log: hostile text is unchanged in JSON, and is not a formula in a spreadsheet."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def records(texts):
 
 
 def test_jsonl_is_verified_and_intact():
-    """The lines can be verified, and hold every text as it was."""
+    """The lines can be verified and contain every text unchanged."""
     text = b"".join(as_jsonl(records(HOSTILE))).decode("ascii")
     assert verify_export(text.splitlines()).ok
     assert [json.loads(line)["actor"] for line in text.splitlines()] == HOSTILE
 
 
 def test_csv_has_no_formula():
-    """No cell begins with what a spreadsheet would compute, and a reader of CSV finds one row per record."""
+    """No cell starts like a formula, and a CSV reader finds one row per record."""
     rows = list(csv.reader(io.StringIO(b"".join(as_csv(records(HOSTILE))).decode(), newline="")))
     assert tuple(rows[0]) == COLUMNS
     assert len(rows) == len(HOSTILE) + 1
@@ -59,7 +59,7 @@ def test_csv_has_no_formula():
 
 @rows("form", [as_jsonl, as_csv])
 def test_it_is_streamed(form):
-    """What is written comes out while the records still come in."""
+    """Output starts before all records are read."""
     taken = []
 
     def many():
@@ -73,7 +73,7 @@ def test_it_is_streamed(form):
 
 
 def test_filter():
-    """An export holds what the list with the same filter holds."""
+    """An export has the same records as the list with the same filter."""
     first, second, third = records(["ada", "bob", "ada"])
     third = replace(third, access=None, action=AuditAction.REVOKED)
     weather = Subject(SubjectKind.MODULE, "weather")

@@ -1,4 +1,4 @@
-"""The API, met with what schemathesis makes of its own document: nothing breaks, and every answer is as documented."""
+"""Fuzzing of the API with schemathesis: nothing breaks, and every answer is documented."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REFUSALS = {400, 401, 403, 404, 405, 413, 422}
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    """A server of its own: nobody knows what is decided here."""
+    """A separate server, because the fuzzer decides at random."""
     folder = tmp_path_factory.mktemp("fuzzed")
     with serving(folder, furnish(folder / "more")) as found:
         yield found
@@ -40,7 +40,7 @@ def served(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def schema(served):
-    """The document, as the server gives it out."""
+    """The OpenAPI document of the server."""
     document = requests.get(f"{served.url}/api/v1/openapi.json", timeout=60).json()
     # Who calls is settled here: what schemathesis would make up for it is the same for all operations.
     del document["security"], document["components"]["securitySchemes"]
@@ -51,7 +51,7 @@ def schema(served):
 
 @pytest.fixture(scope="module")
 def known(served, admin, uma):
-    """Things that there are, by the name of the parameter that asks for one: what is made up is mostly not there."""
+    """Existing objects by parameter name, because generated ids are mostly unknown."""
     request = served.stop_weather(uma, "/fuzzed")
     task = uma.post("/api/v1/modules/odd/tasks/wait", json={}).json()["id"]
     body = {"subject": "module:odd", "resource_type": "network", "operation": "send", "effect": "denial"}
@@ -71,7 +71,7 @@ def known(served, admin, uma):
 
 
 def meet(schema, served, known, mode, headers, judge):
-    """Send what is made of every operation, and judge each answer."""
+    """Send generated data to every operation, and judge each answer."""
     for found in schema.get_all_operations():
         assert isinstance(found, Ok), found
         operation = found.ok()
@@ -106,7 +106,7 @@ def _meet_one(operation, cases, known, session, headers, judge):
 
 
 def conforms(operation, case, answer, *, as_made):
-    """Nothing broke, the answer is as documented, and what is wrong for the document was not taken."""
+    """The answer is documented, not an internal error, and invalid data was refused."""
     name = operation.definition.raw["operationId"]
     allowed = {502, 504} if name in CALLS else set()
     assert answer.status_code < 500 or answer.status_code in allowed, (name, answer.status_code, answer.text)
@@ -115,14 +115,14 @@ def conforms(operation, case, answer, *, as_made):
 
 
 def is_refused(operation, case, answer, *, as_made):
-    """Nobody learns anything, and nothing is done for them."""
+    """The call is refused without information or effect."""
     name = operation.definition.raw["operationId"]
     assert answer.status_code in REFUSALS, (name, answer.status_code, answer.text)
 
 
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["right", "wrong"])
 def test_with_a_token(schema, served, known, mode):
-    """Data that fits the document, and data that does not, gets documented answers and breaks nothing."""
+    """Valid and invalid data get documented answers."""
     headers = {"Authorization": f"Bearer {served.token(served.administrator())}"}
     meet(schema, served, known, mode, headers, conforms)
     assert served.process.poll() is None
@@ -130,7 +130,7 @@ def test_with_a_token(schema, served, known, mode):
 
 
 def test_without_a_token(schema, served, known, admin):
-    """Whoever is nobody is refused, whatever is sent, and leaves no trace."""
+    """Unauthenticated callers are refused and leave no trace."""
     before = admin.get("/api/v1/audit").json()["items"][0]["sequence"]
     meet(schema, served, known, GenerationMode.POSITIVE, {"Authorization": "Bearer dsb_none"}, is_refused)
     assert admin.get("/api/v1/audit").json()["items"][0]["sequence"] == before

@@ -1,4 +1,4 @@
-"""Values as JSON that every reader takes."""
+"""JSON of plain data."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ values = st.recursive(
 
 @given(values)
 def test_any_plain_data_is_told(value):
-    """Whatever an extension returns becomes JSON that a strict reader takes."""
+    """Every result of an extension becomes strict JSON."""
     body = PlainResponse(jsonable(value)).body
     json.loads(body.decode("ascii"), parse_constant=lambda name: 1 / 0).__repr__().encode("utf-8", "strict")
 
 
 @given(texts)
 def test_texts_stay(text):
-    """A text is told as it is, but for halves of characters, which are written out."""
+    """Texts stay unchanged, except for lone surrogates, which are escaped."""
     speakable(text).encode()
     if not any(0xD800 <= ord(character) < 0xE000 for character in text):
         assert speakable(text) == text
 
 
 def test_bytes_and_odd_numbers():
-    """Bytes are told in base64, numbers that are none as texts."""
+    """Bytes become base64, numbers that are not finite become texts."""
     assert jsonable({1: b"\x00\xff", "n": float("nan"), None: (float("-inf"),)}) == {
         "1": {"base64": "AP8="},
         "n": "nan",

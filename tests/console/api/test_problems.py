@@ -1,4 +1,4 @@
-"""Errors as answers: every error of the tree has its status, and nothing that went wrong inside is told outside."""
+"""HTTP answers for errors: every error has its status, and internal details stay inside."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def client():
 
 @rows("name", RAISED)
 def test_statuses(client, name):
-    """Each error has the status of the table, its own code, and the number that the header has."""
+    """Each error has the status of the table, its code, and the request id of the header."""
     error, status = RAISED[name]
     answer = client.get(f"/api/v1/raise/{name}")
     document = answer.json()
@@ -138,7 +138,7 @@ def test_statuses(client, name):
 
 
 def test_every_error_of_a_visitor_has_a_status():
-    """Whatever of the tree can come of what a visitor sends is in the table; the rest is the host's own affair."""
+    """Every error that a client can cause is in the table."""
     own = {"ConfigInvalid", "SchemaOutdated", "ResumeContextUnreadable", "Problem", "Subject"}
     own |= {name for name in errors.__all__ if issubclass(_kind(name), errors.HostRefused)}
     own |= {"GuardSealedError", "GuardUsageError", "NoRuntime", "NodeRefused", "SandboxError"}
@@ -156,7 +156,7 @@ def _kind(name):
 
 
 def test_denial(client):
-    """A denial says what was denied to whom, the hint, and which request waits."""
+    """A denial has its parts, the hint and the pending request."""
     document = client.get("/api/v1/raise/denied").json()
     assert document["subject"] == "module:weather"
     assert document["operation"] == "receive"
@@ -166,21 +166,21 @@ def test_denial(client):
 
 
 def test_problems_are_listed(client):
-    """What is wrong with an input is told with where it is and what was probably meant, also when UTF-8 cannot."""
+    """Problems have their place and a suggestion, also with lone surrogates."""
     document = client.get("/api/v1/raise/invalid").json()
     assert document["problems"] == [{"pointer": "/target", "message": "odd \\ud800", "suggestion": "even"}]
 
 
 @rows("name", ["foreign", "kernel", "guard", "failed"])
 def test_nothing_inside_is_told(client, name):
-    """The text of a fault of the program and the traceback of an extension stay inside."""
+    """Internal error texts and tracebacks of extensions are not sent."""
     text = client.get(f"/api/v1/raise/{name}").text
     assert "secret" not in text
     assert "private" not in text
 
 
 def test_faults_are_logged(client, caplog):
-    """A fault is in the log under the number that the visitor is shown."""
+    """An internal error is logged under the request id of the answer."""
     with caplog.at_level(logging.ERROR, "democrai_sandbox.console"):
         document = client.get("/api/v1/raise/foreign").json()
     logged = next(record for record in caplog.records if record.exc_info)
@@ -189,7 +189,7 @@ def test_faults_are_logged(client, caplog):
 
 
 def test_headers(client):
-    """A throttled sign-in says when to come back, nobody is told how to come in."""
+    """A throttled sign-in has Retry-After, a 401 the authentication scheme."""
     assert client.get("/api/v1/raise/throttled").headers["retry-after"] == "7"
     assert client.get("/api/v1/raise/nobody").headers["www-authenticate"] == "Bearer"
 
@@ -204,7 +204,7 @@ def test_headers(client):
     ],
 )
 def test_bodies(client, body, pointer):
-    """A body that is not what is expected is a 422 with where in it; what was sent is not repeated."""
+    """An invalid body is a 422 with its place; the input is not repeated."""
     answer = client.post("/api/v1/body", content=body, headers={"Content-Type": "application/json"})
     if pointer is None:
         assert answer.status_code == 200
@@ -214,14 +214,14 @@ def test_bodies(client, body, pointer):
 
 
 def test_query_problems(client):
-    """A parameter that is not what is expected is named."""
+    """An invalid parameter is named."""
     answer = client.post("/api/v1/body?limit=many", json={"number": 1})
     assert [problem["pointer"] for problem in answer.json()["problems"]] == ["/limit"]
 
 
 @rows("body", [b"{", b'{"number": 1', b"{'number': 1}", b"\xff\xfe", b"[" * 100_000])
 def test_unreadable_bodies(client, body):
-    """Text that is not JSON, bytes that are no text, and nesting without end are refused as bad requests."""
+    """Invalid JSON, binary data and deep nesting are bad requests."""
     answer = client.post("/api/v1/body", content=body, headers={"Content-Type": "application/json"})
     assert (answer.status_code, answer.json()["code"]) == (400, "bad_request")
     assert answer.headers["content-type"] == "application/problem+json"
@@ -242,14 +242,14 @@ def test_unreadable_bodies(client, body):
     ],
 )
 def test_misspelt_names_get_a_suggestion(client, method, path, body, found):
-    """A name or value that there is not comes with the nearest right one, if any is near."""
+    """An unknown name or value gets the nearest valid one."""
     answer = client.request(method, path, json=body)
     assert answer.status_code == 422
     assert {problem["pointer"]: problem["suggestion"] for problem in answer.json()["problems"]} == found
 
 
 def test_paths_and_methods(client):
-    """What is not there, and what cannot be done with it, are told in the same form."""
+    """Unknown paths and wrong methods have the same format."""
     absent = client.get("/api/v1/nothing")
     assert (absent.status_code, absent.json()["code"]) == (404, "not_found")
     assert absent.json()["type"] == "/errors/not_found"
@@ -260,7 +260,7 @@ def test_paths_and_methods(client):
 
 @pytest.mark.parametrize("path", ["/api/v1/wait", "/wait"])
 def test_whoever_is_cut_off_at_the_end_is_told_to_come_back(path):
-    """A server that ends waits for requests for a while; one that takes longer is no fault, and the answer says so."""
+    """A stopping server answers long calls with 503 instead of an error."""
     app, is_waiting, is_ending = FastAPI(), asyncio.Event(), asyncio.Event()
 
     @app.get(path)
@@ -294,7 +294,7 @@ def test_whoever_is_cut_off_at_the_end_is_told_to_come_back(path):
 
 
 def test_numbers_are_not_taken(client):
-    """A number that somebody sends is not taken: each request gets a new one, which the endpoint knows as well."""
+    """A request id of the client is ignored."""
     answers = [client.post("/api/v1/body", json={"number": 1}, headers={"X-Request-Id": "chosen"}) for _ in range(2)]
     numbers = [answer.headers["x-request-id"] for answer in answers]
     assert [answer.json()["request"] for answer in answers] == numbers
@@ -303,7 +303,7 @@ def test_numbers_are_not_taken(client):
 
 
 def test_access_lines(client, caplog):
-    """Each request is one line of the log, with its path as it was sent and without its query."""
+    """Each HTTP request is one log line, with its path and without its query."""
     with caplog.at_level(logging.INFO, "democrai_sandbox.console.access"):
         answer = client.get("/api/v1/%0Afaked%20line?token=x")
     (record,) = [record for record in caplog.records if record.name.endswith("access")]
@@ -314,14 +314,14 @@ def test_access_lines(client, caplog):
 
 
 def test_pages_send_people_to_sign_in(client):
-    """A page sends nobody to where they can sign in, and somebody who has to confirm to where that is done."""
+    """Pages redirect to the sign-in and to the password confirmation."""
     for name, place in (("nobody", "/login?next=/x"), ("unconfirmed", "/account/confirm")):
         answer = client.get(f"/pages/{name}")
         assert (answer.status_code, answer.headers["location"]) == (303, place)
 
 
 def test_pages_say_it_in_words(client):
-    """A page for people has the status, the number, and no JSON."""
+    """An error page has the status and the request id, without JSON."""
     answer = client.get("/pages/conflict")
     assert answer.status_code == 409
     assert answer.headers["content-type"].startswith("text/html")
@@ -330,7 +330,7 @@ def test_pages_say_it_in_words(client):
 
 
 def test_mounted():
-    """Below another application's path, programs are answered as programs all the same."""
+    """Below a mount point, programs still get documents."""
     inner, outer = FastAPI(), FastAPI()
 
     @inner.get("/api/v1/conflict")
@@ -345,7 +345,7 @@ def test_mounted():
 
 
 def test_refusal_before_the_application():
-    """A door before the application answers in the same forms."""
+    """Middleware refusals have the same formats."""
     scope = {"type": "http", "method": "POST", "path": "/api/v1/tasks", "root_path": "", "headers": []}
     answer = problems.refusal(scope, 403, "origin_refused", "it comes from another site")
     assert json.loads(answer.body)["code"] == "origin_refused"

@@ -15,7 +15,7 @@ def call(client, path, **params):
 
 
 def test_render_action_command(served, uma):
-    """Renders, actions and commands run as whoever calls, and what they return is plain data."""
+    """Calls run as the caller and return plain data."""
     assert call(uma, "reports/render").json()["result"]["for"] == "uma"
     written = call(
         uma,
@@ -29,7 +29,7 @@ def test_render_action_command(served, uma):
 
 
 def test_large_results(uma):
-    """What a module returns is answered up to a size; beyond it the module has failed, and the rest goes on."""
+    """A result beyond the limit is a failure of the module; the server continues."""
     assert len(call(uma, "odd/actions/large", size=5 * 1024**2).json()["result"]["text"]) == 5 * 1024**2
     for kind in ("text", "bytes"):
         answer = call(uma, "odd/actions/large", size=17 * 1024**2, kind=kind)
@@ -39,7 +39,7 @@ def test_large_results(uma):
 
 
 def test_denied(served, uma):
-    """What a module may not do is a 403 with what was denied, the hint, and the request that waits."""
+    """A denial is a 403 with its parts, the hint and the pending request."""
     answer = call(uma, "weather/actions/fetch", url=f"{served.web.url}/denied")
     told = answer.json()
     assert answer.status_code == 403
@@ -62,7 +62,7 @@ def test_denied(served, uma):
     ],
 )
 def test_calls_that_fail(uma, path, status, code):
-    """What is not there, does not load, or fails by itself, is told as what it is."""
+    """Unknown, broken and failing modules have their codes."""
     answer = call(uma, path)
     assert (answer.status_code, answer.json()["code"]) == (status, code)
     assert "Traceback" not in answer.text
@@ -70,13 +70,13 @@ def test_calls_that_fail(uma, path, status, code):
 
 @rows("body", [b'{"params": []}', b'{"params": 1}', b'{"param": {}}', b"1"])
 def test_bad_params(uma, body):
-    """Parameters are an object; what is none, or goes by another name, is refused."""
+    """Parameters must be an object with known names."""
     headers = {"Content-Type": "application/json"}
     assert uma.post(f"{API}/modules/weather/render", content=body, headers=headers).status_code == 422
 
 
 def test_nested_without_end(uma):
-    """Parameters that are nested deeper than anybody means are refused, and the server goes on."""
+    """Deeply nested parameters are refused, and the server continues."""
     deep = b'{"params": {"a": ' + b"[" * 50_000 + b"]" * 50_000 + b"}}"
     answer = uma.post(f"{API}/modules/weather/render", content=deep, headers={"Content-Type": "application/json"})
     assert answer.status_code in (400, 422)
@@ -84,7 +84,7 @@ def test_nested_without_end(uma):
 
 
 def test_task(served, uma, admin):
-    """A task is started, followed to its end, and seen by its owner and by administrators."""
+    """A task is started, followed to its end, and visible to its owner and administrators."""
     started = call(uma, "digest/tasks/collect", pages=[f"{served.web.url}/digest/1"])
     assert started.status_code == 202
     number = started.json()["id"]
@@ -103,7 +103,7 @@ def test_task(served, uma, admin):
 
 
 def test_tasks_of_others(served, uma, admin):
-    """A task of somebody else is as if it were not there, to be seen or to be ended."""
+    """A task of another user looks missing."""
     number = call(admin, "digest/tasks/collect", pages=[]).json()["id"]
     assert uma.get(f"{API}/tasks/{number}").status_code == 404
     assert uma.post(f"{API}/tasks/{number}/cancel").status_code == 404
@@ -111,7 +111,7 @@ def test_tasks_of_others(served, uma, admin):
 
 
 def test_task_pages(uma):
-    """Tasks are listed in pages that end where there is no more."""
+    """Tasks are listed in pages up to the last."""
     for _ in range(3):
         assert call(uma, "digest/tasks/collect", pages=[]).status_code == 202
     first = uma.get(f"{API}/tasks", params={"limit": 2}).json()
@@ -127,7 +127,7 @@ def test_task_pages(uma):
 
 
 def test_extensions(uma, admin):
-    """Everybody sees what can be run; where it lies and what is wrong with it is for administrators."""
+    """All users see functions; administrators also see folders and problems."""
     listed = {item["name"]: item for item in uma.get(f"{API}/extensions").json()["items"]}
     assert ("action", "fetch") in [(offer["kind"], offer["name"]) for offer in listed["weather"]["offers"]]
     assert listed["broken"]["state"] == "broken"
@@ -142,7 +142,7 @@ def test_extensions(uma, admin):
 
 
 def test_subjects(served, uma, admin):
-    """A subject shows what it declares, what was decided, and what it was seen to do."""
+    """A subject has declarations, decisions and observations."""
     call(uma, "weather/actions/fetch", url=f"{served.web.url}/subjects")
     shown = admin.get(f"{API}/subjects/module/weather").json()
     assert any(seen["result"] == "denied" and seen["target"].endswith("/subjects") for seen in shown["observed"])
@@ -153,7 +153,7 @@ def test_subjects(served, uma, admin):
 
 
 def test_status(admin, uma):
-    """Status tells every layer as it is measured, to administrators."""
+    """Administrators see the measured state of every layer."""
     answer = admin.get(f"{API}/status")
     assert answer.status_code == 200, answer.text
     lines = {line["name"]: line for line in answer.json()["lines"]}
@@ -163,7 +163,7 @@ def test_status(admin, uma):
 
 
 def test_explain(served, admin, uma):
-    """An explanation says layer by layer what would happen, and changes nothing."""
+    """An explanation predicts an access by layer, and changes nothing."""
     before = admin.get(f"{API}/audit").json()["items"][0]["sequence"]
     body = {
         "subject": "module:weather",
@@ -187,7 +187,7 @@ def test_explain(served, admin, uma):
 
 
 def test_explain_a_line(served, admin, uma):
-    """An error line is explained by its code, and by what would happen now; one that is not ours is refused."""
+    """An error line is explained with the current state; a foreign line is refused."""
     line = f"External URL is locked. (sandbox_network_denied:weather:{served.web.url}/never-asked)"
     told = admin.post(f"{API}/explain/line", json={"line": line}).json()
     assert (told["code"], told["subject"], told["is_ours"]) == ("sandbox_network_denied", "weather", True)
@@ -199,25 +199,25 @@ def test_explain_a_line(served, admin, uma):
 
 
 def test_what_json_cannot_hold(served, uma):
-    """Bytes are told as base64."""
+    """Bytes are base64."""
     result = call(uma, "odd/render").json()["result"]
     assert result == {"bytes": {"base64": "AP8="}}
 
 
 def test_params_and_results_go_through(uma):
-    """What is sent as parameters comes back as it was, whatever characters are in it."""
+    """Parameters with any characters come back unchanged."""
     params = {"text": "\u202e\x00<script>", "list": [1, 2.5, None, True], "deep": {"": {"a/b~": []}}}
     assert call(uma, "odd/actions/echo", **params).json()["result"] == params
 
 
 def test_call_that_takes_too_long(uma):
-    """A call that does not end in its time is a 504."""
+    """A call beyond its timeout is a 504."""
     answer = call(uma, "odd/actions/sleep", seconds=60)
     assert (answer.status_code, answer.json()["code"]) == (504, "extension_timeout")
 
 
 def test_cancel(uma):
-    """A task that runs is ended by its owner."""
+    """A running task is canceled by its owner."""
     number = call(uma, "odd/tasks/wait", seconds=600).json()["id"]
     assert uma.post(f"{API}/tasks/{number}/cancel").json() == {"cancelled": True}
     until(lambda: uma.get(f"{API}/tasks/{number}").json()["state"] == "cancelled", "the end of the task")
@@ -249,7 +249,7 @@ def day(): return {"day": date(2026, 5, 4)}
 
 @pytest.mark.parametrize("isolation", ["in_process", "process"])
 def test_a_result_that_cannot_be_passed_on_is_a_fault_of_the_extension(tmp_path, isolation):
-    """A 502 with the place in the result, in the host and in a worker; what can be converted is."""
+    """A 502 with the place in the result, in process and in a worker."""
     folder = tmp_path / "modules" / "odd"
     folder.mkdir(parents=True)
     (folder / "manifest.json").write_text('{"name": "odd"}')

@@ -1,4 +1,4 @@
-"""Health, metrics and the audit: what machines watch."""
+"""Health, metrics and the audit log for programs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def numbers(client):
 
 
 def test_live_and_ready(served):
-    """Anybody may ask whether it lives and is ready; names and states are all that is told."""
+    """The health checks are public and have names and states only."""
     with httpx.Client(base_url=served.url, **PLAIN, timeout=60) as nobody:
         assert nobody.get("/health/live").json() == {"live": True}
         answer = nobody.get("/health/ready")
@@ -91,7 +91,7 @@ def test_build(admin):
 
 
 def test_export(admin, ask):
-    """The audit is written out whole and can be verified; filtered, it holds what the list holds."""
+    """The export is complete and verifiable; with a filter it equals the list."""
     number = ask()
     whole = admin.get(f"{API}/audit/export")
     assert whole.headers["content-type"].startswith("application/x-ndjson")
@@ -110,7 +110,7 @@ def test_export(admin, ask):
 
 @rows("note", ["=HYPERLINK(1)", "\u202e\u200b<b>", "+1\n-2"])
 def test_hostile_text(admin, ask, note):
-    """What somebody wrote is intact in JSON, and in CSV no cell begins a formula."""
+    """Hostile text is unchanged in JSON, and is not a formula in CSV."""
     number = ask(f"/{ord(note[0])}")
     admin.post(f"{API}/requests/{number}/deny", json={"reason": note})
     records = admin.get(f"{API}/audit", params={"request": number}).json()["items"]
@@ -121,7 +121,7 @@ def test_hostile_text(admin, ask, note):
 
 
 def test_audit_filters(served, admin, ask):
-    """The audit is narrowed by action, actor, subject and time."""
+    """Records are filtered by action, actor, subject and time."""
     number = ask()
     admin.post(f"{API}/requests/{number}/deny", json={})
     found = admin.get(f"{API}/audit", params={"action": "denied", "actor": served.admin, "request": number}).json()

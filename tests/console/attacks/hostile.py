@@ -1,4 +1,4 @@
-"""A served host with a module in its process that runs whatever text it is given: the attacker's seat."""
+"""A served host with a module in its process that runs any given code for the attacker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def run(code: str):
 
 
 class Hostile(Served):
-    """Its first module is the attacker's. ``access`` is what the manifest of that one declares."""
+    """Server whose first module belongs to the attacker; ``access`` is its manifest."""
 
     def __init__(self, folder, config=None, *, access=(), **more):
         self.access = list(access)
@@ -45,17 +45,17 @@ class Hostile(Served):
         return self.signed_in(self.admin, self.password)
 
     def run(self, client, code):
-        """Have the module run a text for whoever the client is."""
+        """Let the module run a text for the client's user."""
         answer = client.post("/api/v1/modules/hostile/actions/run", json={"params": {"code": code}}, timeout=150)
         assert answer.status_code == 200, answer.text
         return answer.json()["result"]
 
     def as_administrator(self, code):
-        """Have it run for somebody who may decide: what a module gets hold of then is worth most."""
+        """Run it for an administrator, whose rights are worth most."""
         with self.bearer(self.administrator()) as client:
             return self.run(client, code)
 
     def search(self, client, roots, wanted):
-        """Have the module look through everything that it can reach from somewhere; return what it found by kind."""
+        """Let the module search everything reachable; return the findings by kind."""
         call = f"\nasync def main():\n    return search({roots}, {wanted!r})\n"
         return self.run(client, SEARCHING.read_text() + call)

@@ -1,4 +1,4 @@
-"""Looks through all that Python shows: attributes, items, closures, frames, coroutines. Runs as a guarded module's."""
+"""Search of all reachable objects (attributes, items, closures, frames, coroutines), run as a guarded module."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECONDS = 90
 
 
 def everywhere():
-    """The places to begin at: modules, the loop, its tasks, threads, variables, one's own frame."""
+    """Starting points: modules, the loop, its tasks, threads, variables, the own frame."""
     return [
         ("modules", dict(sys.modules)),
         ("loop", asyncio.get_running_loop()),
@@ -54,7 +54,7 @@ def search(roots, wanted):
 
 
 def inside(thing):
-    """Return what a thing leads to."""
+    """Return the objects that a value leads to."""
     pairs = []
     for look in (items, attributes, special):
         try:
@@ -81,7 +81,7 @@ DESCRIBED = {}
 
 
 def described(kind):
-    """The names that a class and those above it describe, looked up once for each class."""
+    """The described names of a class and its bases, cached per class."""
     if kind not in DESCRIBED:
         descriptors = (types.MemberDescriptorType, types.GetSetDescriptorType)
         found = (name for one in kind.__mro__ for name, value in vars(one).items() if isinstance(value, descriptors))

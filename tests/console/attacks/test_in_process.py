@@ -1,4 +1,4 @@
-"""A hostile module in the process of the console: what it finds by looking, and what it changes by replacing things."""
+"""A hostile module in the process of the console: searching objects and replacing functions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HOLDERS = (
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory):
-    """One that attacks may only look at."""
+    """A server that attacks only read."""
     found = Hostile(tmp_path_factory.mktemp("hostile"))
     yield found
     found.stop()
@@ -43,7 +43,7 @@ def hostile(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def ruined(tmp_path_factory):
-    """One whose process attacks change, each something else; its module has a rule for the console itself."""
+    """A server whose process attacks change; its module may connect to the console."""
     with port() as number:
         rule = {"resource_type": "network", "target": f"http://127.0.0.1:{number}"}
         access = [{**rule, "operation": operation} for operation in ("receive", "send")]
@@ -57,7 +57,7 @@ def ruined(tmp_path_factory):
 
 
 def test_a_module_finds_neither_the_sandbox_nor_the_secrets_of_whom_it_works_for(hostile):
-    """By no attribute, item, closure, frame, task or connection, while it runs for an administrator's token."""
+    """No object leads there while it runs for an administrator's token."""
     with hostile.by_the_form() as browser, hostile.bearer(hostile.administrator()) as client:
         for page in ("/requests", "/status", "/account"):
             assert browser.get(page).status_code == 200
@@ -84,7 +84,7 @@ def test_a_module_finds_neither_the_sandbox_nor_the_secrets_of_whom_it_works_for
     ],
 )
 def test_what_holds_the_host_together_is_closed_to_guarded_code(hostile, expression):
-    """The templates, the routes, the accounts, and the parts of a sandbox, however it came by one."""
+    """Templates, routes, accounts and parts of a sandbox refuse guarded code."""
     told = hostile.as_administrator(
         "from democrai_sandbox.console import api, pages, rendering\n"
         "from democrai_sandbox.host.accounts import Accounts\n"
@@ -96,7 +96,7 @@ def test_what_holds_the_host_together_is_closed_to_guarded_code(hostile, express
 
 @rows("module", ["pages.login", "pages.requests", "api.accounts", "api.deciding", "live", "health"])
 def test_no_module_of_the_console_names_its_routes(hostile, module):
-    """A route that is found can be made to call something else, with the passwords that it is handed."""
+    """A reachable route could be changed to call other code with passwords."""
     told = hostile.as_administrator(
         f"import democrai_sandbox.console.{module} as found\n"
         "def main():\n    return [name for name, value in vars(found).items() if hasattr(value, 'routes')]\n"
@@ -105,7 +105,7 @@ def test_no_module_of_the_console_names_its_routes(hostile, module):
 
 
 def test_the_database_of_the_accounts_is_not_opened_by_a_module(hostile):
-    """Neither read, for hashes, nor written, for a session of one's own."""
+    """It is neither read for hashes nor written for a session."""
     told = hostile.as_administrator(
         f"import sqlite3\ndef main():\n    return repr(sqlite3.connect({str(hostile.folder / 'state/sandbox.db')!r}))\n"
     )
@@ -113,7 +113,7 @@ def test_the_database_of_the_accounts_is_not_opened_by_a_module(hostile):
 
 
 def test_the_console_is_out_of_reach_without_a_rule(hostile):
-    """A module without network rules gets no answer from the port of the process that it runs in."""
+    """A module without network rules cannot reach the port of its process."""
     number = int(hostile.url.rsplit(":", 1)[1])
     told = hostile.as_administrator(
         "import socket\ndef main():\n"
@@ -123,7 +123,7 @@ def test_the_console_is_out_of_reach_without_a_rule(hostile):
 
 
 def test_a_module_with_a_rule_for_the_console_is_nobody_there(ruined):
-    """Working for an administrator gives it none of the administrator's rights over the network."""
+    """Working for an administrator gives it no rights over the network."""
     told = ruined.as_administrator(
         "import urllib.error, urllib.request\n"
         "def ask(path, data=None):\n"
@@ -142,7 +142,7 @@ def test_a_module_with_a_rule_for_the_console_is_nobody_there(ruined):
 
 
 def test_what_signing_in_compares_with_cannot_be_exchanged(ruined):
-    """Another function in the class that compares passwords lets nobody in: ours was taken before."""
+    """A replaced comparison of passwords has no effect."""
     told = ruined.as_administrator(
         "from cryptography.hazmat.primitives.kdf.argon2 import Argon2id\n"
         "def main():\n"
@@ -156,7 +156,7 @@ def test_what_signing_in_compares_with_cannot_be_exchanged(ruined):
 
 
 def test_secrets_stay_random_when_the_functions_for_it_are_exchanged(ruined):
-    """A session's cookie is not what a module makes ``secrets`` and ``os`` return."""
+    """Session cookies do not use replaced ``secrets`` and ``os`` functions."""
     told = ruined.as_administrator(
         "import os, random, secrets\n"
         "def main():\n"
@@ -174,7 +174,7 @@ def test_secrets_stay_random_when_the_functions_for_it_are_exchanged(ruined):
 
 
 def test_pages_go_on_escaping_when_the_function_for_it_is_exchanged(ruined):
-    """Templates were compiled, with the function that escapes, before a module could put another in its place."""
+    """Templates keep the escape function of their compilation."""
     told = ruined.as_administrator(
         "import jinja2, jinja2.defaults, jinja2.runtime\n"
         "def main():\n"

@@ -1,4 +1,4 @@
-"""Every route in the hands of a foreign page, of nobody, of somebody without rights, and of a token without scopes."""
+"""Every route called by a foreign page, without a user, without rights, and with tokens of other scopes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FOR_EVERYBODY = {
 
 
 def every_route():
-    """Yield method and path of all that is served."""
+    """Yield method and path of every route."""
     for prefix, routers in (("/api/v1", api.routers()), ("", (*api.unversioned(), *pages.routers()))):
         for router in routers:
             for route in router.routes:
@@ -54,7 +54,7 @@ def filled(path, value="x"):
 
 
 def send(served, method, path, headers=()):
-    """Send exactly these headers, some of them twice; return the status and the text."""
+    """Send exactly these headers, also repeated ones; return status and text."""
     split = urlsplit(served.url)
     connection = http.client.HTTPConnection(split.hostname, split.port, timeout=60)
     try:
@@ -75,7 +75,7 @@ def send(served, method, path, headers=()):
 
 
 def foreign(served):
-    """What browsers say of requests that a foreign page makes them send, and what might be taken for our own."""
+    """Headers of HTTP requests from a foreign page, and headers that imitate ours."""
     own = urlsplit(served.url).netloc
     return (
         [],
@@ -94,13 +94,13 @@ def foreign(served):
 
 
 def test_there_are_routes():
-    """The list that the other tests go through is the whole console."""
+    """The list covers the whole console."""
     assert len(ROUTES) > 80
     assert len(UNSAFE) > 30
 
 
 def test_no_page_of_others_changes_anything(served):
-    """Every route that changes something refuses a session's cookie unless the browser says that we sent the form."""
+    """Every changing route refuses a cookie without our origin."""
     with served.signed_in() as client:
         cookie = ("Cookie", "; ".join(f"{name}={value}" for name, value in client.cookies.items()))
     let_through = [
@@ -114,7 +114,7 @@ def test_no_page_of_others_changes_anything(served):
 
 
 def test_nobody_sees_nothing(served):
-    """Without a session or a token there is the sign-in and the health of the process, and nothing else."""
+    """Without a session or token only the sign-in and health checks answer."""
     let_through = []
     with httpx.Client(base_url=served.url, headers=SAME_ORIGIN, timeout=60, **PLAIN) as client:
         for method, path in ROUTES:
@@ -126,7 +126,7 @@ def test_nobody_sees_nothing(served):
 
 
 def test_somebody_who_may_not_decide_gets_only_what_is_their_own(served):
-    """With all scopes, and with a session, everything of others answers as if it were not there, or is refused."""
+    """With all scopes and a session, data of others looks missing or is refused."""
     uma, zed = served.person("uma"), served.person("zed")
     with served.bearer(zed) as other, served.signed_in("zed"):
         ids = {"request_id": served.stop_weather(other, "/forecast/of-zed")}
@@ -154,7 +154,7 @@ def test_somebody_who_may_not_decide_gets_only_what_is_their_own(served):
 
 @rows("scope", list(Scope))
 def test_a_token_opens_what_its_scope_names(served, scope):
-    """An administrator's token with one scope is refused wherever another one is asked for, before anything else."""
+    """A token with one scope is refused for all others first."""
     opened = set()
     with served.bearer(served.administrator(), scope) as client:
         for method, path in ROUTES:
@@ -187,7 +187,7 @@ OPENED_BY = {
 
 
 def test_a_token_opens_no_page(served):
-    """Nor do its words open the doors before one: a name that leads here by a trick cannot try passwords with them."""
+    """A token header does not bypass the host check of pages."""
     with served.bearer(served.administrator()) as client:
         assert client.get("/requests").status_code == 303
     headers = [("Authorization", "Bearer x"), ("Host", "rebound.example.com"), ("Origin", "http://rebound.example.com")]
@@ -204,7 +204,7 @@ MARKS = ("<script>alert", "<img src=x")
 
 
 def linked(page, seen):
-    """Yield the paths of the console that a page leads to, each once."""
+    """Yield the linked paths of a page, each once."""
     for found in re.findall(r"""(?:href|action)="(/[^"#]*)""", page):
         path = found.replace("&amp;", "&")
         if path not in seen and not path.startswith(("/static", "/logout", "/live")):
@@ -213,7 +213,7 @@ def linked(page, seen):
 
 
 def plant(served, client):
-    """Leave a text wherever somebody else's text is kept; return where it is given back at once."""
+    """Store a text in every place for foreign text; return the places that echo it."""
     with served.bearer(served.administrator()) as machine:
         answer = machine.post(
             "/api/v1/modules/weather/actions/fetch", json={"params": {"url": served.web.url + "/f?q=%3Cscript%3Ealert"}}
@@ -236,7 +236,7 @@ def plant(served, client):
 
 
 def test_no_text_of_others_becomes_part_of_a_page(served):
-    """Names, targets, reasons, notes, labels, browsers' names and queries are shown as what they are, on every page."""
+    """Foreign text is escaped on every page."""
     with served.signed_in() as browser:
         browser.headers["User-Agent"] = HOSTILE
         waiting = ["/", "/account", "/people", "/status", "/requests?state=all", "/denials", "/audit", "/subjects"]

@@ -184,7 +184,7 @@ def _token(page, every):
     page.goto("/account")
     page.get_by_label("Label").fill("of every page")
     page.get_by_label("requests:read").check()
-    page.get_by_role("button", name="Make the token").click()
+    page.get_by_role("button", name="Create the token").click()
 
 
 FORMS = {

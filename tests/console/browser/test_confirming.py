@@ -13,7 +13,7 @@ def test_one_click_grants_nothing_and_the_second_says_what_it_granted(people, de
     ids = [desk.ask(target, user=user, session=user) for user in ("uma", "ben", "cleo")]
     page = people.window("ada", java_script_enabled=False)
     page.goto(f"/requests/{ids[0]}")
-    expect(page.get_by_role("group", name="What the decision is about")).to_contain_text("2 other pending requests")
+    expect(page.get_by_role("group", name="Target of the decision")).to_contain_text("2 other pending requests")
     page.get_by_role("button", name="Approve permanently").click()
     effect = page.locator(".effect")
     expect(effect).to_contain_text("every user")
@@ -57,7 +57,7 @@ def test_choices_are_named_by_what_they_cover(standing, desk, tmp_path):
     one = desk.ask(str(file), operation="read")
     page = standing.window("ada")
     page.goto(f"/requests/{one}")
-    choices = page.get_by_role("group", name="What the decision is about").locator("label")
+    choices = page.get_by_role("group", name="Target of the decision").locator("label")
     expect(choices.first).to_contain_text(f"The file {file}")
     expect(choices.first).not_to_contain_text("everything")
     expect(choices.nth(1)).to_contain_text(f"The folder {tmp_path}")

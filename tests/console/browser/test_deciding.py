@@ -27,7 +27,7 @@ def test_a_broad_approval_is_spelled_out_first(standing, desk):
     page.get_by_role("button", name="Approve this rule permanently").wait_for()
     sentence("broad approval", "\n".join(page.locator("h1, main .notice").all_inner_texts()))
     assert desk.state(one) == "pending"
-    page.get_by_role("link", name="Back, nothing is decided").click()
+    page.get_by_role("link", name="Back without deciding").click()
     assert desk.state(one) == "pending"
     page.get_by_role("radio").last.check()
     page.get_by_role("button", name="Approve permanently").click()
@@ -131,7 +131,7 @@ def test_nothing_selected_cannot_be_decided(standing, desk):
     desk.ask("https://unselected.example/v1")
     page = standing.window("ada")
     page.goto("/requests?text=unselected.example")
-    for label in ("Approve for their sessions…", "Approve permanently…", "Deny…"):
+    for label in ("Approve for the sessions…", "Approve permanently…", "Deny…"):
         expect(page.get_by_role("button", name=label)).to_be_disabled()
     page.get_by_role("checkbox").first.check()
     expect(page.get_by_role("button", name="Deny…")).to_be_enabled()
@@ -159,7 +159,7 @@ def test_decisions_are_made_without_scripts(people, desk):
     page.get_by_role("button", name="Filter").click()
     page.get_by_role("row").filter(has_text="plain.example").get_by_role("link").first.click()
     page.get_by_label("Add a note").fill("Looked at it.")
-    page.get_by_role("button", name="Keep the note").click()
+    page.get_by_role("button", name="Save the note").click()
     page.get_by_role("button", name="Approve for this session").click()
     expect_done(page, "approved_for_session")
     page.get_by_role("link", name="Undo").click()

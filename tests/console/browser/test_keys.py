@@ -135,15 +135,15 @@ def test_colours_are_chosen_and_remembered(people):
     """The button goes from the system's colours to light and dark, and the next page has them from the beginning."""
     page = people.window("ada")
     page.goto("/requests")
-    button = page.get_by_role("button", name="Colours")
+    button = page.get_by_role("button", name="Colors")
     for name in ("light", "dark"):
         button.click()
         expect(button).to_contain_text(name)
     dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.goto("/approvals")
-    expect(page.get_by_role("button", name="Colours")).to_contain_text("dark")
+    expect(page.get_by_role("button", name="Colors")).to_contain_text("dark")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == dark
-    page.get_by_role("button", name="Colours").click()
+    page.get_by_role("button", name="Colors").click()
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
 
 

@@ -93,7 +93,7 @@ def test_a_person_is_added_and_shut_out(people, served):
     page = people.window("ada")
     page.goto("/people")
     page.get_by_label("Name", exact=False).last.fill("nora")
-    page.get_by_role("button", name="Add the person").click()
+    page.get_by_role("button", name="Add the user").click()
     expect(page.get_by_role("main")).to_contain_text("nora")
     page.goto("/people")
     hers = people.window()
@@ -102,7 +102,7 @@ def test_a_person_is_added_and_shut_out(people, served):
     hers.goto("/requests")
     expect(hers.get_by_role("heading", level=1)).to_have_text("Your requests")
     page.get_by_text("Change nora").click()
-    page.get_by_role("row", name="nora").get_by_role("button", name="Shut out").click()
+    page.get_by_role("row", name="nora").get_by_role("button", name="Disable").click()
     expect(page.get_by_role("row", name="nora")).to_contain_text("shut out")
     hers.reload()
     expect(hers.get_by_role("button", name="Sign in")).to_be_visible()
@@ -114,7 +114,7 @@ def test_a_token_is_shown_once_and_revoked(people, served):
     page.goto("/account")
     page.get_by_label("Label").fill("nightly job")
     page.get_by_label("requests:read").check()
-    page.get_by_role("button", name="Make the token").click()
+    page.get_by_role("button", name="Create the token").click()
     secret = next(word for word in page.get_by_role("main").inner_text().split() if word.startswith("dsb_"))
     with served.client() as job:
         job.headers["Authorization"] = f"Bearer {secret}"

@@ -25,7 +25,7 @@ def test_a_module_is_stopped_and_goes_on_after_an_approval(people, served):
         page.wait_for_url(f"**/requests/{number}")
         expect(page.get_by_role("heading", level=1)).to_contain_text("weather")
         expect(page.get_by_role("heading", level=1)).to_contain_text("/forecast/story")
-        expect(page.get_by_role("main")).to_contain_text("Goes on with")
+        expect(page.get_by_role("main")).to_contain_text("Resumes with")
         page.get_by_label("Reason").fill(REASON)
         page.get_by_role("button", name="Approve for this session").click()
         expect(page.get_by_role("status").first).to_contain_text(MESSAGES["approved_for_session"])
@@ -36,7 +36,7 @@ def test_a_module_is_stopped_and_goes_on_after_an_approval(people, served):
 
     def went_on():
         page.reload()
-        return page.get_by_role("region", name="What goes on after an approval").get_by_text("succeeded").count()
+        return page.get_by_role("region", name="Resume action").get_by_text("succeeded").count()
 
     until(went_on, "the end of what was resumed")
     page.goto(f"/audit?request={number}")
@@ -64,13 +64,13 @@ def test_somebody_runs_a_module_in_the_console_and_asks(people, served, desk):
     expect(page.get_by_label("Parameters")).to_have_attribute("aria-invalid", "true")
     page.get_by_label("Parameters").fill(f'{{"url": "{served.web.url}/forecast/asked"}}')
     page.get_by_role("button", name="Run").click()
-    expect(page.get_by_role("heading", name="It was stopped")).to_be_visible()
+    expect(page.get_by_role("heading", name="Denied")).to_be_visible()
     page.get_by_role("link", name="open the request").click()
     for label in ("Approve for this session", "Approve permanently", "Deny"):
         expect(page.get_by_role("button", name=label)).to_be_disabled()
     sentence("not for everybody", page.get_by_role("region", name="Decide").locator(".notice").inner_text())
     page.get_by_label("Add a note").fill(NOTE)
-    page.get_by_role("button", name="Keep the note").click()
+    page.get_by_role("button", name="Save the note").click()
     expect(page.get_by_role("region", name="History")).to_contain_text(NOTE)
     assert desk.state(page.url.partition("?")[0].rpartition("/")[2]) == "pending"
     expect(page.get_by_role("navigation", name="Main").get_by_role("link", name="Audit")).to_have_count(0)
@@ -88,7 +88,7 @@ def test_a_revoked_approval_stops_the_module(people, served):
         expect(page.get_by_role("status").first).to_contain_text(MESSAGES["approved"])
         until(lambda: _fetch(served, uma, path).status_code == 200, "the approval to be known")
         page.get_by_role("link", name="Revoke…").click()
-        expect(page.get_by_role("main")).to_contain_text("What stops")
+        expect(page.get_by_role("main")).to_contain_text("Effect")
         page.get_by_role("button", name="Revoke the approval").click()
         expect(page.get_by_role("status").first).to_contain_text(MESSAGES["revoked"])
         until(lambda: _fetch(served, uma, path).status_code == 403, "the end of the approval")

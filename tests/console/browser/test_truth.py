@@ -81,7 +81,7 @@ def test_the_panel_of_a_resumed_action_follows_it(standing, desk):
     resume = desk.resume(number, node="elsewhere")
     page = standing.window("ada")
     page.goto(f"/requests/{number}")
-    panel = page.get_by_role("region", name="What goes on after an approval")
+    panel = page.get_by_role("region", name="Resume action")
     expect(panel).to_contain_text("running")
     desk.store.finish_resume(resume, node="elsewhere", error="", retry_at=None, now=datetime.now(UTC))
     expect(panel).to_contain_text("succeeded")
@@ -94,7 +94,7 @@ def test_a_part_that_follows_goes_on_after_a_failed_answer(standing, desk):
     resume = desk.resume(number, node="elsewhere")
     page = standing.window("ada")
     page.goto(f"/requests/{number}")
-    panel = page.get_by_role("region", name="What goes on after an approval")
+    panel = page.get_by_role("region", name="Resume action")
     expect(panel).to_contain_text("running")
     failed = []
 
@@ -116,10 +116,10 @@ def test_a_task_that_failed_is_not_told_to_be_started(standing, served):
     page.get_by_label("Parameters").fill(f'{{"pages": ["{served.web.url}/elsewhere/failed"]}}')
     page.get_by_role("button", name="Start the task").click()
     page.wait_for_url("**/tasks/*")
-    expect(page.get_by_role("heading", name="It was stopped")).to_be_visible()
+    expect(page.get_by_role("heading", name="Denied")).to_be_visible()
     expect(page.get_by_text(MESSAGES["task_started"])).to_have_count(0)
     page.reload()
-    expect(page.get_by_role("heading", name="It was stopped")).to_be_visible()
+    expect(page.get_by_role("heading", name="Denied")).to_be_visible()
     expect(page.get_by_text(MESSAGES["task_started"])).to_have_count(0)
 
 
@@ -151,7 +151,7 @@ def test_one_call_is_asked_one_time(standing, served):
     expect(asked).to_contain_text("1 time")  # what comes soon after is written a little later
     until(lambda: page.reload() and "2 times" in asked.inner_text(), "the second call to be counted")
     page.goto(f"/requests/{number}")
-    expect(page.get_by_role("region", name="Who wants what")).to_contain_text("2 times")
+    expect(page.get_by_role("region", name="Request", exact=True)).to_contain_text("2 times")
 
 
 def test_an_approval_is_not_the_reason_of_an_older_denial(standing, served):

@@ -1,4 +1,4 @@
-"""Requests and decisions in the database of a served process, as extensions and people would leave them."""
+"""Requests and decisions in the database of a served process."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _numbers = count(1)
 
 
 class Desk:
-    """Puts requests down, and reads what became of them."""
+    """Files requests, and reads their results."""
 
     def __init__(self, served):
         self.store = open_store(f"sqlite:///{served.folder}/state/sandbox.db")
 
     def ask(self, target=None, *, subject="module:weather", operation="receive", raw="", **more):
-        """Put a request down; a target of its own unless one is given. Return its id."""
+        """File a request, by default with a new target; return its id."""
         target = target or f"https://host{next(_numbers)}.example/v1/item"
         kind = "filesystem" if target.startswith("/") else "network"
         origin = Origin(more.get("user", "uma"), more.get("organization", ""), more.get("session", "a-session"))
@@ -54,25 +54,25 @@ class Desk:
 
 
 def words(page):
-    """What a reader sees of a page, in one line."""
+    """The visible text of a page, in one line."""
     text = page if isinstance(page, str) else page.text
     main = text[text.index("<main") :] if "<main" in text else text
     return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]*>", " ", main)))
 
 
 def decide(client, request_id, act, **more):
-    """Open a request, press one of the buttons, and confirm what takes a confirmation."""
+    """Open a request, press a button, and confirm if needed."""
     seen = re.search(r'name="seen" value="([\d,]*)"', client.get(f"/requests/{request_id}").text)
     filled = {"act": act, "choice": "0", "seen": seen[1] if seen else "", "confirmed": "yes", "password": PASSWORD}
     return client.post(f"/requests/{request_id}/decide", data={**filled, **more})
 
 
 def approve_again(client, decision_id, **more):
-    """Open the page that approves what a decision was about, and press its button."""
+    """Approve the access of a decision on its page."""
     path = f"/decisions/{decision_id}/approve"
     return client.post(path, data={**form(client.get(path), "/approve"), "password": PASSWORD, **more})
 
 
 def button(page, label):
-    """The tag of a button, by what is written on it."""
+    """The tag of a button, by its label."""
     return re.search(rf"<button([^>]*)>{re.escape(label)}</button>", page.text).group(1)

@@ -1,4 +1,4 @@
-"""An administrator before the pages, and a desk at which requests are put down."""
+"""An administrator for the pages, and a desk that files requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.console.pages.asking import Desk
 
 @pytest.fixture(scope="module")
 def desk(served):
-    """Puts requests down in the served database."""
+    """Files requests in the served database."""
     found = Desk(served)
     yield found
     found.close()

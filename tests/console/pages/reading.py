@@ -1,4 +1,4 @@
-"""Pages as a person reads them: their text without the marks, their parts, and where they lead."""
+"""Parsed pages: their text, parts and links."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ class Page(HTMLParser):
 
     @property
     def text(self):
-        """All text, white space folded."""
+        """All text, with folded white space."""
         return folded(self._parts)
 
     @property
     def done(self):
-        """The code of the act that the page confirms; empty for none."""
+        """The message code of the page, or an empty text."""
         told = " ".join(self.parts("yes"))
         return next((code for code, message in MESSAGES.items() if told.startswith(message)), "")
 
     @property
     def code(self):
-        """The code of the error that the page tells; empty for none."""
+        """The error code of the page, or an empty text."""
         marked = self.source.partition('<article class="trouble">')[2].rpartition('<p class="soft">')[2]
         return marked.partition("<code>")[2].partition("</code>")[0]
 
     def part(self, name):
-        """Return the text of the element with an id; empty without one."""
+        """Return the text of the element with an id, or an empty text."""
         return self._by_id.get(name, "")
 
     def parts(self, name):
@@ -53,13 +53,13 @@ class Page(HTMLParser):
         return self._by_class[name]
 
     def between(self, begin, end):
-        """Return the text from one piece of the source to the next of another: tags, or pieces of them."""
+        """Return the text between two pieces of the source."""
         found = self.source[self.source.index(begin) :]
         found = found if begin.startswith("<") else found.partition(">")[2]
         return folded(html.unescape(re.sub(r"<[^>]*>", " ", found[: found.index(end)])))
 
     def error(self, field):
-        """Return the text of the error beside a field; empty without one."""
+        """Return the error of a field, or an empty text."""
         return self.part(f"field-{field}-error")
 
     def handle_starttag(self, tag, attrs):
@@ -100,26 +100,26 @@ class Page(HTMLParser):
 
 
 def folded(parts):
-    """Return pieces of text as one, white space folded."""
+    """Return pieces of text as one, with folded white space."""
     return " ".join("".join(parts).split())
 
 
 def read(client, path, status=200, **more):
-    """Get a page, which must have a status."""
+    """Get a page with the expected status."""
     answer = client.get(path, **more)
     assert answer.status_code == status, (path, answer.status_code, Page(answer).text[-2000:])
     return Page(answer)
 
 
 def run(client, module, kind, name, **params):
-    """Have a module run something from its page."""
+    """Run a function of a module on its page."""
     import json
 
     return client.post(f"/extensions/module/{module}/run/{kind}/{name}", data={"params": json.dumps(params)})
 
 
 def form(answer, action):
-    """Return what the form with an action holds already, as a browser would send it: hidden fields, texts, choices."""
+    """Return the prefilled values of a form, as a browser sends them."""
     text = answer.text if hasattr(answer, "text") else answer.source
     reader = _Form(action)
     reader.feed(text)

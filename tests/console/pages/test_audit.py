@@ -1,4 +1,4 @@
-"""The pages about the audit."""
+"""Pages of the audit log."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def admin(served):
 
 
 def records(page):
-    """The numbers of the records that a page lists."""
+    """The numbers of the listed records."""
     return [int(link.removeprefix("/audit/")) for link in page.links if link.removeprefix("/audit/").isdigit()]
 
 
 def test_records_are_listed_the_latest_first(admin, served):
-    """A request is listed with its target and leads to its record."""
+    """A request is listed with its target and links to its record."""
     with closing(Desk(served)) as desk:
         desk.ask("https://audited.example/v1")
     page = read(admin, "/audit")
@@ -42,7 +42,7 @@ def test_records_are_listed_the_latest_first(admin, served):
 
 
 def test_a_long_list_has_pages(admin, served):
-    """Each page goes on where the one before ended; what is recorded meanwhile moves nothing."""
+    """Each page continues after the previous one; new records do not shift it."""
     with closing(Desk(served)) as desk:
         for _ in range(70):
             desk.ask(subject="tool:many")
@@ -56,7 +56,7 @@ def test_a_long_list_has_pages(admin, served):
 
 
 def test_the_list_is_narrowed(admin, served):
-    """Action, actor, subject, request and time are filters of the address."""
+    """Action, actor, subject, request and time are filters."""
     with closing(Desk(served)) as desk:
         one = desk.ask(subject="tool:narrowed")
         desk.ask(subject="tool:narrowed")
@@ -81,7 +81,7 @@ def test_a_filter_that_means_nothing_is_refused(admin, query):
 
 
 def test_a_record_has_an_address_of_its_own(admin):
-    """Who, what, before and after, and its place in the chain are on it."""
+    """The page has the user, the values before and after, and the hashes."""
     number = records(read(admin, "/audit?action=requested&subject=module:weather"))[0]
     page = read(admin, f"/audit/{number}")
     assert str(number) in page.text
@@ -93,12 +93,12 @@ def test_a_record_has_an_address_of_its_own(admin):
 
 @rows(("number", "status"), [("999999", 404), ("0", 404), ("x", 422), ("9" * 40, 422)])
 def test_a_record_that_is_not_there(admin, number, status):
-    """A number that no record has is not found; what is no number is refused."""
+    """An unknown number is not found; another text is refused."""
     assert admin.get(f"/audit/{number}").status_code in {status, 404}
 
 
 def test_the_export_takes_the_filter_along(admin):
-    """The links lead to the export of the same records, which the API serves."""
+    """The export links have the same filter."""
     page = read(admin, "/audit?action=requested&subject=module:weather&since=2001-01-01T00:00&request=")
     links = [link for link in page.links if link.startswith("/api/v1/audit/export")]
     assert len(links) == 2
@@ -111,7 +111,7 @@ def test_the_export_takes_the_filter_along(admin):
 
 
 def test_only_those_who_may_decide_see_it(served):
-    """Everybody else is told why not."""
+    """Other users get the reason."""
     served.person("nora")
     with served.signed_in("nora") as client:
         for path in ("/audit", "/audit/1"):
@@ -120,7 +120,7 @@ def test_only_those_who_may_decide_see_it(served):
 
 
 def test_the_chain_is_checked_on_demand(tmp_path):
-    """The page tells a chain that was not checked from one that is whole, and from one that breaks, at its number."""
+    """The page distinguishes an unverified, a valid and a broken chain."""
     with serving(tmp_path, extensions=False) as served, served.signed_in() as client:
         chain(client, "info", "not checked")
         chain(verified(client), "yes", "whole")
@@ -134,22 +134,22 @@ def test_the_chain_is_checked_on_demand(tmp_path):
 
 
 def verified(client):
-    """Have the chain checked."""
+    """Verify the chain."""
     assert client.post("/audit/verify").status_code == 303
     return client
 
 
 def chain(client, look, name):
-    """Return what the page says about the chain, which must look like this."""
+    """Return the text about the chain, which must have this style."""
     page = read(client, "/audit")
     (told,) = page.parts("spread")
-    assert f'<section class="notice {look}" aria-label="The chain">' in page.source
+    assert f'<section class="notice {look}" aria-label="Hash chain">' in page.source
     sentence(name, told, also=SOON)
     return told
 
 
 def test_differences_are_told_by_name():
-    """What was added, removed and changed comes first; what stayed comes last."""
+    """Added, removed and changed values come first."""
     found = {one.name: one.kind for one in differences({"a": 1, "b": "x", "c": [1]}, {"b": "y", "c": [1], "d": None})}
     assert found == {"a": "removed", "b": "changed", "d": "added", "c": "same"}
     assert list(found)[-1] == "c"

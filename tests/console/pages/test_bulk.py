@@ -1,4 +1,4 @@
-"""Deciding about many requests at once."""
+"""Bulk decisions."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ def preview(client, act, *ids):
 
 
 def send(client, act, *ids, seen=None, **more):
-    """Send the form that decides, as if the page before had listed these."""
+    """Send the deciding form with these requests."""
     seen = ["0" for _ in ids] if seen is None else seen
     return client.post("/requests/bulk/confirm", data={"act": act, "ids": list(ids), "seen": seen, **more})
 
 
 def confirm(client, act, *ids, **more):
-    """Send the form that decides, and return the page that it leads to."""
+    """Send the deciding form, and return the resulting page."""
     answer = send(client, act, *ids, **more)
     assert answer.status_code == 303, words(answer)
     return client.get(answer.headers["location"])
 
 
 def listed(page):
-    """The ids that the confirmation would send."""
+    """The ids in the confirmation form."""
     return re.findall(r'name="ids" value="(\w+)"><input type="hidden" name="seen"', page.text)
 
 
@@ -44,18 +44,18 @@ def heading(page):
 
 
 def numbers(page):
-    """The numbers in the heading: how many were decided, of how many."""
+    """The numbers of decided and of all requests in the heading."""
     return [int(number) for number in re.findall(r"\d+", heading(page))]
 
 
 def states(page):
-    """The state that each row shows, with its remark."""
+    """The state of each row, with its note."""
     cells = re.findall(r'<td role="cell" data-label="State">(.*?)</td>', page.text, re.DOTALL)
     return [words(cell).strip() for cell in cells]
 
 
 def test_the_preview_shows_every_request_and_decides_nothing(desk, ada):
-    """A selected row stands for all who wait for the same: each of them is listed before anything happens."""
+    """A selected row includes all requests for the same access."""
     target = "https://previewed.example/v1"
     theirs = [desk.ask(target, user=user, session=user) for user in ("uma", "ben", "carla")]
     single = desk.ask("https://single.example/v1")
@@ -69,7 +69,7 @@ def test_the_preview_shows_every_request_and_decides_nothing(desk, ada):
 
 
 def test_the_result_says_what_came_of_each(desk, ada):
-    """After the confirmation every row is decided, and says so."""
+    """After the confirmation every row is decided."""
     ids = [desk.ask() for _ in range(3)]
     page = confirm(ada, "deny", *ids, reason="not these")
     sentence("all done", heading(page))
@@ -79,7 +79,7 @@ def test_the_result_says_what_came_of_each(desk, ada):
 
 
 def test_one_permanent_approval_answers_all_of_a_group(desk, ada):
-    """Requests of others that the first decision answered are done, not in conflict."""
+    """Requests answered by the first decision are done, not in conflict."""
     ids = [desk.ask("https://together.example/v1", user=user, session=user) for user in ("uma", "ben", "carla")]
     page = confirm(ada, "permanent", *ids)
     assert numbers(page) == [3, 3]
@@ -88,7 +88,7 @@ def test_one_permanent_approval_answers_all_of_a_group(desk, ada):
 
 
 def test_a_colleagues_decision_is_a_conflict_and_stays(served, desk, ada):
-    """What somebody decided between preview and confirmation is left as it is; the others are done."""
+    """A decision between preview and confirmation stays; the others are done."""
     first, second = desk.ask(), desk.ask()
     page = preview(ada, "permanent", first, second)
     with served.signed_in() as colleague:
@@ -101,7 +101,7 @@ def test_a_colleagues_decision_is_a_conflict_and_stays(served, desk, ada):
 
 
 def test_without_a_session_a_row_is_skipped(desk, ada):
-    """What cannot be approved for a session is in the preview with the reason, and is not sent."""
+    """A request without a session is shown with the reason, and not sent."""
     with_one, without = desk.ask(), desk.ask(session="")
     page = preview(ada, "session", with_one, without)
     assert listed(page) == [with_one]
@@ -114,7 +114,7 @@ def test_without_a_session_a_row_is_skipped(desk, ada):
 
 @rows("act", ["", "approve", "revoke"])
 def test_an_unknown_act_decides_nothing(desk, ada, act):
-    """Only the three acts exist."""
+    """Only three actions exist."""
     one = desk.ask()
     assert preview(ada, act, one).status_code == 422
     assert send(ada, act, one).status_code == 422
@@ -122,7 +122,7 @@ def test_an_unknown_act_decides_nothing(desk, ada, act):
 
 
 def test_nothing_selected_is_said(desk, ada):
-    """No selection, unknown ids and decided ones leave nothing to do."""
+    """No selection, unknown ids and answered requests give a message."""
     done = desk.ask()
     decide(ada, done, "deny")
     assert send(ada, "deny").status_code == 422
@@ -134,7 +134,7 @@ def test_nothing_selected_is_said(desk, ada):
 
 
 def test_a_reason_that_is_too_long_decides_nothing(desk, ada):
-    """The limit is said, and what was written is kept."""
+    """The limit is shown, and the input kept."""
     one = desk.ask()
     page = send(ada, "deny", one, reason="y" * 2001)
     assert page.status_code == 422
@@ -144,7 +144,7 @@ def test_a_reason_that_is_too_long_decides_nothing(desk, ada):
 
 
 def test_who_may_not_decide_is_refused(served, desk):
-    """Neither preview nor confirmation is for people who may not decide."""
+    """Neither preview nor confirmation works without the right."""
     served.person("uma")
     one = desk.ask(user="uma")
     with served.signed_in("uma") as uma:
@@ -154,7 +154,7 @@ def test_who_may_not_decide_is_refused(served, desk):
 
 
 def test_hostile_rows_are_shown(desk, ada):
-    """The preview shows targets of others as every page does."""
+    """The preview escapes foreign targets."""
     one = desk.ask("/srv/<b>\u202etxt.exe", operation="execute")
     page = preview(ada, "deny", one)
     assert "<b>" not in page.text.replace("<b>sandbox", "")
@@ -163,7 +163,7 @@ def test_hostile_rows_are_shown(desk, ada):
 
 
 def test_a_denial_is_worded_as_one(desk, ada):
-    """Before and after: what may not be done is neither said to be allowed nor shown like an approval."""
+    """A denial never looks like an approval, before and after."""
     one = desk.ask("/srv/denied/one", operation="delete")
     before = Page(preview(ada, "deny", one))
     after = Page(confirm(ada, "deny", one))
@@ -176,7 +176,7 @@ def test_a_denial_is_worded_as_one(desk, ada):
 
 
 def test_the_result_is_a_page_of_its_own(desk, ada):
-    """The form leads to it: to load it again shows the same, and decides nothing again."""
+    """Reloading the result decides nothing again."""
     one, other = desk.ask(), desk.ask()
     answer = send(ada, "deny", one, other)
     assert answer.status_code == 303
@@ -188,7 +188,7 @@ def test_the_result_is_a_page_of_its_own(desk, ada):
 
 
 def test_many_are_undone_together(served, desk, ada):
-    """Each decision of that go is reversed with the requests it answered; a decision by somebody else stays."""
+    """Each decision of the bulk is undone; other decisions stay."""
     ids = [desk.ask("https://undone-together.example/v1", user=user, session=user) for user in ("uma", "ben")]
     ids.append(desk.ask("https://undone-together.example/v2"))
     elsewhere = desk.ask("https://undone-together.example/v3")
@@ -234,7 +234,7 @@ def test_a_decision_that_is_not_undone_with_the_others_says_why(served, desk, ad
 
 
 def test_many_of_high_risk_take_the_password(desk, ada):
-    """One of high risk among them is enough; without the password nothing is decided."""
+    """One request of high risk needs the password for all."""
     low, high = desk.ask(), desk.ask("/srv/bulk/high", operation="delete")
     assert "password" in Page(preview(ada, "permanent", low, high)).fields
     assert "password" not in Page(preview(ada, "permanent", low)).fields
@@ -249,14 +249,14 @@ def test_many_of_high_risk_take_the_password(desk, ada):
 
 
 def test_what_else_is_answered_is_said_before(desk, ada):
-    """Requests below a selected one are not listed, but answered with it: they are counted."""
+    """Requests below a selected one are counted."""
     one = desk.ask("https://reached.example/v1")
     desk.ask("https://reached.example/v1/below", user="ben")
     sentence("also answered", Page(preview(ada, "permanent", one)).parts("effect")[0])
 
 
 def test_what_was_decided_about_the_same_meanwhile_is_a_conflict(desk, ada):
-    """A session of the same was approved after the preview: the row is left, and says why."""
+    """The row stays undecided, with the reason."""
     target = "https://bulk-stale.example/v1"
     one, other = desk.ask(target, session="first"), desk.ask(target, session="second")
     page = preview(ada, "deny", one)
@@ -271,7 +271,7 @@ def test_what_was_decided_about_the_same_meanwhile_is_a_conflict(desk, ada):
 
 
 def test_the_way_back_keeps_the_filters(desk, ada):
-    """From the preview back to the list as it was narrowed."""
+    """The preview links back to the filtered list."""
     one = desk.ask("https://narrowed-bulk.example/v1")
     page = read(ada, f"/requests/bulk?act=deny&ids={one}&text=narrowed-bulk&kind=module")
     assert "/requests?text=narrowed-bulk&kind=module" in page.links

@@ -1,4 +1,4 @@
-"""Permanent approvals: what they do is said before and after, and a second click, or the password, confirms them."""
+"""Permanent approvals: shown before and after, and confirmed by a second click or the password."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ def ask(client, request_id, **more):
 
 
 def confirm(client, answer, **more):
-    """Press the button of the page that asks."""
+    """Press the button of the confirmation page."""
     filled = form(answer, "/decide")
     return client.post(f"/requests/{answer.url.path.split('/')[2]}/decide", data={**filled, "act": "permanent", **more})
 
 
 @pytest.fixture
 def three(desk, request):
-    """A request, one of another user for the same, and one below it."""
+    """A request, one of another user for the same access, and one below it."""
     target = f"https://three.example/{request.node.name}"
     users = (("uma", target), ("ben", target), ("cleo", f"{target}/below"))
     return [desk.ask(where, user=user, session=user) for user, where in users]
 
 
 def test_one_click_decides_nothing(desk, ada, three):
-    """The first click says in one sentence whom it covers, for how long, and what else it answers."""
+    """The first click shows scope, duration and the other answered requests."""
     answer = ask(ada, three[0])
     assert answer.status_code == 200
     assert [desk.state(one) for one in three] == ["pending"] * 3
@@ -48,7 +48,7 @@ def test_one_click_decides_nothing(desk, ada, three):
 
 
 def test_the_page_after_says_what_was_done_and_undoes_it(desk, ada, three):
-    """The same sentence stands on the page after, with the way back; undoing has all three wait again."""
+    """The page repeats the effect and offers the undo, which reopens all three."""
     answer = decide(ada, three[0], "permanent", reason="a slip")
     page = read(ada, answer.headers["location"])
     assert page.done == "approved"
@@ -65,7 +65,7 @@ def test_the_page_after_says_what_was_done_and_undoes_it(desk, ada, three):
 
 @rows("act", ["session", "deny"])
 def test_other_decisions_say_what_they_do_too(desk, ada, act):
-    """Before, on the page of the request; after, above it; and they can be undone."""
+    """Their effect is shown before and after, and can be undone."""
     one = desk.ask(f"https://effect-of-{act}.example/v1")
     before = read(ada, f"/requests/{one}")
     sentence("effects of the buttons", before.parts("effects")[0])
@@ -77,7 +77,7 @@ def test_other_decisions_say_what_they_do_too(desk, ada, act):
 
 
 def test_undoing_puts_back_what_was_replaced(desk, ada):
-    """An approval in the place of a denial is undone: the denial is in force again, as the page said."""
+    """Undoing an approval restores the replaced denial."""
     one = desk.ask("https://put-back.example/v1")
     denial = decide(ada, one, "deny").headers["location"].rpartition("about=")[2]
     path = f"/decisions/{denial}/approve"
@@ -89,7 +89,7 @@ def test_undoing_puts_back_what_was_replaced(desk, ada):
 
 
 def test_a_high_risk_takes_the_password(desk, ada):
-    """Without it, or with another one, nothing is decided, and what was filled in stays."""
+    """Without the right password nothing is decided, and the input is kept."""
     one = desk.ask("/srv/data/table.csv", operation="delete")
     answer = ask(ada, one, reason="to be kept", lifetime="86400")
     assert "password" in Page(answer).fields
@@ -106,7 +106,7 @@ def test_a_high_risk_takes_the_password(desk, ada):
 
 
 def test_guesses_of_the_password_are_slowed_down(served, desk):
-    """After some wrong ones the right one has to wait, too, as at the sign-in."""
+    """After failures the right password has to wait, too."""
     cookie, _ = enter(served.accounts, served.person("guess", role="super").id)
     one = desk.ask("/srv/data/guessed.csv", operation="delete")
     with served.client(cookies=cookie) as client:
@@ -119,14 +119,14 @@ def test_guesses_of_the_password_are_slowed_down(served, desk):
 
 
 def test_a_denial_and_a_session_take_no_password(desk, ada):
-    """Whatever the risk: they are not permanent approvals."""
+    """Only permanent approvals need it."""
     for act in ("session", "deny"):
         one = desk.ask(f"/srv/data/{act}.csv", operation="delete")
         assert decide(ada, one, act, password="").status_code == 303
 
 
 def test_unasked_approvals_take_the_password_too(desk, ada):
-    """From an explanation, and in the place of a denial."""
+    """Approvals from an explanation, or instead of a denial, need it."""
     rule = {"subject": "module:weather", "access": "filesystem:delete", "target": "/srv/unasked", "effect": "approval"}
     asking = ada.post("/explain/decide", data=rule)
     filled = {**form(asking, "/explain/decide"), "confirmed": "yes"}
@@ -141,7 +141,7 @@ def test_unasked_approvals_take_the_password_too(desk, ada):
 
 
 def test_a_session_takes_the_api_no_way_round(served, desk):
-    """With the cookie of a person the API wants a password of late for a high risk; a token has none."""
+    """A session needs a recent password in the API for a high risk; a token does not."""
     rita = served.person("rita", role="super")
     stale, _ = enter(served.accounts, rita.id, confirmed=timedelta(minutes=20))
     one, low = desk.ask("/srv/data/api.csv", operation="delete"), desk.ask()

@@ -1,4 +1,4 @@
-"""Approvals and denials: listed, revoked, changed."""
+"""Pages of approvals and denials: list, revoke, change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.services.rows import rows
 
 
 def decided(desk, client, act, target=None, **more):
-    """Ask, decide, and return the id of the decision."""
+    """Request, decide, and return the id of the decision."""
     one = desk.ask(target, **more)
     answer = decide(client, one, act)
     assert answer.status_code == 303, words(answer)
@@ -35,7 +35,7 @@ def ended(desk, decision_id):
 
 
 def test_approvals_say_who_gave_them_and_for_what(desk, ada):
-    """Each row has the rule, the subject, the scope, who granted it and whether it was used."""
+    """Each row has rule, subject, scope, administrator and last use."""
     decided(desk, ada, "permanent", "https://listed.example/permanent")
     decided(desk, ada, "session", "https://listed.example/session", session="the-session")
     page = words(ada.get("/approvals", params={"text": "listed.example"}))
@@ -60,7 +60,7 @@ def test_approvals_say_who_gave_them_and_for_what(desk, ada):
     ],
 )
 def test_approvals_can_be_filtered(desk, ada, query, found):
-    """Scope, subject, resource, session and whether it is in force narrow the list."""
+    """Scope, subject, resource, session and state are filters."""
     if "narrowed.example" not in ada.get("/approvals", params={"text": "narrowed.example"}).text.partition("<table")[2]:
         decided(desk, ada, "permanent", "https://narrowed.example/a")
         decided(desk, ada, "session", "https://narrowed.example/b", session="narrow")
@@ -71,13 +71,13 @@ def test_approvals_can_be_filtered(desk, ada, query, found):
 
 
 def test_a_filter_that_means_nothing_lists_nothing(ada):
-    """A misspelt filter is said."""
+    """An invalid filter is reported."""
     for query in ({"scope": "forever"}, {"subject": "weather"}, {"live": "maybe"}, {"resource": "url"}):
         assert ada.get("/approvals", params=query).status_code == 422, query
 
 
 def test_what_is_of_no_use_and_what_ends_soon_is_pointed_out():
-    """An approval that nobody used for long, and one that ends within a week, carry a remark; ended ones none."""
+    """Unused and soon ending approvals have a note, ended ones none."""
     now = datetime(2026, 6, 1, tzinfo=UTC)
     unused = timedelta(days=30)
 
@@ -99,7 +99,7 @@ def test_what_is_of_no_use_and_what_ends_soon_is_pointed_out():
 
 
 def test_an_old_approval_is_pointed_out_in_the_list(desk, ada):
-    """The remark is on the page."""
+    """The note is on the page."""
     access = desk.store.request(desk.ask("https://dusty.example/v1")).access
     then = datetime.now(UTC) - timedelta(days=45)
     desk.store.decide(NewDecision(access, Effect.APPROVAL, Scope.PERMANENT, "ada"), now=then)
@@ -110,7 +110,7 @@ def test_an_old_approval_is_pointed_out_in_the_list(desk, ada):
 
 
 def test_revoking_says_what_stops_and_how_fast(desk, ada):
-    """The page before names the rule and how soon it is known everywhere; by itself it changes nothing."""
+    """The confirmation page names rule and delay, and changes nothing."""
     one = decided(desk, ada, "permanent", "https://stopped.example/v1")
     page = read(ada, f"/decisions/{one}/revoke")
     sentence("revoking", page.between("<h1>", "<dl"))
@@ -122,7 +122,7 @@ def test_revoking_says_what_stops_and_how_fast(desk, ada):
 
 
 def test_revoking_and_approving_again(desk, ada):
-    """After a revocation the page says so and has the way back, which works."""
+    """After a revocation the page offers a new approval."""
     one = decided(desk, ada, "permanent", "https://undone.example/v1")
     answer = ada.post(f"/decisions/{one}/revoke", data={"reason": "by mistake"})
     assert answer.status_code == 303
@@ -138,7 +138,7 @@ def test_revoking_and_approving_again(desk, ada):
 
 
 def test_revoking_twice_is_a_conflict(desk, ada):
-    """Who comes second is told, and nothing is changed."""
+    """The second revocation is a conflict without a change."""
     one = decided(desk, ada, "permanent")
     assert ada.post(f"/decisions/{one}/revoke").status_code == 303
     answer = ada.post(f"/decisions/{one}/revoke")
@@ -149,7 +149,7 @@ def test_revoking_twice_is_a_conflict(desk, ada):
 
 
 def test_a_revocation_reaches_the_module(served, ada):
-    """What was approved runs; after the revocation it is stopped again."""
+    """An approved call works; after the revocation it is denied."""
     with served.bearer(served.person("uma")) as machine:
         one = served.stop_weather(machine, "/revoked/later")
         answer = decide(ada, one, "permanent", confirmed="yes")
@@ -168,7 +168,7 @@ def test_a_revocation_reaches_the_module(served, ada):
 
 
 def test_a_denial_becomes_an_approval(desk, ada):
-    """The change is spelled out first; it ends the denial."""
+    """The change is confirmed first and ends the denial."""
     one = decided(desk, ada, "deny", "https://changed.example/v1")
     assert f"/decisions/{one}/approve" in read(ada, f"/decisions/{one}").links
     page = read(ada, f"/decisions/{one}/approve")
@@ -182,7 +182,7 @@ def test_a_denial_becomes_an_approval(desk, ada):
 
 
 def test_a_denial_is_removed(desk, ada):
-    """Removing a denial leaves it undecided: the next attempt makes a new request."""
+    """The access is undecided again: the next attempt files a request."""
     one = decided(desk, ada, "deny", "https://removed.example/v1")
     page = read(ada, f"/decisions/{one}/revoke")
     sentence("removing a denial", page.between("<h1>", "<dl"))
@@ -197,7 +197,7 @@ def test_a_denial_is_removed(desk, ada):
 
 
 def test_others_neither_see_nor_change_decisions(served, desk, ada):
-    """People who may not decide are refused, with the reason; unknown ids are not found."""
+    """Users who may not decide get the reason; unknown ids are not found."""
     one = decided(desk, ada, "permanent")
     served.person("uma")
     with served.signed_in("uma") as uma:
@@ -211,14 +211,14 @@ def test_others_neither_see_nor_change_decisions(served, desk, ada):
 
 
 def test_a_message_is_one_of_ours(ada):
-    """An address cannot put words of somebody else on the page."""
+    """An address cannot inject text into the page."""
     page = ada.get("/approvals", params={"done": "<b>All is well</b>", "about": '"><script>'})
     assert "All is well" not in page.text
     assert "<script>" not in page.text.replace("<script src", "")
 
 
 def test_the_password_is_asked_again_when_the_configuration_wants_it(served, desk):
-    """With ``console.reauth_minutes`` a permanent approval takes a password that was given longer ago."""
+    """``console.reauth_minutes`` requires a recent password."""
     rita = served.person("rita", role="super")
     fresh, _ = enter(served.accounts, rita.id)
     stale, _ = enter(served.accounts, rita.id, confirmed=timedelta(hours=1))
@@ -239,7 +239,7 @@ def test_the_password_is_asked_again_when_the_configuration_wants_it(served, des
 
 
 def test_lists_show_that_an_approval_was_revoked(desk, ada):
-    """The request is in no list of what is approved any more; lists that have it say revoked, and by whom."""
+    """Lists show the request as revoked, with the user."""
     one = desk.ask("https://over.example/lists")
     decision = decide(ada, one, "permanent").headers["location"].rpartition("about=")[2]
     assert one in read(ada, "/requests?state=approved&text=over.example").source
@@ -255,7 +255,7 @@ def test_lists_show_that_an_approval_was_revoked(desk, ada):
 
 
 def test_the_page_of_a_request_says_what_was_decided_and_that_it_ended(desk, ada):
-    """Approved by one, revoked by another: both stand there."""
+    """Both users are named."""
     one = desk.ask("https://over.example/page")
     decision = decide(ada, one, "permanent").headers["location"].rpartition("about=")[2]
     assert ada.post(f"/decisions/{decision}/revoke").status_code == 303
@@ -267,7 +267,7 @@ def test_the_page_of_a_request_says_what_was_decided_and_that_it_ended(desk, ada
 
 
 def test_a_decision_is_not_listed_as_similar_to_itself(desk, ada):
-    """Beside a decided request stand other decisions about like things."""
+    """Similar decisions exclude the own one."""
     first = decided(desk, ada, "permanent", "https://itself.example/first")
     one = desk.ask("https://itself.example/second")
     own = decide(ada, one, "permanent").headers["location"].rpartition("about=")[2]
@@ -277,7 +277,7 @@ def test_a_decision_is_not_listed_as_similar_to_itself(desk, ada):
 
 
 def test_an_address_that_is_loaded_again_confirms_only_what_holds(desk, ada):
-    """After a revocation neither the request nor the decision is told to be approved."""
+    """After a revocation an old address confirms no approval."""
     one = desk.ask()
     address = decide(ada, one, "permanent").headers["location"]
     decision = address.rpartition("about=")[2]
@@ -315,7 +315,7 @@ def test_an_undo_is_confirmed_only_while_the_request_waits(desk, ada):
 
 
 def test_an_open_list_is_told_of_a_revocation(desk, ada):
-    """With who revoked, not who approved."""
+    """The update names the user who revoked."""
     one = desk.ask()
     decision = decide(ada, one, "session").headers["location"].rpartition("about=")[2]
     assert ada.post(f"/decisions/{decision}/revoke").status_code == 303
@@ -324,7 +324,7 @@ def test_an_open_list_is_told_of_a_revocation(desk, ada):
 
 
 def test_a_denial_that_was_changed_shows_as_replaced(desk, ada):
-    """The request was denied; an approval took the place of that, so it is not listed as denied."""
+    """A replaced denial is not listed as denied."""
     one = desk.ask("https://over.example/changed")
     decision = decide(ada, one, "deny").headers["location"].rpartition("about=")[2]
     assert approve_again(ada, decision).status_code == 303

@@ -1,4 +1,4 @@
-"""A session that ends while somebody decides: after the sign-in they are back, with what they had filled in."""
+"""Ended sessions: after the sign-in the form has its input again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LONG = "".join(chr(0x1F300 + number % 700) for number in range(2000))
 
 @pytest.fixture
 def dora(served):
-    """Somebody who decides, whose session a test ends."""
+    """An administrator whose session a test ends."""
     person = served.person("dora", role="super")
     cookie, _ = enter(served.accounts, person.id)
     with served.client() as client:
@@ -33,7 +33,7 @@ def end(served):
 
 
 def sign_in_after(client, answer):
-    """Follow to the sign-in, sign in, and return the page that one is led to."""
+    """Follow the redirect, sign in, and return the resulting page."""
     assert answer.status_code == 303
     place = urlsplit(answer.headers["location"])
     assert place.path == "/login"
@@ -45,7 +45,7 @@ def sign_in_after(client, answer):
 
 @rows("reason", ["Not from here.\nAsk again.", "<b>\u202e\"'", LONG])
 def test_reason_and_choice_are_kept_and_nothing_is_decided(served, desk, dora, reason):
-    """The administrator is back on the request, with the form as it was; it is still pending."""
+    """The form is restored, and the request is pending."""
     one = desk.ask("https://kept.example/v1/items/7")
     filled = {**form(dora.get(f"/requests/{one}"), "/decide"), "choice": "2", "lifetime": "86400", "reason": reason}
     end(served)
@@ -63,7 +63,7 @@ def test_reason_and_choice_are_kept_and_nothing_is_decided(served, desk, dora, r
 
 
 def test_the_page_that_confirms_leads_back_too(served, desk, dora):
-    """From the second page of a permanent approval; the password that was typed is kept nowhere."""
+    """The confirmation page is restored, without the password."""
     one = desk.ask("/srv/draft/high", operation="delete")
     asking = decide(dora, one, "permanent", confirmed="", reason="for the import")
     filled = {**form(asking, "/decide"), "password": PASSWORD}
@@ -77,7 +77,7 @@ def test_the_page_that_confirms_leads_back_too(served, desk, dora):
 
 
 def test_a_note_and_the_reasons_of_other_pages_are_kept(served, desk, dora):
-    """A note, the reason of a revocation, of an approval in the place of a denial, and of many at once."""
+    """Notes and reasons of all forms are restored."""
     one, other = desk.ask(), desk.ask()
     made = decide(dora, other, "deny").headers["location"].rpartition("about=")[2]
     bulk = f"/requests/bulk?act=deny&ids={one}"
@@ -96,7 +96,7 @@ def test_a_note_and_the_reasons_of_other_pages_are_kept(served, desk, dora):
 
 
 def test_an_explanation_leads_back_to_its_question(served, dora):
-    """What was typed to decide unasked is there again at the page that confirms."""
+    """The confirmation of an explanation is restored."""
     rule = {"subject": "module:weather", "access": "network:receive", "target": "https://unasked-draft.example/v1"}
     end(served)
     sent = {**rule, "effect": "denial", "reason": "not this", "confirmed": "yes", "seen": "0"}
@@ -108,7 +108,7 @@ def test_an_explanation_leads_back_to_its_question(served, dora):
 
 
 def test_a_draft_is_for_its_page_alone(served, desk, dora):
-    """Another request is shown without it."""
+    """Another request does not show it."""
     one, other = desk.ask(), desk.ask()
     filled = form(dora.get(f"/requests/{one}"), "/decide")
     end(served)
@@ -121,14 +121,14 @@ def test_a_draft_is_for_its_page_alone(served, desk, dora):
 
 @rows("text", ["", "x", "e30", "eJyrrgUAAXUA-Q", "a" * 20000, written_draft("/p", {"choice": "99", "lifetime": "x"})])
 def test_a_cookie_that_somebody_made_up_fills_in_nothing(served, desk, ada, text):
-    """It is read like the form itself: what was not offered is not chosen."""
+    """A forged draft is validated like the form."""
     one = desk.ask()
     page = ada.get(f"/requests/{one}", headers={"Cookie": f"democrai_draft={text[:4000]}"})
     assert page.status_code in {200, 303}
 
 
 def test_what_was_not_offered_is_not_filled_in(served, desk, ada):
-    """A choice and a time that the form does not have are left out."""
+    """Unknown choices and times are dropped."""
     one = desk.ask()
     text = written_draft(f"/requests/{one}", {"choice": "99", "lifetime": "1", "reason": "fine", "act": "other"})
     ada.cookies.set("democrai_draft", text)

@@ -1,4 +1,4 @@
-"""The playground."""
+"""Explain page."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ def admin(served):
 
 
 def asked(subject="module:reports", access="network:receive", target="https://other.example.com/v1", **more):
-    """The address of a question."""
+    """The address of an explanation."""
     return f"/explain?{urlencode({'subject': subject, 'access': access, 'target': target, **more})}"
 
 
 def order(effect="approval", **more):
-    """What the form sends."""
+    """The values of the form."""
     return {"subject": "module:gallery", "access": "network:receive", "effect": effect, **more}
 
 
 def confirm(client, effect="approval", reason="", **more):
-    """Have a decision spelled out, and press the button below."""
+    """Open the confirmation of a decision, and press its button."""
     asking = client.post("/explain/decide", data=order(effect, **more))
     filled = {**form(asking, "/explain/decide"), "reason": reason, "confirmed": "yes"}
     return client.post("/explain/decide", data=filled)
 
 
 def decisive(page):
-    """The headings of the layers that decide."""
+    """The headings of the deciding layers."""
     return re.findall(r'<li class="layer decides">.*?<h3>(.*?)</h3>', page.source, re.DOTALL)
 
 
 def test_the_form_knows_the_subjects(admin):
-    """Nothing was asked yet: there is a form with what is known, and no verdict."""
+    """The empty form lists subjects, without a verdict."""
     page = read(admin, "/explain")
     assert 'value="module:reports"' in page.source
     assert {"subject", "access", "target", "user", "session"} <= page.fields.keys()
@@ -50,19 +50,19 @@ def test_the_form_knows_the_subjects(admin):
 
 
 def test_what_is_declared_is_allowed_by_its_rule(admin, served):
-    """The layer that decides is named, and that a decision would change nothing."""
+    """The deciding layer is named, and no decision is offered."""
     page = read(admin, asked(target=f"{served.web.url}/v1/rates/7"))
     assert page.part("verdict") == "Allowed"
-    assert decisive(page) == ["The declarations"]
+    assert decisive(page) == ["Declarations"]
     sentence("decisions change nothing", page.parts("soft")[-1])
     assert "decide" not in page.ids
 
 
 def test_what_is_not_declared_says_what_to_declare(admin, served):
-    """The verdict, every layer, the nearest rule and the entry with its file are there; nothing was registered."""
+    """Verdict, layers, nearest rule and entry are shown; no request is filed."""
     page = read(admin, asked(target=f"{served.web.url}/v1/other"))
     sentence("not declared", page.part("verdict"))
-    for layer in ("The declarations", "Recorded denials", "Permanent approvals", "Pending requests"):
+    for layer in ("Declarations", "Recorded denials", "Permanent approvals", "Pending requests"):
         assert layer in page.text
     assert "Nearest rule" in page.text
     assert str(served.folder / "modules" / "reports" / "manifest.json") in page.text
@@ -72,23 +72,23 @@ def test_what_is_not_declared_says_what_to_declare(admin, served):
 
 
 def test_it_can_be_asked_for_from_other_pages(admin):
-    """Resource type and operation may come apart, as lists have them."""
+    """Resource type and operation can be separate parameters."""
     page = read(admin, "/explain?subject=module:reports&resource_type=filesystem&operation=read&target=/etc/passwd")
     assert "verdict" in page.ids
 
 
 def test_a_chain_is_told_member_by_member(admin, served):
-    """What is around a subject counts, or does not; a chain that means nothing is said beside its field."""
+    """Each enclosing subject is shown; an invalid chain is an error of its field."""
     target = f"{served.web.url}/v1/rates/7"
     page = read(admin, asked(subject="mcp:nowhere", target=target, chain="module:reports"))
-    (chain,) = [layer for layer in page.parts("layer") if layer.startswith("The chain ")]
+    (chain,) = [layer for layer in page.parts("layer") if layer.startswith("Call chain ")]
     sentence("chain", chain)
     assert page.fields["chain"]["value"] == "module:reports"
     assert "kind:name" in read(admin, asked(chain="reports"), status=422).error("chain")
 
 
 def test_an_error_line_is_explained(admin):
-    """What it means, and questions to go on with, each an address of this page."""
+    """The meaning and links to explanations are shown."""
     page = read(admin, f"/explain?{urlencode({'line': 'sandbox_filesystem_denied:reports:/etc/passwd'})}")
     assert page.part("line-title") == entry_of("sandbox_filesystem_denied").title
     assert "sandbox_filesystem_denied" in page.text
@@ -98,7 +98,7 @@ def test_an_error_line_is_explained(admin):
 
 
 def test_a_line_that_is_not_ours_is_refused_beside_its_field(admin):
-    """Nothing is guessed, and what was pasted stays, hidden characters and all as text."""
+    """A foreign line is refused, and the input kept."""
     page = read(admin, f"/explain?{urlencode({'line': 'hello <script>hit(1)</script>'})}", status=422)
     sentence("line unknown", page.error("line"))
     assert "<script>hit" not in page.source
@@ -115,7 +115,7 @@ def test_a_line_that_is_not_ours_is_refused_beside_its_field(admin):
     ],
 )
 def test_a_question_that_means_nothing_is_said_beside_its_field(admin, question, field, told):
-    """The form stays filled in, and the problem stands beside its field."""
+    """The form keeps its values, with the error at the field."""
     page = read(admin, question, status=422)
     if field:
         assert told in page.error(field)
@@ -126,15 +126,15 @@ def test_a_question_that_means_nothing_is_said_beside_its_field(admin, question,
 
 @rows("target", ["https://user:secret@a.example", "https://a.example\\b", "\u202ehttps://a", "*.com"])
 def test_a_target_that_nobody_may_ask_for_is_refused_with_the_reason(admin, target):
-    """That is an explanation too: the target itself is the layer that says no. Hidden characters are shown."""
+    """The target layer refuses it; invisible characters are shown."""
     page = read(admin, asked(target=target))
     assert page.part("verdict") == "Refused"
-    assert decisive(page) == ["The target"]
+    assert decisive(page) == ["Target"]
     assert "\u202e" not in page.source.replace('value="\u202e', "")
 
 
 def test_a_decision_is_spelled_out_before_it_is_made(admin, served):
-    """The first step changes nothing; the second one decides, and shows the decision."""
+    """The first step changes nothing; the second decides."""
     target = "https://unasked.example.com/a"
     page = Page(admin.post("/explain/decide", data=order(target=target)))
     assert page.status == 200
@@ -151,7 +151,7 @@ def test_a_decision_is_spelled_out_before_it_is_made(admin, served):
 
 
 def test_a_denial_is_made_in_the_same_way(admin):
-    """It is spelled out as a denial, and stands afterwards."""
+    """It is shown as a denial before and after."""
     target = "https://unwanted.example.com"
     page = Page(admin.post("/explain/decide", data=order("denial", target=target)))
     sentence("deny?", page.between("<h1>", '<section class="panel">'))
@@ -171,13 +171,13 @@ def test_a_denial_is_made_in_the_same_way(admin):
     ],
 )
 def test_what_cannot_be_decided_is_refused(admin, wrong):
-    """A form that was tampered with decides nothing."""
+    """A tampered form decides nothing."""
     answer = admin.post("/explain/decide", data={**order(), "confirmed": "yes", **wrong})
     assert answer.status_code == 422
 
 
 def test_an_approval_under_a_denial_is_a_conflict(admin):
-    """A broader denial stands in the way, and the answer says so; nothing is changed."""
+    """A broader denial blocks it, and nothing changes."""
     assert confirm(admin, "denial", target="https://conflict.example.com").status_code == 303
     answer = confirm(admin, target="https://conflict.example.com/below")
     assert answer.status_code == 409
@@ -185,7 +185,7 @@ def test_an_approval_under_a_denial_is_a_conflict(admin):
 
 
 def test_only_those_who_may_decide_can_ask(served):
-    """Everybody else is told why not, for the question and for the decision."""
+    """Other users get the reason."""
     served.person("nora")
     with served.signed_in("nora") as client:
         assert read(client, "/explain", status=403).code == "external_access_admin_required"

@@ -1,4 +1,4 @@
-"""The pages about extensions."""
+"""Pages of extensions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def admin(served):
 
 
 def test_extensions_are_listed_by_kind_with_their_state(admin):
-    """A sound one, a broken one and one that is not installed are told apart in words."""
+    """Working, broken and uninstalled extensions have different words."""
     page = read(admin, "/extensions")
     assert "/extensions/module/reports" in page.links
     for words in ("Modules", "Engines", "Extractors", "1 problem", "not installed", "in its own process"):
@@ -28,14 +28,14 @@ def test_extensions_are_listed_by_kind_with_their_state(admin):
 
 
 def test_the_manifest_is_shown_with_its_lines(admin):
-    """Each line has an anchor, and what is written is shown as it is written."""
+    """Each line has an anchor and its exact text."""
     page = read(admin, "/extensions/module/reports")
     assert {"L1", "L2", "L6"} <= page.ids
     assert '"name": "reports"' in page.text
 
 
 def test_what_is_wrong_leads_to_its_line(admin):
-    """A broken manifest is shown with the problem, its line and what was probably meant."""
+    """A problem has its line and a suggestion."""
     page = read(admin, "/extensions/module/broken")
     (problem,) = re.findall(r"<li>(.*?)</li>", page.source.partition('<ul class="problems">')[2].partition("</ul>")[0])
     assert re.findall(r"<code>(.*?)</code>", problem) == ["/acess", "access"]
@@ -50,16 +50,16 @@ def functions(served):
 
 
 def test_what_a_module_offers_can_be_run_from_here(admin, served):
-    """Each action, command and task has its documentation, its parameters and a link."""
+    """Each function has its documentation, parameters and a link."""
     page = read(admin, "/extensions/module/digest")
     assert "/extensions/module/digest/run/task/collect" in page.links
     assert "/extensions/module/digest/run/action/status" in page.links
     assert ast.get_docstring(functions(served)["start"]) in page.text
-    assert "by the clock" in page.text
+    assert "scheduled" in page.text
 
 
 def test_one_that_is_not_there_is_not_found(admin):
-    """The nearest name is offered; a kind that extensions do not have is refused."""
+    """The nearest name is offered; an unknown kind is refused."""
     assert "'reports'" in read(admin, "/extensions/module/report", status=404).text
     wrong = read(admin, "/extensions/mcp/report", status=422)
     assert wrong.code == "invalid_input"
@@ -67,7 +67,7 @@ def test_one_that_is_not_there_is_not_found(admin):
 
 
 def test_an_extractor_is_installed_from_its_page(admin):
-    """The button starts the installation in the background; the page tells how it ended."""
+    """The installation runs in the background, and the page shows its result."""
     assert "Install" in read(admin, "/extensions/extractor/plaintext").text
     answer = admin.post("/extensions/extractor/plaintext/install")
     assert answer.status_code == 303
@@ -81,13 +81,13 @@ def test_an_extractor_is_installed_from_its_page(admin):
 
 
 def test_what_cannot_be_installed_is_refused(admin):
-    """A module has nothing to install, and a broken one does not get so far."""
+    """Modules and broken extensions are refused."""
     assert admin.post("/extensions/module/reports/install").status_code == 422
     assert admin.post("/extensions/engine/nothing/install").status_code == 404
 
 
 def test_settings_are_set_and_removed_on_the_page(admin):
-    """A setting that looks secret is not shown; a URL that is none is refused, and nothing is stored."""
+    """Secret settings are hidden; an invalid URL is refused."""
     page = "/extensions/engine/wordcount"
     for key, value in (("language", "en"), ("api_token", "a-secret-word")):
         answer = admin.post(f"{page}/settings", data={"key": key, "value": value})
@@ -103,7 +103,7 @@ def test_settings_are_set_and_removed_on_the_page(admin):
 
 
 def test_an_mcp_server_is_registered_disabled_and_removed(admin):
-    """From the list of extensions; the name leads to the subject."""
+    """The list of extensions has the forms."""
     entry = {"name": "paged", "endpoint_url": "https://paged.example.com/mcp", "transport": "streamable_http"}
     added = admin.post("/mcp-servers", data=entry).headers["location"]
     page = read(admin, added)
@@ -121,7 +121,7 @@ def test_an_mcp_server_is_registered_disabled_and_removed(admin):
 
 
 def test_a_model_is_added_changed_and_removed(admin):
-    """From the list of extensions; its key is never on the page, and stays unless another is given."""
+    """The key is never shown, and stays unless replaced."""
     secret = "sk-typed-on-a-page"
     entry = {"name": "paged", "endpoint": "https://models.example.com/v1", "model": "small", "api_key": secret}
     added = admin.post("/models", data=entry).headers["location"]
@@ -177,14 +177,14 @@ def test_timeout_and_options_of_a_model_are_typed_on_the_page(admin):
 
 
 def test_a_missing_model_is_listed_with_its_agents(admin):
-    """The example module names one that this server does not have; it runs otherwise."""
+    """The module works without its model."""
     page = read(admin, "/extensions")
     assert "extensions.models.default" in page.text
     assert "assistant.librarian" in page.text
 
 
 def test_somebody_who_may_not_decide_sees_what_can_be_run(served):
-    """No folder, no manifest, no output, no broken extension; the button to install is disabled, with the reason."""
+    """Folders, manifests, output and broken extensions are hidden."""
     served.person("nora")
     with served.signed_in("nora") as client:
         page = read(client, "/extensions")
@@ -206,7 +206,7 @@ def test_somebody_who_may_not_decide_sees_what_can_be_run(served):
 
 
 def test_hostile_text_of_a_manifest_is_made_visible(admin, served):
-    """What cannot be seen in the file is marked in the source that is shown."""
+    """Invisible characters are marked in the source."""
     file = served.folder / "modules" / "broken" / "manifest.json"
     before = file.read_text()
     file.write_text(json.dumps({"name": "broken", "acess": "\u202e<b>evil</b>\u200b"}, ensure_ascii=False))

@@ -1,4 +1,4 @@
-"""A module that tries to get at whoever looks at it: its texts are on every page, and do nothing there."""
+"""A hostile module: its texts are escaped on every page."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def visited(served):
 
 
 def is_harmless(page):
-    """Neither markup of the module nor what reorders or hides the text around it is on the page."""
+    """The page has no markup, reordering or hiding characters of the module."""
     assert "<script>alert" not in page.source
     assert "<img" not in page.source.replace('<img src="/static', "")
     assert not [mark for mark in "\u202e\u200b\u2066\x1b" if mark in page.source]
 
 
 def test_it_loads_or_says_why_not(visited):
-    """The module, and the folder with a name that hides something, are listed; their texts are made visible."""
+    """The module and a folder with a misleading name are listed visibly."""
     page = read(visited, "/extensions")
     is_harmless(page)
     assert "hostile" in page.text
@@ -32,14 +32,14 @@ def test_it_loads_or_says_why_not(visited):
 
 @rows("name", ["fail", "speak", "bytes"])
 def test_what_it_returns_and_raises_is_text(visited, name):
-    """Results, errors and tracebacks are shown with everything visible."""
+    """Results, errors and tracebacks are escaped."""
     page = Page(run(visited, "hostile", "action", name))
     assert page.status in {200, 502}, page.text
     is_harmless(page)
 
 
 def test_what_it_shows_is_data(visited):
-    """A render that returns markup is shown as the data it is."""
+    """Markup in a render is shown as data."""
     page = Page(run(visited, "hostile", "render", "render"))
     assert page.status == 200
     is_harmless(page)
@@ -48,7 +48,7 @@ def test_what_it_shows_is_data(visited):
 
 
 def test_a_manifest_that_was_refused_can_be_read(visited):
-    """Everything that is wrong with it is said, and the file is shown with what it hides."""
+    """All problems are listed, and invisible characters marked."""
     page = read(visited, "/extensions/module/crooked")
     is_harmless(page)
     assert "RIGHT-TO-LEFT OVERRIDE" in page.source
@@ -56,7 +56,7 @@ def test_a_manifest_that_was_refused_can_be_read(visited):
 
 
 def test_its_own_page_holds_its_output(visited):
-    """What it printed can be read there."""
+    """Its output is shown."""
     run(visited, "hostile", "action", "speak")
     page = until(lambda: (found := read(visited, "/extensions/module/hostile")) and "U+001B" in found.text and found)
     is_harmless(page)
@@ -64,7 +64,7 @@ def test_its_own_page_holds_its_output(visited):
 
 
 def test_what_it_tried_is_shown_where_it_is_compared(visited):
-    """A file name that is no text at all, and one full of marks, do not break the page of the subject."""
+    """Undecodable and misleading file names do not break the page."""
     run(visited, "hostile", "action", "bytes")
     page = until(lambda: (found := read(visited, "/subjects/module/hostile")) and "/etc/" in found.text and found)
     is_harmless(page)
@@ -76,7 +76,7 @@ def test_what_it_tried_is_shown_where_it_is_compared(visited):
 
 
 def test_a_long_target_keeps_its_host(visited):
-    """However long the path is, where it leads stays readable; the record in the audit has all of it."""
+    """The host stays readable; the audit record has the whole target."""
     url = f"https://{'a' * 60}.example.com/" + "b/" * 900
     Page(run(visited, "hostile", "action", "far", url=url))
     for path in ("/subjects/module/hostile", "/audit"):
@@ -86,7 +86,7 @@ def test_a_long_target_keeps_its_host(visited):
 
 
 def test_its_tasks_are_told_as_text(visited):
-    """Progress and failure of a task are the module's words as well."""
+    """Progress and failure of a task are escaped."""
     answer = run(visited, "hostile", "task", "sleep")
     assert answer.status_code == 303
     path = answer.headers["location"]

@@ -1,4 +1,4 @@
-"""The queue, one request in full, and deciding about it."""
+"""Queue, single requests, and decisions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.services.rows import rows
 
 @pytest.fixture(scope="module")
 def uma(served):
-    """Somebody who may not decide."""
+    """A user who may not decide."""
     served.person("uma")
     with served.signed_in("uma") as client:
         yield client
@@ -36,12 +36,12 @@ def alert(answer):
 
 
 def test_the_start_is_the_queue(ada):
-    """The first page shows what waits."""
+    """The first page is the queue."""
     assert ada.get("/").headers["location"] == "/requests"
 
 
 def test_those_who_wait_for_the_same_are_one_row(desk, ada):
-    """Three people who wait for one thing are one row, with how many there are."""
+    """Three users with the same request are one row with their number."""
     for user in ("uma", "ben", "carla"):
         desk.ask("https://grouped.example/v1", user=user, session=user)
     page = ada.get("/requests", params={"text": "grouped.example"})
@@ -51,7 +51,7 @@ def test_those_who_wait_for_the_same_are_one_row(desk, ada):
 
 
 def test_what_risks_more_comes_first(desk, ada):
-    """Sending unencrypted stands before connecting, and connecting before receiving, whenever they were asked for."""
+    """Rows are ordered by risk, regardless of their time."""
     for operation, scheme in (("send", "http"), ("connect", "https"), ("receive", "https")):
         desk.ask(f"{scheme}://ordered.example", operation=operation)
     shown = words(ada.get("/requests", params={"text": "ordered.example"}))
@@ -73,7 +73,7 @@ def test_what_risks_more_comes_first(desk, ada):
     ],
 )
 def test_filters_are_in_the_address(desk, ada, query, found):
-    """Each filter narrows the list, and the page that it makes can be passed on as a link."""
+    """Each filter works and is part of the address."""
     if not desk.store.queue(*_nothing("filtered.example")).items:
         desk.ask("https://filtered.example/a")
         desk.ask("https://filtered.example/b", user="zoe")
@@ -92,7 +92,7 @@ def _nothing(text):
 
 
 def test_a_filter_that_means_nothing_is_said_and_lists_nothing(desk, ada):
-    """A misspelt filter does not silently show everything."""
+    """An invalid filter lists nothing."""
     desk.ask()
     for query in ({"kind": "modul"}, {"subject": "weather"}, {"state": "gone"}, {"age": "9y"}, {"resource": "url"}):
         page = read(ada, "/requests", status=422, params=query)
@@ -101,7 +101,7 @@ def test_a_filter_that_means_nothing_is_said_and_lists_nothing(desk, ada):
 
 
 def test_pages_follow_the_last_row(desk, ada):
-    """What comes in meanwhile moves nothing: the second page goes on after the last row of the first."""
+    """The second page continues after the last row; new rows do not shift it."""
     for number in range(30):
         desk.ask(f"https://paged.example/{number}")
     first = ada.get("/requests", params={"text": "paged.example"})
@@ -114,7 +114,7 @@ def test_pages_follow_the_last_row(desk, ada):
 
 
 def test_states_are_counted(desk, ada):
-    """Each state has its tab with how many there are, under the same filter."""
+    """Each state has a tab with its number, under the same filter."""
     one = desk.ask("https://counted.example/1")
     desk.ask("https://counted.example/2")
     decide(ada, one, "deny")
@@ -127,7 +127,7 @@ def test_states_are_counted(desk, ada):
 
 
 def test_an_open_page_is_told_what_became_of_its_rows(desk, ada):
-    """A row that a colleague decided is marked with what and by whom, and what is new is counted, not shown."""
+    """Decided rows get the result and the user; new ones are counted."""
     one = desk.ask("https://watched.example/1")
     page = ada.get("/requests", params={"text": "watched.example"})
     since = re.search(r'data-since="([^"]+)"', page.text).group(1)
@@ -140,7 +140,7 @@ def test_an_open_page_is_told_what_became_of_its_rows(desk, ada):
 
 @rows("query", [{"since": "yesterday"}, {"since": "2026-01-01"}, {"ids": "x" * 300}, {"ids": ",,"}])
 def test_a_page_that_asks_strangely_is_told_nothing(ada, query):
-    """What is no id and no time counts nothing, and is no fault."""
+    """Invalid ids and times are ignored."""
     told = ada.get("/requests/states", params=query)
     assert told.status_code == 200
     assert told.json()["states"] == {}
@@ -151,7 +151,7 @@ def test_a_page_that_asks_strangely_is_told_nothing(ada, query):
 
 
 def test_a_request_is_shown_in_full(desk, ada):
-    """Who, what, through whom, for whom, since when, and the target as it was written beside the normalised one."""
+    """All facts of a request, with the requested and the normalized target."""
     target = "https://full.example/v1/reports"
     one = desk.ask(
         target,
@@ -176,7 +176,7 @@ def test_a_request_is_shown_in_full(desk, ada):
 
 
 def test_what_the_manifest_declares_stands_beside(served, desk, ada):
-    """The rules that the subject has already are listed."""
+    """The declared rules of the subject are listed."""
     one = desk.ask("https://other.example/x", subject="module:reports", operation="receive")
     assert served.web.url in read(ada, f"/requests/{one}").between('id="declared"', "</section>")
     file = desk.ask("/srv/elsewhere/may.csv", subject="module:reports", operation="read")
@@ -184,13 +184,13 @@ def test_what_the_manifest_declares_stands_beside(served, desk, ada):
 
 
 def test_an_unknown_request_is_not_found(ada):
-    """An id that nobody has is a page that says so."""
+    """An unknown id is a 404 page."""
     assert ada.get("/requests/01unknown").status_code == 404
     assert decide(ada, "01unknown", "deny").status_code == 404
 
 
 def test_hostile_texts_are_shown_and_do_nothing(desk, ada):
-    """Markup, turned letters and invisible characters of a target are visible text on every page that shows it."""
+    """Markup and invisible characters are visible text on every page."""
     target = '/srv/<script>alert(1)</script>"\u202efdp.exe\u200b'
     one = desk.ask(target, operation="read", user="\u202enimda", raw=target)
     decide_later = f"/requests/{one}"
@@ -204,7 +204,7 @@ def test_hostile_texts_are_shown_and_do_nothing(desk, ada):
 
 
 def test_a_long_target_keeps_its_host(desk, ada):
-    """The host is whole in the list, however long it is; the rest is cut there, and whole on the page."""
+    """The list shortens the path only; the page has the whole target."""
     host = ".".join(["a" * 60] * 4)
     target = f"https://{host}/{'x' * 3000}/end"
     one = desk.ask(target)
@@ -215,7 +215,7 @@ def test_a_long_target_keeps_its_host(desk, ada):
 
 
 def test_half_a_character_does_not_break_a_page(desk, ada):
-    """A file name that is no UTF-8 can be shown, and decided about."""
+    """A file name that is not UTF-8 can be shown and decided."""
     one = desk.ask("/srv/half\udcff", operation="read")
     page = ada.get(f"/requests/{one}")
     assert page.status_code == 200
@@ -227,7 +227,7 @@ def test_half_a_character_does_not_break_a_page(desk, ada):
 
 
 def test_approving_for_the_session(desk, ada):
-    """The approval is stored for the session of the request, and the page says so with a way back."""
+    """The approval is for the session of the request, and the page offers the undo."""
     one = desk.ask()
     answer = decide(ada, one, "session", reason="for the report")
     assert answer.status_code == 303
@@ -241,7 +241,7 @@ def test_approving_for_the_session(desk, ada):
 
 
 def test_approving_permanently_for_a_time(desk, ada):
-    """A permanent approval may end by itself."""
+    """A permanent approval can expire."""
     one = desk.ask()
     answer = decide(ada, one, "permanent", lifetime="86400")
     assert answer.status_code == 303
@@ -250,7 +250,7 @@ def test_approving_permanently_for_a_time(desk, ada):
 
 
 def test_denying_with_a_reason(desk, ada):
-    """The reason is kept with the request."""
+    """The reason is stored with the request."""
     one = desk.ask()
     reason = "use the mirror\nnot this host"
     assert decide(ada, one, "deny", reason=reason).status_code == 303
@@ -260,7 +260,7 @@ def test_denying_with_a_reason(desk, ada):
 
 
 def test_no_session_no_approval_for_it(desk, ada):
-    """The button is there, disabled, with the reason; sending it anyway decides nothing."""
+    """The button is disabled with the reason; sending the form decides nothing."""
     one = desk.ask(session="")
     page = ada.get(f"/requests/{one}")
     assert "disabled" in button(page, "Approve for this session")
@@ -272,7 +272,7 @@ def test_no_session_no_approval_for_it(desk, ada):
 
 
 def test_more_than_was_asked_is_spelled_out_first(desk, ada):
-    """A permanent approval of a broader target is confirmed on a page with the rule in words."""
+    """A broader approval has a confirmation page with the rule."""
     one = desk.ask("https://broad.example/v1/reports/7")
     choices = ada.get(f"/requests/{one}").text.count('name="choice"')
     assert choices >= 3
@@ -283,7 +283,7 @@ def test_more_than_was_asked_is_spelled_out_first(desk, ada):
     assert desk.state(one) == "pending"
     done = decide(ada, one, "permanent", choice=last, reason="all of it", confirmed="yes")
     assert done.status_code == 303
-    assert "https://broad.example " in read(ada, f"/requests/{one}").between("<dt>Holds for", "</section>")
+    assert "https://broad.example " in read(ada, f"/requests/{one}").between("<dt>Covers", "</section>")
 
 
 def test_every_choice_has_its_risk(desk, ada):
@@ -310,7 +310,7 @@ def test_something_broader_than_a_high_risk_takes_the_password(desk, ada):
      {"act": "deny", "choice": "/"}, {"act": "deny", "choice": "٣"}],
 )  # fmt: skip
 def test_a_form_without_a_clear_act_decides_nothing(desk, ada, form):
-    """No act, an unknown one, or a choice that was not offered: nothing happens, and the page says so."""
+    """A missing or unknown action or choice gives a message."""
     one = desk.ask("https://unclear.example/v1")
     answer = ada.post(f"/requests/{one}/decide", data=form)
     assert answer.status_code == 422
@@ -319,7 +319,7 @@ def test_a_form_without_a_clear_act_decides_nothing(desk, ada, form):
 
 
 def test_enter_in_a_field_decides_nothing(desk, ada):
-    """The first button of the form, which Enter presses, decides nothing and keeps what was filled in."""
+    """The first button, which Enter presses, decides nothing."""
     one = desk.ask("https://enter.example/v1/reports")
     page = ada.get(f"/requests/{one}").text
     form = page[page.index('id="decision"') :]
@@ -339,7 +339,7 @@ def test_enter_in_a_field_decides_nothing(desk, ada):
 
 
 def test_a_reason_that_is_too_long_is_said_beside_its_field(desk, ada):
-    """What was written stays in the field."""
+    """The input is kept."""
     one = desk.ask()
     answer = decide(ada, one, "deny", reason="y" * 2001)
     assert answer.status_code == 422
@@ -351,7 +351,7 @@ def test_a_reason_that_is_too_long_is_said_beside_its_field(desk, ada):
 
 
 def test_the_second_decision_is_a_conflict(served, desk, ada):
-    """Who comes second is told who was first and when, and nothing is changed."""
+    """The second user gets the first decision, and nothing changes."""
     one = desk.ask()
     decide(ada, one, "deny", reason="no")
     with served.signed_in() as other:
@@ -363,7 +363,7 @@ def test_the_second_decision_is_a_conflict(served, desk, ada):
 
 
 def test_a_broader_denial_stands_in_the_way(desk, ada):
-    """An approval that a denial would keep from having any effect is refused, with the way to the denials."""
+    """The approval is refused, with a link to the denials."""
     broad = desk.ask("https://walled.example/v1")
     narrow = desk.ask("https://walled.example/v2")
     choices = ada.get(f"/requests/{broad}").text.count('name="choice"')
@@ -380,7 +380,7 @@ def test_a_broader_denial_stands_in_the_way(desk, ada):
 
 
 def test_notes_are_kept(desk, ada):
-    """A note is in the history with who wrote it; an empty one is none."""
+    """A note is in the history with its user; an empty one is refused."""
     one = desk.ask()
     note = "Which report is it for?\nSee ticket 7"
     assert ada.post(f"/requests/{one}/notes", data={"text": note}).status_code == 303
@@ -413,7 +413,7 @@ def test_a_note_that_is_sent_twice_is_kept_once(desk, ada, uma):
 
 
 def test_somebody_sees_their_own_requests_only(desk, uma):
-    """The list of somebody who may not decide has what was asked on their behalf, and nothing of others."""
+    """A user who may not decide sees only own requests."""
     desk.ask("https://mine.example/1", user="uma")
     desk.ask("https://theirs.example/1", user="ben")
     page = words(uma.get("/requests"))
@@ -422,7 +422,7 @@ def test_somebody_sees_their_own_requests_only(desk, uma):
 
 
 def test_buttons_are_disabled_with_the_reason(desk, uma):
-    """Who may not decide sees what could be decided, why not by them, and changes nothing by sending it anyway."""
+    """Without the right, the buttons are disabled, and forms refused."""
     one = desk.ask(user="uma")
     page = uma.get(f"/requests/{one}")
     for label in ("Approve for this session", "Approve permanently…", "Deny"):
@@ -434,7 +434,7 @@ def test_buttons_are_disabled_with_the_reason(desk, uma):
 
 
 def test_what_a_path_leads_to_is_shown_to_those_who_decide(desk, ada, uma, tmp_path):
-    """A file is called that, and the choice covers nothing below it; a requester does not learn what is there."""
+    """Deciders see the type of a path; requesters do not."""
     (tmp_path / "there.csv").touch()
     one = desk.ask(str(tmp_path / "there.csv"), operation="read", user="uma")
     label = f"The file {tmp_path}/there.csv"
@@ -447,7 +447,7 @@ def test_what_a_path_leads_to_is_shown_to_those_who_decide(desk, ada, uma, tmp_p
 
 
 def test_requests_of_others_are_not_shown(desk, uma):
-    """The page of somebody else's request is refused, whatever is done with it."""
+    """The page of another user's request is refused."""
     other = desk.ask(user="ben")
     assert uma.get(f"/requests/{other}").status_code in {403, 404}
     assert decide(uma, other, "deny").status_code in {403, 404}
@@ -455,7 +455,7 @@ def test_requests_of_others_are_not_shown(desk, uma):
 
 
 def test_people_of_an_organization_do_not_decide(served, desk):
-    """The super role of one organization is not enough, and the page says that."""
+    """The super role in an organization is not enough."""
     served.person("olga", role="super", organization_id="north")
     with served.signed_in("olga") as olga:
         one = desk.ask(user="olga")
@@ -465,7 +465,7 @@ def test_people_of_an_organization_do_not_decide(served, desk):
 
 
 def test_nobody_sees_anything(served, desk):
-    """Without a session every page sends to the sign-in, and nothing is decided."""
+    """Without a session every page redirects to the sign-in."""
     one = desk.ask()
     with served.client() as nobody:
         for path in ("/", "/requests", f"/requests/{one}", "/requests/states", "/approvals", "/denials"):
@@ -477,7 +477,7 @@ def test_nobody_sees_anything(served, desk):
 
 
 def test_another_site_cannot_decide(served, desk, ada):
-    """A form that another site has sent is refused, with the session's cookie and all."""
+    """A form from another site is refused in spite of the cookie."""
     one = desk.ask()
     answer = ada.post(
         f"/requests/{one}/decide",
@@ -492,10 +492,10 @@ def test_another_site_cannot_decide(served, desk, ada):
 
 
 def test_what_was_stopped_goes_on_after_the_approval(served, ada):
-    """A module is stopped, an administrator approves, and the page shows what became of the action."""
+    """After the approval the page shows the resumed action."""
     with served.bearer(served.person("uma")) as machine:
         one = served.stop_weather(machine, "/whole/way")
-    assert "fetch" in read(ada, f"/requests/{one}").between("<dt>Goes on with", "<dt>Asked")
+    assert "fetch" in read(ada, f"/requests/{one}").between("<dt>Resumes with", "<dt>Asked")
     assert decide(ada, one, "permanent", confirmed="yes").status_code == 303
 
     def finished():
@@ -510,7 +510,7 @@ def test_what_was_stopped_goes_on_after_the_approval(served, ada):
 
 
 def test_the_panel_of_a_resumed_action_asks_to_be_fetched_again_until_it_has_ended(desk, ada):
-    """While it runs; not any more when it has succeeded."""
+    """It refreshes only while the action runs."""
     one = desk.ask("https://resumed.example/page", action="go_on")
     resume = desk.resume(one, node="elsewhere")
     assert 'data-refresh="2"' in read(ada, f"/requests/{one}").source

@@ -1,4 +1,4 @@
-"""Shadow runs through a real process: the API, the pages, and a module that goes on as before."""
+"""Shadow runs in a real process: API and pages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def admin(served):
 
 @pytest.fixture
 def shadow(served, admin):
-    """Start a run of module reports beside a manifest without its first rule, from the page; end it afterwards."""
+    """Start a shadow run without the first rule of module reports, and stop it afterwards."""
     manifest = json.loads((served.folder / "modules" / "reports" / "manifest.json").read_text())
     manifest["access"][0]["target"] = str(served.folder / "elsewhere")
     answer = admin.post("/shadows", data={"subject": "module:reports", "manifest": json.dumps(manifest)})
@@ -37,7 +37,7 @@ def write(client, served):
 
 
 def test_a_candidate_is_tried_and_what_it_would_change_is_shown(served, admin, shadow):
-    """The module works as before; what would be denied is on the page and in the API, beside the change on paper."""
+    """The module works as before; page and API show the differences."""
     target = f"{served.folder}/sales/may.csv"
     before = read(admin, shadow)
     assert before.part("denied") == "Would be denied 0"
@@ -78,7 +78,7 @@ def test_a_candidate_is_tried_and_what_it_would_change_is_shown(served, admin, s
 
 
 def test_a_candidate_that_is_wrong_is_refused_with_all_that_is_wrong(served, admin, shadow):
-    """Every problem with its line, what was typed stays; another kind of subject, and a second run, are refused too."""
+    """All problems have their line; the input is kept; a second run is refused."""
     text = '{"name": "weather",\n "acess": [],\n "access": [{"resource_type": "network"}]}'
     answer = admin.post("/shadows", data={"subject": "module:weather", "manifest": text})
     page = Page(answer)
@@ -111,7 +111,7 @@ def test_a_candidate_that_is_wrong_is_refused_with_all_that_is_wrong(served, adm
 
 
 def test_only_administrators_see_and_start_them(served, admin, shadow):
-    """Somebody else gets neither the pages nor the API, whatever the token is good for; the audit has who did what."""
+    """Other users are refused with any scope; the audit log names the users."""
     uma = served.person("uma")
     with served.bearer(uma) as client:
         for answer in (

@@ -1,4 +1,4 @@
-"""Forms carry the state that they were rendered from: where it has changed since, nothing is done."""
+"""Forms carry the shown version; if it is outdated, nothing is done."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from tests.console.pages.reading import form
 
 
 def live(desk, text):
-    """The decisions in force about targets that hold a text."""
+    """The decisions in force about targets that contain a text."""
     return desk.store.decisions(DecisionFilter(text=text), Page()).items
 
 
 def revoked(desk, ada, target):
-    """The id of an approval that was given and taken back."""
+    """The id of a revoked approval."""
     one = decide(ada, desk.ask(target), "permanent").headers["location"].rpartition("about=")[2]
     assert ada.post(f"/decisions/{one}/revoke").status_code == 303
     return one
 
 
 def deny(desk, access, by="bob"):
-    """Deny something, as a colleague would."""
+    """Deny an access, as another administrator."""
     new = NewDecision(access, Effect.DENIAL, Scope.PERMANENT, by)
     return desk.store.decide(new, now=datetime.now(UTC))
 
 
 def test_a_stale_form_does_not_end_a_newer_denial(desk, ada):
-    """A colleague denied it after the page was opened: the denial stays in force, and the page names it."""
+    """The newer denial stays, and the page names it."""
     one = revoked(desk, ada, "https://stale-approve.example/v1")
     filled = form(ada.get(f"/decisions/{one}/approve"), "/approve")
     denial = deny(desk, desk.store.decision(one).access)
@@ -40,7 +40,7 @@ def test_a_stale_form_does_not_end_a_newer_denial(desk, ada):
 
 
 def test_a_form_that_is_sent_twice_approves_once(desk, ada):
-    """The second submission of the same form is a conflict; the first approval stays as it is."""
+    """The second submission is a conflict."""
     one = revoked(desk, ada, "https://twice.example/v1")
     filled = form(ada.get(f"/decisions/{one}/approve"), "/approve")
     assert ada.post(f"/decisions/{one}/approve", data=filled).status_code == 303
@@ -50,7 +50,7 @@ def test_a_form_that_is_sent_twice_approves_once(desk, ada):
 
 
 def test_a_stale_unasked_decision_does_not_end_a_newer_denial(desk, ada):
-    """The same holds for what nobody asked for, decided from an explanation."""
+    """The same for decisions from an explanation."""
     access = desk.store.request(desk.ask("https://stale-unasked.example/v1")).access
     rule = {"subject": str(access.subject), "access": "network:receive", "target": access.target, "effect": "approval"}
     filled = form(ada.post("/explain/decide", data=rule), "/explain/decide")
@@ -61,7 +61,7 @@ def test_a_stale_unasked_decision_does_not_end_a_newer_denial(desk, ada):
 
 
 def test_a_request_whose_choice_was_decided_meanwhile_is_a_conflict(desk, ada):
-    """Another session was approved for the same after the page was opened: the form is out of date."""
+    """A newer approval for another session makes the form outdated."""
     target = "https://stale-request.example/v1"
     one, other = desk.ask(target, session="first"), desk.ask(target, session="second")
     filled = form(ada.get(f"/requests/{one}"), "/decide")
@@ -72,7 +72,7 @@ def test_a_request_whose_choice_was_decided_meanwhile_is_a_conflict(desk, ada):
 
 
 def test_a_form_without_its_state_decides_nothing(desk, ada):
-    """What does not say which state it was rendered from is out of date."""
+    """A form without a version is outdated."""
     one = desk.ask()
     for seen in ({}, {"seen": ""}, {"seen": "x"}, {"seen": "0,"}, {"seen": "9" * 50}):
         answer = ada.post(f"/requests/{one}/decide", data={"act": "deny", "choice": "0", **seen})
@@ -81,7 +81,7 @@ def test_a_form_without_its_state_decides_nothing(desk, ada):
 
 
 def test_a_stale_role_form_does_not_give_the_role_back(served, ada):
-    """Who lost the super role after the page was opened does not get it back by a form that still shows it."""
+    """An outdated form cannot restore a removed role."""
     served.person("vera", role="super")
     page = ada.get("/people")
     filled = form(page, "/people/vera/role")

@@ -1,4 +1,4 @@
-"""The page about the status of every layer."""
+"""Status page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def admin(served):
 
 
 def test_every_layer_is_there_with_its_state(admin):
-    """A person finds the guard, the store, the events, each control of the kernel and the runtime on one page."""
+    """Guard, store, events, kernel controls and runtime are on one page."""
     page = read(admin, "/status")
     for name in ("guard", "store", "snapshot", "events", "landlock", "seccomp", "spawn_server", "egress", "helper"):
         assert name in page.ids, name
@@ -24,35 +24,35 @@ def test_every_layer_is_there_with_its_state(admin):
 
 
 def test_what_is_off_says_how_to_turn_it_on(admin):
-    """A control that nobody asked for is off, is said not to be asked for, and names the setting."""
+    """A control that is not enabled names its setting."""
     landlock = read(admin, "/status").part("landlock")
     assert "sandbox.os.landlock.enabled" in landlock
-    assert "not asked for" in landlock
+    assert "not enabled" in landlock
 
 
 def test_a_broken_extension_is_trouble(admin):
-    """The summary counts what needs attention and leads to it."""
+    """The summary counts problems and links to them."""
     page = read(admin, "/status")
     assert "#extensions" in page.links
     assert "module:broken" in page.part("extensions")
 
 
 def test_no_password_of_the_database_is_shown(admin, served):
-    """The address of the store is shown, in the masked form of the store."""
+    """The address of the store is masked."""
     page = read(admin, "/status")
     assert "sqlite:///" in page.text
     assert served.password not in page.source
 
 
 def test_the_self_test_runs_again(admin):
-    """The button runs the self-test and comes back to the page, which says so."""
+    """The button runs the self-test and returns with a message."""
     answer = admin.post("/status/self-test")
     assert answer.status_code == 303
     assert read(admin, answer.headers["location"]).done == "self_test_done"
 
 
 def test_somebody_who_may_not_decide_is_told_why(served):
-    """The page is refused with the reason, in the console and not on a bare page."""
+    """The refusal has the reason and the navigation."""
     served.person("nora")
     with served.signed_in("nora") as client:
         page = read(client, "/status", status=403)
@@ -62,7 +62,7 @@ def test_somebody_who_may_not_decide_is_told_why(served):
 
 
 def test_nobody_is_sent_to_sign_in(served):
-    """Without a session the way leads to the sign-in and back."""
+    """Without a session the page redirects to the sign-in and back."""
     with served.client() as client:
         answer = client.get("/status")
         assert answer.status_code == 303

@@ -1,4 +1,4 @@
-"""The pages about subjects."""
+"""Pages of subjects."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def admin(served):
 
 
 def test_everybody_is_listed(admin):
-    """Extensions of all kinds are there, the broken one too, with links to what waits."""
+    """Extensions of all kinds are listed, with links to pending requests."""
     page = read(admin, "/subjects")
     for link in ("/subjects/module/reports", "/subjects/engine/wordcount", "/subjects/extractor/plaintext"):
         assert link in page.links
@@ -27,7 +27,7 @@ def test_everybody_is_listed(admin):
 
 
 def test_the_list_is_narrowed_by_kind_and_name(admin):
-    """Filters are in the address, so that a link keeps them."""
+    """Filters are part of the address."""
     page = read(admin, "/subjects?kind=engine")
     assert "/subjects/engine/wordcount" in page.links
     assert "/subjects/module/reports" not in page.links
@@ -37,14 +37,14 @@ def test_the_list_is_narrowed_by_kind_and_name(admin):
 
 
 def test_an_unknown_kind_is_refused(admin):
-    """A filter that means nothing is an error that names what could be meant."""
+    """The error lists the valid kinds."""
     page = read(admin, "/subjects?kind=modul", status=422)
     assert page.code == "invalid_input"
     assert "module" in page.parts("lead")[0]
 
 
 def test_the_three_accounts_stand_side_by_side(admin, served):
-    """What is declared has its line, what was tried has its verdict, and the two are compared."""
+    """Declarations have their line, observations their verdict."""
     page = until(lambda: (found := read(admin, "/subjects/module/reports")) and "denied" in found.text and found)
     assert {"declared", "approved", "observed", "requests"} <= page.ids
     assert "/extensions/module/reports#L6" in page.links
@@ -53,7 +53,7 @@ def test_the_three_accounts_stand_side_by_side(admin, served):
 
 
 def test_an_approval_shows_up_and_leads_to_its_end(admin, served):
-    """An approval that nobody used yet says so, and has a link to revoke it."""
+    """An unused approval is marked, with a link to revoke it."""
     with served.bearer(served.administrator()) as machine:
         order = {
             "subject": "module:gallery",
@@ -78,12 +78,12 @@ def test_a_subject_that_nobody_knows_is_not_found(admin):
 
 @rows("path", ["/subjects/nothing/reports", "/subjects/module/%E2%80%AEreports", "/subjects/module/"])
 def test_what_is_no_subject_is_refused(admin, path):
-    """A kind that does not exist, and a name that hides a character, are errors and not pages."""
+    """An unknown kind and a name with invisible characters are errors."""
     assert admin.get(path).status_code in {404, 422}
 
 
 def test_a_hostile_name_is_shown_and_not_obeyed(admin, served):
-    """A subject may be called almost anything: its name is text on every page."""
+    """Names of subjects are escaped on every page."""
     name = 'x"><script>alert(1)</script>'
     with served.bearer(served.administrator()) as machine:
         order = {
@@ -102,7 +102,7 @@ def test_a_hostile_name_is_shown_and_not_obeyed(admin, served):
 
 
 def test_a_result_shows_the_reason_that_it_had(admin, served):
-    """Denied because nobody had decided: an approval that came later is shown as later, not as the reason."""
+    """A later approval is not shown as the reason of an older denial."""
     from democrai_sandbox.host.scopes import Scope
 
     with served.bearer(served.person("uma"), Scope.MODULES_RUN) as uma:
@@ -115,7 +115,7 @@ def test_a_result_shows_the_reason_that_it_had(admin, served):
 
     _, before = until(lambda: (found := entry())[1] and found, "the denial")
     assert "not declared" in before
-    assert "waiting for" in before
+    assert "pending" in before
     assert decide(admin, number, "permanent").status_code == 303
     _, after = entry()
     assert "by approval" not in after

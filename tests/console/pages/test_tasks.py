@@ -1,4 +1,4 @@
-"""The pages about tasks."""
+"""Pages of tasks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def admin(served):
 
 
 def started(client, module, name, **params):
-    """Start a task from its page; return the path of its own."""
+    """Start a task from its page; return the path of the task."""
     answer = run(client, module, "task", name, **params)
     assert answer.status_code == 303, answer.text
     path = answer.headers["location"]
@@ -27,12 +27,12 @@ def started(client, module, name, **params):
 
 
 def ended(client, path, state):
-    """Wait for the page of a task to say how it ended."""
+    """Wait until the page of a task shows its end."""
     return until(lambda: (page := read(client, path)) and f" {state} " in page.text and page, f"the end of {path}")
 
 
 def test_a_task_is_started_and_shows_its_result(admin, served):
-    """Parameters, progress, result and for whom it ran are on its page."""
+    """Parameters, progress, result and user are on its page."""
     path = started(admin, "digest", "collect", pages=[f"{served.web.url}/v1/news/1"])
     page = ended(admin, path, "done")
     assert f"{served.web.url}/v1/news/1" in page.text
@@ -42,11 +42,11 @@ def test_a_task_is_started_and_shows_its_result(admin, served):
 
 
 def test_a_task_that_was_stopped_leads_to_its_request(admin, served):
-    """The denial has its code, and what it asked for has a link."""
+    """The page has the code of the denial and a link to the request."""
     target = f"{served.web.url}/elsewhere"
     path = started(admin, "digest", "collect", pages=[target])
     page = ended(admin, path, "failed")
-    assert page.part("failure") == "It was stopped"
+    assert page.part("failure") == "Denied"
     assert "sandbox_network_denied" in page.text
     assert "waiting for approval" in page.between('aria-labelledby="asked"', "</section>")
     (asked,) = [link for link in page.links if link.startswith("/requests/")]
@@ -56,18 +56,18 @@ def test_a_task_that_was_stopped_leads_to_its_request(admin, served):
 
 
 def test_a_page_confirms_only_what_holds(admin, served):
-    """A task that has failed is not told to be started, and one that is done not to be cancelled."""
+    """Outdated messages are not shown."""
     path = started(admin, "odd", "wait", seconds=600)
     assert read(admin, f"{path}?done=task_started").done == "task_started"
     assert read(admin, f"{path}?done=task_cancelled").done == ""
     admin.post(f"{path}/cancel")
-    ended(admin, path, "cancelled")
+    ended(admin, path, "canceled")
     assert read(admin, f"{path}?done=task_started").done == ""
     assert read(admin, f"{path}?done=task_cancelled").done == "task_cancelled"
 
 
 def test_one_that_failed_can_be_run_again(admin, served):
-    """The same task is queued again, and counts its attempts."""
+    """The same task is queued again, with its attempts."""
     path = started(admin, "digest", "collect", pages=[f"{served.web.url}/again"])
     ended(admin, path, "failed")
     assert admin.post(f"{path}/retry").status_code == 303
@@ -76,20 +76,20 @@ def test_one_that_failed_can_be_run_again(admin, served):
 
 
 def test_one_that_runs_is_cancelled(admin, served):
-    """Its page shows how far it is and asks to be fetched again; after the button it says who ended it."""
+    """The page shows the progress, and after the button the user who canceled it."""
     path = started(admin, "odd", "wait", seconds=600)
     page = until(lambda: (found := read(admin, path)) and "a quarter" in found.text and found, "the progress")
     assert 'data-refresh="2"' in page.source
     assert f'action="{path}/cancel"' in page.source
     answer = admin.post(f"{path}/cancel")
     assert answer.headers["location"] == f"{path}?done=task_cancelled"
-    page = ended(admin, path, "cancelled")
+    page = ended(admin, path, "canceled")
     assert served.administrator().id in page.between('aria-labelledby="failure"', "</section>")
     assert "data-refresh" not in page.source
 
 
 def test_a_long_list_has_pages(admin, served):
-    """Each page goes on where the one before ended, and together they are everything."""
+    """The pages together contain every task once."""
     from democrai_sandbox.access.ids import new_id
     from democrai_sandbox.access.store.sql import open_database
     from democrai_sandbox.runtime.store import NewTask, RuntimeStore
@@ -109,7 +109,7 @@ def test_a_long_list_has_pages(admin, served):
 
 
 def test_one_that_has_ended_is_not_cancelled(admin, served):
-    """Cancelling what is over changes nothing and comes back to its page."""
+    """Canceling an ended task changes nothing."""
     path = started(admin, "digest", "collect", pages=[])
     ended(admin, path, "done")
     answer = admin.post(f"{path}/cancel")
@@ -119,7 +119,7 @@ def test_one_that_has_ended_is_not_cancelled(admin, served):
 
 
 def test_the_list_is_narrowed(admin):
-    """Module, state and user are filters of the address; a state that does not exist is refused."""
+    """Module, state and user are filters; an unknown state is refused."""
     for query in ("module=weather", "state=lost", "user=nobody-of-this-name"):
         page = read(admin, f"/tasks?{query}")
         assert not [link for link in page.links if link.startswith("/tasks/")]
@@ -128,21 +128,21 @@ def test_the_list_is_narrowed(admin):
 
 
 def test_what_runs_by_the_clock_is_listed(admin):
-    """A task with a period is there with the time of its next run."""
+    """A scheduled task has the time of its next run."""
     page = read(admin, "/tasks")
-    assert "By the clock" in page.text
+    assert "Scheduled" in page.text
     assert "tidy" in page.text
     assert "3600 s" in page.text
 
 
 def test_a_task_that_is_not_there_is_not_found(admin):
-    """An id that nobody has, and one that is none, are not found; nothing is cancelled."""
+    """Unknown and invalid ids are not found."""
     assert admin.get("/tasks/nothing").status_code == 404
     assert admin.post("/tasks/nothing/cancel").status_code == 404
 
 
 def test_people_see_their_own_tasks_only(admin, served):
-    """Somebody who may not decide does not even learn that a task of another exists."""
+    """A task of another user looks missing."""
     path = started(admin, "digest", "collect", pages=[])
     served.person("uma")
     with served.signed_in("uma") as client:

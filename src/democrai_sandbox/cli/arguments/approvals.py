@@ -1,4 +1,4 @@
-"""What ``democrai-sandbox approvals`` takes."""
+"""Arguments of ``democrai-sandbox approvals``."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from democrai_sandbox.cli.parsing import Parser
 
 _FILTERS = ("subject", "resource_type", "operation", "session", "text")
-_LIST = "List approvals or denials, the newest first."
-_REVOKE = "Take approvals or denials back: what they are about is undecided again, on every node."
+_LIST = "List approvals or denials, newest first."
+_REVOKE = "Revoke approvals or denials on every node. Their targets are undecided afterwards."
 
 
 def add_to(parser: Parser) -> None:
     """Add the verbs."""
     verbs = add_verbs(parser)
-    verbs.add_parser("list", help="what was approved", description=_LIST, takes=_list)
-    verbs.add_parser("revoke", help="take approvals or denials back", description=_REVOKE, takes=_revoke)
+    verbs.add_parser("list", help="list approvals or denials", description=_LIST, takes=_list)
+    verbs.add_parser("revoke", help="revoke approvals or denials", description=_REVOKE, takes=_revoke)
 
 
 def _list(parser: Parser) -> None:
     parser.add_argument(
-        "--state", choices=("live", "ended", "any"), default="live", help="in force, over, or both; live if not given"
+        "--state", choices=("live", "ended", "any"), default="live", help="in force, ended, or both (default: live)"
     )
     add_limit(parser)
     _add_choice(parser)
@@ -35,9 +35,9 @@ def _list(parser: Parser) -> None:
 
 
 def _revoke(parser: Parser) -> None:
-    parser.add_argument("ids", metavar="ID", nargs="*", type=an_id, help="of an approval or a denial; or use filters")
-    parser.add_argument("--reason", metavar="TEXT", type=a_text, help="why; the audit keeps it")
-    parser.add_argument("--dry-run", action="store_true", help="only say which would be revoked")
+    parser.add_argument("ids", metavar="ID", nargs="*", type=an_id, help="id of an approval or denial; or use filters")
+    parser.add_argument("--reason", metavar="TEXT", type=a_text, help="reason, kept in the audit log")
+    parser.add_argument("--dry-run", action="store_true", help="show what would be revoked, and change nothing")
     add_yes(parser)
     _add_choice(parser)
     parser.set_defaults(run="approvals:run_revoke")
@@ -45,6 +45,6 @@ def _revoke(parser: Parser) -> None:
 
 def _add_choice(parser: Parser) -> None:
     parser.add_argument("--denials", action="store_true", help="denials instead of approvals")
-    parser.add_argument("--scope", **one_of(SCOPES, "SCOPE", "that reach so far"))
+    parser.add_argument("--scope", **one_of(SCOPES, "SCOPE", "with this scope"))
     add_filters(parser, *_FILTERS)
     add_node(parser)

@@ -1,4 +1,4 @@
-"""What ``democrai-sandbox audit`` takes."""
+"""Arguments of ``democrai-sandbox audit``."""
 
 from __future__ import annotations
 
@@ -15,30 +15,32 @@ if TYPE_CHECKING:
 _FILTERS = ("action", "actor", "subject", "request", "since", "until")
 _USUAL = 20
 _CONFIGURED = ""
-_TAIL = "Show the last records, the newest last."
-_EXPORT = "Write records out, the oldest first: as lines of JSON that can be verified, or as CSV."
-_VERIFY = "Check the chain of hashes from the first record to the last, and change nothing."
+_TAIL = "Show the last records, newest last."
+_EXPORT = "Export records, oldest first, as JSON lines (which audit verify accepts) or as CSV."
+_VERIFY = "Verify the hash chain from the first record to the last. Changes nothing."
 
 
 def add_to(parser: Parser) -> None:
     """Add the verbs."""
     verbs = add_verbs(parser)
-    verbs.add_parser("tail", help="what happened last", description=_TAIL, takes=_tail)
-    verbs.add_parser("export", help="write the records out", description=_EXPORT, takes=_export)
-    verbs.add_parser("verify", help="check the chain of hashes", description=_VERIFY, takes=_verify)
+    verbs.add_parser("tail", help="show the last records", description=_TAIL, takes=_tail)
+    verbs.add_parser("export", help="export records", description=_EXPORT, takes=_export)
+    verbs.add_parser("verify", help="verify the hash chain", description=_VERIFY, takes=_verify)
 
 
 def _tail(parser: Parser) -> None:
-    parser.add_argument("-n", metavar="N", type=a_number, default=_USUAL, help=f"so many; {_USUAL} if not given")
-    parser.add_argument("-f", "--follow", action="store_true", help="go on with what happens, until it is interrupted")
+    parser.add_argument("-n", metavar="N", type=a_number, default=_USUAL, help=f"number of records (default: {_USUAL})")
+    parser.add_argument("-f", "--follow", action="store_true", help="print new records until interrupted")
     add_filters(parser, *_FILTERS)
     add_node(parser)
     parser.set_defaults(run="audit:run_tail")
 
 
 def _export(parser: Parser) -> None:
-    parser.add_argument("--format", choices=("jsonl", "csv"), default="jsonl", help="jsonl if not given")
-    parser.add_argument("--output", metavar="FILE", help="write here, all or nothing, instead of to standard output")
+    parser.add_argument("--format", choices=("jsonl", "csv"), default="jsonl", help="default: jsonl")
+    parser.add_argument(
+        "--output", metavar="FILE", help="write to this file instead of standard output, completely or not at all"
+    )
     add_yes(parser)
     add_filters(parser, *_FILTERS)
     add_node(parser)
@@ -52,8 +54,8 @@ def _verify(parser: Parser) -> None:
         metavar="URL",
         nargs="?",
         const=_CONFIGURED,
-        help="ask no node but this database, or the one of the configuration: of a stopped node, or a restored copy",
+        help="read this database, or that of the configuration, instead of a node; for stopped nodes and backups",
     )
-    source.add_argument("--export", metavar="FILE", help="check what audit export has written as jsonl")
+    source.add_argument("--export", metavar="FILE", help="verify a jsonl file written by audit export")
     add_node(parser)
     parser.set_defaults(run="verifying:run_verify")

@@ -1,4 +1,4 @@
-"""What ``democrai-sandbox doctor`` takes."""
+"""Arguments of ``democrai-sandbox doctor``."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ if TYPE_CHECKING:
     from democrai_sandbox.cli.parsing import Parser
 
 _DESCRIPTION = """\
-Try what this machine and this configuration can enforce, in processes that are there for nothing else, and say of each
-line what to do where it is less than it could be. Changes nothing and needs no root; what only root can have is said.
-Ends with 1 when something that the configuration asks for is not possible."""
+Test what this machine and this configuration can enforce, in temporary processes, and print a fix for every failed
+check. Changes nothing and does not need root; checks that need root are marked. The exit status is 1 if the
+configuration enables a control that does not work."""
 
 
 def add_to(parser: Parser) -> None:
-    """Add what the command takes."""
+    """Add the arguments."""
     parser.description = _DESCRIPTION
     add_config(parser)
     parser.add_argument(
         "--egress",
         action="store_true",
-        help="start the helper too, and put a throw-away process under an empty allowlist for a moment",
+        help="also start the helper, and test an empty allowlist on a temporary process",
     )
-    parser.add_argument("--attempts", action="store_true", help="list every forbidden act that was tried")
+    parser.add_argument("--attempts", action="store_true", help="list every forbidden operation that was tested")
     add_json(parser)
     parser.set_defaults(run="doctor:run")

@@ -1,4 +1,4 @@
-"""What ``democrai-sandbox explain`` takes."""
+"""Arguments of ``democrai-sandbox explain``."""
 
 from __future__ import annotations
 
@@ -11,32 +11,34 @@ if TYPE_CHECKING:
     from democrai_sandbox.cli.parsing import Parser
 
 _DESCRIPTION = """\
-Say what an error line means and how things stand now, or what would happen if a subject did something: which layer
-decides, by which rule, and what to declare or whom to ask. Changes nothing.
+Explain an error line and the current state, or predict an access of a subject: the layer and rule that decide, and the
+declaration or approval that would change it. Changes nothing.
 
   explain 'sandbox_filesystem_denied:reports:/etc/passwd'      a line; - reads it from standard input
   explain --code sandbox_network_denied                        a code
   explain --subject module:reports --operation receive --target https://api.example.com/v1
 
-Without a node, a line is explained from the catalogue of errors, and it is said that no node was asked."""
+If no node answers, a line is explained from the error catalogue alone."""
 
 
 def add_to(parser: Parser) -> None:
-    """Add what the command takes."""
+    """Add the arguments."""
     parser.description = _DESCRIPTION
-    parser.add_argument("line", metavar="LINE", nargs="?", help="an error, a log line or a traceback; - reads it")
-    parser.add_argument("--code", metavar="CODE", help="explain a code; no node is asked")
     parser.add_argument(
-        "--subject", metavar="KIND:NAME", type=a_subject, help="who would do it, such as module:reports"
+        "line", metavar="LINE", nargs="?", help="an error, a log line or a traceback; - for standard input"
     )
-    parser.add_argument("--operation", choices=OPERATIONS, help="what it would do")
+    parser.add_argument("--code", metavar="CODE", help="explain a code without asking a node")
+    parser.add_argument("--subject", metavar="KIND:NAME", type=a_subject, help="the subject, such as module:reports")
+    parser.add_argument("--operation", choices=OPERATIONS, help="the operation")
     parser.add_argument("--target", metavar="TARGET", help="a URL, a host, a path or a program")
-    parser.add_argument("--resource-type", choices=RESOURCE_TYPES, help="else told by the operation")
-    parser.add_argument("--chain", metavar="A,B", default="", help="the subjects around it, outermost first")
-    parser.add_argument("--install", action="store_true", help="while an engine or extractor is being installed")
+    parser.add_argument("--resource-type", choices=RESOURCE_TYPES, help="default: derived from the operation")
+    parser.add_argument(
+        "--chain", metavar="A,B", default="", help="call chain: the enclosing subjects, outermost first"
+    )
+    parser.add_argument("--install", action="store_true", help="in the install phase of an engine or extractor")
     parser.add_argument("--session", metavar="KEY", default="", help="in this session")
     parser.add_argument("--user", metavar="ID", default="", help="for this user")
-    parser.add_argument("--manifest", metavar="FILE", help="by this manifest alone; no node is asked")
+    parser.add_argument("--manifest", metavar="FILE", help="check against this manifest only, without asking a node")
     parser.add_argument("--offline", action="store_true", help="explain a line without asking a node")
     add_node(parser)
     parser.set_defaults(run="explaining:run")

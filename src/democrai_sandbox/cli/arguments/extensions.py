@@ -1,4 +1,4 @@
-"""What ``democrai-sandbox extensions`` takes."""
+"""Arguments of ``democrai-sandbox extensions``."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ if TYPE_CHECKING:
     from democrai_sandbox.cli.parsing import Parser
 
 _LIST = "List modules, engines and extractors, with their state."
-_INSTALL = "Install what an engine or extractor needs, and wait until it is there."
-_SETTINGS = "Show what an engine or extractor is set up with. Values that look secret are not shown."
-_SET = "Set and remove settings of an engine or extractor, on all nodes. The next call starts a process with them."
+_INSTALL = "Install the environment of an engine or extractor, and wait until it is ready."
+_SETTINGS = "Show the settings of an engine or extractor. Values that look secret are hidden."
+_SET = "Set or remove settings of an engine or extractor on all nodes. The next call starts a worker with them."
 
 
 def add_to(parser: Parser) -> None:
     """Add the verbs."""
     verbs = add_verbs(parser)
-    verbs.add_parser("list", help="all extensions", description=_LIST, takes=add_node, run="extensions:run_list")
+    verbs.add_parser("list", help="list all extensions", description=_LIST, takes=add_node, run="extensions:run_list")
     verbs.add_parser("install", help="install an engine or extractor", description=_INSTALL, takes=_install)
     verbs.add_parser(
         "settings",
-        help="show the settings of one",
+        help="show settings",
         description=_SETTINGS,
         takes=_settings,
         run="extensions:run_settings",
     )
-    verbs.add_parser("set", help="change the settings of one", description=_SET, takes=_set)
+    verbs.add_parser("set", help="change settings", description=_SET, takes=_set)
 
 
 def _install(parser: Parser) -> None:
     _add_subject(parser)
-    parser.add_argument("--again", action="store_true", help="build the environment anew, also if it is there")
-    parser.add_argument("--no-wait", action="store_true", help="only begin; the list tells how it ends")
+    parser.add_argument("--again", action="store_true", help="rebuild the environment even if it is ready")
+    parser.add_argument("--no-wait", action="store_true", help="start and return; extensions list shows the result")
     add_node(parser)
     parser.set_defaults(run="extensions:run_install")
 
@@ -51,10 +51,10 @@ def _set(parser: Parser) -> None:
         "values", metavar="NAME=VALUE", nargs="*", type=a_setting, help="a text, or JSON such as 3 or true"
     )
     parser.add_argument(
-        "--secret", metavar="NAME", type=a_text, help="a text that is typed, or read from standard input"
+        "--secret", metavar="NAME", type=a_text, help="ask for the value, or read it from standard input"
     )
     parser.add_argument(
-        "--unset", metavar="NAME", action="append", default=[], type=a_text, help="remove it; may be repeated"
+        "--unset", metavar="NAME", action="append", default=[], type=a_text, help="remove this setting; may be repeated"
     )
     add_yes(parser)
     add_node(parser)

@@ -1,4 +1,4 @@
-"""Options that narrow a list, with the names that the API has for them, and how much of it is shown."""
+"""Filter options of lists, with their names in the API, and ``--limit``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _USUAL = 100
 
 
 def one_of(values: tuple[str, ...], metavar: str, words: str) -> dict[str, Any]:
-    """Return what an argument takes that is one of a few words, which its help lists."""
+    """Return the options of an argument with a few choices, which its help lists."""
     return {"choices": values, "metavar": metavar, "help": f"{words}: {', '.join(values)}"}
 
 
@@ -28,14 +28,14 @@ _OPTIONS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "kind": one_of(SUBJECT_KINDS, "KIND", "of subjects of this kind"),
         "resource_type": one_of(RESOURCE_TYPES, "TYPE", "about this type of resource"),
         "operation": one_of(OPERATIONS, "OPERATION", "about this operation"),
-        "user": {"metavar": "ID", "type": a_text, "help": "asked for on behalf of this user"},
-        "organization": {"metavar": "ID", "type": a_text, "help": "asked for on behalf of this organization"},
+        "user": {"metavar": "ID", "type": a_text, "help": "requested for this user"},
+        "organization": {"metavar": "ID", "type": a_text, "help": "requested for this organization"},
         "session": {"metavar": "KEY", "type": a_text, "help": "of this session"},
-        "text": {"metavar": "TEXT", "type": a_text, "help": "whose target contains this, whatever its case"},
+        "text": {"metavar": "TEXT", "type": a_text, "help": "target contains this text, ignoring case"},
         "newer_than": {"metavar": "TIME", "type": moment, "help": "first seen at this time or later; 2h means ago"},
         "older_than": {"metavar": "TIME", "type": moment, "help": "first seen before this time; 2h means ago"},
-        "action": {"action": "append", **one_of(AUDIT_ACTIONS, "ACTION", "about this, and may be repeated")},
-        "actor": {"metavar": "NAME", "type": a_text, "help": "by this one"},
+        "action": {"action": "append", **one_of(AUDIT_ACTIONS, "ACTION", "with this action; may be repeated")},
+        "actor": {"metavar": "NAME", "type": a_text, "help": "by this user"},
         "request": {"metavar": "ID", "type": an_id, "help": "about this request"},
         "since": {"metavar": "TIME", "type": moment, "help": "at this time or later; 2h means ago"},
         "until": {"metavar": "TIME", "type": moment, "help": "before this time; 2h means ago"},
@@ -44,8 +44,8 @@ _OPTIONS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 
 
 def add_filters(parser: Parser, *names: str) -> None:
-    """Add options that narrow; one that is not given does not."""
-    group = parser.add_argument_group("only those")
+    """Add the named filter options."""
+    group = parser.add_argument_group("filters")
     for name in names:
         group.add_argument(f"--{name.replace('_', '-')}", **_OPTIONS[name])
     parser.set_defaults(filters=names)
@@ -54,5 +54,5 @@ def add_filters(parser: Parser, *names: str) -> None:
 def add_limit(parser: Parser) -> None:
     """Add ``--limit``."""
     parser.add_argument(
-        "-n", "--limit", metavar="N", type=a_number, default=_USUAL, help=f"at most so many; {_USUAL} if not given"
+        "-n", "--limit", metavar="N", type=a_number, default=_USUAL, help=f"maximum number of rows (default: {_USUAL})"
     )

@@ -1,4 +1,4 @@
-"""What ``democrai-sandbox helper`` takes."""
+"""Arguments of ``democrai-sandbox helper``."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ def add_to(parser: Parser) -> None:
     verbs = add_verbs(parser)
     verbs.add_parser(
         "run",
-        help="be the helper of a process, in the foreground",
-        description="Be the helper of a process: apply its allowlist, and end with it. Needs root, or sudo without a "
-        "question. serve starts one by itself; this is for process managers and for finding faults.",
+        help="run the helper of an application, in the foreground",
+        description="Run the helper of an application: apply its allowlist, and end with it. Needs root, or sudo "
+        "without a password. serve starts the helper itself; use this command for process managers and for debugging.",
         takes=_run,
     )
     verbs.add_parser(
         "status",
-        help="say which helpers run, and what they were given",
-        description="Say which helpers run for this configuration, what they were given, and, as root, which rules "
+        help="list running helpers and their allowlists",
+        description="List the running helpers of this configuration, their allowlists and, as root, the rules that "
         "are in the packet filter. Changes nothing.",
         takes=_status,
     )
     verbs.add_parser(
         "apply",
-        help="print the rules that a policy file comes to",
-        description="Read a policy file as the helper does, resolve its names, and print the transactions for the "
-        "packet filter. Applying is the helper's alone, for its application.",
+        help="print the packet filter rules of a policy file",
+        description="Read a policy file as the helper does, resolve its names, and print the rules for the "
+        "packet filter. Only the helper itself can apply rules.",
         takes=_apply,
     )
     for name, program in (("sudoers", "sudo"), ("polkit", "pkexec")):
@@ -54,11 +54,11 @@ def add_to(parser: Parser) -> None:
 
 
 def _run(parser: Parser) -> None:
-    parser.add_argument("--parent-pid", metavar="PID", required=True, help="the application")
-    parser.add_argument("--socket", metavar="PATH", help="where it listens; else where the configuration puts it")
-    parser.add_argument("--policy-file", metavar="PATH", help="the allowlist; else where the configuration puts it")
-    parser.add_argument("--refresh-seconds", metavar="N", help="resolve names again every N seconds; 0 never does")
-    parser.add_argument("--debug", action="store_true", help="print the flow")
+    parser.add_argument("--parent-pid", metavar="PID", required=True, help="process id of the application")
+    parser.add_argument("--socket", metavar="PATH", help="socket of the helper (default: from the configuration)")
+    parser.add_argument("--policy-file", metavar="PATH", help="policy file (default: from the configuration)")
+    parser.add_argument("--refresh-seconds", metavar="N", help="resolve names again every N seconds; 0 for never")
+    parser.add_argument("--debug", action="store_true", help="log every step")
     add_config(parser)
     parser.set_defaults(run="helper:run")
 
@@ -72,23 +72,25 @@ def _status(parser: Parser) -> None:
 def _apply(parser: Parser) -> None:
     own = str(os.getpid())
     parser.add_argument(
-        "file", metavar="FILE", help="a policy file, as os_sandbox_allowlist_PID.json in the data folder"
+        "file", metavar="FILE", help="a policy file, such as os_sandbox_allowlist_PID.json in the data folder"
     )
-    parser.add_argument("--dry-run", action="store_true", required=True, help="apply nothing; must be given")
-    parser.add_argument("--parent-pid", metavar="PID", default=own, help="for rules named for this process")
+    parser.add_argument("--dry-run", action="store_true", required=True, help="apply nothing; required")
+    parser.add_argument("--parent-pid", metavar="PID", default=own, help="process id to use in the names of the rules")
     add_json(parser)
     parser.set_defaults(run="helper:run_apply")
 
 
 def _add_user(parser: Parser) -> None:
-    parser.add_argument("--user", metavar="NAME", help="to whom the application belongs; you, unless you are root")
+    parser.add_argument(
+        "--user", metavar="NAME", help="user that runs the application (default: the current user, unless root)"
+    )
     add_json(parser)
 
 
 def _systemd(parser: Parser) -> None:
-    parser.add_argument("--state-dir", metavar="DIR", help="another state_dir than the configuration has")
-    parser.add_argument("--data-dir", metavar="DIR", help="another data_dir than the configuration has")
-    parser.add_argument("--refresh-seconds", metavar="N", help="another time between resolutions of names")
+    parser.add_argument("--state-dir", metavar="DIR", help="replaces state_dir of the configuration")
+    parser.add_argument("--data-dir", metavar="DIR", help="replaces data_dir of the configuration")
+    parser.add_argument("--refresh-seconds", metavar="N", help="replaces the time between name resolutions")
     add_config(parser)
     add_json(parser)
     parser.set_defaults(run="helper:run_systemd")

@@ -1,4 +1,4 @@
-"""What ``democrai-sandbox manifest`` takes."""
+"""Arguments of ``democrai-sandbox manifest``."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ def add_to(parser: Parser) -> None:
     verbs = add_verbs(parser)
     verbs.add_parser(
         "check",
-        help="say everything that is wrong, with its line",
-        description="Read manifests as the sandbox does, and say everything that is wrong with them. Changes nothing.",
+        help="list every problem with its line",
+        description="Check manifests as the runtime does, and list every problem. Changes nothing.",
         takes=_add_places,
         run="manifest:run_check",
     )
     verbs.add_parser(
         "lint",
-        help="point out what gives more than is likely to be needed",
-        description="Point out what in manifests gives more than is likely to be needed. Changes nothing.",
+        help="warn about overly broad declarations",
+        description="Warn about declarations that are broader than likely needed. Changes nothing.",
         takes=_lint,
     )
     verbs.add_parser(
         "diff",
-        help="list the power that a new version adds and drops",
-        description="List what a new version of a manifest may do that the old one may not, and the reverse.",
+        help="list the rights that a new version adds and removes",
+        description="List the rights that a new version of a manifest adds and removes.",
         takes=_diff,
     )
     verbs.add_parser(
         "schema",
-        help="print the JSON Schema of a kind, or write those of all kinds",
+        help="print or write the JSON Schema of manifests",
         description="Print the JSON Schema (draft 2020-12) of a kind of manifest, for editors.",
         takes=_schema,
     )
@@ -44,22 +44,24 @@ def add_to(parser: Parser) -> None:
 
 def _lint(parser: Parser) -> None:
     _add_places(parser)
-    parser.add_argument("--strict", action="store_true", help="end with 1 when there is a warning")
+    parser.add_argument("--strict", action="store_true", help="exit with status 1 if there is a warning")
     parser.set_defaults(run="manifest:run_lint")
 
 
 def _diff(parser: Parser) -> None:
     parser.add_argument("old", metavar="OLD", help="a manifest, or the folder with it")
-    parser.add_argument("new", metavar="NEW", help="the other version")
+    parser.add_argument("new", metavar="NEW", help="the new version")
     _add_kind(parser)
-    parser.add_argument("--exit-code", action="store_true", help="end with 1 when power was added")
+    parser.add_argument("--exit-code", action="store_true", help="exit with status 1 if rights were added")
     add_json(parser)
     parser.set_defaults(run="manifest:run_diff")
 
 
 def _schema(parser: Parser) -> None:
     parser.add_argument("kind", nargs="?", choices=MANIFEST_KINDS, metavar="KIND", help=", ".join(MANIFEST_KINDS))
-    parser.add_argument("--output", metavar="FOLDER", help="write KIND.schema.json into it, for all kinds without KIND")
+    parser.add_argument(
+        "--output", metavar="FOLDER", help="write KIND.schema.json into this folder; all kinds if KIND is omitted"
+    )
     add_json(parser)
     parser.set_defaults(run="manifest:run_schema")
 
@@ -75,5 +77,5 @@ def _add_kind(parser: Parser) -> None:
         "--kind",
         choices=MANIFEST_KINDS,
         metavar="KIND",
-        help=f"what it is ({', '.join(MANIFEST_KINDS)}), where neither its $schema nor its folder says so",
+        help=f"kind of the manifest ({', '.join(MANIFEST_KINDS)}), if neither $schema nor the folder says so",
     )

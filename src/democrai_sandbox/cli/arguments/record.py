@@ -1,4 +1,4 @@
-"""What ``democrai-sandbox record`` takes."""
+"""Arguments of ``democrai-sandbox record``."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 _CALL_SECONDS = 120.0
 _LIMITS = (
-    "Everything is allowed, for real, and written down: run it where that does no harm. The files of the host, of the\n"
-    "extension itself, and what no manifest can allow stay shut to its Python code. Nothing holds native code that it\n"
-    "calls (ctypes), nor programs that it starts. Then the smallest manifest is proposed."
+    "Every access is really allowed and recorded, so run it where it cannot do harm. Protected paths, files of the\n"
+    "extension, and accesses that no manifest can allow stay refused for its Python code. Native code (ctypes) and\n"
+    "programs that it starts are not restricted. Afterwards the smallest manifest is proposed."
 )
 
 
@@ -33,14 +33,14 @@ def add_to(parser: Parser) -> None:
     for kind, article, takes in (("module", "a", _module), ("engine", "an", _engine), ("extractor", "an", _extractor)):
         verbs.add_parser(
             kind,
-            help=f"record what {article} {kind} does in a call",
+            help=f"record a call of {article} {kind}",
             description=f"Record {article} {kind}: its import, and a call. {_LIMITS}",
             takes=takes,
         )
     verbs.add_parser(
         "suggest",
         help="propose a manifest from a trace",
-        description="Propose the smallest manifest for what --trace wrote down. Runs nothing.",
+        description="Propose the smallest manifest for a file written by --trace. Runs nothing.",
         takes=_suggest,
     )
 
@@ -72,8 +72,8 @@ def _extractor(parser: Parser) -> None:
 
 
 def _suggest(parser: Parser) -> None:
-    parser.add_argument("traces", nargs="+", metavar="TRACE", help="files that --trace has written")
-    add_manifest(parser, "without one a new module's is made")
+    parser.add_argument("traces", nargs="+", metavar="TRACE", help="files written by --trace")
+    add_manifest(parser, "default: a new module manifest")
     _add_report(parser)
     add_json(parser)
     parser.set_defaults(run="recording:run_suggest", verb="suggest", check=None, trace=None)
@@ -91,36 +91,35 @@ def _add_phase(parser: Parser) -> None:
         "--phase",
         choices=("runtime", "install"),
         default="runtime",
-        help="runtime (the default), or install: the requests of pip beyond its index. Files, and what packages are\n"
-        "built with, are not observed then, but held to the manifest",
+        help="runtime (the default), or install: HTTP requests of pip beyond its index. Files and build steps are\n"
+        "then not observed, but checked against the manifest",
     )
     parser.add_argument(
-        "--setting", action="append", default=[], metavar="NAME=VALUE", help="a value of its stored configuration"
+        "--setting", action="append", default=[], metavar="NAME=VALUE", help="a value of the stored settings"
     )
 
 
 def _add_report(parser: Parser) -> None:
-    """Add what becomes of what was seen."""
+    """Add the options of the proposal."""
     parser.add_argument(
         "--output",
         metavar="FILE",
-        help="write the proposed manifest to this file, and the comparison to standard output",
+        help="write the proposed manifest to this file and the comparison to standard output",
     )
     parser.add_argument(
         "--generalise",
         type=int,
         metavar="N",
-        help="put more than N files of one folder, or paths of one site, together into what they have in common",
+        help="replace more than N files of one folder, or paths of one site, by their common prefix",
     )
     add_yes(parser)
 
 
 def _add_run(parser: Parser) -> None:
-    """Add what there is where something is run."""
+    """Add the options of a run."""
     parser.add_argument(
         "--check",
         action=BooleanOptionalAction,
-        help="repeat it under the proposal, 1 if that is not enough, and without each entry: what is not needed is\n"
-        "left out. By default, if it only reads; with --check, also if it writes, sends or starts programs",
+        help="repeat the run under the proposal (status 1 if that fails) and without each entry, and remove unneeded\n"
+        "entries. Default: only if it only reads; with --check, also if it writes, sends or starts programs",
     )
-    parser.add_argument("--trace", metavar="FILE", help="write down all that was seen, one JSON document on a line")

@@ -1,4 +1,4 @@
-"""What ``democrai-sandbox run`` takes."""
+"""Arguments of ``democrai-sandbox run``."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ def add_to(parser: Parser) -> None:
     verbs.add_parser(
         "script",
         help="run a file with Python code",
-        description="Run a file with Python code in a process of its own, under a guard. Its streams are those of\n"
-        "this command, and so is its exit status; a denial that it does not catch ends it with 1.\n"
-        "With --json, how it went is the last line on standard error.",
+        description="Run a file with Python code in a separate process, under a guard. It uses the streams of\n"
+        "this command, and its exit status is returned; an uncaught denial exits with 1.\n"
+        "With --json, the last line on standard error is the result.",
         takes=_script,
     )
     verbs.add_parser(
         "module",
-        help="import a module, and call something of it",
-        description="Import a module in a process of its own, under its manifest, and call something of it. Prints\n"
-        "what that returns as JSON. Its data folder is empty at first, and gone afterwards.",
+        help="import a module and call one of its functions",
+        description="Import a module in a separate process, under its manifest, and call one of its functions. Prints\n"
+        "the result as JSON. The module gets a temporary data folder.",
         takes=_module,
     )
     verbs.add_parser(
         "program",
-        help="run any program, held by the kernel",
-        description="Run a program under Landlock and seccomp, worked out from the rules. What the kernel cannot keep\n"
-        "of them is said on standard error. Its streams and its exit status are those of this command.\n"
-        "With --json, how it went is the last line on standard error.",
+        help="run any program under the kernel layer",
+        description="Run a program under Landlock and seccomp, derived from the rules. Rules that the kernel cannot\n"
+        "enforce are listed on standard error. The program uses the standard streams of this command, and\n"
+        "its exit status is returned. With --json, the last line on standard error is the result.",
         takes=_program,
     )
 
@@ -57,13 +57,13 @@ def _module(parser: Parser) -> None:
 
 def _program(parser: Parser) -> None:
     parser.add_argument("argv", nargs="+", metavar="ARGV", help="the program and its arguments, after --")
-    add_manifest(parser, "without one nothing is declared")
+    add_manifest(parser, "default: no access")
     parser.add_argument(
         "--env",
         action="append",
         default=[],
         metavar="NAME[=VALUE]",
-        help="a variable that it gets, besides a few like PATH",
+        help="a variable for the program, in addition to a few such as PATH",
     )
     add_common(parser)
     parser.set_defaults(run="running:run_program")
@@ -71,10 +71,10 @@ def _program(parser: Parser) -> None:
 
 def _add_kernel(parser: Parser) -> None:
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--kernel", action="store_true", default=None, help="refuse to run it without the kernel layer")
+    which.add_argument("--kernel", action="store_true", default=None, help="fail if the kernel layer is not available")
     which.add_argument(
         "--no-kernel",
         dest="kernel",
         action="store_false",
-        help="hold it by the guard in its process alone",
+        help="use only the guard in the process",
     )

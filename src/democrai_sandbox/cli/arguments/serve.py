@@ -1,4 +1,4 @@
-"""What ``democrai-sandbox serve`` takes."""
+"""Arguments of ``democrai-sandbox serve``."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ if TYPE_CHECKING:
 
 
 def add_to(parser: Parser) -> None:
-    """Add what the command takes."""
-    parser.add_argument(
-        "--config", metavar="FILE", help="a YAML file; DEMOCRAI_CONFIG_FILE names one too, and defaults do without"
-    )
+    """Add the arguments."""
+    parser.add_argument("--config", metavar="FILE", help="configuration file (default: DEMOCRAI_CONFIG_FILE; optional)")
     parser.add_argument(
         "--log-format",
         choices=LOG_FORMATS,
-        help="lines of the log on standard error: text (the default on a terminal) or json",
+        help="log format on standard error: text (default on a terminal) or json",
     )
     parser.set_defaults(run="serving:run")

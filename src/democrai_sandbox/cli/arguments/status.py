@@ -1,4 +1,4 @@
-"""What ``democrai-sandbox status`` takes."""
+"""Arguments of ``democrai-sandbox status``."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ if TYPE_CHECKING:
     from democrai_sandbox.cli.parsing import Parser
 
 _DESCRIPTION = """\
-Ask a node what it enforces now: every layer as it is measured, with what to do where it is less than it could be.
-Ends with 1 when something that the configuration asks for is not well, and with 3 when no node answers."""
+Show what a node enforces now: the measured state of every layer, with a fix for each problem.
+The exit status is 1 if a control that the configuration enables does not work, and 3 if no node answers."""
 
 
 def add_to(parser: Parser) -> None:
-    """Add what the command takes."""
+    """Add the arguments."""
     parser.description = _DESCRIPTION
     add_node(parser)
     parser.set_defaults(run="status:run")

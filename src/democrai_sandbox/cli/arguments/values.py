@@ -1,4 +1,4 @@
-"""Values of arguments, each for ``type=``: ids, texts, subjects, numbers and times. What is none is said with it."""
+"""Converters for ``type=`` of arguments: ids, texts, subjects, numbers and times."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ _HOUR = 3_600_000
 _ID = r"[0-9A-Za-z_-]{1,100}"
 _LONG_TEXT = 500
 SECONDS = MappingProxyType({"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800})
-"""Of each unit of time."""
+"""Seconds per unit of time."""
 _SPAN = r"([0-9]{1,9})([smhdw])"
 _LONGEST = 36525 * 86400
 _EXAMPLES = "30m, 2h, 7d"
 
 
 def an_id(text: str) -> str:
-    """Return an id as it was given."""
+    """Return an id, unchanged."""
     if not re.fullmatch(_ID, text):
-        raise _refused(text, "is no id")
+        raise _refused(text, "is not an id")
     return text
 
 
 def a_text(text: str) -> str:
-    """Return a text that can be sent."""
+    """Return a short printable text."""
     if not text or len(text) > _LONG_TEXT or not text.isprintable():
-        raise _refused(text, "is empty, too long, or has characters nobody sees")
+        raise _refused(text, "is empty, too long, or contains non-printable characters")
     return text
 
 
 def a_setting(text: str) -> tuple[str, str]:
-    """Return the name and the value of something like ``language=en``."""
+    """Return the name and the value of a setting such as ``language=en``."""
     name, equals, value = text.partition("=")
     if not name or not equals:
-        raise _refused(name, "is not NAME=VALUE")  # not the value, which may be secret
+        raise _refused(name, "is not NAME=VALUE")  # without the value, which may be secret
     return name, value
 
 
 def written_value(text: str) -> Any:
-    """Return the value of a setting as it was written: JSON where it is some, else the text itself."""
+    """Return the value of a setting: parsed JSON, or the text itself."""
     import json  # noqa: PLC0415 - not needed for --help
 
     try:
@@ -54,7 +54,7 @@ def written_value(text: str) -> Any:
 
 
 def a_subject(text: str) -> str:
-    """Return a subject as it was given."""
+    """Return a valid subject, unchanged."""
     from democrai_sandbox.policy import InvalidInputError, Subject  # noqa: PLC0415 - not needed for --help
 
     try:
@@ -65,12 +65,12 @@ def a_subject(text: str) -> str:
 
 
 def a_number(text: str) -> int:
-    """Return how many."""
+    """Return a positive number."""
     return _number(text, _MOST)
 
 
 def milliseconds(text: str) -> int:
-    """Return how long, up to an hour."""
+    """Return a duration in milliseconds, up to an hour."""
     return _number(text, _HOUR)
 
 
@@ -81,7 +81,7 @@ def _number(text: str, most: int) -> int:
 
 
 def seconds(text: str) -> float:
-    """Return how long, as a number above zero."""
+    """Return a duration in seconds, greater than zero."""
     found = float(text)
     if not 0 < found < float("inf"):
         raise ValueError(text)
@@ -89,16 +89,16 @@ def seconds(text: str) -> float:
 
 
 def span(text: str) -> int:
-    """Return the seconds of something like ``2h``."""
+    """Return the seconds of a duration such as ``2h``."""
     match = re.fullmatch(_SPAN, text)
     found = int(match[1]) * SECONDS[match[2]] if match else 0
     if not 0 < found <= _LONGEST:
-        raise _refused(text, f"is no length of time; write {_EXAMPLES}")
+        raise _refused(text, f"is not a duration; write {_EXAMPLES}")
     return found
 
 
 def moment(text: str) -> str:
-    """Return a time as the API takes it: one that is written out, or so long ago."""
+    """Return a time for the API, from an ISO time or a duration before now."""
     from datetime import UTC, datetime, timedelta  # noqa: PLC0415 - not needed for --help
 
     try:
@@ -107,7 +107,9 @@ def moment(text: str) -> str:
         found = datetime.fromisoformat(text)
         return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC).isoformat()
     except (ValueError, OverflowError):
-        raise _refused(text, f"is no time; write 2026-01-31T12:00:00Z, or how long ago: {_EXAMPLES}") from None
+        raise _refused(
+            text, f"is not a time; write 2026-01-31T12:00:00Z, or a duration before now: {_EXAMPLES}"
+        ) from None
 
 
 def _refused(text: str, why: str) -> argparse.ArgumentTypeError:

@@ -1,4 +1,4 @@
-"""Words that options choose from: those of enums elsewhere, which are slow to import. A test holds them equal."""
+"""Choices of options, copied from enums that are slow to import. A test keeps them equal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The HTTP API, ``/api/v1``. Every router stands in one of the two lists."""
+"""HTTP API, ``/api/v1``. Every router is in one of the two lists."""
 
 from __future__ import annotations
 
@@ -42,6 +42,6 @@ routers = taken(
     (status, "status"),
     (accounts, "accounts"),
 )
-"""Returns those below ``/api/v1``, in the OpenAPI document, to the host alone: a route can be made to call anything."""
+"""Return the routers below ``/api/v1``, to the host only, because a route could be changed to call anything."""
 unversioned = taken("console", (health, "health"), (metrics, "metrics"), (error_pages, "error_pages"))
-"""Returns those at the top: health, metrics, and the pages of error codes."""
+"""Return the routers at the top: health, metrics, and the pages of error codes."""

@@ -1,4 +1,4 @@
-"""Whoever calls: who that is, and their own tokens and sessions. An application with its own users has none."""
+"""The caller's account, tokens and sessions. An application with its own users has none."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LONGEST_LIFETIME = 3650 * 86400
 
 
 class Me(Answer):
-    """Whoever calls."""
+    """The caller."""
 
     user_id: Text
     name: Text
@@ -35,11 +35,11 @@ class Me(Answer):
     access_level: Text
     may_decide: bool
     scopes: list[str] | None
-    """Of the token; null for a person, who may what the role allows."""
+    """Scopes of the token; null for a session, which has all rights of the role."""
 
 
 class Token(Answer):
-    """A machine's way in, without its secret."""
+    """A token without its secret."""
 
     id: str
     label: Text
@@ -51,28 +51,28 @@ class Token(Answer):
 
 
 class TokenList(Answer):
-    """Tokens, the newest first."""
+    """Tokens, newest first."""
 
     items: list[Token]
 
 
 class NewToken(Order):
-    """A token to be made."""
+    """A token to create."""
 
     label: str = Field(min_length=1, max_length=100)
-    scopes: list[str] = Field(min_length=1, max_length=len(Scope), description="None that the maker lacks.")
+    scopes: list[str] = Field(min_length=1, max_length=len(Scope), description="Only scopes that the caller has.")
     lifetime_seconds: int | None = Field(default=None, gt=0, le=_LONGEST_LIFETIME)
 
 
 class MadeToken(Answer):
-    """A token that was made; the secret is shown only here."""
+    """A new token; the secret is shown only here."""
 
     token: Token
     secret: str
 
 
 class Session(Answer):
-    """A sign-in that holds."""
+    """A session."""
 
     id: str
     address: Text
@@ -80,23 +80,23 @@ class Session(Answer):
     created_at: datetime
     last_seen: datetime
     is_present: bool
-    """Whether it is the one that this was asked by."""
+    """Whether it is the session of this HTTP request."""
 
 
 class SessionList(Answer):
-    """Sessions, the newest first."""
+    """Sessions, newest first."""
 
     items: list[Session]
 
 
 class Ended(Answer):
-    """What was ended."""
+    """Number of ended sessions or tokens."""
 
     ended: int
 
 
 def _signed_in(request: Request) -> Visitor:
-    """Return who calls, with a session or a token of any scope."""
+    """Return the caller, with a session or a token of any scope."""
     visitor = visitor_of(request)
     if visitor is None:
         raise NotSignedIn
@@ -121,13 +121,13 @@ def show_me(visitor: Annotated[Visitor, Depends(_signed_in)]) -> Me:
 
 @accounts.get("/tokens", **told(Scope.ACCOUNTS_MANAGE, 404))
 def list_tokens(request: Request, visitor: Manager) -> TokenList:
-    """List one's own tokens, with those that ended not long ago."""
+    """List your tokens, including recently ended ones."""
     return TokenList.model_validate({"items": _accounts(request).tokens_of(visitor.caller.user_id)})
 
 
 @accounts.post("/tokens", status_code=201, **told(Scope.ACCOUNTS_MANAGE, 404, 409, body=True))
 def create_token(request: Request, new: NewToken, visitor: Manager) -> MadeToken:
-    """Make a token; one that is made by a token has no scope that its maker lacks, and does not outlive it."""
+    """Create a token. A token created with a token has at most its scopes and its lifetime."""
     known = _accounts(request)
     require_fresh(request, visitor)
     lifetime = None if new.lifetime_seconds is None else timedelta(seconds=new.lifetime_seconds)
@@ -140,7 +140,7 @@ def create_token(request: Request, new: NewToken, visitor: Manager) -> MadeToken
 
 @accounts.delete("/tokens/{token_id}", **told(Scope.ACCOUNTS_MANAGE, 404))
 def revoke_token(request: Request, token_id: Id, visitor: Manager) -> Ended:
-    """End one of one's own tokens, and what was approved for it."""
+    """Revoke one of your tokens, and end its session approvals."""
     who = visitor.caller.user_id
     _accounts(request).revoke_token(token_id, who, owner=who)
     return Ended(ended=1)
@@ -148,7 +148,7 @@ def revoke_token(request: Request, token_id: Id, visitor: Manager) -> Ended:
 
 @accounts.get("/sessions", **told(Scope.ACCOUNTS_MANAGE, 404))
 def list_sessions(request: Request, visitor: Manager) -> SessionList:
-    """List one's own sessions."""
+    """List your sessions."""
     present = visitor.identity.session_key
     return SessionList(
         items=[
@@ -167,14 +167,14 @@ def list_sessions(request: Request, visitor: Manager) -> SessionList:
 
 @accounts.delete("/sessions", **told(Scope.ACCOUNTS_MANAGE, 404))
 def end_other_sessions(request: Request, visitor: Manager) -> Ended:
-    """End all of one's own sessions but the present one, and what was approved for them."""
+    """End all your other sessions and their approvals."""
     who = visitor.caller.user_id
     return Ended(ended=_accounts(request).end_all(who, visitor.identity.session_key, actor=who))
 
 
 @accounts.delete("/sessions/{session_id}", **told(Scope.ACCOUNTS_MANAGE, 404))
 def end_session(request: Request, session_id: Id, visitor: Manager) -> Ended:
-    """End one of one's own sessions, and what was approved for it."""
+    """End one of your sessions and its approvals."""
     who = visitor.caller.user_id
     _accounts(request).end_session(session_id, who, owner=who)
     return Ended(ended=1)
@@ -183,16 +183,16 @@ def end_session(request: Request, session_id: Id, visitor: Manager) -> Ended:
 def _accounts(request: Request) -> Accounts:
     found = sandbox_of(request).accounts
     if found is None:
-        raise AccountUnknown("this application has its own users: there are no accounts here")
+        raise AccountUnknown("this application manages its own users and has no accounts here")
     return found
 
 
 def _check_lifetime(known: Accounts, visitor: Visitor, lifetime: timedelta | None) -> None:
-    """Refuse a token that would go on when the one that makes it is over: expiry would mean nothing then."""
+    """Refuse a token that would outlive the token that creates it."""
     if visitor.identity.scopes is None:
         return
     own = (token for token in known.tokens_of(visitor.caller.user_id) if token.id == visitor.identity.session_key)
     ends = next((token.expires_at for token in own), None)
     if ends is not None and (lifetime is None or datetime.now(UTC) + lifetime > ends):
-        message = f"the token that makes this one ends at {ends.isoformat(timespec='seconds')}"
+        message = f"the token of this call expires at {ends.isoformat(timespec='seconds')}"
         raise InvalidInputError.of(message, pointer="/lifetime_seconds")

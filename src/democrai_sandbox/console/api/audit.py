@@ -1,4 +1,4 @@
-"""The audit: filtered, record by record, written out whole, and checked."""
+"""Audit log: list, show, export and verify."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LARGEST = (1 << 63) - 1
 
 
 class AuditChoice(BaseModel):
-    """Which records; what is not given does not narrow."""
+    """Filters of records."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -41,24 +41,24 @@ class AuditChoice(BaseModel):
 
     @property
     def wanted(self) -> AuditFilter:
-        """The filter, as the service takes it."""
+        """The filter for the access service."""
         return AuditFilter(
             tuple(self.action), self.actor, subject_of(self.subject), self.request, self.since, self.until
         )
 
 
 class AuditQuery(AuditChoice, schemas.Paging):
-    """Which records, and which page of them."""
+    """Filters and page of records."""
 
 
 class ExportQuery(AuditChoice):
-    """Which records, and in which form."""
+    """Filters and format of an export."""
 
     format: Literal["jsonl", "csv"] = "jsonl"
 
 
 class AuditReport(Answer):
-    """What a check of the chain of hashes found."""
+    """Result of verifying the hash chain."""
 
     ok: bool
     count: int
@@ -70,7 +70,7 @@ class AuditReport(Answer):
 def list_audit(
     request: Request, query: Annotated[AuditQuery, Query()], visitor: Reader
 ) -> schemas.Page[schemas.AuditRecord]:
-    """List what happened, the latest first."""
+    """List records, newest first."""
     with serving(visitor.caller):
         found = sandbox_of(request).access.administration.history(query.wanted, query.page)
     return schemas.Page[schemas.AuditRecord].model_validate(found)
@@ -85,7 +85,7 @@ _EXPORT["responses"][200] = {
 
 @audit.get("/audit/export", response_class=StreamingResponse, **_EXPORT)
 def export_audit(request: Request, query: Annotated[ExportQuery, Query()], visitor: Reader) -> StreamingResponse:
-    """Write the records out, oldest first, as lines of JSON that can be verified, or as CSV that spreadsheets open."""
+    """Export records, oldest first, as JSON lines that can be verified, or as CSV for spreadsheets."""
     require_administrator(visitor)
     wanted = query.wanted
     records = (
@@ -101,7 +101,7 @@ def export_audit(request: Request, query: Annotated[ExportQuery, Query()], visit
 
 @audit.get("/audit/verify", **told(Scope.AUDIT_READ))
 def verify_audit(request: Request, visitor: Reader) -> AuditReport:
-    """Check the chain of hashes from the first record to the last; takes as long as the audit is long."""
+    """Verify the hash chain from the first record to the last. The duration grows with the audit log."""
     require_administrator(visitor)
     return AuditReport.model_validate(verify_store(sandbox_of(request).access.store))
 
@@ -110,7 +110,7 @@ def verify_audit(request: Request, visitor: Reader) -> AuditReport:
 def show_record(
     request: Request, sequence: Annotated[int, Path(ge=1, le=_LARGEST)], visitor: Reader
 ) -> schemas.AuditRecord:
-    """Show one record with what was before and after."""
+    """Show one record with the state before and after it."""
     with serving(visitor.caller):
         record = sandbox_of(request).access.administration.audit_record(sequence)
     return schemas.AuditRecord.model_validate(record)

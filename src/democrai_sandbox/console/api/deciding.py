@@ -1,4 +1,4 @@
-"""Deciding: one request, many at once, or what nobody has asked for yet; and taking a decision back."""
+"""Decisions: about one request, about many, or without a request; and revocations."""
 
 from __future__ import annotations
 
@@ -47,56 +47,56 @@ Target = Annotated[str, Field(min_length=1, max_length=8192)]
 
 
 class RequestVerdict(Order):
-    """What is said about a request."""
+    """A decision about a request."""
 
     target: Target | None = Field(
-        default=None, description="Something broader than what was asked for, that covers it; see `choices`."
+        default=None, description="A broader target that covers the requested one; see `choices`."
     )
     reason: Reason = ""
     expected_version: Version | None = Field(default=None, description=ABOUT_VERSION)
 
 
 class PermanentVerdict(RequestVerdict):
-    """What is said about a request for good, or for a time."""
+    """A permanent or limited approval of a request."""
 
     lifetime_seconds: Lifetime | None = None
 
 
 class Bulk(Order):
-    """One verdict about many requests."""
+    """One decision about many requests."""
 
     request_ids: list[Id] = Field(min_length=1, max_length=_MOST_AT_ONCE)
     act: Literal["session", "permanent", "deny"]
     reason: Reason = ""
     expected_versions: dict[Id, Version] = Field(
-        default={}, description=f"By request, as a `dry_run` tells them. {ABOUT_VERSION}"
+        default={}, description=f"By request, from the response to `dry_run`. {ABOUT_VERSION}"
     )
-    dry_run: bool = Field(default=False, description="Only tell what would become of each.")
+    dry_run: bool = Field(default=False, description="Only return the result for each request, and change nothing.")
 
 
 class BulkItem(Answer):
-    """What became of one request, or would."""
+    """Result for one request."""
 
     id: Text
     done: bool
     told: Text
-    """What happened, in words."""
+    """The result in words."""
     code: str = Field(default="")
-    """Of the error, where there was one."""
+    """Code of the error, if any."""
     decision: schemas.Decision | None = None
     version: int | None = None
     """With `dry_run`, the version of the state; null for a request that would not be decided."""
 
 
 class BulkResult(Answer):
-    """What became of each, in the order that was given."""
+    """Results in the given order."""
 
     dry_run: bool
     items: list[BulkItem]
 
 
 class Unasked(Order):
-    """A decision about what nobody has asked for yet."""
+    """A decision without a request."""
 
     subject: SubjectText
     resource_type: str = Field(max_length=100)
@@ -109,18 +109,18 @@ class Unasked(Order):
 
 
 class Revocation(Order):
-    """Why a decision is taken back."""
+    """The reason of a revocation."""
 
     reason: Reason = ""
 
 
-# For requests without a body, in which nothing has to be said.
+# For HTTP requests without a body.
 _NO_VERDICT, _NO_PERMANENT_VERDICT, _NO_REVOCATION = RequestVerdict(), PermanentVerdict(), Revocation()
 
 
 @deciding.post("/requests/decide", **_DECIDES)
 def decide_requests(request: Request, bulk: Bulk, visitor: Decider, repeated: Repeating) -> BulkResult:
-    """Decide many requests, each by itself: one that cannot be decided stops no other. `dry_run` only previews."""
+    """Decide many requests separately: a failed one does not stop the others. `dry_run` only previews."""
     administration = sandbox_of(request).access.administration
     with serving(visitor.caller):
         if bulk.dry_run:
@@ -146,7 +146,7 @@ def decide_requests(request: Request, bulk: Bulk, visitor: Decider, repeated: Re
 def approve_for_session(
     request: Request, request_id: Id, visitor: Decider, repeated: Repeating, verdict: RequestVerdict = _NO_VERDICT
 ) -> schemas.Outcome:
-    """Approve a request until its session ends; without a session nothing is stored, and `skipped` says why."""
+    """Approve a request until its session ends; without a session nothing is stored, and `skipped` has the reason."""
     decide = sandbox_of(request).access.administration.approve_for_session
     return _decided(visitor, repeated, verdict, partial(decide, request_id, **_said(verdict)))
 
@@ -177,14 +177,14 @@ def approve(
 def deny(
     request: Request, request_id: Id, visitor: Decider, repeated: Repeating, verdict: RequestVerdict = _NO_VERDICT
 ) -> schemas.Outcome:
-    """Deny a request, until somebody revokes that or approves it."""
+    """Deny a request until the denial is revoked or the access approved."""
     decide = sandbox_of(request).access.administration.deny_external_access
     return _decided(visitor, repeated, verdict, partial(decide, request_id, **_said(verdict)))
 
 
 @deciding.post("/decisions", status_code=201, **told(Scope.REQUESTS_DECIDE, 409, body=True))
 def decide_unasked(request: Request, unasked: Unasked, visitor: Decider, repeated: Repeating) -> schemas.Outcome:
-    """Approve or deny permanently what nobody has asked for yet."""
+    """Approve or deny an access permanently, without a request."""
     if unasked.effect == "approval":
         require_recent_password(request, visitor, _unasked_for(unasked))
     decide = partial(
@@ -209,7 +209,7 @@ def revoke(
     repeated: Repeating,
     revocation: Revocation = _NO_REVOCATION,
 ) -> schemas.Decision:
-    """Take an approval or a denial back: what it was about is undecided again, on every node within moments."""
+    """Revoke an approval or a denial: the access is undecided again, on every node within moments."""
 
     def act() -> schemas.Decision:
         with serving(visitor.caller):
@@ -225,7 +225,7 @@ def _said(verdict: RequestVerdict) -> dict[str, Any]:
 
 
 def _decided(visitor: Visitor, repeated: Repeatable, order: Order, decide: Callable[[], Outcome]) -> schemas.Outcome:
-    """Return what a decision came to; one that is sent again with its key came to that before."""
+    """Return the result of a decision; a repeated idempotency key returns the first result."""
 
     def act() -> schemas.Outcome:
         with serving(visitor.caller):
@@ -238,10 +238,10 @@ def _decided(visitor: Visitor, repeated: Repeatable, order: Order, decide: Calla
 def _asked_for(
     administration: Administration, visitor: Visitor, *request_ids: str, target: str | None = None
 ) -> list[AccessTuple]:
-    """Return what a person is about to approve; nothing for a token, which has no password."""
+    """Return the accesses that a user is about to approve; none for a token, which has no password."""
     found = []
     for request_id in request_ids if visitor.identity.scopes is None and visitor.may_decide else ():
-        with suppress(SandboxError):  # the decision says what is wrong
+        with suppress(SandboxError):  # deciding gives the better error
             access = administration.request(request_id).access
             found += [access, replace(access, target=target)] if target else [access]
     return found
@@ -269,7 +269,7 @@ def _item(request_id: str, outcome: Outcome | SandboxError) -> BulkItem:
 
 
 def _previewed(administration: Administration, bulk: Bulk, request_id: str) -> BulkItem:
-    """Tell what would become of a request, as far as that can be known before."""
+    """Return the expected result for a request."""
     try:
         found = administration.request(request_id)
     except SandboxError as error:
@@ -277,9 +277,9 @@ def _previewed(administration: Administration, bulk: Bulk, request_id: str) -> B
     what = f"{found.access.subject} {found.access.operation} {found.access.target}"
     if found.state is not RequestState.PENDING:
         by = f" by {found.changed_by}" if found.changed_by else ""
-        said = f"{what} is {found.state.value}{by} already"
+        said = f"{what} is already {found.state.value}{by}"
         return BulkItem(id=request_id, done=False, told=said, code=DecisionConflict.code)
     if bulk.act == "session" and (not found.origin.session_key or found.session_ended):
-        return BulkItem(id=request_id, done=False, told=f"{what} has no session that goes on", code="skipped")
+        return BulkItem(id=request_id, done=False, told=f"{what} has no active session", code="skipped")
     (version,) = administration.versions(found.access)
     return BulkItem(id=request_id, done=True, told=f"{what} {_PREVIEW[bulk.act]}", version=version)

@@ -1,4 +1,4 @@
-"""Approvals and denials: those in force, and those that ended."""
+"""Approvals and denials, in force and ended."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Reader = Annotated[Visitor, Depends(holder(Scope.APPROVALS_READ))]
 
 
 class DecisionQuery(Paging):
-    """Which decisions; what is not given does not narrow."""
+    """Filters of decisions."""
 
     state: Literal["live", "ended", "any"] = "live"
     scope: values.Scope | None = None
@@ -31,11 +31,11 @@ class DecisionQuery(Paging):
     resource_type: ResourceType | None = None
     operation: Operation | None = None
     session: str = Field(default="", max_length=500)
-    text: str = Field(default="", max_length=1000, description="Part of the target, whatever its case.")
+    text: str = Field(default="", max_length=1000, description="Part of the target, ignoring case.")
 
     @property
     def wanted(self) -> DecisionFilter:
-        """The filter, as the service takes it."""
+        """The filter for the access service."""
         return DecisionFilter(
             scope=self.scope,
             subject=subject_of(self.subject),
@@ -58,7 +58,7 @@ class DecisionDetail(schemas.Decision):
 def list_approvals(
     request: Request, query: Annotated[DecisionQuery, Query()], visitor: Reader
 ) -> schemas.Page[schemas.Decision]:
-    """List approvals, the newest first, with who gave them and when they were last used."""
+    """List approvals, newest first, with the administrator and the time of the last use."""
     with serving(visitor.caller):
         found = sandbox_of(request).access.administration.approvals(query.wanted, query.page)
     return schemas.Page[schemas.Decision].model_validate(found)
@@ -68,7 +68,7 @@ def list_approvals(
 def list_denials(
     request: Request, query: Annotated[DecisionQuery, Query()], visitor: Reader
 ) -> schemas.Page[schemas.Decision]:
-    """List denials, the newest first."""
+    """List denials, newest first."""
     with serving(visitor.caller):
         found = sandbox_of(request).access.administration.denials(query.wanted, query.page)
     return schemas.Page[schemas.Decision].model_validate(found)

@@ -1,4 +1,4 @@
-"""The OpenAPI document: what every operation may answer besides its result, and how callers say who they are."""
+"""OpenAPI document: errors of every operation, and authentication."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ _WITH_A_BODY = (400, 413)
 _WORDS = MappingProxyType(
     {
         400: "The body cannot be read.",
-        401: "Nobody is known to have sent this: no token or session, or one that is over.",
-        403: "The token lacks the scope, the person may not do this, or the sandbox denied it.",
-        404: "There is no such thing.",
-        409: "Somebody else was first, or what it needs is not in order; nothing was changed.",
+        401: "No valid token or session.",
+        403: "The token lacks the scope, the user may not do this, or the sandbox denied it.",
+        404: "The object does not exist.",
+        409: "A conflict with another change or with the current state; nothing was changed.",
         413: "The body is too large.",
-        422: "What was sent is not valid; every problem is listed.",
-        429: "There is too much of it at the moment.",
-        500: "A fault of this program; the log has the request id.",
-        502: "The extension's own code failed.",
+        422: "The input is invalid; every problem is listed.",
+        429: "Too many calls; retry later.",
+        500: "Internal error; the log has the request id.",
+        502: "The code of the extension failed.",
         503: "The database or a service of the runtime cannot be reached.",
-        504: "The extension took longer than it may.",
+        504: "The extension exceeded its timeout.",
     }
 )
-_ABOUT = """Everything that the console shows and does, for programs.
+_ABOUT = """All functions of the console, for programs.
 
-Send a token as `Authorization: Bearer dsb_...`; a token acts for its owner, within its scopes. A person's session
-cookie works as well, from pages of this origin. Times are RFC 3339 in UTC. Errors are `application/problem+json`; their
-`type` leads to a page about the error. A method that a path does not take is a 405 with `Allow`."""
+Send a token as `Authorization: Bearer dsb_...`; a token acts for its owner, within its scopes. The session cookie
+of a user works as well, from pages of this origin. Times are RFC 3339 in UTC. Errors are `application/problem+json`;
+their `type` is the address of a page about the error. A method that a path does not accept is a 405 with `Allow`."""
 _SCHEMES = {
-    "token": {"type": "http", "scheme": "bearer", "description": "A token, made on the account page."},
-    "session": {"type": "apiKey", "in": "cookie", "name": "democrai_session", "description": "A person's session."},
+    "token": {"type": "http", "scheme": "bearer", "description": "A token, created on the account page."},
+    "session": {"type": "apiKey", "in": "cookie", "name": "democrai_session", "description": "The session of a user."},
 }
 
 
 def router(noun: str) -> APIRouter:
-    """Return a router whose answers every reader of JSON takes, and whose operations go by the names of functions."""
+    """Return a router with portable JSON answers, whose operations are named after their functions."""
     return APIRouter(
         tags=[noun],
         default_response_class=PlainResponse,
@@ -59,20 +59,20 @@ def router(noun: str) -> APIRouter:
 
 
 class _NoQuery(BaseModel):
-    """The query of an operation that has no query parameters."""
+    """Query of an operation without query parameters."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 def _refuse_query(query: Annotated[_NoQuery, Query()]) -> None:
-    """Refuse every query parameter, together with all other problems of the request."""
+    """Refuse every query parameter, and report it with the other problems of the HTTP request."""
 
 
 def told(scope: Scope | None, *statuses: int, body: bool = False, query: bool = False) -> dict[str, Any]:
-    """Return how an operation is registered: the scope of ``holder``, and the refusals it may meet.
+    """Return the registration of an operation: the scope of ``holder``, and its errors.
 
-    Those that all may meet are added, and with ``body`` those of operations that read one. An operation without
-    ``query`` refuses every query parameter; one with it has a model of its parameters, which refuses unknown names.
+    Errors of all operations are added, and with ``body`` those of reading a body. An operation without ``query``
+    refuses every query parameter; with it, a model of the parameters refuses unknown names.
     """
     shown = {*_COMMON, *statuses, *(_WITH_A_BODY if body else ())}
     content = {MEDIA_TYPE: {"schema": {"$ref": _REFERENCE.format(model=ProblemDocument.__name__)}}}
@@ -85,7 +85,7 @@ def told(scope: Scope | None, *statuses: int, body: bool = False, query: bool = 
 
 
 def document(app: FastAPI) -> None:
-    """Have an application describe itself with what the framework does not know by itself."""
+    """Add to the OpenAPI document of an application the parts that the framework does not generate."""
 
     def described() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -99,7 +99,7 @@ def _described(app: FastAPI) -> dict[str, Any]:
     made = get_openapi(
         title=app.title,
         version=app.version,
-        summary="Access of extensions: asked, decided, seen.",
+        summary="Access of extensions: requests, decisions, observations.",
         description=_ABOUT,
         routes=app.routes,
     )

@@ -1,4 +1,4 @@
-"""Explanations: why something would be allowed now, or not, layer by layer. Asking changes nothing."""
+"""Explanations of an access, layer by layer. They change nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ explaining = router("explain")
 
 
 class ExplainQuestion(Order):
-    """Who would do what to which target, and for whom."""
+    """An access: subject, operation, target and user."""
 
     subject: SubjectText
     resource_type: str = Field(max_length=100)
@@ -35,12 +35,14 @@ class ExplainQuestion(Order):
     target: str = Field(max_length=8192)
     user_id: str = Field(default="", max_length=500)
     session_key: str = Field(default="", max_length=500)
-    chain: list[SubjectText] = Field(default=[], max_length=50, description="Who is around it, outermost first.")
-    installing: bool = Field(default=False, description="Whether an engine or extractor is being installed.")
+    chain: list[SubjectText] = Field(
+        default=[], max_length=50, description="The call chain around the subject, outermost first."
+    )
+    installing: bool = Field(default=False, description="Whether it is the install phase of an engine or extractor.")
 
 
 class ExplainLine(Order):
-    """A line that somebody met, and for whom."""
+    """An error line, and its user."""
 
     line: str = Field(max_length=LONGEST, description="An error, a traceback, a line of the log or a problem document.")
     user_id: str = Field(default="", max_length=500)
@@ -48,26 +50,26 @@ class ExplainLine(Order):
 
 
 class Layer(Answer):
-    """What one layer says."""
+    """Answer of one layer."""
 
     layer: Text
     answer: LayerState
     text: Text
     decides: bool
-    """Whether it is the one that settles the matter."""
+    """Whether this layer decides."""
     decision_id: str
     request_id: str
 
 
 class NearestRule(Answer):
-    """The rule that comes closest, and why it does not do."""
+    """The nearest rule, and the reason why it does not match."""
 
     rule: schemas.Rule
     why: Text
 
 
 class ChainLink(Answer):
-    """One subject of the chain."""
+    """One subject of the call chain."""
 
     subject: schemas.Named
     counts: bool
@@ -76,7 +78,7 @@ class ChainLink(Answer):
 
 
 class Explained(Answer):
-    """What would happen now."""
+    """Explanation of an access at this time."""
 
     subject: schemas.Named
     verdict: Verdict
@@ -87,19 +89,19 @@ class Explained(Answer):
     nearest: NearestRule | None
     hint: Text
     entry: Members | None
-    """What to add to the list of access in the manifest."""
+    """The entry to add to `access` of the manifest."""
     file: Text
-    """The manifest that it belongs in; empty where there is none."""
+    """The manifest of the entry; empty without one."""
     kernel: Text
-    """Where the kernel layer disagrees; empty when it does not."""
+    """Disagreement of the kernel layer; empty without one."""
     chain: list[ChainLink]
-    """Who takes part, outermost first."""
+    """The call chain, outermost first."""
     advice: list[Text]
-    """What to do about it, step by step, and who can."""
+    """Next actions, and who can take them."""
 
 
 class ExplainedWord(Answer):
-    """A word in a line that stands for a cause of its own."""
+    """A word in a line with a separate meaning."""
 
     word: Text
     meaning: Text
@@ -107,19 +109,19 @@ class ExplainedWord(Answer):
 
 
 class ExplainedLine(Answer):
-    """What a line is, what it tells, and how things stand now."""
+    """Explanation of an error line, and the current state."""
 
     code: str
     title: Text
     layer: str
     is_ours: bool
-    """False for a symptom of the system that the kernel layer may have caused, and others as well."""
+    """False for a symptom that the kernel layer or other causes can have."""
     meaning: Text
     cause: Text
     fix: Text
     word: ExplainedWord | None
     text: Text
-    """The part of the line that was recognised."""
+    """The recognized part of the line."""
     detail: Text
     subject: Text
     operation: Text
@@ -133,7 +135,7 @@ class ExplainedLine(Answer):
 def explain_access(
     request: Request, question: ExplainQuestion, visitor: Annotated[Visitor, Depends(holder(Scope.SUBJECTS_READ))]
 ) -> Explained:
-    """Say what would happen now if a subject did something, which layer settles it, and what would change that."""
+    """Explain an access: the result now, the layer that decides, and the change that would allow it."""
     require_administrator(visitor)
     asked = Question(
         schemas.subject_named(question.subject),
@@ -152,7 +154,7 @@ def explain_access(
 def explain_error_line(
     request: Request, given: ExplainLine, visitor: Annotated[Visitor, Depends(holder(Scope.SUBJECTS_READ))]
 ) -> ExplainedLine:
-    """Say what an error line means, and what would happen now to whoever it is about; others than ours are refused."""
+    """Explain an error line and predict the same access now. Lines of other programs are refused."""
     require_administrator(visitor)
     found = explain_line(sandbox_of(request), given.line, user_id=given.user_id, session_key=given.session_key)
     entry, reading = found.reading.entry, found.reading

@@ -1,4 +1,4 @@
-"""Audit records as lines: JSON that ``verify_export`` takes, and CSV in which a spreadsheet finds nothing to run."""
+"""Audit records as JSON lines for ``verify_export``, or as CSV without formulas."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ COLUMNS = (
     *("request_id", "before", "after", "previous_hash", "hash"),
 )
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""What a spreadsheet takes for the beginning of something to compute, after it has cut off white space."""
+"""First characters of formulas in spreadsheets, which strip white space."""
 _AT_ONCE = 64 * 1024
 
 
 def is_wanted(record: AuditRecord, wanted: AuditFilter) -> bool:
-    """Tell whether a filter lets a record through, as the list of the audit does."""
+    """Return whether a record matches a filter, as in the list of records."""
     return (
         (not wanted.actions or record.action in wanted.actions)
         and (not wanted.actor or record.actor == wanted.actor)
@@ -39,7 +39,7 @@ def is_wanted(record: AuditRecord, wanted: AuditFilter) -> bool:
 
 
 def as_jsonl(records: Iterable[AuditRecord]) -> Iterator[bytes]:
-    """Yield one JSON object per line; hostile text is intact in it."""
+    """Yield one JSON object per line, with texts unchanged."""
     page = io.StringIO()
     for record in records:
         export((record,), page)
@@ -49,7 +49,7 @@ def as_jsonl(records: Iterable[AuditRecord]) -> Iterator[bytes]:
 
 
 def as_csv(records: Iterable[AuditRecord]) -> Iterator[bytes]:
-    """Yield a head and one line per record; a cell that a spreadsheet would compute begins with an apostrophe."""
+    """Yield a header and one line per record; a cell that looks like a formula starts with an apostrophe."""
     page = io.StringIO()
     writer = csv.writer(page)
     writer.writerow(COLUMNS)

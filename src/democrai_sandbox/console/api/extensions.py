@@ -1,4 +1,4 @@
-"""Extensions: what each offers, its manifest as it is written, and what is wrong or questionable about it."""
+"""Extensions: functions, manifests, problems, installation and settings."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ Name = Annotated[str, Path(min_length=1, max_length=300)]
 
 
 class Offered(Answer):
-    """Something of a module that can be run."""
+    """A function of a module."""
 
     kind: Text
     name: Text
     parameters: list[Text]
     hint: Text
     every: float | None
-    """Seconds between the runs of a task that goes by the clock."""
+    """Seconds between the runs of a scheduled task."""
 
 
 class ExtensionEntry(Answer):
@@ -62,7 +62,7 @@ class ExtensionList(Answer):
 
 
 class ManifestProblem(Answer):
-    """Something that keeps an extension from running."""
+    """A problem that keeps an extension from running."""
 
     pointer: Text
     message: Text
@@ -71,7 +71,7 @@ class ManifestProblem(Answer):
 
 
 class Finding(Answer):
-    """Advice about a manifest; it works as it is."""
+    """Advice about a valid manifest."""
 
     code: FindingCode
     severity: Severity
@@ -90,7 +90,7 @@ class InstallProgress(Answer):
 
 
 class Install(Answer):
-    """Whether an engine or extractor has the environment that its manifest asks for."""
+    """State of the environment of an engine or extractor."""
 
     state: InstallState
     environment: Text | None
@@ -100,26 +100,26 @@ class Install(Answer):
 
 
 class NewInstall(Order):
-    """How to install."""
+    """Options of an installation."""
 
-    again: bool = Field(default=False, description="Build the environment anew, also if it is there.")
+    again: bool = Field(default=False, description="Rebuild the environment even if it is ready.")
 
 
 _AS_USUAL = NewInstall()
 
 
 class Settings(Answer):
-    """What an engine or extractor is set up with."""
+    """Settings of an engine or extractor."""
 
     settings: Members
     source: Text
-    """`configuration` or `database`; what the configuration sets is changed in its file."""
+    """`configuration` or `database`. Values of the configuration are changed in its file."""
     url_keys: list[Text]
-    """The settings whose values are URLs that the extension may then use."""
+    """Settings whose values are URLs that the extension may use."""
 
 
 class SettingChanges(Order):
-    """What is to be different; the rest stays."""
+    """Changes; other values stay."""
 
     set: dict[str, Any] = Field(default={}, description="Values by name: any JSON.")
     unset: list[str] = Field(default=[], description="Names to remove.")
@@ -129,7 +129,7 @@ _NO_CHANGES = SettingChanges()
 
 
 class Limit(Answer):
-    """A limit, and where it is set."""
+    """A limit and its origin."""
 
     section: Text
     name: Text
@@ -137,7 +137,7 @@ class Limit(Answer):
 
 
 class Printed(Answer):
-    """What it printed last, and how many characters before that are not kept."""
+    """The last output, and the number of dropped characters before it."""
 
     text: Text
     dropped: int
@@ -158,7 +158,7 @@ class ExtensionDetail(ExtensionEntry):
 
 @extensions.get("/extensions", **told(Scope.SUBJECTS_READ))
 def list_extensions(request: Request, visitor: Reader) -> ExtensionList:
-    """List all extensions, with what can be run of them; where they lie and what is wrong is for administrators."""
+    """List all extensions with their functions; administrators also see their folders and problems."""
     del visitor
     sandbox = sandbox_of(request)
     items = [ExtensionEntry.model_validate(_entry(sandbox, one)) for one in inventory.overview(sandbox)]
@@ -191,7 +191,7 @@ def show_extension(request: Request, kind: Kind, name: Name, visitor: Reader) ->
 async def install_extension(
     request: Request, kind: Kind, name: Name, visitor: Manager, order: NewInstall = _AS_USUAL
 ) -> Install:
-    """Begin to install an engine or extractor, in the background; `/extensions/{kind}/{name}` tells how far it is."""
+    """Start to install an engine or extractor in the background; `/extensions/{kind}/{name}` shows the progress."""
     with serving(visitor.caller):
         status = await configuring.install(sandbox_of(request), kind, name, visitor.caller, again=order.again)
     return Install.model_validate(status)
@@ -199,7 +199,7 @@ async def install_extension(
 
 @extensions.get("/extensions/{kind}/{name}/settings", **told(Scope.SUBJECTS_READ, 404))
 def show_settings(request: Request, kind: Kind, name: Name, visitor: Reader) -> Settings:
-    """Show what an engine or extractor is set up with; values whose names say that they are secret are `***`."""
+    """Show the settings of an engine or extractor; values with secret names are `***`."""
     return Settings.model_validate(configuring.settings_of(sandbox_of(request), kind, name, visitor.caller))
 
 
@@ -207,7 +207,7 @@ def show_settings(request: Request, kind: Kind, name: Name, visitor: Reader) -> 
 def change_settings(
     request: Request, kind: Kind, name: Name, visitor: Manager, changes: SettingChanges = _NO_CHANGES
 ) -> Settings:
-    """Set and remove settings of an engine or extractor; others stay. A process with the new ones starts by itself."""
+    """Set or remove settings of an engine or extractor; others stay. The next call starts a worker with them."""
     require_fresh(request, visitor)
     with serving(visitor.caller):
         changed = configuring.change_settings(

@@ -1,4 +1,4 @@
-"""MCP servers: the registry, as the configuration and the database have it."""
+"""Registry of MCP servers, from the configuration and the database."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ _Url = Annotated[str, Field(max_length=2000, examples=["https://tools.example.co
 
 
 class McpServerEntry(Answer):
-    """An MCP server that is registered."""
+    """A registered MCP server."""
 
     name: Text
     transport: Text
     endpoint_url: Text
-    """Without a password, or what a query calls secret."""
+    """Without passwords and secret parameters."""
     enabled: bool
     timeout_ms: int
     source: Text
-    """`configuration` or `database`; what the configuration sets is changed in its file."""
+    """`configuration` or `database`. Entries of the configuration are changed in its file."""
 
 
 class McpServerList(Answer):
     """The registry, by name."""
 
     approval: McpApproval
-    """Whether an entry is enough to contact a server, or its endpoint has to be approved besides."""
+    """Whether the endpoint of a registered server also needs an approval."""
     items: list[McpServerEntry]
 
 
@@ -56,7 +56,7 @@ class NewMcpServer(Order):
 
 
 class McpServerChanges(Order):
-    """What is to be different; the rest stays."""
+    """Changes; other values stay."""
 
     transport: str | None = None
     endpoint_url: _Url | None = None
@@ -65,7 +65,7 @@ class McpServerChanges(Order):
 
     @property
     def given(self) -> dict[str, Any]:
-        """Those that were sent."""
+        """The given changes."""
         return {name: value for name, value in self.model_dump().items() if value is not None}
 
 
@@ -74,7 +74,7 @@ _NO_CHANGES = McpServerChanges()
 
 @mcp.get("/mcp-servers", **told(Scope.SUBJECTS_READ))
 def list_mcp_servers(request: Request, visitor: Reader) -> McpServerList:
-    """List the MCP servers that are registered, enabled or not. For administrators."""
+    """List registered MCP servers, enabled or not. For administrators."""
     sandbox = sandbox_of(request)
     found = configuring.mcp_servers(sandbox, visitor.caller)
     approval = sandbox.settings.extensions.mcp_approval
@@ -83,7 +83,7 @@ def list_mcp_servers(request: Request, visitor: Reader) -> McpServerList:
 
 @mcp.post("/mcp-servers", status_code=201, **told(Scope.EXTENSIONS_MANAGE, 409, body=True))
 def add_mcp_server(request: Request, new: NewMcpServer, visitor: Manager) -> McpServerEntry:
-    """Register a server, on all nodes. Modules can use it at once, unless its endpoint has to be approved first."""
+    """Register a server on all nodes. Modules can use it at once, unless its endpoint needs an approval first."""
     require_fresh(request, visitor)
     with serving(visitor.caller):
         added = configuring.add_mcp_server(sandbox_of(request), new.model_dump(), visitor.caller)
@@ -94,7 +94,7 @@ def add_mcp_server(request: Request, new: NewMcpServer, visitor: Manager) -> Mcp
 def change_mcp_server(
     request: Request, name: Name, visitor: Manager, changes: McpServerChanges = _NO_CHANGES
 ) -> McpServerEntry:
-    """Change a server; its name stays, because approvals are about it."""
+    """Change a server. The name cannot be changed, because approvals refer to it."""
     require_fresh(request, visitor)
     with serving(visitor.caller):
         changed = configuring.change_mcp_server(sandbox_of(request), name, changes.given, visitor.caller)
@@ -103,7 +103,7 @@ def change_mcp_server(
 
 @mcp.delete("/mcp-servers/{name}", **told(Scope.EXTENSIONS_MANAGE, 404, 409))
 def remove_mcp_server(request: Request, name: Name, visitor: Manager) -> McpServerEntry:
-    """Remove a server, and return what it was. Approvals of its endpoint stay."""
+    """Remove a server and return it. Approvals of its endpoint remain."""
     with serving(visitor.caller):
         removed = configuring.remove_mcp_server(sandbox_of(request), name, visitor.caller)
     return McpServerEntry.model_validate(removed)

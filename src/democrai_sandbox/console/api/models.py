@@ -1,4 +1,4 @@
-"""Models: those of the configuration and of the database, and those that agents name."""
+"""Models of the configuration and the database, and models that agents use."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ _Url = Annotated[
     str,
     Field(
         max_length=2000,
-        description="The URL up to `/chat/completions`.",
+        description="The URL before `/chat/completions`.",
         examples=["https://models.example.com/v1"],
     ),
 ]
-_Known = Annotated[str, Field(max_length=500, description="The name by which the endpoint knows the model.")]
-_Key = Annotated[str, Field(max_length=4096, description="Stored encrypted, and never returned.")]
+_Known = Annotated[str, Field(max_length=500, description="The name of the model at the endpoint.")]
+_Key = Annotated[str, Field(max_length=4096, description="Stored encrypted and never returned.")]
 
 
 class ModelEntry(Answer):
-    """A model that agents can use, or that one names and the host lacks."""
+    """A model, or a missing model that an agent uses."""
 
     name: Text
     target: Text
-    """What an agent has to be allowed to send to; empty where it is not known."""
+    """The target that an agent must be allowed to send to; empty if unknown."""
     is_configured: bool
-    """Whether the host has it."""
+    """Whether the model exists."""
     agents: list[Text]
-    """Those that name it."""
+    """Agents that use it."""
     source: Text
-    """`configuration`, `database` or `application`; empty for one that the host lacks. Those of the database can be
-    changed here."""
+    """`configuration`, `database` or `application`; empty for a missing model. Models of the database can be changed
+    here."""
     endpoint: Text
     model: Text
-    """The name by which the endpoint knows it."""
+    """The name of the model at the endpoint."""
     has_key: bool
     """Whether it has a key, which is never returned."""
     timeout_seconds: float | None
     options: Members
-    """What goes into each request, without what is called secret in it."""
+    """Options sent with each HTTP request, without secret values."""
 
 
 class ModelList(Answer):
@@ -72,11 +72,11 @@ class NewModel(Order):
 
 
 class ModelChanges(Order):
-    """What is to be different; the rest stays. With another endpoint, the key has to be given again."""
+    """Changes; other values stay. A new endpoint needs the key again."""
 
     endpoint: _Url | None = None
     model: _Known | None = None
-    api_key: _Key | None = Field(default=None, description="Another key, or an empty text for none.")
+    api_key: _Key | None = Field(default=None, description="A new key, or an empty text to remove it.")
     timeout_seconds: float | None = None
     options: dict[str, Any] | None = None
 
@@ -86,14 +86,14 @@ _NO_CHANGES = ModelChanges()
 
 @models.get("/models", **told(Scope.SUBJECTS_READ))
 def list_models(request: Request, visitor: Reader) -> ModelList:
-    """List models with the agents that name them; their keys are never shown. For administrators."""
+    """List models and the agents that use them; keys are never shown. For administrators."""
     found = configuring.models(sandbox_of(request), visitor.caller)
     return ModelList(items=[ModelEntry.model_validate(one) for one in found])
 
 
 @models.post("/models", status_code=201, **told(Scope.EXTENSIONS_MANAGE, 409, body=True))
 def add_model(request: Request, new: NewModel, visitor: Manager) -> ModelEntry:
-    """Add a model, on all nodes. Agents can use it at once, if they may send to its endpoint."""
+    """Add a model on all nodes. Agents can use it at once if they may send to its endpoint."""
     require_fresh(request, visitor)
     entry = _given(new)
     name = str(entry.pop("name"))
@@ -104,7 +104,7 @@ def add_model(request: Request, new: NewModel, visitor: Manager) -> ModelEntry:
 
 @models.patch("/models/{name}", **told(Scope.EXTENSIONS_MANAGE, 404, 409, body=True))
 def change_model(request: Request, name: Name, visitor: Manager, changes: ModelChanges = _NO_CHANGES) -> ModelEntry:
-    """Change a model, on all nodes; its name stays. Agents use it as it is then from their next question on."""
+    """Change a model on all nodes. The name cannot be changed. Agents use the change from their next call."""
     require_fresh(request, visitor)
     with serving(visitor.caller):
         changed = configuring.change_model(sandbox_of(request), name, _given(changes), visitor.caller)
@@ -113,12 +113,12 @@ def change_model(request: Request, name: Name, visitor: Manager, changes: ModelC
 
 @models.delete("/models/{name}", **told(Scope.EXTENSIONS_MANAGE, 404, 409))
 def remove_model(request: Request, name: Name, visitor: Manager) -> ModelEntry:
-    """Remove a model with its key, and return what it was. Agents that name it fail from then on."""
+    """Remove a model and its key, and return it. Agents that use it fail afterwards."""
     with serving(visitor.caller):
         removed = configuring.remove_model(sandbox_of(request), name, visitor.caller)
     return ModelEntry.model_validate(removed)
 
 
 def _given(order: NewModel | ModelChanges) -> dict[str, Any]:
-    """Return what was sent."""
+    """Return the given values."""
     return {name: value for name, value in order.model_dump().items() if value is not None}

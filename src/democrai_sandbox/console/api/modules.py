@@ -1,4 +1,4 @@
-"""Running modules: renders, actions, commands and tasks, each as whoever calls."""
+"""Calls of modules: renders, actions, commands and tasks, as the caller."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ modules = router("modules")
 Runner = Annotated[Visitor, Depends(holder(Scope.MODULES_RUN))]
 Name = Annotated[str, Path(min_length=1, max_length=200)]
 LARGEST_RESULT = 16 * 1024 * 1024
-"""Characters and bytes of what a module returns: it is held in memory, several times over."""
+"""Maximum size of a result, which is held in memory several times."""
 
 
 class Call(Order):
-    """What a function of a module is called with."""
+    """Arguments of a call."""
 
     params: dict[str, Any] = Field(default={}, description="Arguments by name.")
 
 
 class TaskCall(Call):
-    """What a task is started with."""
+    """Arguments of a task."""
 
-    timeout_seconds: float | None = Field(default=None, gt=0, description="Less than the task may take by itself.")
+    timeout_seconds: float | None = Field(default=None, gt=0, description="At most the timeout of the task.")
 
 
-# For requests without a body, which call a function without arguments.
+# For HTTP requests without a body: a call without arguments.
 _NO_PARAMS, _NO_TASK_PARAMS = Call(), TaskCall()
 
 
 class Result(Answer):
-    """What a function of a module returned."""
+    """Result of a call."""
 
     result: Data
 
@@ -54,14 +54,14 @@ _CALLS = told(Scope.MODULES_RUN, 404, 409, 502, 504, body=True) | {"response_mod
 
 
 class Started(Answer):
-    """A task that was taken; `/tasks/{task_id}` tells what becomes of it."""
+    """A queued task; `/tasks/{task_id}` shows its state."""
 
     id: str
 
 
 @modules.post("/modules/{module}/render", **_CALLS)
 async def render_module(request: Request, module: Name, visitor: Runner, call: Call = _NO_PARAMS) -> Response:
-    """Return what a module shows to whoever calls."""
+    """Return the page of a module for the caller."""
     return await _result(sandbox_of(request).runtime.modules.render(module, call.params, visitor.caller))
 
 
@@ -69,7 +69,7 @@ async def render_module(request: Request, module: Name, visitor: Runner, call: C
 async def run_action(
     request: Request, module: Name, action: Name, visitor: Runner, call: Call = _NO_PARAMS
 ) -> Response:
-    """Have a module act; what it may not do is a 403 that names the target, the fix, and the request that waits."""
+    """Run an action of a module. A denial is a 403 with the target, the fix and the pending request."""
     return await _result(sandbox_of(request).runtime.modules.action(module, action, call.params, visitor.caller))
 
 
@@ -77,7 +77,7 @@ async def run_action(
 async def run_command(
     request: Request, module: Name, command: Name, visitor: Runner, call: Call = _NO_PARAMS
 ) -> Response:
-    """Have a module carry out a command."""
+    """Run a command of a module."""
     return await _result(sandbox_of(request).runtime.modules.command(module, command, call.params, visitor.caller))
 
 
@@ -85,25 +85,25 @@ async def run_command(
 async def start_task(
     request: Request, module: Name, task: Name, visitor: Runner, call: TaskCall = _NO_TASK_PARAMS
 ) -> Started:
-    """Start a task of a module; it runs on for whoever calls, and is not waited for."""
+    """Start a task of a module for the caller, without waiting for it."""
     runtime = sandbox_of(request).runtime
-    runtime.modules.loaded(module).surface("task", task)  # says what is wrong with the module, or that it has none
+    runtime.modules.loaded(module).surface("task", task)  # raises an error for a broken module or an unknown task
     number = await runtime.tasks.submit(module, task, call.params, visitor.caller, timeout=call.timeout_seconds)
     return Started(id=number)
 
 
 async def _result(work: Awaitable[Any]) -> Response:
-    """Wait for a module. An error of a service it used, such as an MCP server's, is a failure of the module here."""
+    """Wait for a module. An error of a service that it used, such as an MCP server, counts as its failure."""
     try:
         value = await work
     except SandboxError as error:
         if status_of(error) is not None:
             raise
         raise ExtensionFailed(str(error), kind=error.code) from error
-    return await run_in_threadpool(_answer, value)  # not on the loop, where everybody would wait for it
+    return await run_in_threadpool(_answer, value)  # not on the event loop, which it would block
 
 
 def _answer(value: Any) -> Response:
     if weight(value) > LARGEST_RESULT:
-        raise ExtensionFailed(f"what it returned is larger than {LARGEST_RESULT:,} characters", kind="TooLarge")
+        raise ExtensionFailed(f"the result is larger than {LARGEST_RESULT:,} characters", kind="TooLarge")
     return PlainResponse({"result": jsonable(value)})

@@ -1,4 +1,4 @@
-"""``Idempotency-Key``: an operation that decides something can be sent again, and is carried out once."""
+"""``Idempotency-Key``: a repeated operation is carried out once."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 _NAME = "Idempotency-Key"
 _LONGEST = 200
 _ABOUT = (
-    "Makes the operation safe to repeat: the same key and body have the first answer for 24 hours, the same key and "
-    "another body is a conflict. Keys belong to the caller. Printable ASCII without spaces."
+    "Makes the operation safe to repeat: the same key and body return the first answer for 24 hours, the same key "
+    "with another body is a conflict. Keys belong to the caller. Printable ASCII without spaces."
 )
 _log = logging.getLogger("democrai_sandbox.console")
 Made = TypeVar("Made", bound=BaseModel)
 
 
 class Repeatable:
-    """One request, with the key that it came with, if any."""
+    """HTTP request with its idempotency key, if any."""
 
     def __init__(self, request: Request, key: str | None) -> None:
-        """Take what the request says."""
+        """Read the HTTP request."""
         self._request = request
         self._key = key
         self._keys = sandbox_of(request).idempotency
@@ -42,9 +42,9 @@ class Repeatable:
     def run(
         self, visitor: Visitor, order: BaseModel, kind: type[Made], act: Callable[[], Made], *, for_all: bool = False
     ) -> Made:
-        """Return what ``act`` makes of an order, or what it made of the same order before.
+        """Return the result of ``act``, or the stored result of the same call.
 
-        Unless it is ``for_all``, the caller has to be one who may decide, also for an answer that is there already.
+        Unless ``for_all`` is set, the caller must be allowed to decide, also for a stored result.
         """
         if self._key is None:
             return act()
@@ -63,13 +63,13 @@ class Repeatable:
         return made
 
     def _digest(self, order: BaseModel) -> str:
-        """Return what stands for the request: its path, and its body as it was understood."""
+        """Return the fingerprint of the HTTP request: its path and its parsed body."""
         text = json.dumps([self._request.method, self._request.scope["path"], order.model_dump(mode="json")])
         return sha256(text.encode()).hexdigest()
 
     @staticmethod
     def _put_down(work: Callable[[], Any]) -> None:
-        """Change a key after the operation: what was decided holds, also if the database has gone meanwhile."""
+        """Update a key after the operation, which stays valid even if the database is unreachable now."""
         try:
             work()
         except StoreUnavailable:

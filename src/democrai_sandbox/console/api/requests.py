@@ -1,4 +1,4 @@
-"""Requests for access: listed, grouped as people decide them, and each with all that helps to decide it."""
+"""Access requests: lists, groups, and single requests with the facts for a decision."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Reader = Annotated[Visitor, Depends(holder(Scope.REQUESTS_READ))]
 
 
 class QueueQuery(Paging):
-    """Which requests; what is not given does not narrow."""
+    """Filters of requests."""
 
     kind: SubjectKind | None = None
     subject: SubjectText = ""
@@ -44,13 +44,13 @@ class QueueQuery(Paging):
     user: str = Field(default="", max_length=500)
     organization: str = Field(default="", max_length=500)
     session: str = Field(default="", max_length=500)
-    text: str = Field(default="", max_length=1000, description="Part of the target, whatever its case.")
+    text: str = Field(default="", max_length=1000, description="Part of the target, ignoring case.")
     newer_than: AwareDatetime | None = Field(default=None, description="First seen at this time or later.")
     older_than: AwareDatetime | None = Field(default=None, description="First seen before this time.")
 
     @property
     def wanted(self) -> RequestFilter:
-        """The filter, as the service takes it."""
+        """The filter for the access service."""
         return RequestFilter(
             subject=subject_of(self.subject),
             subject_kind=self.kind,
@@ -66,20 +66,20 @@ class QueueQuery(Paging):
 
 
 class RequestQuery(QueueQuery):
-    """Which requests, in which states."""
+    """Filters of requests, including states."""
 
     state: list[RequestState] = Field(default=[RequestState.PENDING], description="May be repeated.")
 
     @property
     def wanted(self) -> RequestFilter:
-        """The filter, as the service takes it."""
+        """The filter for the access service."""
         return replace(super().wanted, states=tuple(self.state))
 
     @property
     def own_states(self) -> tuple[RequestState, ...]:
-        """The states, for somebody who sees only what is their own: no other filter is for them."""
+        """The states; users who may not decide can use no other filter."""
         if others := sorted(self.model_fields_set - {"state", "limit", "after"}):
-            raise ExternalAccessAdminRequired(f"your own requests are narrowed by state alone, not by {others[0]}")
+            raise ExternalAccessAdminRequired(f"you can filter your own requests by state only, not by {others[0]}")
         return tuple(self.state)
 
 
@@ -92,7 +92,7 @@ class RiskReason(Answer):
 
 
 class RequestGroup(Answer):
-    """All pending requests for the same, whoever made them."""
+    """All pending requests for the same access, of all users."""
 
     access: schemas.Access
     newest_id: str
@@ -109,7 +109,7 @@ class RequestGroup(Answer):
 
 
 class Choice(Answer):
-    """A target that a decision may be about: what was asked for, or more."""
+    """A possible target of a decision: the requested one or a broader one."""
 
     target: Text
     label: Text
@@ -126,13 +126,13 @@ class Choice(Answer):
 
 
 class RequestDetail(Answer):
-    """A request, and what helps to decide it."""
+    """A request with the facts for a decision."""
 
     request: schemas.AccessRequest
-    risk: Risk | None = Field(description="Null for a reader who may not decide.")
-    risk_reasons: list[RiskReason] = Field(description="The highest first.")
+    risk: Risk | None = Field(description="Null for a user who may not decide.")
+    risk_reasons: list[RiskReason] = Field(description="Highest first.")
     version: int | None = Field(
-        description="Of the decisions about what was asked for: see `expected_version`. Null for a reader who may not "
+        description="Version of the decisions about the requested target: see `expected_version`. Null for a user who may not "
         "decide."
     )
     choices: list[Choice]
@@ -143,7 +143,7 @@ class RequestDetail(Answer):
 
 
 class NewNote(Order):
-    """Something to be kept with a request."""
+    """A note on a request."""
 
     text: str = Field(min_length=1, max_length=2000)
 
@@ -152,7 +152,7 @@ class NewNote(Order):
 def list_requests(
     request: Request, query: Annotated[RequestQuery, Query()], visitor: Reader
 ) -> schemas.Page[schemas.AccessRequest]:
-    """List requests, those seen last first; pending ones unless states are named. Others than deciders see theirs."""
+    """List requests, most recently seen first; by default pending ones. Users who may not decide see their own."""
     administration = sandbox_of(request).access.administration
     with serving(visitor.caller):
         if visitor.may_decide:
@@ -164,7 +164,7 @@ def list_requests(
 
 @requests.get("/requests/queue", **told(Scope.REQUESTS_READ, query=True))
 def list_queue(request: Request, query: Annotated[QueueQuery, Query()], visitor: Reader) -> schemas.Page[RequestGroup]:
-    """List what waits for a decision, one row for all who wait for the same, the riskiest first."""
+    """List pending requests, one row per access, highest risk first."""
     with serving(visitor.caller):
         found = sandbox_of(request).access.administration.queue(query.wanted, query.page)
     return schemas.Page[RequestGroup].model_validate(found)
@@ -172,9 +172,9 @@ def list_queue(request: Request, query: Annotated[QueueQuery, Query()], visitor:
 
 @requests.get("/requests/{request_id}", **told(Scope.REQUESTS_READ, 404))
 def show_request(request: Request, request_id: Id, visitor: Reader) -> RequestDetail:
-    """Show a request, what to choose from, similar decisions, its history, and what became of its action.
+    """Show a request, its choices, similar decisions, its history, and the state of its resume action.
 
-    Whoever made it may see it too, without what concerns others.
+    The user who made it can see it too, without data of other users.
     """
     administration = sandbox_of(request).access.administration
     with serving(visitor.caller):
@@ -204,7 +204,7 @@ def add_note(
     visitor: Annotated[Visitor, Depends(holder(Scope.REQUESTS_DECIDE))],
     repeated: Repeating,
 ) -> schemas.AuditRecord:
-    """Keep a remark, or a question to whoever asked, with a request; it decides nothing."""
+    """Add a note to a request, such as a question to its user. It decides nothing."""
 
     def act() -> schemas.AuditRecord:
         with serving(visitor.caller):

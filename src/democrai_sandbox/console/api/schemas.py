@@ -1,4 +1,4 @@
-"""The values of the API: what requests, decisions and audit records look like as JSON."""
+"""JSON schemas of the API: requests, decisions and audit records."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from democrai_sandbox.console.plain import jsonable
 from democrai_sandbox.policy import InvalidInputError, Operation, Problem, ResourceType, Subject
 
 Text = Annotated[str, BeforeValidator(jsonable)]
-"""Any text of ours: names, targets and reasons come from strangers, and may hold what UTF-8 cannot."""
+"""Any text. Names, targets and reasons come from extensions and can contain lone surrogates."""
 Named = Annotated[str, BeforeValidator(lambda value: jsonable(str(value)))]
-"""What has a text form, such as a subject: `kind:name`."""
+"""A value with a text form, such as a subject: `kind:name`."""
 Data = Annotated[Any, BeforeValidator(jsonable), Field(description='Any JSON; bytes are `{"base64": …}`.')]
 Members = Annotated[dict[str, Any], BeforeValidator(jsonable)]
 Item = TypeVar("Item")
@@ -37,41 +37,41 @@ SubjectText = Annotated[
 
 
 class Answer(BaseModel):
-    """What the API says: read off the attributes of the value that it is about."""
+    """Base of answers, filled from the attributes of a value."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, from_attributes=True)
 
 
 class Order(BaseModel):
-    """What the API is told: an unknown name or another type is refused, not guessed at."""
+    """Base of inputs; unknown names and wrong types are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class Page(Answer, Generic[Item]):
-    """One page of a list; rows that come in meanwhile move nothing."""
+    """One page of a list; new rows do not shift it."""
 
     items: list[Item]
     next: str
-    """To be sent as `after` for the page that follows; empty when there is none."""
+    """Value of `after` for the next page; empty on the last page."""
 
 
 class Paging(BaseModel):
-    """Which page of a list. Filters are added to it; an unknown one is refused, for it would not narrow."""
+    """Page of a list. Subclasses add filters; an unknown filter is refused, because it would be ignored."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     limit: int = Field(default=50, ge=1, le=1000)
-    after: str = Field(default="", max_length=1000, description="The `next` of the page before.")
+    after: str = Field(default="", max_length=1000, description="The `next` of the previous page.")
 
     @property
     def page(self) -> values.Page:
-        """The page, as the service takes it."""
+        """The page for the access service."""
         return values.Page(self.limit, self.after)
 
 
 class ProblemItem(Answer):
-    """One thing that is wrong with what was sent."""
+    """One problem of the input."""
 
     pointer: str
     message: str
@@ -79,28 +79,28 @@ class ProblemItem(Answer):
 
 
 class ProblemDocument(BaseModel):
-    """An error, as RFC 9457 has it. `type` and `code` are stable, the texts may change."""
+    """An error in the format of RFC 9457. `type` and `code` are stable, the texts may change."""
 
     type: str
-    """The path of a page about the code, `/errors/CODE` below the path that the application is mounted at."""
+    """The path of the page about the code, `/errors/CODE` below the mount point of the application."""
     title: str
     status: int
     code: str
     detail: str
     problems: list[ProblemItem]
     request_id: str
-    """Of this HTTP request; the log has it too."""
+    """The id of this HTTP request; the log has it too."""
     subject: str = ""
     operation: str = ""
     target: str = ""
     layer: str = ""
     hint: str = ""
     pending_request_id: str = ""
-    """Of a denial: the request that waits for somebody to decide."""
+    """The pending request of a denial."""
 
 
 class Access(Answer):
-    """Who wants to do what to which target."""
+    """An access: subject, operation and target."""
 
     subject: Named
     resource_type: ResourceType
@@ -109,7 +109,7 @@ class Access(Answer):
 
 
 class Rule(Answer):
-    """What a rule is about, as it is written."""
+    """A rule as written in a manifest."""
 
     resource_type: ResourceType
     operation: Operation
@@ -117,7 +117,7 @@ class Rule(Answer):
 
 
 class Origin(Answer):
-    """On whose behalf; empty for what is not there."""
+    """User, organization, session and task of a request; empty if missing."""
 
     user_id: Text
     organization_id: Text
@@ -144,9 +144,9 @@ class AccessRequest(Answer):
     decided_by: Text
     reason: Text
     decision_id: str
-    """The decision that answers it; empty while it waits."""
+    """The decision that answered it; empty while pending."""
     ended_at: datetime | None
-    """When that decision ended: by a revocation, at its time, with its session, or by one to the contrary."""
+    """End of that decision: by a revocation, at its expiry, with its session, or by an opposite decision."""
     ended_by: Text
 
 
@@ -169,15 +169,15 @@ class Decision(Answer):
 
 
 class Outcome(Answer):
-    """What an attempt to decide came to."""
+    """Result of a decision."""
 
     decision: Decision | None
     skipped: Text
-    """Why nothing was stored, where that is no error; empty otherwise."""
+    """The reason why nothing was stored, without an error; empty otherwise."""
 
 
 class AuditRecord(Answer):
-    """One record of the audit."""
+    """One record of the audit log."""
 
     sequence: int
     at: datetime
@@ -192,7 +192,7 @@ class AuditRecord(Answer):
 
 
 class Resume(Answer):
-    """What became of the action that goes on after an approval."""
+    """State of the resume action."""
 
     id: str
     action: Text
@@ -205,12 +205,12 @@ class Resume(Answer):
 
 
 def subject_of(text: str) -> Subject | None:
-    """Return the subject that a filter names; None for no text."""
+    """Return the subject of a filter, or None for an empty text."""
     return subject_named(text) if text else None
 
 
 def subject_named(text: str) -> Subject:
-    """Return the subject that a text names, or refuse it with where it stood."""
+    """Return the subject of a text, or refuse it with its place."""
     try:
         return Subject.parse(text)
     except InvalidInputError as error:

@@ -1,4 +1,4 @@
-"""Shadow runs: a candidate manifest beside the present one of a subject, and what would change."""
+"""Shadow runs: trials of candidate manifests, and their differences."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ Starter = Annotated[Visitor, Depends(holder(Scope.REQUESTS_DECIDE))]
 
 
 class NewShadow(Order):
-    """Which subject is to run beside which manifest."""
+    """Subject and candidate manifest of a new shadow run."""
 
     subject: SubjectText
     manifest: str | dict[str, Any] = Field(description="The candidate: an object, or its text as in a file.")
-    dry_run: bool = Field(default=False, description="Only check it; the run in the answer has no id then.")
+    dry_run: bool = Field(default=False, description="Only check the candidate; the run in the answer then has no id.")
 
 
 class Shadow(Answer):
@@ -48,36 +48,36 @@ class Shadow(Answer):
 
 
 class ShadowEntry(Shadow):
-    """A run in the list of all."""
+    """A shadow run in a list."""
 
     would_be_denied: int
-    """How many things that happen now would not be allowed."""
+    """Number of current accesses that the candidate would deny."""
     would_be_allowed: int
 
 
 class ShadowList(Answer):
-    """All runs that are kept."""
+    """All stored shadow runs."""
 
     items: list[ShadowEntry]
 
 
 class ShadowFinding(Answer):
-    """Something that the subject did or tried, about which the candidate says something else."""
+    """An access that the candidate decides differently."""
 
     resource_type: Text
-    """That of a rule, or `import` for a sensitive import."""
+    """The operation, or `import` for a sensitive import."""
     operation: Text
     target: Text
     count: int
     first_seen: datetime
     last_seen: datetime
     user_id: Text
-    """For whom, the last time."""
+    """The user of the last time."""
     chain: list[Text]
 
 
 class ShadowChange(Answer):
-    """A difference between the two manifests as they are written."""
+    """A difference between the texts of the two manifests."""
 
     effect: ChangeEffect
     pointer: Text
@@ -86,29 +86,29 @@ class ShadowChange(Answer):
 
 
 class ShadowReport(Shadow):
-    """A run with what it found."""
+    """A shadow run with its findings."""
 
     candidate: Text
     would_be_denied: list[ShadowFinding]
     would_be_allowed: list[ShadowFinding]
     other_denied: int
-    """Accesses beyond the things that are listed."""
+    """Number of accesses that are not listed."""
     other_allowed: int
     changes: list[ShadowChange]
     problem: Text
-    """Why the two manifests cannot be compared now; empty when they can."""
+    """The reason why the manifests cannot be compared now; empty otherwise."""
 
 
 @shadows.get("/shadows", **told(Scope.SUBJECTS_READ))
 def list_shadows(request: Request, visitor: Reader) -> ShadowList:
-    """List shadow runs, those that go on first."""
+    """List shadow runs, active ones first."""
     found = shadowing.list_shadows(sandbox_of(request), visitor.caller)
     return ShadowList(items=[_entry(one) for one in found])
 
 
 @shadows.post("/shadows", **told(Scope.REQUESTS_DECIDE, 404, 409, body=True))
 def start_shadow(request: Request, order: NewShadow, visitor: Starter) -> Shadow:
-    """Have a subject run beside a candidate manifest, on all nodes. What it may do stays as it is."""
+    """Start a shadow run on all nodes. The current manifest still decides."""
     text = order.manifest if isinstance(order.manifest, str) else json.dumps(order.manifest, indent=2)
     with serving(visitor.caller):
         run = shadowing.start_shadow(
@@ -119,13 +119,13 @@ def start_shadow(request: Request, order: NewShadow, visitor: Starter) -> Shadow
 
 @shadows.get("/shadows/{shadow_id}", **told(Scope.SUBJECTS_READ, 404))
 def show_shadow(request: Request, shadow_id: Id, visitor: Reader) -> ShadowReport:
-    """Show what the candidate would newly deny or allow, as far as it was seen, and what it changes on paper."""
+    """Show the observed accesses that the candidate would newly deny or allow, and the differences of the manifests."""
     return _report(shadowing.show_shadow(sandbox_of(request), shadow_id, visitor.caller))
 
 
 @shadows.post("/shadows/{shadow_id}/end", **told(Scope.REQUESTS_DECIDE, 404))
 def end_shadow(request: Request, shadow_id: Id, visitor: Starter) -> Shadow:
-    """End a run; what was found is kept. One that has ended stays as it is."""
+    """Stop a shadow run; its findings are kept. An ended run stays unchanged."""
     with serving(visitor.caller):
         run = shadowing.end_shadow(sandbox_of(request), shadow_id, visitor.caller)
     return Shadow.model_validate(run)

@@ -1,4 +1,4 @@
-"""The state of every layer as it is measured, and why something would be allowed or not."""
+"""Measured state of every layer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ status = router("status")
 
 
 class StatusLine(Answer):
-    """One layer: what is true of it now, and what to do where that is less than it could be."""
+    """One layer: its current state, and a fix for a problem."""
 
     name: str
     title: str

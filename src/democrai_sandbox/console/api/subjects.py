@@ -1,4 +1,4 @@
-"""Subjects: what each declares, what was decided about it, and what it was seen to do."""
+"""Subjects: declarations, decisions and observed accesses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Reader = Annotated[Visitor, Depends(holder(Scope.SUBJECTS_READ))]
 
 
 class SubjectCounts(Answer):
-    """The numbers of one subject."""
+    """Counts of one subject."""
 
     pending: int
     requests: int
@@ -37,7 +37,7 @@ class SubjectCounts(Answer):
 
 
 class SubjectEntry(Answer):
-    """A subject in the list of all."""
+    """A subject in a list."""
 
     subject: Named
     source: Text
@@ -47,13 +47,13 @@ class SubjectEntry(Answer):
 
 
 class SubjectList(Answer):
-    """All subjects that are known."""
+    """All known subjects."""
 
     items: list[SubjectEntry]
 
 
 class DeclaredRule(Answer):
-    """A rule of a manifest, and how often something was seen that it speaks of."""
+    """A rule of a manifest, and the number of observed accesses that it covers."""
 
     rule: schemas.Rule
     section: Text
@@ -63,7 +63,7 @@ class DeclaredRule(Answer):
 
 
 class DecidedRule(Answer):
-    """A decision in force, and how often something was seen that it speaks of."""
+    """A decision in force, and the number of observed accesses that it covers."""
 
     decision: schemas.Decision
     times_seen: int
@@ -71,20 +71,20 @@ class DecidedRule(Answer):
 
 
 class Observation(Answer):
-    """Something that the subject did or tried since this process started, why that was, and what speaks of it now."""
+    """An access since this process started, its reason, and the rule or decision that covers it now."""
 
     resource_type: Text
     operation: Text
     target: Text
     result: Text
     reason: Reason
-    """What was in force when it happened; empty for what no rule is about."""
+    """The rule or decision at that time; empty without one."""
     count: int
     first: datetime
     last: datetime
     declared: schemas.Rule | None
     decision_id: str
-    """Of the decision that is in force now; it may be newer than the result."""
+    """Id of the decision in force now, which can be newer than the result."""
 
 
 class SubjectDetail(Answer):
@@ -103,7 +103,7 @@ class SubjectDetail(Answer):
 
 @subjects.get("/subjects", **told(Scope.SUBJECTS_READ))
 def list_subjects(request: Request, visitor: Reader) -> SubjectList:
-    """List all subjects that are known: extensions, MCP servers, tools, and whoever asked or was decided about."""
+    """List all known subjects: extensions, MCP servers, tools, and subjects with requests or decisions."""
     require_administrator(visitor)
     return SubjectList.model_validate({"items": survey(sandbox_of(request))})
 
@@ -112,7 +112,7 @@ def list_subjects(request: Request, visitor: Reader) -> SubjectList:
 def show_subject(
     request: Request, kind: SubjectKind, name: Annotated[str, Path(min_length=1, max_length=300)], visitor: Reader
 ) -> SubjectDetail:
-    """Show what a subject declares, what was decided about it, and what it was seen to do, side by side."""
+    """Show declarations, decisions and observed accesses of a subject side by side."""
     with serving(visitor.caller):
         found = portrait(sandbox_of(request), Subject(kind, name))
     return SubjectDetail.model_validate(_shown(found))

@@ -1,4 +1,4 @@
-"""Tasks of modules: those of whoever asks, and all of them for those who may decide."""
+"""Tasks of modules: the caller's own, or all for users who may decide."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Reader = Annotated[Visitor, Depends(holder(Scope.TASKS_READ))]
 
 
 class TaskQuery(Paging):
-    """Which tasks; what is not given does not narrow."""
+    """Filters of tasks."""
 
     module: str = Field(default="", max_length=200)
     name: str = Field(default="", max_length=200)
@@ -36,7 +36,7 @@ class TaskQuery(Paging):
 
 
 class TaskOrigin(Answer):
-    """For whom it runs; a scheduled one for nobody."""
+    """User of the task; empty for a scheduled task."""
 
     user_id: Text
     organization_id: Text
@@ -45,14 +45,14 @@ class TaskOrigin(Answer):
 
 
 class TaskProgress(Answer):
-    """What the task last said about how far it is."""
+    """Last progress report of the task."""
 
     fraction: float | None
     message: Text
 
 
 class TaskFailure(Answer):
-    """Why it came to nothing; `denial` is the code, where the sandbox denied something."""
+    """Reason of a failure; `denial` is the code of a denial, if any."""
 
     type: Text
     message: Text
@@ -81,14 +81,14 @@ class TaskRecord(Answer):
 
 
 class Cancelled(Answer):
-    """Whether there was something to end."""
+    """Whether a running or queued task was canceled."""
 
     cancelled: bool
 
 
 @tasks.get("/tasks", **told(Scope.TASKS_READ, query=True))
 def list_tasks(request: Request, query: Annotated[TaskQuery, Query()], visitor: Reader) -> schemas.Page[TaskRecord]:
-    """List tasks, the newest first; others than administrators see their own."""
+    """List tasks, newest first; users other than administrators see their own."""
     store = sandbox_of(request).runtime.store
     wanted = TaskFilter(
         module=query.module,
@@ -105,7 +105,7 @@ def list_tasks(request: Request, query: Annotated[TaskQuery, Query()], visitor: 
 
 @tasks.get("/tasks/{task_id}", **told(Scope.TASKS_READ, 404))
 def show_task(request: Request, task_id: Id, visitor: Reader) -> TaskRecord:
-    """Show a task: how far it is, what it returned, or why it failed."""
+    """Show a task: its progress, result or failure."""
     return TaskRecord.model_validate(_seen(sandbox_of(request), task_id, visitor))
 
 
@@ -113,10 +113,10 @@ def show_task(request: Request, task_id: Id, visitor: Reader) -> TaskRecord:
 async def cancel_task(
     request: Request, task_id: Id, visitor: Annotated[Visitor, Depends(holder(Scope.TASKS_CANCEL))]
 ) -> Cancelled:
-    """Have a task ended, on whichever node it runs."""
+    """Cancel a task on any node."""
     runtime = sandbox_of(request).runtime
     _check(await runtime.tasks.status(task_id), visitor)
-    return Cancelled(cancelled=await runtime.tasks.cancel(task_id, f"it was cancelled by {visitor.caller.user_id}"))
+    return Cancelled(cancelled=await runtime.tasks.cancel(task_id, f"canceled by {visitor.caller.user_id}"))
 
 
 def _seen(sandbox: Sandbox, task_id: str, visitor: Visitor) -> Task:
@@ -124,7 +124,7 @@ def _seen(sandbox: Sandbox, task_id: str, visitor: Visitor) -> Task:
 
 
 def _check(task: Task, visitor: Visitor) -> Task:
-    """Return a task that somebody may see; of another's it is not told that there is one."""
+    """Return a task that the caller may see; a task of another user looks like a missing one."""
     if visitor.may_decide or (task.origin.user_id and task.origin.user_id == visitor.caller.user_id):
         return task
     raise TaskUnknown(f"unknown task {task.id}")

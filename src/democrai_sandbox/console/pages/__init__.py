@@ -1,4 +1,4 @@
-"""The pages of the console. Every router stands in the list."""
+"""Pages of the console. Every router is in the list."""
 
 from __future__ import annotations
 
@@ -42,4 +42,4 @@ routers = taken(
     (status, "router"),
     (explain, "router"),
 )
-"""Returns the routers, to the host alone: whoever holds a route can have it call something else."""
+"""Return the routers, to the host only, because a route could be changed to call anything."""

@@ -1,4 +1,4 @@
-"""One's own account: the password, the sessions that hold, and tokens for machines."""
+"""Account page: password, sessions and tokens of the user."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ _SCOPES = (
     (Scope.MODULES_RUN, "run renders, actions and commands, and start tasks"),
     (Scope.TASKS_READ, "see tasks"),
     (Scope.TASKS_CANCEL, "cancel tasks"),
-    (Scope.AUDIT_READ, "read the audit"),
+    (Scope.AUDIT_READ, "read the audit log"),
     (Scope.STATUS_READ, "see status and metrics"),
-    (Scope.ACCOUNTS_MANAGE, "list and end sessions, make and revoke tokens"),
+    (Scope.ACCOUNTS_MANAGE, "list and end sessions, create and revoke tokens"),
 )
 
 
 @router.get("/account")
 def show_account(request: Request, visitor: Somebody, accounts: OwnAccounts) -> Response:
-    """Show who is signed in, from where, and with which tokens."""
+    """Show the sessions and tokens of the user."""
     return _page(request, visitor, accounts)
 
 
@@ -57,15 +57,15 @@ def change_password(
     password: Field = "",
     again: Field = "",
 ) -> Response:
-    """Exchange the password, and end all other sessions."""
+    """Change the password, and end all other sessions."""
     if password != again:
-        return _page(request, visitor, accounts, 422, again="The two are not the same.")
+        return _page(request, visitor, accounts, 422, again="The passwords differ.")
     try:
         accounts.change_password(visitor.identity.session_key, current, password)
     except InvalidInputError as error:
-        return _page(request, visitor, accounts, 422, password=f"Not taken: {error.problems[0].message}.")
+        return _page(request, visitor, accounts, 422, password=f"Refused: {error.problems[0].message}.")
     except SignInRefused:
-        return _page(request, visitor, accounts, 422, current="This is not your password.")
+        return _page(request, visitor, accounts, 422, current="Wrong password.")
     except SignInThrottled as error:
         return _page(request, visitor, accounts, 429, current=f"Try again in {wait_words(error.retry_after)}.")
     return redirect(request, "/account", done="password_changed")
@@ -73,14 +73,14 @@ def change_password(
 
 @router.post("/account/sessions/end-others")
 def end_others(request: Request, visitor: Somebody, accounts: OwnAccounts) -> Response:
-    """End all sessions but this one."""
+    """End all other sessions."""
     accounts.end_all(visitor.caller.user_id, visitor.identity.session_key)
     return redirect(request, "/account", done="sessions_ended")
 
 
 @router.post("/account/sessions/end-all")
 def end_all(request: Request, visitor: Somebody, accounts: OwnAccounts) -> Response:
-    """Sign out everywhere, here too."""
+    """End all sessions, including this one."""
     accounts.end_all(visitor.caller.user_id)
     answer = redirect(request, "/login", done="signed_out")
     forget_cookie(request, accounts, answer)
@@ -89,7 +89,7 @@ def end_all(request: Request, visitor: Somebody, accounts: OwnAccounts) -> Respo
 
 @router.post("/account/sessions/{session_id}/end")
 def end_one(request: Request, session_id: str, visitor: Somebody, accounts: OwnAccounts) -> Response:
-    """End one of one's own sessions."""
+    """End one session of the user."""
     who = visitor.caller.user_id
     accounts.end_session(session_id, who, owner=who)
     return redirect(request, "/account", done="session_ended", about=session_id)
@@ -105,15 +105,15 @@ def make_token(
     days: Field = "",
     scopes: Annotated[list[str] | None, Form(max_length=len(Scope))] = None,
 ) -> Response:
-    """Make a token, and show its secret once."""
+    """Create a token and show its secret once."""
     require_fresh(request, visitor, back=own_path(request, "/account"))
     if days not in _DAYS:
-        raise InvalidInputError.of("this is none of the times to choose from", pointer="/days")
+        raise InvalidInputError.of("choose one of the listed times", pointer="/days")
     lifetime = timedelta(days=int(days)) if days else None
     try:
         token, secret = accounts.create_token(visitor.caller.user_id, label, scopes or (), lifetime)
     except InvalidInputError as error:
-        wrong = {problem.pointer.split("/")[1]: f"Not taken: {problem.message}." for problem in error.problems}
+        wrong = {problem.pointer.split("/")[1]: f"Refused: {problem.message}." for problem in error.problems}
         return _page(request, visitor, accounts, 422, **wrong)
     about = f"The secret of the token {token.label}"
     once: dict[str, Any] = {"title": "New token", "about": about, "secret": secret, "back": "/account"}
@@ -122,7 +122,7 @@ def make_token(
 
 @router.post("/account/tokens/{token_id}/revoke")
 def revoke_token(request: Request, token_id: str, visitor: Somebody, accounts: OwnAccounts) -> Response:
-    """End one of one's own tokens."""
+    """Revoke one token of the user."""
     who = visitor.caller.user_id
     accounts.revoke_token(token_id, who, owner=who)
     return redirect(request, "/account", done="token_revoked", about=token_id)
@@ -130,7 +130,7 @@ def revoke_token(request: Request, token_id: str, visitor: Somebody, accounts: O
 
 @router.get("/account/confirm")
 def ask_again(request: Request, visitor: Somebody, accounts: OwnAccounts) -> Response:  # noqa: ARG001 - only where there are accounts
-    """Ask for the password once more, before something that cannot be taken back by ending a session."""
+    """Ask for the password again before an action that outlasts the session."""
     onward = safe_next(request, request.query_params.get("next", ""))
     return render(request, "confirm.html", visitor=visitor, next=onward, trouble="")
 
@@ -144,12 +144,12 @@ def confirm(
     password: Field = "",
     next: Field = "",  # noqa: A002 - the name of the field
 ) -> Response:
-    """Take the password, and go on."""
+    """Check the password and continue."""
     onward = safe_next(request, next)
     try:
         accounts.confirm_password(visitor.identity.session_key, password)
     except SignInRefused:
-        return _asked(request, visitor, onward, 401, "This is not your password.")
+        return _asked(request, visitor, onward, 401, "Wrong password.")
     except SignInThrottled as error:
         return _asked(request, visitor, onward, 429, f"Try again in {wait_words(error.retry_after)}.")
     return RedirectResponse(onward, 303)

@@ -1,4 +1,4 @@
-"""Who may see a page, and how its address is read. A page that somebody may not see says why."""
+"""Page permissions and parameters of addresses. A refused page says which right is missing."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Kind = TypeVar("Kind", bound=StrEnum)
 
 
 def administrator(visitor: Annotated[Visitor, Depends(person)]) -> Visitor:
-    """Return somebody who may decide; everybody else is told what is missing."""
+    """Return a user who may decide; refuse others with the missing right."""
     if visitor.may_decide:
         return visitor
     missing = "the super role or the super access level"
     if visitor.caller.organization_id:
         missing = "an account that is not scoped to an organization"
-    raise ExternalAccessAdminRequired(f"This page is for people who may decide about requests. That takes {missing}.")
+    raise ExternalAccessAdminRequired(f"This page is for users who may decide about requests. You need {missing}.")
 
 
 Somebody = Annotated[Visitor, Depends(person)]
@@ -35,31 +35,31 @@ Administrator = Annotated[Visitor, Depends(administrator)]
 
 
 def why_not(visitor: Visitor) -> str:
-    """Return why somebody may not decide; empty for those who may."""
+    """Return the reason why a user may not decide, or an empty text."""
     if visitor.may_decide:
         return ""
     if visitor.caller.organization_id:
-        return "People of an organization may not do this: it takes the super role without an organization."
-    return "Only people with the super role may do this."
+        return "Users of an organization may not do this: it needs the super role without an organization."
+    return "Only users with the super role may do this."
 
 
 def page_of(request: Request) -> Page:
-    """Return which page of a list is asked for."""
+    """Return the requested page of a list."""
     return Page(limit=ROWS, after=text_of(request, "after"))
 
 
 def text_of(request: Request, name: str) -> str:
-    """Return a value of the address, trimmed; one that nobody could have meant is refused."""
+    """Return a trimmed value of the address; refuse an invalid one."""
     text = request.query_params.get(name, "").strip()
     if len(text) > _LONGEST:
         raise InvalidInputError.of(f"longer than {_LONGEST} characters", pointer=f"/{name}")
     if "\0" in text:
-        raise InvalidInputError.of("it holds the character U+0000", pointer=f"/{name}")
+        raise InvalidInputError.of("it contains the character U+0000", pointer=f"/{name}")
     return text
 
 
 def choice_of(request: Request, name: str, kinds: type[Kind]) -> Kind | None:
-    """Return a value of the address that is one of several; None when there is none."""
+    """Return a value of the address that is one of several, or None."""
     text = text_of(request, name)
     if not text:
         return None
@@ -71,7 +71,7 @@ def choice_of(request: Request, name: str, kinds: type[Kind]) -> Kind | None:
 
 
 def subject_of(request: Request, name: str = "subject") -> Subject | None:
-    """Return the subject that the address names as ``kind:name``; None when there is none."""
+    """Return the subject ``kind:name`` of the address, or None."""
     text = text_of(request, name)
     try:
         return Subject.parse(text) if text else None
@@ -80,7 +80,7 @@ def subject_of(request: Request, name: str = "subject") -> Subject | None:
 
 
 def moment_of(request: Request, name: str) -> datetime | None:
-    """Return a time of the address: a date, or date and time, in UTC unless it says otherwise."""
+    """Return a time of the address: a date, or date and time, by default in UTC."""
     text = text_of(request, name)
     if not text:
         return None

@@ -1,4 +1,4 @@
-"""The audit: who did what when, what was before and after, and whether the chain is whole."""
+"""Audit log: list, single records, and verification of the hash chain."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _FILTERS = ("action", "actor", "subject", "request", "since", "until")
 
 
 class Checked(NamedTuple):
-    """What a check of the chain came to."""
+    """Result of a verification."""
 
     report: AuditReport
     at: datetime
 
 
 class Difference(NamedTuple):
-    """One thing before and after."""
+    """One value before and after."""
 
     name: str
     before: str
@@ -50,7 +50,7 @@ class Difference(NamedTuple):
 
 @router.get("/audit")
 def listed(request: Request, visitor: Administrator) -> HTMLResponse:
-    """List what happened, the latest first."""
+    """List records, newest first."""
     sandbox = sandbox_of(request)
     action = choice_of(request, "action", AuditAction)
     wanted = AuditFilter(
@@ -80,7 +80,7 @@ def listed(request: Request, visitor: Administrator) -> HTMLResponse:
 
 @router.post("/audit/verify")
 def verify(request: Request, visitor: Administrator) -> RedirectResponse:
-    """Check the whole chain, and remember what came of it."""
+    """Verify the whole hash chain, and keep the result."""
     del visitor
     request.app.state.audit_checked = Checked(verify_store(sandbox_of(request).access.store), datetime.now(UTC))
     return redirect(request, "/audit")
@@ -104,7 +104,7 @@ def shown(request: Request, sequence: int, visitor: Administrator) -> HTMLRespon
 
 
 def summary(record: AuditRecord) -> str:
-    """Return what a record that is about no access says, in a line."""
+    """Return the content of a record without an access, in one line."""
     told = record.after or record.before
     parts = [
         f"{name.replace('_', ' ')} {value}" for name, value in told.items() if isinstance(value, str | int) and value
@@ -114,7 +114,7 @@ def summary(record: AuditRecord) -> str:
 
 
 def differences(before: Mapping[str, object], after: Mapping[str, object]) -> Iterator[Difference]:
-    """Yield what was before and after, by name: what changed first."""
+    """Yield the values before and after, changed ones first."""
     found = []
     for name in dict.fromkeys((*before, *after)):
         old = _in_words(before[name]) if name in before else ""
@@ -125,7 +125,7 @@ def differences(before: Mapping[str, object], after: Mapping[str, object]) -> It
 
 
 def _whole(moment: datetime | None) -> str:
-    """Return a time as the API takes it, with its zone; empty for none."""
+    """Return a time for the API, with its zone; empty for None."""
     return "" if moment is None else moment.isoformat()
 
 

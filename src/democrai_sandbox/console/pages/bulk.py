@@ -1,4 +1,4 @@
-"""Deciding about many requests at once: first what each row would become, then what became of it, and its undo."""
+"""Bulk decisions: preview, results and undo."""
 
 from __future__ import annotations
 
@@ -42,15 +42,13 @@ if TYPE_CHECKING:
 
 router = APIRouter()
 MOST = 500
-"""Requests in one go."""
+"""Maximum number of requests per bulk decision."""
 _MOST_LEFT = 50
-"""Requests that were not decided and are named in the address of the result; more are counted."""
+"""Maximum number of undecided requests in the address of the result; others are counted."""
 _LONGEST_RANGE = 20_000
-"""Audit records among which the decisions of one go are looked for."""
-WORDS = MappingProxyType({"session": "Approve for their sessions", "permanent": "Approve permanently", "deny": "Deny"})
-DONE = MappingProxyType(
-    {"session": "Approved for their sessions", "permanent": "Approved permanently", "deny": "Denied"}
-)
+"""Maximum number of audit records to search for the decisions of a bulk decision."""
+WORDS = MappingProxyType({"session": "Approve for the sessions", "permanent": "Approve permanently", "deny": "Deny"})
+DONE = MappingProxyType({"session": "Approved for the sessions", "permanent": "Approved permanently", "deny": "Denied"})
 EFFECTS = MappingProxyType(
     {
         "session": f"Each is approved only for its own session, {end_words(Effect.APPROVAL, Scope.SESSION)}",
@@ -59,47 +57,47 @@ EFFECTS = MappingProxyType(
     }
 )
 _UNDONE = ("undone", "undone_partly", "undone_some")
-"""The codes of what an undo came to, the one to tell last."""
-UNSELECTED = "Select at least one request that still waits. Nothing was decided."
+"""Result codes of an undo; the last one that applies is shown."""
+UNSELECTED = "Select at least one pending request. Nothing was decided."
 Texts = Annotated[list[str], Query()]
 
 
 class Row(NamedTuple):
-    """One request, and what will come or has come of it."""
+    """One request with its expected or actual result."""
 
     asked: Asked
     words: str
-    """The rule, for people."""
+    """The rule in words."""
     state: str
-    """That of the request; ``skipped``, ``conflict`` or ``error`` for one that is not decided."""
+    """State of the request; ``skipped``, ``conflict`` or ``error`` if it was not decided."""
     remark: str = ""
 
 
 class Sent(BaseModel):
-    """The form that decides, as it comes."""
+    """Submitted form."""
 
     act: str = ""
     ids: list[str] = []
     seen: list[str] = []
-    """The version of the state that was shown, for each of the ids."""
+    """The shown version of each request."""
     reason: str = ""
     password: str = ""
 
 
 class Result(BaseModel):
-    """The address of what became of many: where the audit has it, and what was left."""
+    """Address of the results: the audit records, and the undecided requests."""
 
     act: str = ""
     after: int = 0
     last: int = 0
-    """The numbers of the audit records before and of the last one."""
+    """Numbers of the audit record before the first and of the last decision."""
     left: list[str] = []
     more: int = 0
 
 
 @router.get("/requests/bulk")
 def preview(request: Request, visitor: Who, act: str = "", ids: Texts = []) -> Response:  # noqa: B006 - FastAPI copies
-    """Show every request that the chosen act would be about; nothing is decided."""
+    """Show every request that the chosen action would decide; nothing is decided."""
     _check(visitor)
     administration = sandbox_of(request).access.administration
     with serving(visitor.caller):
@@ -114,7 +112,7 @@ def preview(request: Request, visitor: Who, act: str = "", ids: Texts = []) -> R
 
 @router.post("/requests/bulk/confirm")
 def confirm(request: Request, visitor: Maybe, sent: Annotated[Sent, Form()]) -> Response:
-    """Decide about each, and lead to what came of it."""
+    """Decide each request, and redirect to the results."""
     if visitor is None:
         back = own_path(request, f"/requests/bulk?{request.url.query}")
         return drafts.keep(request, "/requests/bulk", {"reason": sent.reason}, back=back)
@@ -148,7 +146,7 @@ def confirm(request: Request, visitor: Maybe, sent: Annotated[Sent, Form()]) -> 
 
 @router.get("/requests/bulk/{bulk}")
 def result(request: Request, visitor: Who, bulk: str, wanted: Annotated[Result, Query()]) -> Response:
-    """Show what became of each request. Looking again decides nothing again."""
+    """Show the result for each request. Reloading does not decide again."""
     _check(visitor)
     sandbox = sandbox_of(request)
     administration = sandbox.access.administration
@@ -184,7 +182,7 @@ def result(request: Request, visitor: Who, bulk: str, wanted: Annotated[Result, 
 
 @router.post("/requests/bulk/{bulk}/undo")
 def undo(request: Request, visitor: Who, bulk: str, wanted: Annotated[Result, Query()]) -> Response:
-    """Reverse the decisions that were made in one go, and no others."""
+    """Undo the decisions of one bulk decision, and no others."""
     _check(visitor)
     sandbox = sandbox_of(request)
     done = "undone"
@@ -196,7 +194,7 @@ def undo(request: Request, visitor: Who, bulk: str, wanted: Annotated[Result, Qu
 
 
 def _undone(request: Request, visitor: Visitor, decision_id: str) -> str:
-    """Undo one decision; return the code of what came of it."""
+    """Undo one decision; return the code of the result."""
     administration = sandbox_of(request).access.administration
     done = administration.aftermath(decision_id)
     if done.decision.ended_at is not None:
@@ -234,7 +232,7 @@ def _problem(sent: Sent, found: list[Asked], seen: dict[str, int]) -> str:
     if not found:
         return UNSELECTED
     if any(one.id not in seen for one in found):
-        return "The form did not say which state it shows. This is the present one; nothing was decided."
+        return "The form has no version. This is the current state; nothing was decided."
     if len(sent.reason) > LONGEST_REASON:
         return f"The reason has more than {LONGEST_REASON} characters."
     return ""
@@ -251,7 +249,7 @@ def _found(administration: Administration, ids: Iterable[str]) -> list[Asked]:
 
 
 def _with_alike(administration: Administration, ids: list[str]) -> list[Asked]:
-    """Return the selected requests that wait, each followed by those of others for the same."""
+    """Return the selected pending requests, each followed by other requests for the same access."""
     listed: dict[str, Asked] = {}
     for one in _found(administration, ids[:MOST]):
         if one.state is RequestState.PENDING and one.id not in listed and len(listed) <= MOST:
@@ -261,7 +259,7 @@ def _with_alike(administration: Administration, ids: list[str]) -> list[Asked]:
 
 
 def _records(sandbox: Sandbox, bulk: str, wanted: Result) -> list[AuditRecord]:
-    """Return the audit records of the decisions that were made in one go."""
+    """Return the audit records of one bulk decision."""
     first, last = max(0, wanted.after), min(wanted.last, wanted.after + _LONGEST_RANGE)
     if first >= last:
         return []
@@ -279,19 +277,19 @@ def _previewed(one: Asked, act: str) -> Row:
 
 
 def _came_of(one: Asked, act: str) -> Row:
-    """Return the row of a request that was decided; it may have been undone since."""
+    """Return the row of a decided request, which may have been undone since."""
     return Row(one, _rule(one, act), one.state.value, "undone since" if one.state is RequestState.PENDING else "")
 
 
 def _left(one: Asked, act: str) -> Row:
-    """Return the row of a request that was not decided in this go, with the reason."""
+    """Return the row of an undecided request, with the reason."""
     if one.state is not RequestState.PENDING:
         told = f"{one.state.value.replace('_', ' ')} by {one.decided_by}" if one.decided_by else one.state.value
         return Row(one, _rule(one, act), "conflict", told)
     missing = no_session(one) if act == "session" else ""
     if missing:
         return Row(one, _rule(one, act), "skipped", missing)
-    return Row(one, _rule(one, act), one.state.value, "another decision about the same stands in the way")
+    return Row(one, _rule(one, act), one.state.value, "another decision about the same access blocks it")
 
 
 def _preview(
@@ -308,7 +306,9 @@ def _preview(
     rows = [_previewed(one, act) for one in found]
     deciding = [row.asked for row in rows if row.state == RequestState.PENDING.value]
     if not problem:
-        problem = "" if act in ACTS and deciding else UNSELECTED if act in ACTS else "Choose what to do with them."
+        problem = (
+            "" if act in ACTS and deciding else UNSELECTED if act in ACTS else "Choose what to do with the requests."
+        )
     with serving(visitor.caller):
         versions = administration.versions_of(deciding)
         reach: Reach = administration.reach_of(deciding)

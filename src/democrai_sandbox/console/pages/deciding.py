@@ -1,4 +1,4 @@
-"""Acts on one request: a decision, or a note. Nothing is decided that was not spelled out before."""
+"""Actions on one request: decisions and notes. Every decision is shown in full before it is made."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ if TYPE_CHECKING:
 router = APIRouter()
 
 ACTS = MappingProxyType({"session": "approved_for_session", "permanent": "approved", "deny": "denied"})
-"""What a button sends, and what came of it."""
+"""Actions of the buttons, and their message codes."""
 _LIFETIMES = MappingProxyType({seconds: words for seconds, words in LIFETIMES if seconds})
-STATELESS = "Nothing was decided: the form did not say which state it shows. This is the present one."
+STATELESS = "Nothing was decided: the form has no version. This is the current state."
 _KEPT = frozenset({"act", "choice", "reason", "lifetime"})
-"""Of the form, when the session has ended."""
+"""Fields that are kept if the session has ended."""
 _DIGITS = 18
-"""Of a version; more do not fit into the database."""
+"""Maximum version number in the database."""
 
 
 class Filled(NamedTuple):
-    """What somebody filled in, and chose."""
+    """Values of the form."""
 
     act: str
     choice: Choice
@@ -59,20 +59,20 @@ class Filled(NamedTuple):
     reason: str
     lifetime: str
     seen: int | None
-    """The version of the state that the form was rendered from; None when it says none."""
+    """The version that the form shows, or None."""
 
     @property
     def span(self) -> timedelta | None:
-        """How long it is to hold; None without an end."""
+        """Duration of the approval, or None."""
         return timedelta(seconds=int(self.lifetime)) if self.lifetime else None
 
     def again(self) -> dict[str, Any]:
-        """Return what fills the form in again."""
+        """Return the values that fill the form again."""
         return {"chosen": self.chosen, "reason": self.reason, "lifetime": self.lifetime}
 
     @property
     def target(self) -> str | None:
-        """The target, where it is another than what was asked for."""
+        """The target, if it differs from the requested one."""
         return None if self.choice.is_exact else self.choice.target
 
 
@@ -91,7 +91,7 @@ class Kept(BaseModel):
 
 
 class Sent(BaseModel):
-    """The form, as it comes."""
+    """Submitted form."""
 
     act: str = ""
     choice: str = "0"
@@ -104,7 +104,7 @@ class Sent(BaseModel):
 
 @router.post("/requests/{request_id}/decide")
 def decide(request: Request, visitor: Maybe, request_id: str, sent: Annotated[Sent, Form()]) -> Response:
-    """Decide; a permanent approval is spelled out first, and takes a second click."""
+    """Decide; a permanent approval needs a confirmation first."""
     if visitor is None:
         return drafts.keep(request, f"/requests/{request_id}", sent.model_dump(include=set(_KEPT)))
     with serving(visitor.caller):
@@ -129,16 +129,16 @@ def reason_problem(reason: str) -> str:
 
 
 def _wrong(filled: Filled) -> dict[str, Any]:
-    """Return what the page says about a form that decides nothing; empty for one that does."""
+    """Return the message for an invalid form, or an empty text."""
     if not filled.act:
-        return {"status": 422, "notice": "Nothing was decided. One of the buttons below decides."}
+        return {"status": 422, "notice": "Nothing was decided. Use one of the buttons below."}
     if too_long := reason_problem(filled.reason):
         return {"status": 422, "errors": {"reason": too_long}}
     return {"status": 409, "notice": STATELESS} if filled.seen is None else {}
 
 
 def _read(found: Asked, sent: Sent) -> Filled:
-    """Return what a form means; without an act, or with a choice that was not offered, it means no act."""
+    """Return the values of a form; without a valid action and choice it has no action."""
     offered = choices(found.access)
     places = {str(place): place for place in range(len(offered))}
     act = sent.act if sent.act in ACTS and sent.choice in places else ""
@@ -149,14 +149,14 @@ def _read(found: Asked, sent: Sent) -> Filled:
 
 
 def read_versions(text: str, count: int) -> tuple[int, ...]:
-    """Return the versions that a form carries, one for each choice; none when they are not what a page gave it."""
+    """Return the versions in a form, one per choice; empty if they are malformed."""
     found = text.split(",")
     known = len(found) == count and all(one.isascii() and one.isdigit() and len(one) <= _DIGITS for one in found)
     return tuple(map(int, found)) if known else ()
 
 
 def _permanently(request: Request, visitor: Visitor, found: Asked, filled: Filled, sent: Sent) -> Response:
-    """Ask for confirmation, and for the password where it takes one; then approve."""
+    """Ask for confirmation and, if needed, for the password; then approve."""
     access = replace(found.access, target=filled.choice.target)
     # Something broader covers what was asked for, and is as much of a risk.
     takes_password = needs_password(request, visitor, [found.access, access])
@@ -203,7 +203,7 @@ def _ask(
     takes_password: bool,
     refused: Refused | None = None,
 ) -> Response:
-    """Spell out what a permanent approval would do, and have it confirmed."""
+    """Show the effect of a permanent approval, and ask for confirmation."""
     span = _LIFETIMES.get(filled.lifetime, "")
     decision = Spelled(found.access, filled.choice.target, Effect.APPROVAL, f"for {span}" if span else "", found.id)
     context: dict[str, Any] = {
@@ -250,7 +250,7 @@ def spelled_out(
 def confirmation(
     request: Request, visitor: Visitor, template: str, refused: Refused | None, **context: Any
 ) -> Response:
-    """Return a page that asks for a confirmation, for the first time or after a password that was refused."""
+    """Return the confirmation page, also after a wrong password."""
     page = render(request, template, visitor=visitor, status=refused.status if refused else 200, **context)
     if refused and refused.retry_after:
         page.headers["Retry-After"] = str(refused.retry_after)
@@ -258,19 +258,19 @@ def confirmation(
 
 
 def _conflict(request: Request, visitor: Visitor, found: Asked, text: str) -> Response:
-    """Say that nothing was changed, and what stands instead."""
+    """Show that nothing was changed, with the current state."""
     context: dict[str, Any] = {"found": found, "text": text, "why_no_session": no_session(found)}
     return render(request, "requests/conflict.html", visitor=visitor, status=409, **context)
 
 
 @router.post("/requests/{request_id}/notes")
 def note(request: Request, visitor: Maybe, request_id: str, sent: Annotated[Note, Form()]) -> Response:
-    """Keep a note with a request: a remark for colleagues, or a question to the one who asks. Sent twice, it is one."""
+    """Add a note to a request: a remark, or a question to its user. A note that is sent twice is stored once."""
     if visitor is None:
         return drafts.keep(request, f"/requests/{request_id}", {"note": sent.text})
     written = sent.text.strip()
     if not written or len(written) > LONGEST_REASON:
-        errors = {"note": "Write something first." if not written else f"At most {LONGEST_REASON} characters."}
+        errors = {"note": "The note is empty." if not written else f"At most {LONGEST_REASON} characters."}
         return detail_page(request, visitor, request_id, status=422, errors=errors, note=written)
 
     def act() -> Kept:

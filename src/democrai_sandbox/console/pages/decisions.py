@@ -1,4 +1,4 @@
-"""Decisions that were made: approvals and denials, one in full, and how each is ended or changed."""
+"""Approvals and denials: lists, single decisions, revoke, undo and change."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ router = APIRouter()
 Text = Annotated[str, Form()]
 _UNDECIDED = "It is undecided again: asking for it makes a new request."
 _SOON = timedelta(days=7)
-"""What ends within this time is pointed out."""
+"""Approvals that end within this time are marked."""
 
 
 @router.get("/approvals")
 def approvals(request: Request, visitor: Who) -> Response:
-    """List approvals: who gave them, whether they are of use, and when they end."""
+    """List approvals with their administrator, last use and end."""
     return _list(request, visitor, Effect.APPROVAL)
 
 
 @router.get("/denials")
 def denials(request: Request, visitor: Who) -> Response:
-    """List denials, each with the way to change it."""
+    """List denials."""
     return _list(request, visitor, Effect.DENIAL)
 
 
@@ -82,7 +82,7 @@ def _list(request: Request, visitor: Visitor, effect: Effect) -> Response:
 
 
 def remarks(decision: Decision, now: datetime, unused: timedelta) -> list[str]:
-    """Return what somebody who tidies up should see."""
+    """Return the notes for cleaning up."""
     if decision.ended_at is not None:
         return []
     found = []
@@ -96,19 +96,19 @@ def remarks(decision: Decision, now: datetime, unused: timedelta) -> list[str]:
 
 @router.get("/decisions/{decision_id}")
 def detail(request: Request, visitor: Who, decision_id: str) -> Response:
-    """Show one decision, and what can be done about it."""
+    """Show one decision and its actions."""
     return _page(request, visitor, decision_id, "decisions/detail.html")
 
 
 @router.get("/decisions/{decision_id}/revoke")
 def ask_revoke(request: Request, visitor: Who, decision_id: str) -> Response:
-    """Say what stops, and how soon everywhere, before anything does."""
+    """Show the effect of a revocation, and when it reaches all nodes."""
     return _with_draft(request, visitor, decision_id, "revoke")
 
 
 @router.post("/decisions/{decision_id}/revoke")
 def revoke(request: Request, visitor: Maybe, decision_id: str, reason: Text = "") -> Response:
-    """End a decision."""
+    """Revoke a decision."""
     if visitor is None:
         return drafts.keep(request, f"/decisions/{decision_id}/revoke", {"reason": reason})
     if error := reason_problem(reason):
@@ -125,13 +125,13 @@ def revoke(request: Request, visitor: Maybe, decision_id: str, reason: Text = ""
 
 @router.get("/decisions/{decision_id}/undo")
 def ask_undo(request: Request, visitor: Who, decision_id: str) -> Response:
-    """Say what would be reversed, before anything is."""
+    """Show the effect of an undo."""
     return _undo_page(request, visitor, decision_id)
 
 
 @router.post("/decisions/{decision_id}/undo")
 def undo(request: Request, visitor: Maybe, decision_id: str, password: Text = "") -> Response:
-    """Reverse a decision, the answers that it gave, and nothing else."""
+    """Undo a decision and its answers."""
     if visitor is None:
         return drafts.keep(request, f"/decisions/{decision_id}/undo", {})
     administration = sandbox_of(request).access.administration
@@ -152,7 +152,7 @@ def undo(request: Request, visitor: Maybe, decision_id: str, password: Text = ""
 
 
 def _restored(administration: Administration, done: Aftermath) -> list[Decision]:
-    """Return what would be in force again after an undo."""
+    """Return the decision that would be restored by an undo."""
     return [administration.decision(one) for one in done.replaced]
 
 
@@ -181,12 +181,12 @@ def _undo_page(request: Request, visitor: Visitor, decision_id: str, *, refused:
 
 @router.get("/decisions/{decision_id}/approve")
 def ask_approve(request: Request, visitor: Who, decision_id: str) -> Response:
-    """Spell out what a permanent approval would allow, in the place of a denial or of what was revoked."""
+    """Show the effect of a permanent approval that replaces a denial or a revoked decision."""
     return _with_draft(request, visitor, decision_id, "approve")
 
 
 class Approving(BaseModel):
-    """The form that approves what another decision was about."""
+    """Form that approves the access of another decision."""
 
     reason: str = ""
     seen: str = ""
@@ -195,7 +195,7 @@ class Approving(BaseModel):
 
 @router.post("/decisions/{decision_id}/approve")
 def approve(request: Request, visitor: Maybe, decision_id: str, sent: Annotated[Approving, Form()]) -> Response:
-    """Approve permanently what another decision was about."""
+    """Approve the access of another decision permanently."""
     if visitor is None:
         return drafts.keep(request, f"/decisions/{decision_id}/approve", {"reason": sent.reason})
     again = partial(_page, request, visitor, decision_id, "decisions/approve.html", reason=sent.reason)
@@ -227,7 +227,7 @@ def approve(request: Request, visitor: Maybe, decision_id: str, sent: Annotated[
 
 
 def _with_draft(request: Request, visitor: Visitor, decision_id: str, act: str) -> Response:
-    """Return the page of an act, with the reason that was typed before a session had ended."""
+    """Return the page of an action, with the reason kept from before an ended session."""
     draft = drafts.taken(request, f"/decisions/{decision_id}/{act}")
     reason = draft.get("reason", "")[:LONGEST_REASON]
     answer = _page(request, visitor, decision_id, f"decisions/{act}.html", reason=reason)
@@ -267,12 +267,12 @@ def _page(
 
 
 def how_soon(sandbox: Sandbox) -> str:
-    """Return how soon a change is known everywhere, as this instance is set up."""
+    """Return how soon a change reaches all nodes."""
     status = sandbox.access.node.status
     seconds = sandbox.settings.poll_seconds
     latest = f"within {seconds:g} second{'' if seconds == 1 else 's'}"
     if sandbox.settings.stream_type == "memory":
-        return f"In this process at once. Other processes over the same database look {latest}."
+        return f"In this process at once. Other nodes read the change {latest}."
     if status.bus_connected:
-        return f"In this process at once; the others are told at once, and look {latest} even if that is lost."
-    return f"In this process at once. Events do not get through now: the others look {latest}."
+        return f"In this process at once. Other nodes are notified at once, and read the change {latest} if that fails."
+    return f"In this process at once. Events do not arrive now: other nodes read the change {latest}."

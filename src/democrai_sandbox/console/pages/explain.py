@@ -1,4 +1,4 @@
-"""The playground: what would happen to an access now, layer by layer, and deciding about it unasked."""
+"""Explain page: explain an access layer by layer, and decide about it without a request."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _BETWEEN = re.compile(r"\s*(?:->|→|,)\s*|\s+")
 
 
 class Asked(NamedTuple):
-    """What was typed into the form."""
+    """Values of the form."""
 
     subject: str = ""
     access: str = "network:receive"
@@ -63,16 +63,16 @@ class Asked(NamedTuple):
     user: str = ""
     session: str = ""
     chain: str = ""
-    """The subjects around it, outermost first, with arrows or commas between."""
+    """The enclosing subjects, outermost first, separated by arrows or commas."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was asked yet."""
+        """Whether the form is empty."""
         return not (self.subject and self.target)
 
 
 class Rule(NamedTuple):
-    """What somebody is about to decide, read and checked."""
+    """Validated decision."""
 
     subject: Subject
     resource_type: ResourceType
@@ -82,7 +82,7 @@ class Rule(NamedTuple):
 
 @router.get("/explain")
 def show(request: Request, visitor: Administrator) -> Response:
-    """Show the form, and the answer to what the address asks. Nothing is registered by asking."""
+    """Show the form and the explanation for the address. No request is filed."""
     asked = _asked(request)
     wrong: dict[str, str] = {}
     answer: Explanation | None = None
@@ -101,7 +101,7 @@ def show(request: Request, visitor: Administrator) -> Response:
 
 
 class Order(BaseModel):
-    """The form that decides, as it comes."""
+    """Submitted form."""
 
     subject: str = ""
     access: str = ""
@@ -115,7 +115,7 @@ class Order(BaseModel):
 
 @router.post("/explain/decide")
 def decide(request: Request, visitor: Maybe, sent: Annotated[Order, Form()]) -> Response:
-    """Approve or deny what nobody asked for: first the rule is spelled out, then it is done."""
+    """Approve or deny an access without a request, after a confirmation."""
     asked = Asked(sent.subject.strip(), sent.access, sent.target.strip())
     if visitor is None:
         return drafts.keep(request, "/explain", {"reason": sent.reason}, back=_address(request, asked))
@@ -166,7 +166,7 @@ def _ask(
     takes_password: bool,
     refused: Refused | None = None,
 ) -> Response:
-    """Spell out what a decision would do, and have it confirmed."""
+    """Show the effect of a decision, and ask for confirmation."""
     access, effect = AccessTuple(*rule), Effect(sent.effect)
     context: dict[str, Any] = {
         "rule": rule,
@@ -182,7 +182,7 @@ def _ask(
 
 
 def _version(request: Request, visitor: Visitor, rule: Rule) -> int:
-    """Return the version of the state that is shown."""
+    """Return the shown version."""
     administration = sandbox_of(request).access.administration
     with serving(visitor.caller):
         (found,) = administration.versions(AccessTuple(*rule), [rule.target])
@@ -190,9 +190,9 @@ def _version(request: Request, visitor: Visitor, rule: Rule) -> int:
 
 
 def read_rule(subject: str, access: str, target: str, *, normal: bool = True) -> Rule:
-    """Return what a form means, or refuse it with everything that is wrong, by field.
+    """Return the access of a form, or refuse it with all problems by field.
 
-    Without ``normal`` the target stays as it was typed: what becomes of it is part of an explanation.
+    Without ``normal`` the target is not normalized, because that is part of an explanation.
     """
     problems = []
     who = None
@@ -216,7 +216,7 @@ def read_rule(subject: str, access: str, target: str, *, normal: bool = True) ->
 
 
 def by_field(error: InvalidInputError) -> dict[str, str]:
-    """Return what is wrong by the field that it stands beside."""
+    """Return the problems by field."""
     wrong: dict[str, str] = {}
     for problem in error.problems:
         name = problem.pointer.strip("/").partition("/")[0]
@@ -239,7 +239,7 @@ def _ancestors(text: str) -> SubjectChain:
 
 def _effect(text: str) -> Effect:
     if text not in tuple(Effect):
-        raise InvalidInputError.of("an access is approved or denied", pointer="/access")
+        raise InvalidInputError.of("choose approve or deny", pointer="/access")
     return Effect(text)
 
 
@@ -264,7 +264,7 @@ def _address(request: Request, asked: Asked) -> str:
 
 
 def _line_page(request: Request, visitor: Administrator, asked: Asked, line: str) -> Response:
-    """Show what an error line means, and the questions to go on with."""
+    """Explain an error line, and offer the accesses in it."""
     try:
         with serving(visitor.caller):
             found = explain_line(sandbox_of(request), line, user_id=asked.user, session_key=asked.session)
@@ -282,7 +282,7 @@ def _asked_for(found: Explanation, asked: Asked) -> Asked:
 
 
 def _shown(text: str) -> str:
-    """Return a text for a field, which has no place for marks: none, where something in it would not be seen."""
+    """Return a text for a form field, or an empty text if it contains invisible characters, which cannot be marked."""
     one_line = _LINE_ENDS.sub(" ", text)
     return text if visible_text(one_line) == one_line else ""
 

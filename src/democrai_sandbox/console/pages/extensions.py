@@ -1,4 +1,4 @@
-"""Extensions: what there is, what each declares and offers, and what is wrong with it."""
+"""Extensions: list, single extensions, installation, settings, MCP servers and models."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _MESSAGES = frozenset({"server_added", "model_added", *_SERVER_ACTS.values(), *_
 
 @router.get("/extensions")
 def listed(request: Request, visitor: Somebody) -> HTMLResponse:
-    """List all extensions by kind; somebody who may not decide sees the modules that can be run."""
+    """List all extensions by kind; users who may not decide see runnable modules only."""
     found = overview(sandbox_of(request))
     if not visitor.may_decide:
         found = tuple(one for one in found if one.kind.value == "module" and one.state is ExtensionState.OK)
@@ -75,7 +75,7 @@ def listed(request: Request, visitor: Somebody) -> HTMLResponse:
 
 @router.get("/extensions/{kind}/{name}")
 def shown(request: Request, kind: str, name: str, visitor: Somebody) -> HTMLResponse:
-    """Show one extension; what it declares and prints is for those who may decide."""
+    """Show one extension; its declarations and output need the right to decide."""
     sandbox = sandbox_of(request)
     found = detail(sandbox, kind, name)
     has_settings = visitor.may_decide and kind != "module"
@@ -105,7 +105,7 @@ def shown(request: Request, kind: str, name: str, visitor: Somebody) -> HTMLResp
 async def install(
     request: Request, kind: str, name: str, visitor: Administrator, *, again: bool = False
 ) -> RedirectResponse:
-    """Begin to install an engine or extractor, in the background; the page of the extension shows how far it is."""
+    """Start to install an engine or extractor in the background; the page of the extension shows the progress."""
     with serving(visitor.caller):
         await configuring.install(sandbox_of(request), kind, name, visitor.caller, again=again)
     return redirect(request, f"/extensions/{kind}/{quote(name)}", done="install_started")
@@ -223,7 +223,7 @@ def add_model(request: Request, visitor: Administrator, sent: Annotated[NewModel
 def change_model(
     request: Request, name: str, visitor: Administrator, sent: Annotated[ChangedModelForm, Form()]
 ) -> RedirectResponse:
-    """Change a model, remove its key, or remove it."""
+    """Change a model, remove its key, or remove it. An empty key field keeps the key."""
     sandbox, act = sandbox_of(request), sent.act
     if act not in _MODEL_ACTS:
         raise InvalidInputError.of(f"expected one of {', '.join(_MODEL_ACTS)}", pointer="/act")
@@ -284,7 +284,7 @@ def _key(text: str) -> str:
 
 
 def _value(text: str) -> Any:
-    """Return what was typed: JSON where it is some, else the text itself."""
+    """Return the typed value: JSON, or otherwise the text."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -301,6 +301,6 @@ def _warnings(one: Overview) -> int:
 
 
 def _marks(found: Detail) -> dict[int, str]:
-    """Return how the lines of a manifest are marked: ``wrong`` for a problem, ``found`` for a finding."""
+    """Return the marks of manifest lines: ``wrong`` for a problem, ``found`` for a finding."""
     marks = {finding.line: "found" for finding in found.overview.findings if finding.line}
     return marks | {line_of(problem): "wrong" for problem in found.overview.problems if line_of(problem)}

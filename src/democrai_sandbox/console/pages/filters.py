@@ -1,4 +1,4 @@
-"""What a list shows, as its address says: read from the query, and what is wrong with it said beside its field."""
+"""Filters of lists, read from the query, with problems by field."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 _Choice = TypeVar("_Choice", SubjectKind, ResourceType, Scope)
 LONGEST = 200
-"""Of a text that is searched for."""
+"""Maximum length of a search text."""
 
 
 class Age(NamedTuple):
-    """How long ago requests were first made."""
+    """Age filters of requests."""
 
     label: str
     span: timedelta
@@ -50,25 +50,25 @@ STATES: Mapping[str, tuple[RequestState, ...]] = MappingProxyType(
     }
 )
 FILTERS = ("state", "kind", "subject", "resource", "user", "organization", "age", "text")
-"""What narrows the queue, by the name in its address."""
+"""Filters of the queue, by parameter."""
 LIVE: Mapping[str, bool | None] = MappingProxyType({"": True, "ended": False, "all": None})
 
 
 @dataclass
 class Wanted:
-    """What was asked for; with ``errors`` by the name of the field, when some of it means nothing."""
+    """Parsed filters, with ``errors`` by field."""
 
     values: Mapping[str, str]
     errors: dict[str, str] = field(default_factory=dict)
 
     @property
     def narrows(self) -> bool:
-        """Whether anything but the state is asked for."""
+        """Whether a filter other than the state is set."""
         return any(text for name, text in self.values.items() if name not in {"state", "live"})
 
 
 def requests_wanted(query: QueryParams, now: datetime) -> tuple[Wanted, RequestFilter]:
-    """Read the query of the list of requests."""
+    """Parse the query of the list of requests."""
     names = ("state", "kind", "subject", "resource", "user", "organization", "text", "age")
     wanted = Wanted(_texts(query, names))
     values = wanted.values
@@ -77,9 +77,9 @@ def requests_wanted(query: QueryParams, now: datetime) -> tuple[Wanted, RequestF
     age = AGES.get(values["age"])
     since = None if age is None else now - age.span
     if values["age"] and age is None:
-        wanted.errors["age"] = "there is no such age"
+        wanted.errors["age"] = "unknown age"
     if state not in STATES:
-        wanted.errors["state"] = "there is no such state"
+        wanted.errors["state"] = "unknown state"
     subject = _subject(wanted, kind)
     return wanted, RequestFilter(
         states=STATES.get(state, (RequestState.PENDING,)),
@@ -95,10 +95,10 @@ def requests_wanted(query: QueryParams, now: datetime) -> tuple[Wanted, RequestF
 
 
 def decisions_wanted(query: QueryParams) -> tuple[Wanted, DecisionFilter]:
-    """Read the query of the list of approvals or denials."""
+    """Parse the query of the list of approvals or denials."""
     wanted = Wanted(_texts(query, ("live", "subject", "resource", "scope", "session", "text")))
     if wanted.values["live"] not in LIVE:
-        wanted.errors["live"] = "there is no such state"
+        wanted.errors["live"] = "unknown state"
     return wanted, DecisionFilter(
         scope=_one_of(wanted, "scope", Scope),
         subject=_subject(wanted, None),
@@ -120,12 +120,12 @@ def _one_of(wanted: Wanted, name: str, choices: type[_Choice]) -> _Choice | None
     try:
         return choices(text)
     except ValueError:
-        wanted.errors[name] = f"one of: {', '.join(choices)}"
+        wanted.errors[name] = f"expected one of: {', '.join(choices)}"
         return None
 
 
 def _subject(wanted: Wanted, kind: SubjectKind | None) -> Subject | None:
-    """Return the subject of a ``kind:name``, or of a name when the kind was chosen."""
+    """Return the subject of ``kind:name``, or of a name with a selected kind."""
     text = wanted.values["subject"]
     if not text:
         return None

@@ -1,4 +1,4 @@
-"""Signing in and out. Works without JavaScript; what was wrong with a sign-in is not told."""
+"""Sign-in and sign-out. Works without JavaScript; a failed sign-in does not say whether the name exists."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _REFUSED = "The name or the password is wrong."
 
 
 def own_accounts(request: Request) -> Accounts:
-    """Return the accounts; where the application has its own people there is no such page."""
+    """Return the accounts; an application with its own users has no such page."""
     found = sandbox_of(request).accounts
     if found is None:
         raise HTTPException(404)
@@ -38,7 +38,7 @@ Field = Annotated[str, Form(max_length=_LONGEST)]
 
 @router.get("/login")
 def show_sign_in(request: Request, accounts: OwnAccounts) -> Response:
-    """Ask for name and password; who is signed in already goes on."""
+    """Ask for name and password, or redirect a signed-in user."""
     onward = safe_next(request, request.query_params.get("next", ""))
     identity = accounts.identify(visit_of(request))
     if identity is not None and accounts.roles(identity.user_id) is not None:
@@ -55,7 +55,7 @@ def sign_in(
     password: Field = "",
     next: Field = "",  # noqa: A002 - the name of the field
 ) -> Response:
-    """Begin a session under a new secret, whatever the browser sent before, and go on."""
+    """Start a session with a new secret, and redirect."""
     onward = safe_next(request, next)
     visit = visit_of(request)
     before = accounts.identify(visit)
@@ -86,7 +86,7 @@ def sign_out(request: Request, accounts: OwnAccounts) -> Response:
 
 
 def forget_cookie(request: Request, accounts: Accounts, answer: Response) -> None:
-    """Have the browser drop the cookie of a session that has ended."""
+    """Delete the cookie of an ended session."""
     secure = is_secure(sandbox_of(request).settings)
     answer.delete_cookie(accounts.cookie_name, path="/", secure=secure, httponly=True, samesite="lax")
 

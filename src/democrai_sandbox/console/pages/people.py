@@ -1,4 +1,4 @@
-"""The people who can sign in: for administrators, who add them, say what they are, and shut them out."""
+"""Users: administrators add, change, disable and enable them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CHANGES = ("person_created", "person_changed", "person_disabled", "person_enabl
 
 @router.get("/people")
 def list_people(request: Request, visitor: Administrator, accounts: OwnAccounts) -> Response:
-    """List everybody."""
+    """List users."""
     return _page(request, visitor, accounts)
 
 
@@ -46,7 +46,7 @@ def add_person(
     organization: Field = "",
     password: Field = "",
 ) -> Response:
-    """Add somebody; without a password one is made and shown once."""
+    """Add a user; without a password, one is generated and shown once."""
     _fresh(request, visitor)
     given = password or random_password()
     what = {"role": role, "organization_id": organization.strip()}
@@ -57,10 +57,10 @@ def add_person(
         wrong = {problem.pointer.strip("/"): _words(problem.message, problem.suggestion) for problem in error.problems}
         return _page(request, visitor, accounts, 422, wrong=wrong, given=typed)
     except AccountConflict as error:
-        return _page(request, visitor, accounts, 409, wrong={"name": f"Not taken: {error}."}, given=typed)
+        return _page(request, visitor, accounts, 409, wrong={"name": f"Refused: {error}."}, given=typed)
     if password:
         return _done(request, accounts, person.id, "person_created")
-    return _shown_once(request, visitor, "New person", f"The password of {person.name}", given)
+    return _shown_once(request, visitor, "New user", f"The password of {person.name}", given)
 
 
 @router.post("/people/{name}/role")
@@ -74,7 +74,7 @@ def change_role(
     organization: Field = "",
     seen: Field = "",
 ) -> Response:
-    """Say what somebody is."""
+    """Change the role or organization of a user."""
     _fresh(request, visitor)
     _check_unchanged(accounts.person(name), seen)
     accounts.set_role(name, role=role, organization_id=organization.strip(), actor=visitor.caller.user_id)
@@ -85,7 +85,7 @@ def change_role(
 def reset_password(
     request: Request, name: str, visitor: Administrator, accounts: OwnAccounts, *, seen: Field = ""
 ) -> Response:
-    """Give somebody a new password, shown once, and end their sessions."""
+    """Generate a new password, show it once, and end the sessions of the user."""
     _fresh(request, visitor)
     _check_unchanged(accounts.person(name), seen)
     secret = accounts.reset_password(name, actor=visitor.caller.user_id)
@@ -94,14 +94,14 @@ def reset_password(
 
 @router.post("/people/{name}/sign-out")
 def sign_out(request: Request, name: str, visitor: Administrator, accounts: OwnAccounts) -> Response:
-    """End all sessions of somebody."""
+    """End all sessions of a user."""
     accounts.end_all(accounts.person(name).id, actor=visitor.caller.user_id)
     return redirect(request, "/people", done="person_signed_out", about=name)
 
 
 @router.post("/people/{name}/disable")
 def disable(request: Request, name: str, visitor: Administrator, accounts: OwnAccounts) -> Response:
-    """Shut somebody out."""
+    """Disable a user."""
     _fresh(request, visitor)
     accounts.disable(name, actor=visitor.caller.user_id)
     return _done(request, accounts, name, "person_disabled")
@@ -109,19 +109,19 @@ def disable(request: Request, name: str, visitor: Administrator, accounts: OwnAc
 
 @router.post("/people/{name}/enable")
 def enable(request: Request, name: str, visitor: Administrator, accounts: OwnAccounts) -> Response:
-    """Let somebody in again."""
+    """Enable a user."""
     _fresh(request, visitor)
     accounts.enable(name, actor=visitor.caller.user_id)
     return _done(request, accounts, name, "person_enabled")
 
 
 def _done(request: Request, accounts: Accounts, name: str, done: str) -> Response:
-    """Lead to the list, which tells what was done to somebody until that changes."""
+    """Redirect to the list, which shows the change until the next one."""
     return redirect(request, "/people", done=done, about=name, seen=state_mark(accounts.person(name)))
 
 
 def _holds(request: Request, accounts: Accounts, everybody: Iterable[Person]) -> dict[str, bool]:
-    """Tell which messages are true of the person that the address is about."""
+    """Return which messages are true for the user in the address."""
     about = request.query_params.get("about", "")
     person = next((one for one in everybody if one.id == about), None)
     if person is None:
@@ -131,10 +131,10 @@ def _holds(request: Request, accounts: Accounts, everybody: Iterable[Person]) ->
 
 
 def _check_unchanged(person: Person, seen: str) -> None:
-    """Refuse a form that shows another state than the present one."""
+    """Refuse a form that shows an outdated state."""
     if seen != state_mark(person):
         raise AccountConflict(
-            f"{person.name} was changed after you opened the page; nothing was done: open the page again"
+            f"{person.name} was changed after you opened the page. Nothing was done; reload the page"
         )
 
 
@@ -143,7 +143,7 @@ def _fresh(request: Request, visitor: Visitor) -> None:
 
 
 def _words(message: str, suggestion: str | None) -> str:
-    return f"Not taken: {message}." + (f" Did you mean {suggestion}?" if suggestion else "")
+    return f"Refused: {message}." + (f" Did you mean {suggestion}?" if suggestion else "")
 
 
 def _shown_once(request: Request, visitor: Visitor, title: str, about: str, secret: str) -> Response:
@@ -168,7 +168,7 @@ def _page(
         status=status,
         people=everybody,
         last=deciders[0].id if len(deciders) == 1 else "",
-        roles=(("", "none: decides nothing"), (SUPER, "super: administrator")),
+        roles=(("", "none: may not decide"), (SUPER, "super: administrator")),
         versions={person.id: state_mark(person) for person in everybody},
         wrong=wrong or {},
         given=given or {},

@@ -1,4 +1,4 @@
-"""What waits for a decision: the queue, one request in full, and what became of those that a page shows."""
+"""Requests: the queue, single requests, and updates for open pages."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ if TYPE_CHECKING:
 router = APIRouter()
 Who = Annotated[Visitor, Depends(person)]
 Maybe = Annotated[Visitor | None, Depends(person_if_any)]
-"""For forms, which keep what was filled in when the session has ended."""
+"""User of a form, whose fields are kept if the session has ended."""
 
 ROWS = 25
 _ENDED = ("revoked", "denial_removed", "undone", "undone_partly")
 """Messages about a decision that has ended."""
 _DECIDED = frozenset({"approved", "approved_for_session", "denied"})
 BUTTONS = MappingProxyType({"session": "Approve for this session", "permanent": "Approve permanently", "deny": "Deny"})
-"""What the buttons send, and what is written on them."""
+"""Values and labels of the buttons."""
 _DIGITS = 3
 _MOST_IDS = 100
 _MOST_DECLARED = 50
@@ -63,21 +63,21 @@ LIFETIMES = (
     ("2592000", "30 days"),
     ("31536000", "1 year"),
 )
-"""Seconds, as a form sends them, and words."""
+"""Seconds in the form, and their words."""
 
 
 @router.get("/")
 def start(request: Request, visitor: Who) -> Response:  # noqa: ARG001 - whoever is nobody signs in first
-    """Begin with what waits."""
+    """Redirect to the queue."""
     return redirect(request, "/requests")
 
 
 @router.get("/requests")
 def queue(request: Request, visitor: Who) -> Response:
-    """Show what waits, one row for all who wait for the same; or requests that were decided, one by one."""
+    """Show pending requests, one row per access, or single answered requests."""
     sandbox = sandbox_of(request)
     now = datetime.now(UTC)
-    pulse = pulse_of(sandbox)  # before anything is read: what comes in between is told again, not missed
+    pulse = pulse_of(sandbox)  # before reading: a change in between is reported twice instead of missed
     page = Page(limit=ROWS, after=request.query_params.get("after", ""))
     common: dict[str, Any] = {"visitor": visitor, "since": now, "pulse": pulse}
     if not visitor.may_decide:
@@ -110,7 +110,7 @@ def _listed(administration: Administration, narrowed: RequestFilter, page: Page)
 
 @router.get("/requests/states")
 def states(request: Request, visitor: Who) -> Response:
-    """Tell a page that is open what became of its rows, and how many came in since."""
+    """Return to an open page the changes of its rows, and the number of new requests."""
     sandbox = sandbox_of(request)
     pulse = pulse_of(sandbox)
     ids = request.query_params.get("ids", "").split(",")[:_MOST_IDS]
@@ -127,7 +127,7 @@ def states(request: Request, visitor: Who) -> Response:
 
 
 def _looked_up(request: Request, visitor: Visitor, request_id: str, pulse: str) -> Asked:
-    """Return a request. Hundreds of pages ask for the same ones after a change: they are looked up once for it."""
+    """Return a request, cached per change, because hundreds of open pages ask for the same ones."""
     administration = sandbox_of(request).access.administration
     if not visitor.may_decide:
         return administration.request(request_id)
@@ -146,7 +146,7 @@ def _became(asked: Asked) -> str:
 
 
 def _new_since(request: Request, visitor: Visitor, administration: Administration) -> int:
-    """Count what a list of this address would show that came in after it was read."""
+    """Count the new rows of the list since it was read."""
     try:
         since = datetime.fromisoformat(request.query_params.get("since", ""))
         wanted, narrowed = requests_wanted(request.query_params, datetime.now(UTC))
@@ -160,7 +160,7 @@ def _new_since(request: Request, visitor: Visitor, administration: Administratio
 
 @router.get("/requests/{request_id}")
 def detail(request: Request, visitor: Who, request_id: str) -> Response:
-    """Show one request with all that helps to decide about it."""
+    """Show one request with the facts for a decision."""
     draft = drafts.taken(request, f"/requests/{request_id}")
     answer = detail_page(request, visitor, request_id, **_again(draft))
     if draft:
@@ -169,7 +169,7 @@ def detail(request: Request, visitor: Who, request_id: str) -> Response:
 
 
 def _again(draft: dict[str, str]) -> dict[str, Any]:
-    """Return what fills the forms of a page in again, after a session had ended; nothing without a draft."""
+    """Return the kept values of the forms after an ended session; empty without a draft."""
     if not draft:
         return {}
     act = BUTTONS.get(draft.get("act", ""), "")
@@ -177,7 +177,7 @@ def _again(draft: dict[str, str]) -> dict[str, Any]:
     lifetimes = {seconds for seconds, _ in LIFETIMES}
     chosen = draft.get("choice", "")
     return {
-        "notice": f"Your session had ended{pressed}. Nothing was decided; what you filled in is kept below.",
+        "notice": f"Your session had ended{pressed}. Nothing was decided; your input is kept below.",
         "chosen": int(chosen) if chosen.isascii() and chosen.isdigit() and len(chosen) <= _DIGITS else 0,
         "reason": draft.get("reason", "")[:LONGEST_REASON],
         "lifetime": draft["lifetime"] if draft.get("lifetime") in lifetimes else "",
@@ -186,7 +186,7 @@ def _again(draft: dict[str, str]) -> dict[str, Any]:
 
 
 def detail_page(request: Request, visitor: Visitor, request_id: str, *, status: int = 200, **more: Any) -> Response:
-    """Return the page of a request; ``more`` is what was filled in before, and what came of it."""
+    """Return the page of a request; ``more`` are the previous input and its result."""
     sandbox = sandbox_of(request)
     pulse = pulse_of(sandbox)
     with serving(visitor.caller):
@@ -234,9 +234,9 @@ def detail_page(request: Request, visitor: Visitor, request_id: str, *, status: 
 
 
 def aftermath_of(request: Request, *, about_request: Asked | None = None, decision_id: str = "") -> dict[str, Any]:
-    """Return what a page says after a decision: what that does now, and how to undo it.
+    """Return the message after a decision: its effect, and the undo.
 
-    The address names the decision. Of one that is not about the page nothing is said.
+    The address names the decision. A decision about another request shows no message.
     """
     about = decision_id or id_in_query(request, "about")
     if not about or request.query_params.get("done") not in _DECIDED:
@@ -270,14 +270,14 @@ def ended_holds(request: Request, decision_id: str = "") -> dict[str, bool]:
 
 
 def decision_words(decision: Decision, user: str = "") -> str:
-    """Return what a decision does, whom it covers, and for how long; ``user`` is whose session it is for."""
+    """Return effect, scope and duration of a decision in words; ``user`` is the user of its session."""
     until = f"until {decision.expires_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if decision.expires_at else ""
     access, session = decision.access, decision.session_key
     return effect_words(access, decision.effect, decision.scope, until=until, user=user, session=session)
 
 
 def no_session(found: Asked) -> str:
-    """Return why a request cannot be approved for its session; empty when it can."""
+    """Return the reason why a request cannot be approved for its session, or an empty text."""
     if not found.origin.session_key:
         return "It was made without a session."
     return "Its session has ended." if found.session_ended else ""
@@ -286,7 +286,7 @@ def no_session(found: Asked) -> str:
 def _state(
     sandbox: Sandbox, found: Asked, offered: tuple[Choice, ...]
 ) -> tuple[tuple[int, ...], tuple[Reach, ...], tuple[Assessment, ...]]:
-    """Return, for a decision about each choice, the version of the state, what it would answer, and its risk."""
+    """Return for each choice the shown version, the requests that its decision would answer, and its risk."""
     if not offered:
         return (), (), ()
     administration, targets = sandbox.access.administration, [choice.target for choice in offered]
@@ -306,12 +306,12 @@ def _for_deciders(sandbox: Sandbox, found: Asked) -> dict[str, Any]:
 
 
 def _for_requesters() -> dict[str, Any]:
-    """Return nothing of what only those see who decide."""
+    """Return empty values for facts that need the right to decide."""
     return {"declared": None, "risk": None, "alike": (), "similar": (), "decision": None}
 
 
 def _declared(sandbox: Sandbox, found: Asked) -> tuple[Declared, ...] | None:
-    """Return what the manifest of the subject says already, of the same resource; None without a manifest."""
+    """Return the rules of the subject's manifest for the same resource; None without a manifest."""
     try:
         whole = portrait(sandbox, found.access.subject)
     except (ExtensionUnknown, InvalidInputError):
@@ -323,5 +323,5 @@ def _declared(sandbox: Sandbox, found: Asked) -> tuple[Declared, ...] | None:
 
 
 def _answer_to(administration: Administration, found: Asked) -> Decision | None:
-    """Return the decision that answered a request: its own, or a broader one that answered others, too."""
+    """Return the decision that answered a request, which can be a broader one."""
     return administration.decision(found.decision_id) if found.decision_id else None

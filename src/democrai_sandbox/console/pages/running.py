@@ -1,4 +1,4 @@
-"""Running what a module offers: as whoever is signed in, with the result or the reason why there is none."""
+"""Run functions of a module as the signed-in user, and show the result or the error."""
 
 from __future__ import annotations
 
@@ -41,37 +41,37 @@ _LOOKED_AT = 50
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run came to."""
+    """Result of a run."""
 
     milliseconds: float
     result: str = ""
     left_out: int = 0
-    """Characters of the result that are not shown."""
+    """Number of omitted characters of the result."""
     error: SandboxError | None = None
     waiting: tuple[AccessRequest, ...] = ()
-    """Requests of this person that wait for a decision about this module."""
+    """Pending requests of this user and module."""
 
     @property
     def is_denial(self) -> bool:
-        """Whether the module was stopped, not broken."""
+        """Whether the module was denied, not broken."""
         return isinstance(self.error, SandboxDenied)
 
     @property
     def hint(self) -> str:
-        """What would let it through, or where it failed."""
+        """The hint of a denial, or the traceback."""
         if isinstance(self.error, SandboxDenied):
             return self.error.hint
         return self.error.traceback if isinstance(self.error, ExtensionFailed) else ""
 
     @property
     def request_id(self) -> str:
-        """The pending request of the denial, when it made one."""
+        """The pending request of the denial, or an empty text."""
         return getattr(self.error, "request_id", None) or ""
 
 
 @router.get("/extensions/module/{name}/run/{surface}/{operation}")
 def form(request: Request, name: str, surface: str, operation: str, visitor: Somebody) -> Response:
-    """Show the form for one thing that a module offers."""
+    """Show the form of a function of a module."""
     offer = _offer(sandbox_of(request), name, surface, operation)
     return _page(request, visitor, name, offer)
 
@@ -86,7 +86,7 @@ async def run(
     operation: str,
     params: Annotated[str, Form()] = "",
 ) -> Response:
-    """Run it, and show what came of it on the same page; a task goes on in the background, on its own page."""
+    """Run the function and show the result on the same page; a task continues in the background on a separate page."""
     sandbox = sandbox_of(request)
     offer = _offer(sandbox, name, surface, operation)
     try:
@@ -103,7 +103,7 @@ async def run(
 
 
 def read_params(text: str) -> dict[str, Any]:
-    """Return the parameters that a person typed, or refuse them with the place of the mistake."""
+    """Return the typed parameters, or refuse them with the place of the error."""
     if len(text) > LONGEST_PARAMS:
         raise _wrong(f"longer than {LONGEST_PARAMS:,} characters")
     try:
@@ -118,7 +118,7 @@ def read_params(text: str) -> dict[str, Any]:
 
 
 def shown_result(value: object) -> str:
-    """Return plain data as people read it; what JSON has no words for is given as base64."""
+    """Return plain data as readable JSON; bytes as base64."""
     return json.dumps(value, indent=2, ensure_ascii=False, default=_beyond_json)
 
 
@@ -127,7 +127,7 @@ async def _called(sandbox: Sandbox, visitor: Visitor, name: str, offer: Offered,
     error, text = None, ""
     try:
         result = await sandbox.runtime.modules.call(name, offer.kind, offer.name, params, visitor.caller)
-        text = await run_in_threadpool(shown_result, result)  # not on the loop: it may be large
+        text = await run_in_threadpool(shown_result, result)  # not on the event loop: it may be large
     except SandboxError as caught:
         error = caught
     taken = (perf_counter() - begun) * 1000
@@ -136,7 +136,7 @@ async def _called(sandbox: Sandbox, visitor: Visitor, name: str, offer: Offered,
 
 
 def _waiting(sandbox: Sandbox, visitor: Visitor, module: str) -> tuple[AccessRequest, ...]:
-    """Return what waits for a decision because of a module, for this person: a module may ask without failing."""
+    """Return the pending requests of a module and user: a module can file requests without failing."""
     with serving(visitor.caller):
         own = sandbox.access.administration.own_requests(Page(limit=_LOOKED_AT)).items
     label, session = f"module:{module}", visitor.caller.session_key
@@ -150,7 +150,7 @@ def _waiting(sandbox: Sandbox, visitor: Visitor, module: str) -> tuple[AccessReq
 
 
 def _offer(sandbox: Sandbox, name: str, surface: str, operation: str) -> Offered:
-    """Return what is to be run; what is not there is an error that names what is."""
+    """Return the function to run; an unknown one is an error that lists the known ones."""
     extension = find(sandbox, "module", name)
     extension.require_sound()
     found = [one for one in offers(sandbox, extension) if one.kind in SURFACES]
@@ -197,7 +197,7 @@ def _beyond_json(value: object) -> object:
 
 
 def _no_number(text: str) -> NoReturn:
-    raise _wrong(f"not JSON: {text} is no number")
+    raise _wrong(f"not JSON: {text} is not a number")
 
 
 def _wrong(message: str) -> InvalidInputError:

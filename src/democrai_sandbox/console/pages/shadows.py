@@ -1,4 +1,4 @@
-"""Shadow runs: try a manifest before it is switched to, and see what would change."""
+"""Shadow runs: trials of candidate manifests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MOST_SHOWN = 20
 
 @router.get("/shadows")
 def listed(request: Request, visitor: Administrator) -> Response:
-    """List runs, and offer to start one."""
+    """List shadow runs, with a form to start one."""
     return _list(request, visitor, subject=text_of(request, "subject"))
 
 
@@ -40,7 +40,7 @@ def start(
     subject: Annotated[str, Form()] = "",
     manifest: Annotated[str, Form()] = "",
 ) -> Response:
-    """Start a run; a candidate that is wrong is shown again with all that is wrong with it."""
+    """Start a shadow run; an invalid candidate is shown again with its problems."""
     try:
         named = _subject(subject.strip())
         with serving(visitor.caller):
@@ -56,7 +56,7 @@ def start(
 
 @router.get("/shadows/{shadow_id}")
 def show(request: Request, visitor: Administrator, shadow_id: str) -> Response:
-    """Show what a candidate would newly deny or allow, beside what it changes on paper."""
+    """Show the accesses that a candidate would newly deny or allow, and the differences of the manifests."""
     found = shadowing.show_shadow(sandbox_of(request), shadow_id, visitor.caller)
     running = found.run.is_running
     holds = {"shadow_started": running, "shadow_ended": not running}
@@ -65,7 +65,7 @@ def show(request: Request, visitor: Administrator, shadow_id: str) -> Response:
 
 @router.post("/shadows/{shadow_id}/end")
 def end(request: Request, visitor: Administrator, shadow_id: str) -> Response:
-    """End a run; what was found stays."""
+    """Stop a shadow run; its findings are kept."""
     with serving(visitor.caller):
         shadowing.end_shadow(sandbox_of(request), shadow_id, visitor.caller)
     return redirect(request, f"/shadows/{shadow_id}", done="shadow_ended")
@@ -99,7 +99,7 @@ def _subject(text: str) -> Subject:
 
 
 def _by_field(error: InvalidInputError) -> dict[str, list[str]]:
-    """Return what is wrong by the field that it stands beside; a manifest may have much that is."""
+    """Return the problems by field, all of them for the manifest."""
     wrong: dict[str, list[str]] = {}
     for problem in error.problems:
         of_subject = problem.pointer.startswith("/subject")

@@ -1,4 +1,4 @@
-"""Code and data of others as people read them: every space where it stands, everything else made visible."""
+"""Foreign code and data on pages, with spaces kept and other characters made visible."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _SPACES = re.compile("( +)")
 
 
 def code(text: object) -> Markup:
-    """Return a text for a ``pre``: line ends and spaces show as what they are there."""
+    """Return a text for a ``pre`` element, which keeps line ends and spaces."""
     return Markup("\n").join(map(code_line, str(text).replace("\r\n", "\n").split("\n")))
 
 
 def code_line(line: str) -> Markup:
-    """Return one line of it; a tab shows as four spaces would, and is marked like all that cannot be seen."""
+    """Return one line; a tab is marked and has the width of four spaces."""
     return Markup("").join(part if part.isspace() else visible(part) for part in _SPACES.split(line) if part)

@@ -1,4 +1,4 @@
-"""Status: every layer as it is measured, with what to do about it."""
+"""Status: the measured state of every layer, with fixes."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 router = APIRouter()
 
 _AREAS = (
-    (Area.GUARD, "Guard", "Holds the code of extensions inside this interpreter to what they declared."),
-    (Area.DECISIONS, "Decisions", "Where approvals and denials are kept, and how fast changes get here."),
-    (Area.KERNEL, "Kernel layer", "Holds this process and its children below Python, where the machine can."),
-    (Area.RUNTIME, "Runtime", "What is loaded and what is under way."),
+    (Area.GUARD, "Guard", "Restricts extensions in this interpreter to their declared access."),
+    (Area.DECISIONS, "Decisions", "Stores approvals and denials, and sends changes to all nodes."),
+    (Area.KERNEL, "Kernel layer", "Restricts this process and its children in the kernel, if the machine supports it."),
+    (Area.RUNTIME, "Runtime", "Loaded extensions and running work."),
 )
 
 
 _ELSEWHERE = MappingProxyType({"extensions": "extensions", "tasks": "tasks"})
-"""The pages that have more about a line."""
+"""Pages with more about a line."""
 
 
 @router.get("/status")
 def show(request: Request, visitor: Administrator) -> HTMLResponse:
-    """Show what is true now."""
+    """Show the current state."""
     found = report(sandbox_of(request))
     areas = [(title, words, found.of(area)) for area, title, words in _AREAS]
     troubled = [line for line in found.lines if not line.is_well]
@@ -54,14 +54,14 @@ def show(request: Request, visitor: Administrator) -> HTMLResponse:
 
 @router.post("/status/self-test")
 def test_again(request: Request, visitor: Administrator) -> RedirectResponse:
-    """Try what is forbidden once more."""
+    """Run the self-test again."""
     del visitor
     sandbox_of(request).kernel.selftest()
     return redirect(request, "/status", done="self_test_done")
 
 
 def details_of(line: Line) -> list[tuple[str, str]]:
-    """Return the facts behind a line, flat and in words; what is empty says nothing."""
+    """Return the non-empty facts of a line, flattened and in words."""
     found: list[tuple[str, str]] = []
     for name, value in plain(line.details).items():
         found += _flat(name.replace("_", " "), value)

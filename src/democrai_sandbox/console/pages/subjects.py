@@ -1,4 +1,4 @@
-"""Subjects: what each declares, what is approved, and what it was seen to do."""
+"""Subjects: declarations, decisions and observed accesses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOST_LISTED = 500
 
 @router.get("/subjects")
 def listed(request: Request, visitor: Administrator) -> HTMLResponse:
-    """List all subjects that are known here."""
+    """List all known subjects."""
     kind, text = choice_of(request, "kind", SubjectKind), text_of(request, "text")
     everybody = survey(sandbox_of(request))
     named = [one for one in everybody if text.casefold() in str(one.subject).casefold()]
@@ -45,7 +45,7 @@ def listed(request: Request, visitor: Administrator) -> HTMLResponse:
 
 @router.get("/subjects/{kind}/{name:path}")
 def shown(request: Request, kind: str, name: str, visitor: Administrator) -> HTMLResponse:
-    """Show one subject: three accounts of it side by side."""
+    """Show declarations, decisions and observations of one subject side by side."""
     sandbox = sandbox_of(request)
     subject = Subject(kind, name)  # type: ignore[arg-type] # text is taken and checked
     with serving(visitor.caller):
@@ -62,6 +62,6 @@ def shown(request: Request, kind: str, name: str, visitor: Administrator) -> HTM
 
 
 def _tabs(listed: list[Surveyed]) -> list[tuple[str, str, int]]:
-    """Return value, label and number of each kind that there is, all of them first."""
+    """Return value, label and number of each existing kind, after one entry for all."""
     numbers = counted(listed)
     return [("", "All", len(listed)), *((kind.value, f"{kind.value}s", number) for kind, number in numbers.items())]

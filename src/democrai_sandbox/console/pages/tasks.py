@@ -1,4 +1,4 @@
-"""Tasks: what runs in the background, for whom, how far it is and what came of it."""
+"""Tasks: list, progress and results."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _AGAIN = (TaskState.FAILED, TaskState.CANCELLED, TaskState.LOST)
 
 
 class Scheduled(NamedTuple):
-    """A task that runs by the clock."""
+    """A scheduled task."""
 
     module: str
     name: str
@@ -47,7 +47,7 @@ class Scheduled(NamedTuple):
 
 @router.get("/tasks")
 def listed(request: Request, visitor: Somebody) -> HTMLResponse:
-    """List tasks, the newest first: all of them for those who may decide, their own for everybody else."""
+    """List tasks, newest first: all for users who may decide, their own for others."""
     sandbox = sandbox_of(request)
     state, module = choice_of(request, "state", TaskState), text_of(request, "module")
     user = text_of(request, "user") if visitor.may_decide else visitor.caller.user_id
@@ -68,7 +68,7 @@ def listed(request: Request, visitor: Somebody) -> HTMLResponse:
 
 @router.get("/tasks/{task_id}")
 def shown(request: Request, task_id: str, visitor: Somebody) -> HTMLResponse:
-    """Show one task with all that is known of it."""
+    """Show one task."""
     sandbox = sandbox_of(request)
     task = _own(sandbox, visitor, task_id)
     return render(
@@ -87,16 +87,16 @@ def shown(request: Request, task_id: str, visitor: Somebody) -> HTMLResponse:
 
 @router.post("/tasks/{task_id}/cancel")
 async def cancel(request: Request, task_id: str, visitor: Somebody) -> RedirectResponse:
-    """Have a task ended, on whichever node it is."""
+    """Cancel a task on any node."""
     sandbox = sandbox_of(request)
     _check_own(visitor, await sandbox.runtime.tasks.status(task_id))
-    ended = await sandbox.runtime.tasks.cancel(task_id, f"it was cancelled by {visitor.caller.user_id}")
+    ended = await sandbox.runtime.tasks.cancel(task_id, f"canceled by {visitor.caller.user_id}")
     return redirect(request, f"/tasks/{task_id}", done="task_cancelled" if ended else "")
 
 
 @router.post("/tasks/{task_id}/retry")
 async def retry(request: Request, task_id: str, visitor: Somebody) -> RedirectResponse:
-    """Run a task again, for whoever asks for it."""
+    """Run a task again for this user."""
     sandbox = sandbox_of(request)
     _check_own(visitor, await sandbox.runtime.tasks.status(task_id))
     await sandbox.runtime.tasks.retry(task_id, visitor.caller)
@@ -110,13 +110,13 @@ def _own(sandbox: Sandbox, visitor: Visitor, task_id: str) -> Task:
 
 
 def _check_own(visitor: Visitor, task: Task) -> None:
-    """Have a task of somebody else not be there, unless this is somebody who may see them all."""
+    """Report a task of another user as missing, unless this user may see all tasks."""
     if not visitor.may_decide and task.origin.user_id != visitor.caller.user_id:
         raise TaskUnknown(f"unknown task {task.id}")
 
 
 def _asked(sandbox: Sandbox, visitor: Visitor, task: Task) -> tuple[AccessRequest, ...]:
-    """Return what a task asked for that was not declared."""
+    """Return the requests of a task."""
     page, label = Page(limit=_LOOKED_AT), f"{SubjectKind.TASK}:{task.module}.{task.name}"
     with serving(visitor.caller):
         if visitor.may_decide:
@@ -128,7 +128,7 @@ def _asked(sandbox: Sandbox, visitor: Visitor, task: Task) -> tuple[AccessReques
 
 
 def _is_of(asked: AccessRequest, task: Task) -> bool:
-    """Tell whether this run of a task asked: a request names the run that asked first, and others may have since."""
+    """Return whether this run made a request, which names only the first run that did."""
     if asked.origin.task_id == task.id:
         return True
     if (asked.origin.user_id, asked.origin.session_key) != (task.origin.user_id, task.origin.session_key):
@@ -138,7 +138,7 @@ def _is_of(asked: AccessRequest, task: Task) -> bool:
 
 
 def _modules(sandbox: Sandbox) -> list[str]:
-    """Return the modules that can have tasks: a broken one may go by any name."""
+    """Return the names of modules that can have tasks; a broken module can have any name."""
     return sorted(module.extension.name for module in sandbox.runtime.modules.all_loaded())
 
 

@@ -1,9 +1,9 @@
 "use strict";
-// Conveniences only: every decision works without this file. Text of others gets onto the page as text, never as HTML.
+// Optional: every decision works without this file. Untrusted text is inserted as text, never as HTML.
 (() => {
   const root = document.documentElement;
 
-  // ---- colours: set before anything is drawn ----------------------------------------------------------------------
+  // ---- colors: set before the page is drawn ----------------------------------------------------------------------
   const themes = ["system", "light", "dark"];
   const dress = (theme) => {
     if (theme === "light" || theme === "dark") root.dataset.theme = theme;
@@ -12,7 +12,7 @@
   try {
     dress(localStorage.getItem("theme"));
   } catch {
-    // Nothing is remembered, then.
+    // Not stored.
   }
 
   function themeButtons() {
@@ -27,14 +27,14 @@
         try {
           localStorage.setItem("theme", next);
         } catch {
-          // Not remembered.
+          // Not stored.
         }
       });
     }
     say();
   }
 
-  // ---- small help -------------------------------------------------------------------------------------------------
+  // ---- helpers -------------------------------------------------------------------------------------------------
   function element(name, attributes = {}, ...children) {
     const made = document.createElement(name);
     for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
@@ -76,7 +76,7 @@
     });
   }
 
-  // ---- many at once: the buttons can be pressed when something is selected ------------------------------------------
+  // ---- bulk decisions: the buttons are enabled while rows are selected ------------------------------------------
   function followSelection() {
     const form = document.getElementById("bulk");
     if (!form) return;
@@ -84,10 +84,10 @@
     form.querySelectorAll("button").forEach((button) => { button.disabled = none; });
   }
 
-  // ---- deciding by key: it asks first, and the neutral button has the focus ------------------------------------------
+  // ---- deciding by key: asks first, with the focus on the neutral button ------------------------------------------
   const would = { s: "Allowed until that session ends:", d: "Denied from now on, to every user and session:" };
 
-  // A permanent approval is confirmed on a page, which asks by itself.
+  // A permanent approval has a confirmation page.
   function press(key) {
     const button = document.querySelector(`button[data-key="${key}"]`);
     if (button && !button.disabled) button.form.requestSubmit(button);
@@ -100,7 +100,7 @@
     const target = choice?.querySelector(".target")?.textContent || "";
     const words = key === "d" ? target : choice?.querySelector(".words")?.textContent || "";
     const warning = choice?.querySelector(".warning")?.textContent || "";
-    const back = element("button", { type: "button" }, "Back, nothing is decided");
+    const back = element("button", { type: "button" }, "Back without deciding");
     const go = element("button", { type: "button", class: button.className }, button.textContent);
     const title = element("h2", { id: "ask-title" }, `${button.textContent}?`);
     const dialog = element("dialog", { "aria-labelledby": "ask-title" }, title, element("p", {}, would[key]), element("p", { class: "rule" }, words));
@@ -118,7 +118,7 @@
     return true;
   }
 
-  // ---- a session that ended: what was filled in is there again after the sign-in -------------------------------------
+  // ---- ended session: the input is restored after the sign-in -------------------------------------
   const fields = () => [...document.querySelectorAll('main form[method="post"] :is(textarea, select, input[type="radio"])')];
 
   function saveDraft() {
@@ -126,7 +126,7 @@
     try {
       sessionStorage.setItem("draft", JSON.stringify([location.pathname, values]));
     } catch {
-      // Nothing is kept, then.
+      // Not stored.
     }
   }
 
@@ -146,7 +146,7 @@
       if (field.type === "radio") field.checked = value === true;
       else field.value = value;
     });
-    news("What you had filled in is here again; nothing was decided.");
+    news("Your input is restored; nothing was decided.");
   }
 
   // ---- keys -------------------------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@
     });
   }
 
-  // ---- live: says that something changed; rows stay where they are ------------------------------------------------------
+  // ---- live updates: report changes without moving rows ------------------------------------------------------
   function live() {
     const { live: stream, states, since, request, state } = document.body.dataset;
     if (!stream || !window.EventSource) return;
@@ -209,10 +209,10 @@
     };
 
     const changed = (now) => {
-      if (now && now.state !== state) news(`Meanwhile this was ${now.words} – `, "show", location.pathname);
+      if (now && now.state !== state) news(`In the meantime this was ${now.words} – `, "show", location.pathname);
     };
 
-    // Many pages hear of the same change at once: they do not all ask at the same moment.
+    // Many pages get the same change at once: spread their requests.
     const soon = () => {
       if (waiting || over || document.hidden) return;
       waiting = setTimeout(() => look().catch(() => {}), Math.max(asked + 2000 - Date.now(), 0) + Math.random() * 800);
@@ -226,7 +226,7 @@
         soon();
       });
       source.addEventListener("over", signedOut);
-      // A lost connection is opened again by the browser; one that was refused is not: the answer to a look says why.
+      // The browser reopens a lost connection, but not a refused one: the next request gets the reason.
       source.addEventListener("error", async () => {
         if (source.readyState !== EventSource.CLOSED || over) return;
         await look().catch(() => {});
@@ -265,7 +265,7 @@
     if (fresh) document.getElementById(id)?.replaceWith(document.importNode(fresh, true));
   }
 
-  // ---- what is under way: a part of a page that asks for itself to be fetched again ---------------------------------------
+  // ---- running work: parts of a page that are fetched again ---------------------------------------
   function refresh(part) {
     const seconds = Number(part?.dataset.refresh);
     if (!seconds || !part.id) return;
@@ -273,11 +273,11 @@
       if (document.hidden || part.contains(document.activeElement)) return refresh(part);
       const answer = await fetch(location.href, { headers: { "X-Live": "1" }, redirect: "manual" }).catch(() => null);
       if (answer?.type === "opaqueredirect") return;  // signed out
-      if (!answer?.ok) return refresh(part);  // the server is away: it may come back
+      if (!answer?.ok) return refresh(part);  // the server is unreachable: retry
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       if (!page.getElementById(part.id)) return;
       for (const id of [part.id, ...(part.dataset.with || "").split(" ").filter(Boolean)]) replace(id, page);
-      // What was said of an act may be true no more: a task that was started has failed by now.
+      // The message of an action can be outdated, such as a started task that has failed.
       if (!page.getElementById("message")) document.getElementById("message")?.remove();
       refresh(document.getElementById(part.id));
     }, seconds * 1000);
