@@ -57,9 +57,9 @@ def test_search_and_help_have_keys(standing, desk):
     page.wait_for_url("**text=searched.example*")
     expect(page.get_by_role("row").filter(has_text="searched.example")).to_have_count(1)
     page.keyboard.press("?")
-    expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
+    expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
     page.keyboard.press("Escape")
-    expect(page.get_by_role("dialog", name="Keys")).to_be_hidden()
+    expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_hidden()
 
 
 @pytest.mark.parametrize(

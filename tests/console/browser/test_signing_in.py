@@ -103,7 +103,7 @@ def test_a_person_is_added_and_shut_out(people, served):
     expect(hers.get_by_role("heading", level=1)).to_have_text("Your requests")
     page.get_by_text("Change nora").click()
     page.get_by_role("row", name="nora").get_by_role("button", name="Disable").click()
-    expect(page.get_by_role("row", name="nora")).to_contain_text("shut out")
+    expect(page.get_by_role("row", name="nora")).to_contain_text("disabled")
     hers.reload()
     expect(hers.get_by_role("button", name="Sign in")).to_be_visible()
 

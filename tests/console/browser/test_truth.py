@@ -56,7 +56,7 @@ def test_the_audit_names_the_start_and_the_end_of_a_shadow_run(standing):
     page.get_by_role("textbox", name="Candidate").fill(CANDIDATE)
     page.get_by_role("button", name="Start").click()
     expect(page.get_by_role("status").first).to_contain_text(MESSAGES["shadow_started"])
-    page.get_by_role("button", name="End").click()
+    page.get_by_role("button", name="Stop").click()
     expect(page.get_by_role("status").first).to_contain_text(MESSAGES["shadow_ended"])
     page.goto("/audit")
     acts = page.get_by_role("row").filter(has_text="module:reports")
