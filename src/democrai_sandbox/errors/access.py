@@ -72,7 +72,8 @@ class ExternalAccessAdminRequired(SandboxError, PermissionError):
         ),
         fix=(
             "Let an administrator decide in the console, or with `democrai-sandbox requests approve`. In the host, "
-            "make the call inside `serving(Caller(...))` with a user who may decide."
+            "make the call inside `serving(Caller(...))` with a user who may decide. A session approval also "
+            "needs a session key: without one, `approve_for_session` stores nothing."
         ),
         example="""\
 with serving(Caller(user_id="uma")):  # an ordinary user

@@ -120,7 +120,7 @@ sandbox:
 class HelperFailed(KernelLayerError):
     """The helper cannot be started or reached, or refused.
 
-    ``reason`` is the word in the table below. Rules in force stay in force.
+    ``reason`` is one of the words in the table. Rules in force stay in force.
     """
 
     code = "os_sandbox_helper_failed"
