@@ -51,7 +51,7 @@ PLAIN = {"trust_env": False, "verify": ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)}
 
 
 class Served:
-    """One process that serves, its folder, and ways in."""
+    """A serving process, its folder, and its clients."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Served:
         self.start()
 
     def furnish(self):
-        """Copy the example extensions, with this machine in the place of what their manifests name."""
+        """Copy the example extensions, with addresses of this machine in their manifests."""
         places = {"/srv/democrai": str(self.folder), "https://api.example.com": self.web.url}
         places["https://images.example.com"] = self.web.url
         for kind in ("modules", "engines", "extractors"):
@@ -119,7 +119,7 @@ class Served:
     # ---- the process
 
     def start(self):
-        """Start it, and wait until it says that it is ready."""
+        """Start it, and wait until it is ready."""
         scratch = self.folder / "scratch"
         scratch.mkdir(exist_ok=True)
         environ = {name: value for name, value in os.environ.items() if not name.startswith("DEMOCRAI_")}
@@ -159,7 +159,7 @@ class Served:
             raise RuntimeError(f"it did not start: {self.said}\n{self.log.read_text()}")
 
     def stop(self, number=signal.SIGTERM):
-        """End the process; return its exit status."""
+        """Stop the process; return its exit status."""
         if self.process.poll() is None:
             self.process.send_signal(number)
         status = self.process.wait(PATIENCE)
@@ -173,7 +173,7 @@ class Served:
 
     @property
     def accounts(self):
-        """The accounts of the served database, from this process: people and tokens are made without a page."""
+        """The accounts of the served database, for creating users and tokens without a page."""
         from democrai_sandbox.access.store import open_store
         from democrai_sandbox.host.accounts.accounts import Accounts
         from democrai_sandbox.host.config import load
@@ -185,18 +185,18 @@ class Served:
         return self._accounts[1]
 
     def person(self, name, *, role="", **more):
-        """Make somebody, with PASSWORD; role="super" may decide. The same one again, if there is one of that name."""
+        """Create or return a user with PASSWORD; role="super" may decide."""
         for found in self.accounts.people():
             if found.name == name:
                 return found
         return self.accounts.create_person(name, PASSWORD, role=role, actor="tests", **more)
 
     def administrator(self):
-        """The first administrator, as a person."""
+        """The first administrator."""
         return next(found for found in self.accounts.people() if found.name == self.admin)
 
     def token(self, person, *scopes):
-        """Make a token of somebody's, with these scopes or with all; return the secret."""
+        """Create a token with these or all scopes; return the secret."""
         from democrai_sandbox.host.scopes import Scope
 
         return self.accounts.create_token(person.id, "tests", scopes or tuple(Scope), None)[1]
@@ -204,11 +204,11 @@ class Served:
     # ---- ways in
 
     def client(self, **more):
-        """Nobody yet; like a browser, it sends where a request comes from."""
+        """A client without a session, which sends browser headers."""
         return httpx.Client(base_url=self.url, timeout=60, **PLAIN, headers=SAME_ORIGIN, **more)
 
     def signed_in(self, name="", password="", **more):
-        """Somebody with a session, by default the first administrator: by the form if there is a password."""
+        """A client with a session, by default of the first administrator; by the form if a password is given."""
         if not password:
             cookies, _ = enter(self.accounts, name or self.admin)
             return self.client(cookies=cookies, **more)
@@ -220,12 +220,12 @@ class Served:
             return self.client(cookies=door.cookies, **more)
 
     def bearer(self, person, *scopes):
-        """A program that acts for somebody by a token, on the API."""
+        """An API client with a token."""
         headers = {"Authorization": f"Bearer {self.token(person, *scopes)}"}
         return httpx.Client(base_url=self.url, timeout=60, **PLAIN, headers=headers)
 
     def stop_weather(self, client, path="/forecast/today"):
-        """Have the example module weather be stopped; return the id of the request that waits then."""
+        """Let the example module weather be denied; return the id of the pending request."""
         url = f"{self.web.url}{path}"
         answer = client.post("/api/v1/modules/weather/actions/fetch", json={"params": {"url": url}})
         assert answer.status_code == 403, (answer.status_code, answer.text)
@@ -233,7 +233,7 @@ class Served:
 
 
 class Web:
-    """A web server on loopback, in the place of one out in the world: it answers with what it was asked."""
+    """A web server on loopback that echoes the HTTP request."""
 
     def __init__(self):
         self.asked = asked = []
@@ -266,7 +266,7 @@ class Web:
 
 
 def merge(config, more):
-    """Put a configuration over another."""
+    """Merge a configuration over another."""
     for name, value in more.items():
         if isinstance(value, dict) and isinstance(config.get(name), dict):
             merge(config[name], value)
@@ -275,7 +275,7 @@ def merge(config, more):
 
 
 def until(happened, what="it", seconds=PATIENCE):
-    """Ask again and again until something is true; return that."""
+    """Repeat until a condition is true; return its value."""
     end, pause = time.monotonic() + seconds, 0.02
     while time.monotonic() < end:
         if found := happened():
@@ -287,7 +287,7 @@ def until(happened, what="it", seconds=PATIENCE):
 
 @contextlib.contextmanager
 def serving(folder, config=None, **more):
-    """Serve for as long as the block lasts."""
+    """Serve during the block."""
     served = Served(folder, config, **more)
     try:
         yield served

@@ -105,7 +105,7 @@ class Shared(Served):
 
 
 def furnish(folder):
-    """Write the modules that only tests have below a folder; return the configuration that names them."""
+    """Write the modules of the tests into a folder; return the configuration that names them."""
     odd, hostile, crooked = folder / "odd", folder / "hostile", folder / "crooked"
     for module, manifest in (
         (odd, {"name": "odd"}),
@@ -122,7 +122,7 @@ def furnish(folder):
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    """The server of this worker, with the example extensions and those of the tests."""
+    """The server of this worker, with the extensions of the examples and the tests."""
     global _shared
     if _shared is not None and _shared.process.poll() is not None:
         close()
@@ -133,7 +133,7 @@ def served(tmp_path_factory):
 
 
 def close():
-    """End the server, if there is one."""
+    """Stop the server, if it runs."""
     global _shared
     if _shared is not None:
         leaving, _shared = _shared, None

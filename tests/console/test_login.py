@@ -47,7 +47,7 @@ def test_nobody_is_led_to_the_sign_in_and_back(served):
 
 
 def test_the_form_is_what_password_managers_know(served):
-    """Fields with their labels and purposes, a POST to ourselves, and nothing that needs a script."""
+    """The form has standard fields and works without a script."""
     with served.client() as client:
         page = client.get("/login").text
     assert re.search(r'<form[^>]*method="post" action="/login"', page)
@@ -58,7 +58,7 @@ def test_the_form_is_what_password_managers_know(served):
 
 
 def test_the_cookie_is_kept_from_scripts_and_other_sites(served):
-    """HttpOnly, SameSite=Lax, for all paths of this host, until the browser ends."""
+    """HttpOnly, SameSite=Lax, for all paths, until the browser closes."""
     with served.client() as client:
         answer = client.post("/login", data={"name": served.admin, "password": served.password})
     (cookie,) = cookies_of(answer)
@@ -76,7 +76,7 @@ def test_the_cookie_is_kept_from_scripts_and_other_sites(served):
     ],
 )
 def test_a_refused_sign_in_says_the_same_whoever_is_meant(served, given):
-    """Known or unknown, with or without a field: one message, 401, no cookie."""
+    """Known and unknown names get the same message, 401 and no cookie."""
     with served.client() as client:
         answer = client.post("/login", data=given)
     assert answer.status_code == 401
@@ -86,7 +86,7 @@ def test_a_refused_sign_in_says_the_same_whoever_is_meant(served, given):
 
 
 def test_a_throttled_sign_in_says_how_long_to_wait(served):
-    """In words on the page and in seconds in the header; the right password waits as well."""
+    """The page and the header have the time; the right password waits, too."""
     served.person("tess")
     accounts = served.accounts
     key = throttle._key("pair", "tess", "127.0.0.1")
@@ -129,7 +129,7 @@ def test_a_throttled_sign_in_says_how_long_to_wait(served):
     ],
 )
 def test_after_the_sign_in_nobody_is_led_elsewhere(served, onward):
-    """Only pages of this console; anything else leads to the first page, and never into a header."""
+    """Only pages of the console are redirect targets."""
     with served.client() as client:
         page = client.get("/login", params={"next": onward})
         assert re.search(r'name="next" value="([^"]*)"', page.text)[1] == "/"
@@ -140,7 +140,7 @@ def test_after_the_sign_in_nobody_is_led_elsewhere(served, onward):
 
 @rows("onward", ["//evil.example", "/\\evil.example", "/people\r\nSet-Cookie: x=y", "/login?next=/login", "x" * 3000])
 def test_the_form_itself_leads_nobody_elsewhere(served, onward):
-    """Whatever was put into its hidden field: the rule is the same."""
+    """The hidden field is checked in the same way."""
     with served.client() as client:
         answer = client.post("/login", data={"name": served.admin, "password": served.password, "next": onward})
         assert (answer.status_code, answer.headers["location"]) == (303, "/")
@@ -148,7 +148,7 @@ def test_the_form_itself_leads_nobody_elsewhere(served, onward):
 
 
 def test_a_sign_in_begins_with_a_new_secret(served):
-    """A cookie that somebody put into the browser before is worth nothing afterwards (session fixation)."""
+    """A cookie from before the sign-in is worthless (session fixation)."""
     served.person("fay")
     form = {"name": "fay", "password": PASSWORD}
     with served.client() as client:
@@ -163,7 +163,7 @@ def test_a_sign_in_begins_with_a_new_secret(served):
 
 
 def test_two_cookies_of_one_name_are_none(served):
-    """A neighbour on the same host can set one beside ours: which is which cannot be told (cookie tossing)."""
+    """Two different cookies are both ignored (cookie tossing)."""
     with served.signed_in() as client:
         (ours,) = client.cookies.values()
     header = f"democrai_session={ours}"
@@ -182,7 +182,7 @@ def test_two_cookies_of_one_name_are_none(served):
 
 
 def test_a_token_in_an_address_or_a_cookie_opens_nothing(served):
-    """It is read from the header alone, and opens the API, not the pages."""
+    """Tokens are read from the header only, and do not open pages."""
     token = served.token(served.administrator())
     with served.client() as client:
         for address in (f"/api/v1/me?token={token}", f"/api/v1/me?access_token={token}&authorization=Bearer+{token}"):
@@ -193,7 +193,7 @@ def test_a_token_in_an_address_or_a_cookie_opens_nothing(served):
 
 
 def test_signing_out_ends_the_session_for_good(served):
-    """The cookie goes, and is worth nothing if somebody kept it."""
+    """The cookie is deleted and invalid."""
     with served.signed_in(served.admin, served.password) as client:
         (ours,) = client.cookies.values()
         answer = client.post("/logout")
@@ -206,7 +206,7 @@ def test_signing_out_ends_the_session_for_good(served):
 
 
 def test_approvals_for_a_session_end_when_it_does(served):
-    """What was approved until the session ends is in force no more when its person signs out."""
+    """Signing out ends the session approvals."""
     served.person("sue")
     with served.signed_in("sue") as hers, served.bearer(served.administrator()) as admin:
         request = served.stop_weather(hers, "/forecast/signing-out")
@@ -222,7 +222,7 @@ def test_approvals_for_a_session_end_when_it_does(served):
 
 
 def test_approvals_for_a_session_end_when_it_runs_out(served):
-    """Nobody has to come back for that."""
+    """Expiry ends them without another visit."""
     served.person("zoe")
     with served.signed_in("zoe") as hers, served.bearer(served.administrator()) as admin:
         request = served.stop_weather(hers, "/forecast/running-out")
@@ -242,7 +242,7 @@ def test_approvals_for_a_session_end_when_it_runs_out(served):
 
 
 def test_sessions_are_listed_and_ended_from_another_browser(served):
-    """One by one, all others, or everything; hostile browsers' names are shown harmlessly."""
+    """One, all others, or all; hostile browser names are escaped."""
     served.person("liz")
     hostile = "<script>alert(1)</script>\u202eevil".encode()
     with served.signed_in("liz") as here, served.signed_in("liz") as there, served.signed_in("liz") as third:
@@ -267,7 +267,7 @@ def test_sessions_are_listed_and_ended_from_another_browser(served):
 
 
 def test_somebody_elses_session_or_token_is_not_there(served):
-    """Its id in an address of one's own ends nothing, and says no more than any other id."""
+    """Ids of other users look unknown."""
     served.person("eve")
     administrator = served.administrator()
     served.token(administrator)
@@ -286,7 +286,7 @@ def test_somebody_elses_session_or_token_is_not_there(served):
 
 
 def test_a_password_is_changed_on_the_page(served):
-    """With what is wrong said beside its field; the other sessions end."""
+    """Errors are shown at their fields; other sessions end."""
     served.person("pat")
     with served.signed_in("pat") as here, served.signed_in("pat") as there:
         for form, field, name in (
@@ -309,7 +309,7 @@ def test_a_password_is_changed_on_the_page(served):
 
 
 def test_a_token_is_shown_once_and_works(served):
-    """With the scopes that were ticked and no others; afterwards the list has its label alone."""
+    """It has the chosen scopes; the list has only its label."""
     served.person("tom")
     with served.signed_in("tom") as client:
         form = {"label": "<b>ci</b>", "scopes": ["tasks:read", "modules:run"], "days": "30"}
@@ -338,7 +338,7 @@ def test_a_token_is_shown_once_and_works(served):
     ],
 )
 def test_a_token_that_makes_no_sense_is_refused_beside_its_field(served, form, place, name):
-    """Each mistake is told beside its field with status 422, and no token is made."""
+    """Each error is a 422 at its field, and no token is created."""
     served.person("tim")
     with served.signed_in("tim") as client:
         page = Page(client.post("/account/tokens", data=form))
@@ -355,13 +355,13 @@ def test_a_token_that_makes_no_sense_is_refused_beside_its_field(served, form, p
 
 
 def change(client, name, what, **more):
-    """Open the list of people, and send the form of one of them."""
+    """Open the list of users, and send a form of one user."""
     path = f"/people/{name}/{what}"
     return client.post(path, data={**form(client.get("/people"), path), **more})
 
 
 def test_people_are_for_administrators(served):
-    """Others are told why not, and nothing they send there does anything."""
+    """Other users get the reason, and their forms have no effect."""
     served.person("una")
     served.person("org", role="super", organization_id="acme")
     for name in ("una", "org"):
@@ -380,7 +380,7 @@ def test_people_are_for_administrators(served):
 
 
 def test_somebody_is_added_with_a_password_that_is_shown_once(served):
-    """It works at once; with a password of one's own nothing is shown."""
+    """A generated password works at once; a given one is not shown."""
     with served.signed_in() as admin:
         answer = admin.post("/people", data={"name": "newcomer", "role": "super"})
         secret = secret_of(answer)
@@ -405,7 +405,7 @@ def test_somebody_is_added_with_a_password_that_is_shown_once(served):
     ],
 )
 def test_somebody_who_cannot_be_added_is_refused_beside_the_field(served, form, status, field, told):
-    """The mistake stands beside its field, the typed text stays, and nobody is added."""
+    """The error is at its field, and the input is kept."""
     with served.signed_in() as admin:
         answer = admin.post("/people", data=form)
     assert answer.status_code == status
@@ -418,7 +418,7 @@ def test_somebody_who_cannot_be_added_is_refused_beside_the_field(served, form, 
 
 
 def test_the_last_administrator_is_not_shut_out(served):
-    """The button is off and says why; a form that is sent all the same is refused, and nothing changes."""
+    """The button is disabled with the reason, and the form is refused."""
     others = [person for person in served.accounts.people() if person.may_decide and person.name != served.admin]
     for person in others:
         served.accounts.disable(person.name, actor="tests")
@@ -436,7 +436,7 @@ def test_the_last_administrator_is_not_shut_out(served):
 
 
 def test_somebody_is_shut_out_and_let_in_again(served):
-    """At once, with everything they have; a new password is shown once."""
+    """Disabling applies at once; a new password is shown once."""
     served.person("gus")
     with served.signed_in() as admin, served.signed_in("gus") as client:
         signed_out = admin.post("/people/gus/sign-out").headers["location"]
@@ -458,7 +458,7 @@ def test_somebody_is_shut_out_and_let_in_again(served):
 
 
 def test_somebody_who_loses_a_role_loses_it_in_the_open_session(served):
-    """What a person is, is looked up for every request."""
+    """Roles are read for every HTTP request."""
     served.person("max", role="super")
     with served.signed_in("max") as client:
         assert client.get("/people").status_code == 200
@@ -470,7 +470,7 @@ def test_somebody_who_loses_a_role_loses_it_in_the_open_session(served):
 
 
 def test_acts_that_last_ask_for_the_password_again(served):
-    """Once it was given too long ago: people, tokens and permanent approvals; then one comes back to where one was."""
+    """An old password must be confirmed; then the user returns to the page."""
     served.person("sid", role="super")
     with served.signed_in("sid") as admin:
         (session,) = served.accounts.sessions_of("sid")
@@ -499,14 +499,14 @@ def test_acts_that_last_ask_for_the_password_again(served):
 
 
 def test_a_machine_is_not_asked_for_a_password(served):
-    """A token has none; its scopes say what it may do."""
+    """A token needs no confirmation."""
     with served.bearer(served.administrator(), Scope.ACCOUNTS_MANAGE) as machine:
         answer = machine.post("/api/v1/tokens", json={"label": "x", "scopes": ["accounts:manage"]})
     assert answer.status_code == 201
 
 
 def set_back(served, session_id, name):
-    """Let something about a session have been long ago."""
+    """Move a time of a session into the past."""
     from sqlalchemy import update
 
     from democrai_sandbox.host.accounts.tables import sessions
@@ -521,13 +521,13 @@ def set_back(served, session_id, name):
 
 @pytest.fixture
 def costly(tmp_path):
-    """A server that takes its time to compare passwords, as usual ones do."""
+    """A server with the usual cost of password hashing."""
     with serving(tmp_path, extensions=False, before="") as found:
         yield found
 
 
 def test_many_sign_ins_at_once_leave_room_for_pages(costly):
-    """While passwords are compared, pages are answered, and who is turned away is told when to come back."""
+    """Pages are answered during sign-ins, and refused ones get a waiting time."""
     form = {"name": costly.admin, "password": costly.password}
 
     def sign_in(_):

@@ -1,4 +1,4 @@
-"""The doors: which host is meant, where a form comes from, how much may be sent, and what an answer tells a browser."""
+"""Security middleware: host, origin, size of the body, and response headers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CSP = (
 
 @pytest.fixture(scope="module")
 def behind_proxy(tmp_path_factory):
-    """One that people reach over TLS, through a proxy on the same machine."""
+    """A server that users reach over TLS, through a proxy on the same machine."""
     with port() as number:
         config = {"server": {"port": number, "public_url": PUBLIC, "trusted_proxies": ["127.0.0.1"]}}
         with serving(tmp_path_factory.mktemp("proxied"), config, extensions=False) as found:
@@ -61,7 +61,7 @@ def cookie_of(served):
 
 
 def code_of(text):
-    """The code of a refusal, from a document or from a page."""
+    """The code of a refusal, from a document or a page."""
     try:
         return json.loads(text)["code"]
     except ValueError:
@@ -89,7 +89,7 @@ def code_of(text):
     ],
 )
 def test_every_answer_carries_the_headers(served, path, status):
-    """Pages, documents, files, redirections and errors: no inline script, no frame, no guessing of types."""
+    """Pages, documents, files, redirects and errors have the security headers."""
     found, headers, _ = send(served, "GET", path)
     assert found == status
     assert headers["Content-Security-Policy"] == CSP
@@ -104,7 +104,7 @@ def test_every_answer_carries_the_headers(served, path, status):
 
 
 def test_files_with_a_version_are_kept_by_browsers(served):
-    """Their address changes with their content; all else is asked for again."""
+    """Versioned files are cached; all other answers are not."""
     page = send(served, "GET", "/login")[2]
     for address in re.findall(r'(?:src|href)="(/static/[^"]+)"', page):
         status, headers, _ = send(served, "GET", address)
@@ -112,7 +112,7 @@ def test_files_with_a_version_are_kept_by_browsers(served):
 
 
 def test_pages_have_neither_script_nor_style_in_them(served):
-    """What the policy forbids is not there."""
+    """Pages follow the content policy."""
     served.person("plain", role="super")  # without hostile names on the page, which look like it
     with served.signed_in("plain") as client:
         for path in ("/login", "/account", "/people", "/account/confirm", "/nowhere"):
@@ -121,7 +121,7 @@ def test_pages_have_neither_script_nor_style_in_them(served):
 
 
 def test_over_tls_browsers_are_told_to_stay_there(behind_proxy):
-    """A page that was once fetched over TLS is never asked for without."""
+    """Answers over TLS have HSTS."""
     assert send(behind_proxy, "GET", "/login")[1]["Strict-Transport-Security"] == "max-age=31536000"
 
 
@@ -130,7 +130,7 @@ def test_over_tls_browsers_are_told_to_stay_there(behind_proxy):
 
 @rows("host", ["localhost", "localhost:1234", "127.0.0.1:99", "[::1]:80", "192.0.2.7:8420", "LOCALHOST"])
 def test_loopback_and_numbers_are_ours(served, host):
-    """Whatever port a tunnel gives them: a number cannot be made to lead elsewhere."""
+    """Addresses are accepted with any port, because DNS cannot rebind them."""
     assert send(served, "GET", "/login", [("Host", host)])[0] == 200
 
 
@@ -150,7 +150,7 @@ def test_loopback_and_numbers_are_ours(served, host):
     ],
 )
 def test_a_name_that_is_not_ours_is_turned_away(served, host):
-    """A page elsewhere whose name was made to lead here (DNS rebinding) gets nothing, not even with a cookie."""
+    """A rebound host name is refused, also with a cookie."""
     headers = [("Host", host), ("Cookie", cookie_of(served))]
     for path in ("/account", "/api/v1/me", "/static/console.css", "/metrics"):
         status, _, text = send(served, "GET", path, headers)
@@ -158,7 +158,7 @@ def test_a_name_that_is_not_ours_is_turned_away(served, host):
 
 
 def test_probes_and_tokens_may_use_any_name(served):
-    """A probe learns nothing that is secret; whoever has a token is no stranger's page."""
+    """Health checks and token calls accept any host name."""
     host = ("Host", "sandbox.internal:8420")
     for path, status in {"/health/live": 200, "/health/ready": 200, "/health/": 421, "/health/other": 421}.items():
         assert send(served, "GET", path, [host])[0] == status, path
@@ -167,7 +167,7 @@ def test_probes_and_tokens_may_use_any_name(served):
 
 
 def test_the_public_name_is_ours(behind_proxy):
-    """What people type is served, in any case of letters, and other names are not."""
+    """The public name is accepted in any case, other names are not."""
     for host, status in (("sandbox.example.com", 200), ("SANDBOX.example.com:443", 200), ("other.example.com", 421)):
         assert send(behind_proxy, "GET", "/login", [("Host", host)])[0] == status
 
@@ -198,7 +198,7 @@ def filled(served, headers):
 
 @rows("headers", FOREIGN)
 def test_a_form_of_another_site_changes_nothing(served, headers):
-    """With a good cookie, but sent by a page elsewhere, or by nobody knows whom."""
+    """A valid cookie with a foreign or missing origin is refused."""
     uma = served.person("uma")
     cookie = ("Cookie", cookie_of(served))
     for path in (f"/people/{uma.name}/disable", "/logout", "/account/sessions/end-all"):
@@ -210,7 +210,7 @@ def test_a_form_of_another_site_changes_nothing(served, headers):
 
 @rows("headers", FOREIGN)
 def test_another_site_does_not_sign_anybody_in(served, headers):
-    """A stranger's page cannot have a browser work in the stranger's account without its owner noticing."""
+    """A foreign page cannot sign a browser in."""
     form = f"name={served.admin}&password={served.password}".encode()
     status, found, text = send(served, "POST", "/login", filled(served, headers), form)
     assert (status, code_of(text)) == (403, "origin_refused")
@@ -219,7 +219,7 @@ def test_another_site_does_not_sign_anybody_in(served, headers):
 
 @rows("headers", FOREIGN)
 def test_the_api_takes_no_cookie_from_another_site(served, headers):
-    """With a cookie the API asks where a request comes from, like a page."""
+    """With a cookie the API checks the origin, too."""
     cookie = ("Cookie", cookie_of(served))
     given = [cookie, ("Content-Type", "application/json"), *filled(served, headers)]
     status, _, text = send(served, "DELETE", "/api/v1/sessions", given, b"")
@@ -231,7 +231,7 @@ def test_the_api_takes_no_cookie_from_another_site(served, headers):
     [[("Sec-Fetch-Site", "same-origin")], [("Sec-Fetch-Site", "none")], [("Origin", OWN)]],
 )
 def test_our_own_pages_are_taken(served, headers):
-    """What a browser says of a form of ours, an old one too."""
+    """Forms of the console are accepted, also from old browsers."""
     form = f"name={served.admin}&password={served.password}".encode()
     status, found, _ = send(served, "POST", "/login", filled(served, headers), form)
     assert status == 303
@@ -240,7 +240,7 @@ def test_our_own_pages_are_taken(served, headers):
 
 
 def test_a_token_says_by_itself_who_sends_it(served):
-    """No page of a stranger knows it, so it needs no origin; beside a cookie it counts alone."""
+    """A token needs no origin, and takes precedence over a cookie."""
     token = served.token(served.administrator(), Scope.ACCOUNTS_MANAGE)
     given = [("Authorization", f"Bearer {token}"), ("Sec-Fetch-Site", "cross-site")]
     assert send(served, "DELETE", "/api/v1/sessions", given, b"")[0] == 200
@@ -249,12 +249,12 @@ def test_a_token_says_by_itself_who_sends_it(served):
 
 
 def test_a_program_without_anything_is_nobody(served):
-    """Neither cookie nor token nor origin: the API says who is missing, not where it came from."""
+    """Without cookie, token and origin the API answers 401."""
     assert send(served, "DELETE", "/api/v1/sessions", [], b"")[0] == 401
 
 
 def test_a_form_over_tls_comes_from_the_public_address(behind_proxy):
-    """Through the proxy that ends TLS the origin is what people typed."""
+    """Behind a TLS proxy the origin is the public address."""
     form = f"name={behind_proxy.admin}&password={behind_proxy.password}".encode()
     host = ("Host", "sandbox.example.com")
     for origin, status in (
@@ -273,7 +273,7 @@ FILE = b'--x\r\nContent-Disposition: form-data; name="name"; filename="f"\r\n\r\
 @rows(("path", "most"), [("/login", 64 * 1024), ("/api/v1/explain", 1024 * 1024)])
 @rows("announced", [True, False])
 def test_more_than_is_taken_is_refused(served, path, most, announced):
-    """Announced or in pieces; what is just within the limit is read."""
+    """Announced and chunked bodies are limited; one at the limit is accepted."""
     token = served.token(served.administrator())
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     if path == "/login":
@@ -296,7 +296,7 @@ def test_more_than_is_taken_is_refused(served, path, most, announced):
 
 
 def test_a_length_that_is_a_lie_is_not_believed(served):
-    """One that is no number, or beyond all numbers, changes nothing."""
+    """Invalid and huge lengths have no effect."""
     for length in ("99999999999999999999999999", "-1", "abc"):
         split = urlsplit(served.url)
         connection = http.client.HTTPConnection(split.hostname, split.port, timeout=60)
@@ -313,7 +313,7 @@ def test_a_length_that_is_a_lie_is_not_believed(served):
 
 @rows("field", ["name", "password", "next"])
 def test_fields_that_are_too_long_are_refused(served, field):
-    """A field has its own limit below that of the form."""
+    """Fields have a lower limit than the form."""
     with served.client() as client:
         answer = client.post("/login", data={field: "x" * 5000})
     assert answer.status_code == 422
@@ -337,7 +337,7 @@ def test_fields_that_are_too_long_are_refused(served, field):
     ],
 )
 def test_forms_in_other_shapes_sign_nobody_in(served, kind, body):
-    """Whatever is sent instead of a form, the answer is a refusal and no fault."""
+    """Malformed forms are refused without an internal error."""
     status, headers, _ = send(
         served, "POST", "/login", [("Sec-Fetch-Site", "same-origin"), ("Content-Type", kind)], body
     )
@@ -366,12 +366,12 @@ def test_forms_in_other_shapes_sign_nobody_in(served, kind, body):
     ],
 )
 def test_the_address_of_a_client_is_what_a_trusted_proxy_says(peer, forwarded, found):
-    """The last one that no trusted proxy has: what stands before it anybody can have written."""
+    """The last forwarded address that is not a trusted proxy counts."""
     assert client_address(peer, forwarded, ("127.0.0.1", "10.0.0.1")) == found
 
 
 def test_the_address_is_kept_with_the_session(behind_proxy):
-    """Through the trusted proxy it is the client's own, not what the client claims."""
+    """Behind a trusted proxy, the session has the client's address."""
     form = f"name={behind_proxy.admin}&password={behind_proxy.password}".encode()
     headers = [("Sec-Fetch-Site", "same-origin"), ("X-Forwarded-For", "8.8.8.8, 203.0.113.77")]
     assert send(behind_proxy, "POST", "/login", headers, form)[0] == 303
@@ -379,7 +379,7 @@ def test_the_address_is_kept_with_the_session(behind_proxy):
 
 
 def test_without_a_trusted_proxy_nobody_chooses_an_address(served):
-    """A header that anybody can send counts for nothing."""
+    """Forwarding headers of clients are ignored."""
     served.person("mo")
     form = f"name=mo&password={PASSWORD}".encode()
     headers = [("Sec-Fetch-Site", "same-origin"), ("X-Forwarded-For", "203.0.113.77"), ("Forwarded", "for=8.8.8.8")]

@@ -1,4 +1,4 @@
-"""The served process: the story over HTTP, and its orderly end."""
+"""Served process: the story over HTTP, and its orderly shutdown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.console.serving import PASSWORD, serving, until
 
 
 def test_the_whole_story_over_http(served):
-    """A module is stopped, an administrator approves for the session, the action goes on by itself and is seen."""
+    """A module is denied, approved for the session, and resumed."""
     uma = served.person("uma")
     with served.bearer(uma, Scope.MODULES_RUN) as hers, served.bearer(served.administrator()) as admin:
         request = served.stop_weather(hers, "/forecast/oslo")
@@ -33,7 +33,7 @@ def test_the_whole_story_over_http(served):
 
 
 def test_lines_of_the_log_are_json_and_hold_no_secret(served):
-    """One object per line, a line per request with its number, no password and no token, hostile text escaped."""
+    """One object per line with the request id, without secrets, hostile text escaped."""
     with served.signed_in(served.admin, served.password) as client:
         answer = client.get("/nowhere/%1b%5b2J%0aforged")
         number = answer.headers["x-request-id"]
@@ -58,7 +58,7 @@ def lines(served):
 
 
 def test_signals_end_it_in_order(tmp_path):
-    """The process ends with 0, open streams and all, and a next one starts on the same state."""
+    """The exit status is 0, also with open streams, and the next start uses the same state."""
     with serving(tmp_path, extensions=False) as found:
         first = found.password
         with found.signed_in() as client, client.stream("GET", "/live") as stream:

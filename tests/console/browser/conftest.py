@@ -1,4 +1,4 @@
-"""A real Chromium before a real server. The system's own: it is found, never downloaded."""
+"""A real Chromium with a real server. It uses the Chromium of the system and never downloads one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _house = None
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item, call):
-    """Let fixtures know how their test went."""
+    """Let fixtures see the result of their test."""
     report = (yield).get_result()
     if report.when == "call":
         item.failed = report.failed
@@ -36,7 +36,7 @@ def pytest_runtest_teardown(nextitem):
 
 @pytest.fixture
 def house(tmp_path_factory):
-    """What all these tests of a worker share; what they decide stays, so each asks for something of its own."""
+    """Shared objects of these tests; decisions remain, so each test requests a different target."""
     global _house
     _house = _house or House(tmp_path_factory.mktemp("house"))
     return _house
@@ -44,19 +44,19 @@ def house(tmp_path_factory):
 
 @pytest.fixture
 def served(house):
-    """The process that serves."""
+    """The serving process."""
     return house.served
 
 
 @pytest.fixture
 def desk(house):
-    """Where requests are put down."""
+    """Files requests."""
     return house.desk
 
 
 @pytest.fixture
 def people(request, house, tmp_path):
-    """Windows of the test, closed after it; a page that complained fails it."""
+    """Windows of one test, closed afterwards; browser errors fail the test."""
     found = Windows(house.browser, house.served.url, tmp_path, house.cookie, house.idle)
     yield found
     failed = getattr(request.node, "failed", True)
@@ -66,7 +66,7 @@ def people(request, house, tmp_path):
 
 @pytest.fixture
 def standing(request, house):
-    """Windows that stay open, one of each person; a page that complained fails the test."""
+    """Windows that stay open, one per user; browser errors fail the test."""
     yield house.standing
     name = request.node.name.replace("/", "_")
     house.standing.settle(failed=getattr(request.node, "failed", True), name=name)

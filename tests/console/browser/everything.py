@@ -1,4 +1,4 @@
-"""Every page of the console, with something on it: how to get there, by name."""
+"""Every page of the console with content, by name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOOKING = "eva"
 
 
 class Everything:
-    """Puts something of each kind down, once, and knows the pages."""
+    """Creates one object of each kind, once, and knows the pages."""
 
     def __init__(self, house):
         self._house = house
@@ -30,7 +30,7 @@ class Everything:
 
     @cached_property
     def ids(self):
-        """What pages need to be addressed."""
+        """Ids in the addresses of pages."""
         desk, served = self._house.desk, self._house.served
         ask = partial(desk.ask, subject=SUBJECT, organization=ORGANIZATION)
         cookies, _ = enter(served.accounts, served.person(LOOKING, role="super").id)
@@ -62,7 +62,7 @@ class Everything:
         return ids
 
     def pages(self):
-        """Names of pages and their paths; those that an act leads to are made by ``forms``."""
+        """Names and paths of pages; ``forms`` creates those that follow an action."""
         return {name: path if isinstance(path, str) else path(self) for name, path in PAGES.items()}
 
 

@@ -1,4 +1,4 @@
-"""What the tests in the browser share: a server, a browser, people who are signed in, and a desk for requests."""
+"""Shared objects of the browser tests: a server, a browser, signed-in users, and a desk for requests."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chro
 
 
 def chromium():
-    """The browser's program; empty where there is none."""
+    """The Chromium program, or an empty text."""
     return next(filter(None, map(shutil.which, NAMES)), "")
 
 
 class House:
-    """Made by the first test that needs it, piece by piece."""
+    """Created step by step on first use."""
 
     def __init__(self, folder):
         self._folder = folder
@@ -36,7 +36,7 @@ class House:
 
     @cached_property
     def browser(self):
-        """The system's Chromium, without a window."""
+        """The Chromium of the system, without a window."""
         program = chromium()
         if not program:
             pytest.skip("there is no Chromium here: sudo apt-get install chromium")
@@ -48,12 +48,12 @@ class House:
 
     @cached_property
     def served(self):
-        """A process that serves, with the example extensions."""
+        """A serving process with the example extensions."""
         return self._open.enter_context(serving(self._folder, {"console": {"reauth_minutes": 30}}))
 
     @cached_property
     def desk(self):
-        """Where requests are put down."""
+        """Files requests."""
         desk = Desk(self.served)
         self._open.callback(desk.close)
         return desk
@@ -66,7 +66,7 @@ class House:
         return windows
 
     def cookie(self, name, **more):
-        """The cookie of a new session: of the first administrator for "", of uma who may not decide, or of another."""
+        """The cookie of a new session: of the first administrator for "", of uma, or of another user."""
         person = self.served.admin if name == "" else self._person(name)
         return enter(self.served.accounts, person, **more)[0]
 
@@ -74,5 +74,5 @@ class House:
         return self.served.person(name, role="" if name == "uma" else "super").id
 
     def close(self):
-        """End everything."""
+        """Close everything."""
         self._open.close()

@@ -1,4 +1,4 @@
-"""The API as a page of the console uses it: by ``fetch``, with the session's cookie, in a real browser."""
+"""The API from a page of the console: ``fetch`` with the session cookie, in a real browser."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ CALL = """async ([method, path, body, headers]) => {
 
 
 def called(page, method, path, body=None, **headers):
-    """Return what a page gets that calls the API."""
+    """Return the answer that a page gets from the API."""
     sent = {name.replace("_", "-"): value for name, value in headers.items()}
     return page.evaluate(CALL, [method, f"/api/v1{path}", body, sent])
 
 
 def test_errors_lead_to_their_page(standing, desk):
-    """Bodies that are not JSON, misspelt names and wrong methods, each with a type that can be opened."""
+    """The type of each error opens as a page."""
     number = desk.ask("https://api-errors.example")
     page = standing.window("ada")
     page.goto("/requests")
@@ -45,7 +45,7 @@ def test_errors_lead_to_their_page(standing, desk):
 
 
 def test_a_decision_is_sent_again(standing, desk):
-    """Without a body, twice with the same key: one decision, one answer; with another body it is a conflict."""
+    """The same key gives one decision and one answer; another body is a conflict."""
     number = desk.ask("https://api-again.example")
     page = standing.window("ada")
     page.goto("/requests")

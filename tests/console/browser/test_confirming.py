@@ -1,4 +1,4 @@
-"""Permanent approvals in the browser: said before, confirmed, said after, and undone."""
+"""Permanent approvals in the browser: preview, confirmation, result and undo."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.console.serving import PASSWORD
 
 
 def test_one_click_grants_nothing_and_the_second_says_what_it_granted(people, desk):
-    """Without JavaScript: the effect is on the page before and after, and undoing reverses all of it."""
+    """Without JavaScript, the effect is shown before and after, and can be undone."""
     target = "https://granted.example/v1"
     ids = [desk.ask(target, user=user, session=user) for user in ("uma", "ben", "cleo")]
     page = people.window("ada", java_script_enabled=False)
@@ -32,7 +32,7 @@ def test_one_click_grants_nothing_and_the_second_says_what_it_granted(people, de
 
 
 def test_a_high_risk_takes_the_password_on_the_same_page(people, served, desk):
-    """A wrong password is said beside the field, and nothing that was filled in is lost."""
+    """A wrong password is an error of its field, and the input is kept."""
     served.person("pia", role="super")
     one = desk.ask("/srv/browser/table.csv", operation="delete")
     page = people.window("pia")
@@ -51,7 +51,7 @@ def test_a_high_risk_takes_the_password_on_the_same_page(people, served, desk):
 
 
 def test_choices_are_named_by_what_they_cover(standing, desk, tmp_path):
-    """A file is that file, its folder everything in it; the confirmation says the same."""
+    """File and folder are named in the choice and in the confirmation."""
     file = tmp_path / "named.csv"
     file.touch()
     one = desk.ask(str(file), operation="read")

@@ -1,4 +1,4 @@
-"""Decisions, as administrators make them in the browser."""
+"""Decisions of administrators in the browser."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.services.golden import sentence
 
 
 def expect_done(page, code):
-    """Wait for the page to confirm an act."""
+    """Wait for the message of an action."""
     expect(page.get_by_role("status").first).to_contain_text(MESSAGES[code])
 
 
 def test_a_broad_approval_is_spelled_out_first(standing, desk):
-    """To approve more than was asked for takes a second page with the rule in words; only then it is stored."""
+    """A broader approval needs a second page with the rule."""
     one = desk.ask("https://broad.example/v1/items")
     page = standing.window("ada")
     page.goto(f"/requests/{one}")
@@ -41,7 +41,7 @@ def test_a_broad_approval_is_spelled_out_first(standing, desk):
 
 
 def test_a_permanent_approval_takes_the_password_of_late(people, served, desk):
-    """Whoever signed in long ago gives the password again before anything holds for longer than a session."""
+    """An old sign-in needs the password before a permanent approval."""
     served.person("ada", role="super")
     one = desk.ask()
     page = people.window("ada", confirmed=timedelta(days=1))
@@ -54,7 +54,7 @@ def test_a_permanent_approval_takes_the_password_of_late(people, served, desk):
 
 
 def test_a_denial_with_its_reason_can_be_changed(standing, desk):
-    """The reason of a denial stays with it; the list of denials leads to an approval in its place."""
+    """A denial keeps its reason, and can be replaced by an approval."""
     one = desk.ask("https://denied.example/v1")
     page = standing.window("ada")
     page.goto(f"/requests/{one}")
@@ -75,7 +75,7 @@ def test_a_denial_with_its_reason_can_be_changed(standing, desk):
 
 
 def test_the_second_of_two_administrators_is_told_of_the_first(standing, desk):
-    """Two decide about the same at once: the later one is shown who decided what, and nothing is changed."""
+    """The later administrator sees the first decision, and nothing changes."""
     one = desk.ask("https://contested.example/v1")
     ada, bob = standing.window("ada"), standing.window("bob")
     for page in (ada, bob):
@@ -89,7 +89,7 @@ def test_the_second_of_two_administrators_is_told_of_the_first(standing, desk):
 
 
 def test_a_page_that_is_open_says_what_a_colleague_decided(standing, desk):
-    """The page of a request says that it was decided meanwhile, without losing what was written on it."""
+    """The page reports the decision and keeps the input."""
     one = desk.ask("https://meanwhile.example/v1")
     ada, bob = standing.window("ada"), standing.window("bob")
     for page in (ada, bob):
@@ -101,7 +101,7 @@ def test_a_page_that_is_open_says_what_a_colleague_decided(standing, desk):
 
 
 def test_many_are_decided_with_a_preview(standing, desk):
-    """What is selected in the queue is listed request by request before it is decided, and after."""
+    """Selected requests are listed before and after the decision."""
     ids = [desk.ask(f"https://bulk.example/v1/{number}") for number in range(3)]
     same = desk.ask("https://bulk.example/v1/0", user="ursula", session="another")
     page = standing.window("ada")
@@ -127,7 +127,7 @@ def test_many_are_decided_with_a_preview(standing, desk):
 
 
 def test_nothing_selected_cannot_be_decided(standing, desk):
-    """The buttons below the queue can be pressed when something is selected, and not again after it is not."""
+    """The buttons are enabled only with a selection."""
     desk.ask("https://unselected.example/v1")
     page = standing.window("ada")
     page.goto("/requests?text=unselected.example")
@@ -140,7 +140,7 @@ def test_nothing_selected_cannot_be_decided(standing, desk):
 
 
 def test_nothing_selected_is_said_without_scripts(people, desk):
-    """The page says what is missing, and leads back to the list as it was."""
+    """The page reports the missing selection, and links back to the list."""
     desk.ask("https://unscripted.example/v1")
     page = people.window("ada", java_script_enabled=False)
     page.goto("/requests?text=unscripted.example")
@@ -151,7 +151,7 @@ def test_nothing_selected_is_said_without_scripts(people, desk):
 
 
 def test_decisions_are_made_without_scripts(people, desk):
-    """With JavaScript turned off a request is found, approved for its session, revoked, denied and noted."""
+    """All decisions work without JavaScript."""
     one, other = desk.ask("https://plain.example/one"), desk.ask("https://plain.example/other")
     page = people.window("ada", java_script_enabled=False)
     page.goto("/requests?state=pending")
@@ -176,7 +176,7 @@ def test_decisions_are_made_without_scripts(people, desk):
 
 
 def test_a_request_without_a_session_says_why_it_cannot_be_approved_for_one(standing, desk):
-    """The button is there, disabled, with the reason beside it."""
+    """The button is disabled, with the reason."""
     one = desk.ask(session="")
     page = standing.window("ada")
     page.goto(f"/requests/{one}")

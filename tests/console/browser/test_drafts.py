@@ -1,4 +1,4 @@
-"""A session that ends while somebody decides, in the browser."""
+"""Sessions that end during a decision, in the browser."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REASON = "Not from this host.\nUse the mirror."
 
 
 def fill(page, one):
-    """Open a request, write a reason and choose a target, as for a decision."""
+    """Open a request, write a reason and choose a target."""
     page.goto(f"/requests/{one}")
     page.get_by_label("Reason").fill(REASON)
     page.get_by_role("radio").nth(1).check()
@@ -20,7 +20,7 @@ def fill(page, one):
 
 
 def expect_filled(page, one):
-    """Wait for the request to be shown with the form as it was."""
+    """Wait for the request with the restored form."""
     page.wait_for_url(f"**/requests/{one}*")
     expect(page.get_by_label("Reason")).to_have_value(REASON)
     expect(page.get_by_role("radio").nth(1)).to_be_checked()
@@ -29,7 +29,7 @@ def expect_filled(page, one):
 
 @pytest.mark.parametrize("scripts", [True, False])
 def test_a_decision_after_the_session_ended_is_not_lost(people, served, desk, scripts):
-    """After the sign-in the administrator is back on the request, with reason and choice; nothing was decided."""
+    """After the sign-in the form is restored, and nothing was decided."""
     name = f"dana{scripts:d}"
     served.person(name, role="super")
     one = desk.ask(f"https://session-ended.example/v{scripts:d}/items")
@@ -48,7 +48,7 @@ def test_a_decision_after_the_session_ended_is_not_lost(people, served, desk, sc
 
 
 def test_the_link_to_sign_in_loses_nothing_either(people, served, desk):
-    """A page that is open says that one is signed out; its link leads back to the form as it was."""
+    """The sign-in link of an open page restores the form."""
     served.person("dina", role="super")
     one = desk.ask("https://signed-out.example/v1/items")
     page = people.window("dina")

@@ -1,4 +1,4 @@
-"""The console inside somebody's application, below a path of its own and with the application's people."""
+"""The console mounted in another application, with the users of that application."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXAMPLES = ROOT / "examples"
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory):
-    """The address of examples/embedding.py, served as its author would; it ends in order."""
+    """The address of examples/embedding.py, served and stopped in order."""
     folder = tmp_path_factory.mktemp("embedded")
     shutil.copytree(EXTENSIONS / "modules" / "weather", folder / "modules" / "weather")
     config = folder / "config.yaml"
@@ -59,7 +59,7 @@ def _answers(url):
 
 
 def test_the_console_works_below_a_path(house, url, web, tmp_path):
-    """Every link, form, script and stream stays below the path, and an administrator of the application decides."""
+    """Links, forms, scripts and streams stay below the path."""
     windows = Windows(house.browser, url, tmp_path, None)
     try:
         _decide(windows, url, f"{web.url}/forecast/embedded")
@@ -90,7 +90,7 @@ def _decide(windows, url, target):
 
 
 def test_an_application_with_its_own_people(url, web):
-    """Thirty lines: a module works for the application's user, its administrator decides in the mounted console."""
+    """A module works for a user of the application, and its administrator decides."""
     lines = [line for line in (EXAMPLES / "embedding.py").read_text().splitlines() if line]
     assert len(lines) <= 30
     assert (EXAMPLES / "embedding.py").read_text() in (ROOT / "docs" / "embedding.md").read_text()

@@ -1,4 +1,4 @@
-"""Every page: by assistive technology, in light and dark, on a narrow screen, without a complaint of the browser."""
+"""Every page: accessibility, light and dark, narrow screen, and no browser errors."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ TOO_WIDE = """() => [...document.querySelectorAll("body *")]
 
 @pytest.fixture
 def every(house):
-    """Pages with something on them."""
+    """Pages with content."""
     if not hasattr(house, "everything"):
         house.everything = Everything(house)
     return house.everything
 
 
 def findings(page, rules=RULES):
-    """What a tool for accessibility finds; every severity."""
+    """Findings of the accessibility tool, of every severity."""
     if not page.evaluate("typeof axe === 'object'"):
         page.evaluate(AXE_SCRIPT)
     # There are no frames, and the rules need no style sheet that would be fetched again.
@@ -82,21 +82,21 @@ CHANGING_TEXTS = re.compile(r"(?<=>)(just now|\d+ \w+ ago)(?=</time>)|[A-Za-z0-9
 
 
 def page_key(page, browser):
-    """The digest of everything that findings depend on: the elements and texts of the page, and its surroundings."""
+    """The digest of everything that findings depend on: elements, texts and environment."""
     text = CHANGING_TEXTS.sub("0", page.content())
     return hashlib.sha256("\0".join([text, *surroundings(browser)]).encode()).hexdigest()[:32]
 
 
 @cache
 def surroundings(browser):
-    """The parts of a key that all pages share: the browser, the rules, this file and the styles."""
+    """The parts of a key that all pages share: browser, rules, this file and styles."""
     styles = [file.read_text() for file in sorted(STYLES.glob("*.css"))]
     return (browser, AXE_SCRIPT, Path(__file__).read_text(), *styles)
 
 
 @pytest.fixture
 def checked(pytestconfig, house):
-    """The pages that were found in order, by their keys."""
+    """The keys of pages without findings."""
     if not hasattr(house, "checked"):
         house.checked = remembered(pytestconfig, "pages", "checked")
     return house.checked
@@ -104,7 +104,7 @@ def checked(pytestconfig, house):
 
 @pytest.fixture
 def check(house, every, checked):
-    """See that there is nothing wrong with a page."""
+    """Check that a page has no findings."""
 
     def look(page):
         assert page.get_by_role("heading", level=1).count() == 1
@@ -119,7 +119,7 @@ def check(house, every, checked):
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_for_everybody(standing, every, check, name):
-    """It has one heading and a title, nothing that a tool for accessibility finds, and nothing wider than a phone."""
+    """One heading, a title, no accessibility findings, and not wider than a phone."""
     page = standing.window(None if name == "sign in" else LOOKING)
     answer = page.goto(every.pages()[name])
     assert answer.status == {"queue, wrong filter": 422, "not there": 404}.get(name, 200)
@@ -129,7 +129,7 @@ def test_a_page_is_for_everybody(standing, every, check, name):
 
 @pytest.mark.parametrize("name", FORMS)
 def test_what_an_act_leads_to_is_for_everybody(standing, every, check, name):
-    """The same holds for the pages that ask once more, and that tell what came of an act."""
+    """The same for confirmation and result pages."""
     go, heading = FORMS[name]
     page = standing.window(LOOKING)
     go(page, every)
@@ -141,7 +141,7 @@ def test_what_an_act_leads_to_is_for_everybody(standing, every, check, name):
     "path", ["/requests", "/extensions", "/extensions/module/weather", "/tasks", "/account", "/audit"]
 )
 def test_a_page_of_somebody_who_may_not_decide_is_for_everybody(standing, every, check, path):
-    """The same holds for what others see, who have less on their pages, and for the page that says so."""
+    """The same for pages of other users."""
     assert every.ids
     page = standing.window("uma")
     assert page.goto(path).status == (403 if path == "/audit" else 200)
@@ -149,7 +149,7 @@ def test_a_page_of_somebody_who_may_not_decide_is_for_everybody(standing, every,
 
 
 def test_the_menu_of_a_narrow_screen(people):
-    """On a phone the navigation and the filters open by a button, and lead on."""
+    """On a phone, buttons open the navigation and the filters."""
     page = people.window("ada", viewport=NARROW)
     page.goto("/requests")
     page.get_by_role("button", name="Search and filter").click()

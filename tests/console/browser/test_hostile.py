@@ -1,4 +1,4 @@
-"""Text of others on pages: it is shown for what it is, and nothing of it runs or hides."""
+"""Untrusted text on pages: nothing runs, and nothing is hidden."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ RUNS = "window.hit = (what) => { window.hits = [...(window.hits || []), what]; }
 
 
 def look(page, path):
-    """Open a page, see that nothing on it ran and nothing is hidden, and return what is to be read on it."""
+    """Open a page, check that nothing ran or is hidden, and return its text."""
     assert page.goto(path).status in {200, 422}
     text = page.get_by_role("main").inner_text()
     assert page.evaluate("window.hits") is None
@@ -50,14 +50,14 @@ def look(page, path):
 
 @pytest.fixture
 def narrow(standing):
-    """A window as narrow as a phone's: what does not fit is seen to hide or to overlap there."""
+    """A window of phone width, where hidden and overlapping content is detected."""
     page = standing.window("ada", script=RUNS)
     page.set_viewport_size(NARROW)
     return page
 
 
 def test_hostile_targets_are_shown_for_what_they_are_in_lists(narrow, desk):
-    """In the queue and in the audit, side by side: characters that cannot be seen are named, none runs."""
+    """Invisible characters are named in the queue and in the audit log."""
     subject = "tool:<i>lists</i>"
     for name, target in TARGETS.items():
         desk.ask(target, subject=subject, raw=target + " ", user=f"{name}\u202eresu")
@@ -74,7 +74,7 @@ def test_hostile_targets_are_shown_for_what_they_are_in_lists(narrow, desk):
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_a_hostile_target_is_shown_for_what_it_is(narrow, served, desk, name):
-    """On its page, decided, and explained: characters that cannot be seen are named, none runs."""
+    """Invisible characters are named on every page of the target."""
     target = TARGETS[name]
     one = desk.ask(target, raw=target + " ", chain=("module:weather", "tool:<b>x</b>"), user=f"{name}\u202eresu")
     text = look(narrow, f"/requests/{one}")
@@ -100,7 +100,7 @@ def test_a_hostile_target_is_shown_for_what_it_is(narrow, served, desk, name):
 
 
 def test_what_an_extension_prints_and_returns_is_text(standing):
-    """Neither the output of a module nor its result, its name in a message, or an address runs or hides anything."""
+    """Output, results and names of a module are escaped."""
     page = standing.window("ada", script=RUNS)
     page.goto("/extensions/module/weather/run/action/fetch")
     page.get_by_label("Parameters").fill('{"url": "http://127.0.0.1:1/\\u202e<img src=x onerror=hit(1)>"}')
@@ -125,7 +125,7 @@ def test_what_an_extension_prints_and_returns_is_text(standing):
     ],
 )
 def test_an_address_that_somebody_was_sent_runs_nothing(standing, path):
-    """What a link carries is a filter or a name, never a part of the page."""
+    """Parameters of an address are escaped."""
     page = standing.window(None if path.startswith("/login") else "ada", script=RUNS)
     assert page.goto(path).status in {200, 404, 422}
     assert page.evaluate("window.hits") is None

@@ -1,4 +1,4 @@
-"""The queue and a request by keyboard alone, and what an open page does when something changes."""
+"""Keyboard use of the queue and of a request, and updates of open pages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.console.serving import until
 
 
 def places(page):
-    """Where every row is, from the top of the page."""
+    """The vertical position of every row."""
     return page.evaluate(
         "[...document.querySelectorAll('table.rows tbody tr')]"
         ".map((row) => [row.dataset.id, row.getBoundingClientRect().top + scrollY])"
@@ -22,7 +22,7 @@ def places(page):
 
 
 def test_rows_are_walked_opened_and_selected_by_key(standing, desk):
-    """j and k move, x selects, o opens, and Enter opens what has the focus."""
+    """j and k move, x selects, o and Enter open."""
     for number in range(3):
         desk.ask(f"https://keys.example/v1/{number}")
     page = standing.window("ada")
@@ -44,7 +44,7 @@ def test_rows_are_walked_opened_and_selected_by_key(standing, desk):
 
 
 def test_search_and_help_have_keys(standing, desk):
-    """/ goes to the search, where letters are letters; ? shows what the keys do, and Escape closes that."""
+    """/ focuses the search, ? shows the shortcuts, and Escape closes them."""
     desk.ask("https://searched.example/v1")
     page = standing.window("ada")
     page.goto("/requests")
@@ -67,7 +67,7 @@ def test_search_and_help_have_keys(standing, desk):
     [("s", "Approve for this session", "approved_for_session"), ("d", "Deny", "denied")],
 )
 def test_a_decision_by_key_asks_first(standing, desk, key, label, state):
-    """s and d ask, with the focus on the button that does nothing; Enter and Escape leave it undecided."""
+    """s and d ask, with the focus on the neutral button."""
     one = desk.ask()
     page = standing.window("ada")
     page.goto(f"/requests/{one}")
@@ -88,7 +88,7 @@ def test_a_decision_by_key_asks_first(standing, desk, key, label, state):
 
 
 def test_a_permanent_approval_by_key_is_confirmed_on_its_page(standing, desk):
-    """a leads to the page that asks, as the button does; going back from there leaves it undecided."""
+    """a opens the confirmation page; going back decides nothing."""
     one = desk.ask()
     page = standing.window("ada")
     page.goto(f"/requests/{one}")
@@ -102,7 +102,7 @@ def test_a_permanent_approval_by_key_is_confirmed_on_its_page(standing, desk):
 
 
 def test_enter_decides_nothing(standing, desk):
-    """Enter in any field of the page of a request, on a choice, or right after it opened, leaves it undecided."""
+    """Enter in a field or on a choice leaves the request undecided."""
     one = desk.ask("https://enter.example/v1/items")
     page = standing.window("ada")
     page.goto(f"/requests/{one}")
@@ -122,7 +122,7 @@ def test_enter_decides_nothing(standing, desk):
 
 
 def test_the_first_stop_of_the_keyboard_is_the_way_to_the_content(standing):
-    """Tab reaches the link that skips the navigation, and it moves the focus to the content."""
+    """The first Tab stop skips the navigation."""
     page = standing.window("ada")
     page.goto("/requests")
     page.keyboard.press("Tab")
@@ -132,7 +132,7 @@ def test_the_first_stop_of_the_keyboard_is_the_way_to_the_content(standing):
 
 
 def test_colours_are_chosen_and_remembered(people):
-    """The button goes from the system's colours to light and dark, and the next page has them from the beginning."""
+    """The button switches the colors, and the next page keeps them."""
     page = people.window("ada")
     page.goto("/requests")
     button = page.get_by_role("button", name="Colors")
@@ -151,7 +151,7 @@ def test_colours_are_chosen_and_remembered(people):
 
 
 def test_new_requests_are_told_and_no_row_moves(standing, desk):
-    """What comes in is counted above the list, in a place that is read out; the rows stay until somebody asks."""
+    """New requests are counted in a live region; rows do not move."""
     for number in range(2):
         desk.ask(f"https://live.example/v1/{number}")
     page = standing.window("ada")
@@ -174,7 +174,7 @@ def test_new_requests_are_told_and_no_row_moves(standing, desk):
 
 
 def test_a_row_that_a_colleague_decides_says_so_in_its_place(standing, desk):
-    """It stays where it is, with who decided what, and cannot be selected any more."""
+    """The row shows the decision and cannot be selected."""
     ids = [desk.ask(f"https://decided.example/v1/{number}") for number in range(3)]
     ada, bob = standing.window("ada"), standing.window("bob")
     bob.goto("/requests?text=decided.example")
@@ -191,7 +191,7 @@ def test_a_row_that_a_colleague_decides_says_so_in_its_place(standing, desk):
 
 
 def test_an_open_page_says_that_its_session_is_over(people, served, desk):
-    """Signed out elsewhere, a page that is open says so instead of standing still."""
+    """An open page reports the end of its session."""
     served.person("lena", role="super")
     page = people.window("lena")
     page.goto("/requests")

@@ -1,4 +1,4 @@
-"""The risk of requests, as administrators see it in the browser."""
+"""Risk of requests in the browser."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from playwright.sync_api import expect
 
 
 def test_risky_targets_come_first_with_their_reasons(standing, desk):
-    """A password file, the root and a name of mixed scripts stand before a harmless file, each with its reason."""
+    """Risky targets are listed before a harmless file, with their reasons."""
     subject = "module:weather-of-risk"
     wanted = [
         ("/srv/risk/harmless", "read", "low risk", "reads files"),

@@ -1,4 +1,4 @@
-"""Signing in and out, as a person does it."""
+"""Sign-in and sign-out in the browser."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def sign_in(page, name, password):
 
 
 def fail_often(accounts, name):
-    """Count failures as they are counted, without comparing passwords, until one would have to wait for minutes."""
+    """Count failures without comparing passwords, until the waiting time is minutes."""
     now = datetime.now(UTC)
     for _ in range(15):
         row = partial(throttle.begin, name=name, address="127.0.0.1", now=now)
@@ -33,7 +33,7 @@ def fail_often(accounts, name):
 
 
 def test_the_first_administrator_signs_in_with_what_the_start_printed(people, served):
-    """A person who opens a page of the console is asked to sign in, gets to that page, and can sign out."""
+    """The sign-in returns to the requested page; sign-out works."""
     page = people.window()
     page.goto("/approvals?scope=session")
     sign_in(page, served.admin, served.password)
@@ -45,7 +45,7 @@ def test_the_first_administrator_signs_in_with_what_the_start_printed(people, se
 
 
 def test_a_wrong_password_says_no_more_than_that(people, served):
-    """Whether the name exists is not told, and the right password works after a wrong one."""
+    """The page does not reveal whether the name exists."""
     served.person("wanda", role="super")
     page = people.window()
     page.goto("/requests")
@@ -59,7 +59,7 @@ def test_a_wrong_password_says_no_more_than_that(people, served):
 
 
 def test_somebody_who_guesses_has_to_wait(people, served):
-    """After some failures the page says how long to wait, and the right password does not help before."""
+    """After failures the page shows the waiting time, also for the right password."""
     served.person("tess")
     fail_often(served.accounts, "tess")
     page = people.window()
@@ -70,7 +70,7 @@ def test_somebody_who_guesses_has_to_wait(people, served):
 
 
 def test_a_session_is_ended_from_another_browser(people, served):
-    """The account lists all sessions of a person; one that is ended there is out at its next step."""
+    """A session ended on the account page is signed out at its next step."""
     served.person("sally")
     elsewhere, here = people.window("sally"), people.window("sally")
     elsewhere.goto("/requests")
@@ -89,7 +89,7 @@ def test_a_session_is_ended_from_another_browser(people, served):
 
 
 def test_a_person_is_added_and_shut_out(people, served):
-    """An administrator adds somebody, whose password is shown once, and shuts them out: their session is over."""
+    """A new user gets a password, shown once; disabling the user ends the session."""
     page = people.window("ada")
     page.goto("/people")
     page.get_by_label("Name", exact=False).last.fill("nora")
@@ -109,7 +109,7 @@ def test_a_person_is_added_and_shut_out(people, served):
 
 
 def test_a_token_is_shown_once_and_revoked(people, served):
-    """A token is made with chosen scopes, works, is seen once alone, and does nothing after it was revoked."""
+    """The secret is shown once, works, and stops working after the revocation."""
     page = people.window("ada")
     page.goto("/account")
     page.get_by_label("Label").fill("nightly job")

@@ -1,4 +1,4 @@
-"""Pages that were left open while a colleague decided."""
+"""Outdated pages after a decision of another administrator."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from democrai_sandbox.access.values import DecisionFilter, Effect, NewDecision, 
 
 
 def live(desk, text):
-    """The decisions in force about targets that hold a text."""
+    """The decisions in force about targets that contain a text."""
     return [(one.effect, one.created_by) for one in desk.store.decisions(DecisionFilter(text=text), Page()).items]
 
 
 def store(desk, access, effect, by):
-    """Decide something, as somebody would elsewhere."""
+    """Store a decision of another administrator."""
     return desk.store.decide(NewDecision(access, effect, Scope.PERMANENT, by), now=datetime.now(UTC))
 
 
 def test_a_page_left_open_does_not_end_a_newer_denial(standing, desk):
-    """The approval of the stale page is a conflict that names the denial, which stays in force."""
+    """The outdated approval is a conflict, and the denial stays."""
     access = desk.store.request(desk.ask("https://left-open.example/v1")).access
     before = store(desk, access, Effect.DENIAL, "ada")
     page = standing.window("ada")
@@ -32,7 +32,7 @@ def test_a_page_left_open_does_not_end_a_newer_denial(standing, desk):
 
 
 def test_going_back_and_sending_again_approves_once(standing, desk):
-    """The form in the browser's history is out of date after it was sent."""
+    """A form in the browser history is outdated."""
     access = desk.store.request(desk.ask("https://sent-twice.example/v1")).access
     before = store(desk, access, Effect.DENIAL, "bob")
     page = standing.window("ada")

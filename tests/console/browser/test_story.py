@@ -1,4 +1,4 @@
-"""The story that `make run` tells, seen from the console: stopped, decided, going on, kept in the audit."""
+"""The story of `make run` in the console: denied, decided, resumed, audited."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOTE = "For the report of today."
 
 
 def test_a_module_is_stopped_and_goes_on_after_an_approval(people, served):
-    """A module that works for somebody is stopped; approved for their session, it goes on by itself; all is kept."""
+    """After a session approval the module resumes; the audit log has all steps."""
     page = people.window("ada")
     page.goto("/requests")
     with served.bearer(served.person("uma"), Scope.MODULES_RUN) as uma:
@@ -54,7 +54,7 @@ def _shown(uma):
 
 
 def test_somebody_runs_a_module_in_the_console_and_asks(people, served, desk):
-    """Whoever may not decide runs a module, is stopped with a link to the request, and sees there why it waits."""
+    """A user is denied, and follows the link to the pending request."""
     page = people.window("uma")
     page.goto("/extensions")
     page.get_by_role("link", name="weather").click()
@@ -77,7 +77,7 @@ def test_somebody_runs_a_module_in_the_console_and_asks(people, served, desk):
 
 
 def test_a_revoked_approval_stops_the_module(people, served):
-    """What a permanent approval let through is stopped again at the next attempt after it was revoked."""
+    """After the revocation the next attempt is denied."""
     path = "/forecast/revoked"
     with served.bearer(served.person("uma"), Scope.MODULES_RUN) as uma:
         number = served.stop_weather(uma, path)

@@ -1,4 +1,4 @@
-"""Pages that are true after something changed: decisions that ended, actions that went on, tasks that failed."""
+"""Pages stay correct after changes: ended decisions, resumed actions, failed tasks."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def approve(page, number):
 
 
 def revoke(page):
-    """Revoke the approval that was given just now."""
+    """Revoke the last approval."""
     page.get_by_role("link", name="Revoke…").click()
     page.get_by_role("button", name="Revoke the approval").click()
     expect(page.get_by_role("status").first).to_contain_text(MESSAGES["revoked"])
 
 
 def test_a_list_that_is_open_and_a_new_one_show_a_revocation(standing, desk):
-    """A colleague's list says so by itself; loaded again, the request is among those that ended, not the approved."""
+    """The open list is updated, and a new one has the request under ended."""
     number = desk.ask("https://truth.example/revoked")
     ada, bob = standing.window("ada"), standing.window("bob")
     approve(ada, number)
@@ -49,7 +49,7 @@ def test_a_list_that_is_open_and_a_new_one_show_a_revocation(standing, desk):
 
 
 def test_the_audit_names_the_start_and_the_end_of_a_shadow_run(standing):
-    """By what they are: nobody wrote a note."""
+    """The records have separate actions, not notes."""
     page = standing.window("ada")
     page.goto("/shadows")
     page.get_by_label("Subject").fill("module:reports")
@@ -65,7 +65,7 @@ def test_the_audit_names_the_start_and_the_end_of_a_shadow_run(standing):
 
 
 def test_similar_decisions_are_other_ones(standing, desk):
-    """The decision about a request is shown as its answer, not beside it."""
+    """The answer of a request is not among its similar decisions."""
     page = standing.window("ada")
     approve(page, desk.ask("https://alike.example/first"))
     number = desk.ask("https://alike.example/second")
@@ -76,7 +76,7 @@ def test_similar_decisions_are_other_ones(standing, desk):
 
 
 def test_the_panel_of_a_resumed_action_follows_it(standing, desk):
-    """Running, until it has ended: the panel and the history say so by themselves."""
+    """Panel and history are updated until the action ends."""
     number = desk.ask("https://resumed.example/v1", action="go_on")
     resume = desk.resume(number, node="elsewhere")
     page = standing.window("ada")
@@ -89,7 +89,7 @@ def test_the_panel_of_a_resumed_action_follows_it(standing, desk):
 
 
 def test_a_part_that_follows_goes_on_after_a_failed_answer(standing, desk):
-    """A server that was away for a moment does not leave the page as it was for good."""
+    """The page recovers after a short outage of the server."""
     number = desk.ask("https://resumed.example/away", action="go_on")
     resume = desk.resume(number, node="elsewhere")
     page = standing.window("ada")
@@ -110,7 +110,7 @@ def test_a_part_that_follows_goes_on_after_a_failed_answer(standing, desk):
 
 
 def test_a_task_that_failed_is_not_told_to_be_started(standing, served):
-    """The green line goes when the task has ended; loaded again, the page does not have it."""
+    """The message disappears when the task has ended."""
     page = standing.window("ada")
     page.goto("/extensions/module/digest/run/task/collect")
     page.get_by_label("Parameters").fill(f'{{"pages": ["{served.web.url}/elsewhere/failed"]}}')
@@ -124,7 +124,7 @@ def test_a_task_that_failed_is_not_told_to_be_started(standing, served):
 
 
 def test_the_list_of_tasks_follows_them(standing, served):
-    """A task that runs is shown with its end, without the page being loaded again."""
+    """The end of a task appears without a reload."""
     number, now = new_id(), datetime.now(UTC)
     store = RuntimeStore(open_database(f"sqlite:///{served.folder}/state/sandbox.db"))
     try:
@@ -141,7 +141,7 @@ def test_the_list_of_tasks_follows_them(standing, served):
 
 
 def test_one_call_is_asked_one_time(standing, served):
-    """The module asks, and tries it: the queue says how many calls there were, not how many questions."""
+    """The queue counts calls, not access checks."""
     page = standing.window("ada")
     with served.bearer(served.person("uma"), Scope.MODULES_RUN) as uma:
         for _ in range(2):
@@ -155,7 +155,7 @@ def test_one_call_is_asked_one_time(standing, served):
 
 
 def test_an_approval_is_not_the_reason_of_an_older_denial(standing, served):
-    """The page of a subject says why it was denied then, and that it was approved since."""
+    """The page shows the old reason and the later approval."""
     page = standing.window("ada")
     with served.bearer(served.person("uma"), Scope.MODULES_RUN) as uma:
         approve(page, served.stop_weather(uma, "/forecast/older"))

@@ -1,4 +1,4 @@
-"""Windows of the browser, each of somebody, and what the pages in them complained about."""
+"""Browser windows of users, and the errors of their pages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Windows:
         """What the pages' own consoles said: refused scripts, failed loads, errors of scripts."""
 
     def window(self, name=None, *, viewport=WIDE, confirmed=None, **options):
-        """A page in a context of its own, signed in as ``name`` (the first administrator for "") without the form."""
+        """A page in a new context, signed in as ``name`` (the first administrator for "") without the form."""
         if options or not self._idle:
             page = self._new(viewport, options)
         else:
@@ -64,7 +64,7 @@ class Windows:
         self.complaints.append(str(error))
 
     def close(self, *, failed, name):
-        """Close everything, or leave it as good as new; of a test that failed a picture of each window stays."""
+        """Close or reset all windows; a failed test keeps a picture of each."""
         for number, page in enumerate(self._pages):
             if failed:
                 self._picture(page, f"{name}-{number}")
@@ -94,7 +94,7 @@ class Windows:
 
 
 class Standing(Windows):
-    """Windows that stay open from one test to the next, one of each person, signed in once."""
+    """Windows that stay open between tests, one per user, signed in once."""
 
     def __init__(self, *given):
         super().__init__(*given)
@@ -110,7 +110,7 @@ class Standing(Windows):
         return self._of[name, script]
 
     def settle(self, *, failed, name):
-        """After a test: no page goes on listening, and what a failed test leaves is for nobody else."""
+        """After a test: stop event streams, and reset windows of a failed test."""
         if failed:
             self.close(failed=True, name=name)
             self._of.clear()
@@ -123,7 +123,7 @@ class Standing(Windows):
 
 
 def _leave(page, script):
-    """Have a page run a script; one that is just being left for another is emptied instead."""
+    """Run a script in a page; a page during navigation is emptied instead."""
     try:
         page.evaluate(script)
     except Error:
