@@ -111,7 +111,7 @@ class RequestUnknown(SandboxError, LookupError):
         fix="Copy the id from `democrai-sandbox requests list`, the console, or `pending_requests()`.",
         example="""\
 $ democrai-sandbox requests approve 01K9ZZZZZZZZZZZZZZZZZZZZZZ --session
-external_access_request_unknown: there is no request 01K9ZZZZZZZZZZZZZZZZZZZZZZ""",
+external_access_request_unknown: ... 01K9ZZZZZZZZZZZZZZZZZZZZZZ""",
     )
 
 
@@ -130,7 +130,7 @@ class DecisionUnknown(SandboxError, LookupError):
         fix="Copy the id from `democrai-sandbox approvals list`, the console, `approvals()` or `denials()`.",
         example="""\
 $ democrai-sandbox approvals revoke 01K9ZZZZZZZZZZZZZZZZZZZZZZ
-external_access_decision_unknown: there is no decision 01K9ZZZZZZZZZZZZZZZZZZZZZZ""",
+external_access_decision_unknown: ... 01K9ZZZZZZZZZZZZZZZZZZZZZZ""",
     )
 
 
@@ -146,7 +146,7 @@ class AuditRecordUnknown(SandboxError, LookupError):
         fix="Copy the number from `democrai-sandbox audit tail`, the audit page, or `history()`.",
         example="""\
 GET /api/v1/audit/999999
--> 404 {"code": "external_access_record_unknown", "detail": "there is no audit record 999999", ...}""",
+-> 404 {"code": "external_access_record_unknown", ...}""",
     )
 
 

@@ -18,7 +18,7 @@ class AssetUnknown(SandboxError, LookupError):
         fix="Correct the name, or declare the asset with `shared=True` in the other module.",
         example="""\
 await sdk.ai.run_tool("fetch_repotr", {"id": 7})
--> AssetUnknown: there is no tool 'fetch_repotr'; did you mean 'fetch_report'?""",
+-> AssetUnknown: ... 'fetch_repotr'; did you mean 'fetch_report'?""",
         see=("ai.md",),
     )
 

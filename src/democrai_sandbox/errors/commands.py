@@ -95,7 +95,7 @@ class NodeRefused(SandboxError, RuntimeError):
         fix="Look up the code at the beginning of the text with `democrai-sandbox explain --code CODE`.",
         example="""\
 $ democrai-sandbox requests show 01K9ZZZZZZZZZZZZZZZZZZZZZZ
-external_access_request_unknown: there is no request 01K9ZZZZZZZZZZZZZZZZZZZZZZ""",
+external_access_request_unknown: ... 01K9ZZZZZZZZZZZZZZZZZZZZZZ""",
         see=("cli.md",),
     )
 

@@ -28,7 +28,7 @@ class ExtensionUnknown(SandboxError, LookupError):
         fix="Correct the name. `democrai-sandbox extensions list` and `runtime.extensions` show all extensions.",
         example="""\
 POST /api/v1/modules/reprots/actions/show
--> 404 {"code": "extension_unknown", "detail": "there is no module 'reprots'; did you mean 'reports'?", ...}""",
+-> 404 {"code": "extension_unknown", "detail": "... did you mean 'reports'?", ...}""",
         see=("extensions.md",),
     )
 
@@ -65,7 +65,7 @@ class ExtensionFailed(SandboxError, RuntimeError):
         cause="A bug in the extension, or an argument that it does not accept.",
         fix="Read `diagnostics()`, which includes the traceback, and fix the extension.",
         example="""\
-@sdk.action
+@sdk.action("show")
 def show():
     return 1 / 0
 -> ExtensionFailed: ZeroDivisionError: division by zero""",
@@ -104,7 +104,7 @@ class ResultInvalid(ExtensionFailed):
             "large data to a file and return its path."
         ),
         example="""\
-@sdk.action
+@sdk.action("names")
 def names():
     return {"a", "b"}    # a set
 -> ResultInvalid: the result cannot be passed on: ...""",
@@ -135,7 +135,7 @@ class CallTimeout(SandboxError, TimeoutError):
         cause="The call took longer than `call_timeout` of the settings, or than the `timeout` of its task.",
         fix="Move long work into a task. Run code that may hang in a worker, which can be killed.",
         example="""\
-@sdk.action
+@sdk.action("slow")
 async def slow():
     await asyncio.sleep(60)
 -> CallTimeout after 30 s""",
@@ -248,7 +248,7 @@ class TaskUnknown(SandboxError, LookupError):
         fix="Use an id from `sdk.tasks.start(...)` or `sdk.tasks.listed()`.",
         example="""\
 GET /api/v1/tasks/01K9ZZZZZZZZZZZZZZZZZZZZZZ
--> 404 {"code": "runtime_task_unknown", "detail": "there is no task 01K9ZZZZZZZZZZZZZZZZZZZZZZ", ...}""",
+-> 404 {"code": "runtime_task_unknown", ...}""",
         see=("tasks.md",),
     )
 

@@ -19,8 +19,8 @@ class KernelLayerError(SandboxError, RuntimeError):
         cause="A step ran out of order (`confine()` before `prepare()`), or the kernel refused a call.",
         fix='Follow the text after "to fix it", and check the state of each control with `democrai-sandbox status`.',
         example="""\
-layer = KernelLayer(settings)
-layer.confine()          # without layer.prepare()
+kernel = Kernel(settings)
+kernel.confine()         # without kernel.prepare()
 -> KernelLayerError: os_sandbox_failed: ...""",
         see=("os-enforcement.md",),
     )

@@ -18,7 +18,7 @@ class EntryUnknown(SandboxError, LookupError):
         fix="List the entries with `democrai-sandbox mcp list`, `models list` or `shadow list`, and add a missing one.",
         example="""\
 $ democrai-sandbox mcp remove wether
-runtime_entry_unknown: there is no MCP server wether""",
+runtime_entry_unknown: ... wether""",
         see=("mcp.md",),
     )
 
@@ -38,7 +38,7 @@ class EntryExists(SandboxError, ValueError):
         ),
         example="""\
 $ democrai-sandbox mcp add weather --endpoint https://mcp.example.com/mcp     # twice
-runtime_entry_exists: there is an MCP server weather already""",
+runtime_entry_exists: ... weather ...""",
         see=("mcp.md",),
     )
 

@@ -211,7 +211,7 @@ POST /api/v1/requests/decide, Content-Length: 500, and a body of 400 bytes
         cause="The body is not valid JSON, not UTF-8, or not a form.",
         fix="Correct the body. `/api/v1/openapi.json` describes the body of every address.",
         example="""\
-POST /api/v1/requests/decide   {"ids": [
+POST /api/v1/requests/decide   {"request_ids": [
 -> 400 {"code": "bad_request", "detail": "The body is not JSON: ...", ...}""",
         see=("api.md",),
     ),

@@ -65,7 +65,7 @@ def _page(family: Family) -> Iterator[str]:
 def _section(entry: Entry) -> Iterator[str]:
     yield f"## {entry.code}"
     yield f"**{entry.title}.** {entry.meaning}"
-    yield "\n".join(_facts(entry))
+    yield " ".join(_facts(entry))
     yield f"**Cause.** {entry.cause}"
     yield f"**Fix.** {entry.fix}"
     if entry.words:
@@ -76,12 +76,12 @@ def _section(entry: Entry) -> Iterator[str]:
 
 
 def _facts(entry: Entry) -> Iterator[str]:
-    yield f"* Layer: {entry.layer}"
-    if entry.shape:
-        yield f"* Shape: `{entry.shape}`"
+    yield f"Layer: {entry.layer}."
     if entry.classes:
-        bases = f", a {' and a '.join(f'`{name}`' for name in entry.bases)}" if entry.bases else ""
-        yield f"* Class: {', '.join(f'`{name}`' for name in entry.classes)}{bases}"
+        bases = f" (base: {', '.join(f'`{name}`' for name in entry.bases)})" if entry.bases else ""
+        yield f"Class: {', '.join(f'`{name}`' for name in entry.classes)}{bases}."
+    if entry.shape:
+        yield f"Shape: `{entry.shape}`"
 
 
 def _table(words: tuple[Word, ...]) -> Iterator[str]:
