@@ -51,7 +51,7 @@ class RunStopped(SandboxError, RuntimeError):
         cause="The run needed more turns, more tool calls or more time than its declaration or the host allows.",
         fix="Raise `max_turns`, `max_tool_calls` or `timeout` in the declaration, or split the work.",
         example="""\
-@sdk.ai.pipeline("answer", timeout=10)      # and one step takes 30 s
+@sdk.pipeline("answer", steps=["fetch"], timeout=10)      # and one step takes 30 s
 -> RunStopped""",
         see=("ai.md",),
     )
@@ -72,7 +72,7 @@ class ModelFailed(SandboxError, RuntimeError):
             "failure in the text."
         ),
         example="""\
-sdk.ai.agent("helper", model="small", ...)      # and the host has no model "small"
+@sdk.agent("helper", model="small")      # and the host has no model "small"
 -> ModelFailed""",
         see=("ai.md", "configuration.md"),
     )
