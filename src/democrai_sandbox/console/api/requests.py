@@ -132,7 +132,7 @@ class RequestDetail(Answer):
     risk: Risk | None = Field(description="Null for a user who may not decide.")
     risk_reasons: list[RiskReason] = Field(description="Highest first.")
     version: int | None = Field(
-        description="Version of the decisions about the requested target: see `expected_version`. Null for a user who may not "
+        description="Version of the decisions about the target: see `expected_version`. Null for a user who may not "
         "decide."
     )
     choices: list[Choice]

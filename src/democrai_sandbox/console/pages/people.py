@@ -133,9 +133,7 @@ def _holds(request: Request, accounts: Accounts, everybody: Iterable[Person]) ->
 def _check_unchanged(person: Person, seen: str) -> None:
     """Refuse a form that shows an outdated state."""
     if seen != state_mark(person):
-        raise AccountConflict(
-            f"{person.name} was changed after you opened the page. Nothing was done; reload the page"
-        )
+        raise AccountConflict(f"{person.name} was changed after you opened the page. Nothing was done; reload the page")
 
 
 def _fresh(request: Request, visitor: Visitor) -> None:
