@@ -412,7 +412,7 @@ def test_what_changes_the_result_is_needed(looking):
 
 @pytest.mark.parametrize(("action", "reason"), [("write", "create"), ("program", "programs")])
 def test_a_run_that_may_change_something_is_not_repeated_for_each_entry(looking, action, reason):
-    """Each unverified entry is marked, in the report and in the manifest."""
+    """Whether each entry is needed is then not known: each is marked, in the report and in the manifest."""
     done, found = looking(action)
     assert done.status == 0
     assert ("read", "in/b.csv") in found

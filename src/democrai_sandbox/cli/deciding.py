@@ -96,7 +96,7 @@ def _one(node: Node, options: argparse.Namespace, ids: list[str], act: str, word
 
 
 def _version(found: Mapping[str, Any], target: str | None) -> int | None:
-    """Return the version of the state that was shown; None for a target that is not one of the choices."""
+    """Return the shown version, or None for a target that is not one of the choices."""
     return next((one.get("version") for one in found["choices"] if target in (None, one["target"])), None)
 
 

@@ -1,6 +1,6 @@
-"""Files that a recorded run has made, put aside while it is repeated, so that each repetition makes them anew.
+"""Files that a recorded run created, moved aside during its repetitions, so that each creates them again.
 
-Only what was not there before the run is touched. The first run's files are back at the end.
+Only files that did not exist before the run are touched. The files of the first run are restored at the end.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 
 class Aside:
-    """Moves files and folders aside, for a ``with`` statement."""
+    """Context manager that moves files and folders aside."""
 
     def __init__(self, made: Iterable[str]) -> None:
-        """Take the paths that were not there before the first run."""
+        """Take the paths that did not exist before the first run."""
         paths = sorted(set(map(Path, made)))
         self._places = [path for path in paths if not any(parent in paths for parent in path.parents)]
         self._kept: dict[Path, Path] = {}
 
     @property
     def are_there(self) -> bool:
-        """Whether the first run has made any."""
+        """Whether the first run created any."""
         return bool(self._kept)
 
     def __enter__(self) -> Self:
-        """Move what the first run has made."""
+        """Move the files of the first run aside."""
         try:
             for place in filter(os.path.lexists, self._places):
                 kept = place.with_name(f".{place.name[:200]}.record-{os.getpid()}")
@@ -46,7 +46,7 @@ class Aside:
         return self
 
     def clear(self) -> None:
-        """Remove what a repetition has made."""
+        """Remove the files of a repetition."""
         for place in filter(os.path.lexists, self._places):
             if place.is_dir() and not place.is_symlink():
                 shutil.rmtree(place)
@@ -56,7 +56,7 @@ class Aside:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Have the files of the first run back."""
+        """Restore the files of the first run."""
         try:
             self.clear()
         finally:

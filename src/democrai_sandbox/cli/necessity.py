@@ -1,7 +1,7 @@
 """Test of each proposed entry: repeat the run without it, if repeating is harmless.
 
 A run that only reads is repeated by default. One that creates, changes, deletes, sends, connects, starts a program or
-uses native code is repeated only with ``--check``. The proposal marks unverified entries.
+uses native code is repeated on request (``--check``). Entries that were not tested are marked in the proposal.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _HARMLESS = frozenset({("filesystem", "read"), ("network", "receive")})
 _MOST_RUNS = 50
 _MOST_SECONDS = 60.0
-"""Time limit of the repetitions without ``--check``."""
+"""Time limit in seconds of repetitions without ``--check``."""
 _CHECK = "--check repeats the run without each entry; use it where a repetition does no harm"
 _MORE_INPUT = "make the run work without input, then --check repeats it without each entry"
 _BY_HAND = "remove one entry at a time and run it"
@@ -48,14 +48,14 @@ class Runs(NamedTuple):
 
     observe: Callable[[], Run]
     under: Callable[[Manifest], Run] | None
-    """Under a manifest; None where there is nothing to run."""
+    """Run under a manifest; None if there is nothing to run."""
     quietly: Callable[[Manifest], Run] | None = None
     """Run under a manifest without showing the output; None if it is not repeated."""
     once: str = ""
-    """Reason why it is not repeated, if ``quietly`` is None."""
+    """The reason why it is not repeated, if ``quietly`` is None."""
 
     def telling(self, tell: Callable[[], None]) -> Runs:
-        """Return the same runs, with a call of ``tell`` before each repetition."""
+        """Return the same, with ``tell`` called before each repetition."""
         quietly = self.quietly
         if quietly is None:
             return self
@@ -71,21 +71,21 @@ class Checked(NamedTuple):
     """Result of the repeated runs."""
 
     suggestion: Suggestion
-    """The proposal without unneeded entries, with the proofs for the others."""
+    """The proposal without unneeded entries, with proofs for the others."""
     missing: tuple[str, ...] | None
-    """New denials under the proposal, empty if it is sufficient; None if it was not run under it."""
+    """New denials under the proposal; None if it was not run under it."""
     left_out: tuple[str, ...] = ()
     """Unneeded entries, each as operation and target."""
     untried: str = ""
-    """Reason why single entries were not verified; empty if they were."""
+    """The reason why single entries were not tested; empty if they were."""
     fix: str = ""
-    """How to verify them."""
+    """The way to test them."""
 
 
 def check(
     seen: Run, suggestion: Suggestion, runs: Runs, looked: Callable[[], Suggestion], *, wanted: bool | None
 ) -> Checked:
-    """Repeat the run under the proposal and without each entry in turn, if harmless or ``wanted``.
+    """Repeat the run under the proposal and without each entry in turn, if that is harmless or ``wanted``.
 
     ``looked`` returns a proposal that includes probes of libraries; it is used if the run fails without them.
     """
@@ -93,7 +93,7 @@ def check(
         return Checked(suggestion, None, untried="--no-check was given", fix=_CHECK)
     if runs.quietly is None or seen.status != Exit.OK:
         missing = tuple(_missing(seen, runs.under(suggestion.manifest))) if wanted and runs.under else None
-        return Checked(suggestion, missing, untried=runs.once or "the run fails without restrictions", fix=_BY_HAND)
+        return Checked(suggestion, missing, untried=runs.once or "the run fails by itself", fix=_BY_HAND)
     if not wanted and not suggestion.proposal.uses:
         return Checked(suggestion, None)
     if not wanted and (acts := _acts(seen.recording)):
@@ -114,12 +114,12 @@ def _checked(seen: Run, suggestion: Suggestion, looked: Callable[[], Suggestion]
     if suggestion.manifest != wider.manifest and not any(_missing(seen, again := repeat.anew(wider))):
         return _smaller(wider, again, repeat)
     denied = tuple(map(str, _denied(seen, first)))
-    why = "the run fails under the proposal" if denied else "without input, the run ends differently"
+    why = "the run fails under the proposal" if denied else "repeated without input, the run ends in another way"
     return Checked(suggestion, denied or None, untried=why, fix=_BY_HAND if denied else _MORE_INPUT)
 
 
 def _acts(recording: Recording) -> list[str]:
-    """Return the operations of a run that make a repetition harmful; empty if it only reads."""
+    """Return the operations whose repetition could do harm; empty if the run only reads."""
     more = sorted({one.operation for one in recording.accesses if one[:2] not in _HARMLESS})
     more += ["programs"] if recording.has_programs else []
     more += ["native code"] if recording.imports else []
@@ -142,7 +142,7 @@ def _denied(seen: Run, checked: Run) -> list[SandboxDenied]:
 
 
 class _Repeat:
-    """Repeats a run, some times and for some seconds."""
+    """Repetitions of a run, limited in number and time."""
 
     def __init__(self, run: Callable[[Manifest], Run], files: Aside, seconds: float | None) -> None:
         self._run = run
@@ -152,19 +152,19 @@ class _Repeat:
         self.makes_files = files.are_there
 
     def anew(self, suggestion: Suggestion) -> Run:
-        """Run it under a proposal, without what it made before."""
+        """Run it under a proposal, without the files of earlier runs."""
         self._runs += 1
         self._files.clear()
         return self._run(suggestion.manifest)
 
     def over(self, suggestion: Suggestion) -> Run:
-        """Run it under a proposal, over what it made before."""
+        """Run it under a proposal, with the files of the run before."""
         self._runs += 1
         return self._run(suggestion.manifest)
 
     @property
     def is_enough(self) -> bool:
-        """Whether it was repeated often or long enough."""
+        """Whether a limit is reached."""
         return self._runs > _MOST_RUNS or (self._until is not None and monotonic() > self._until)
 
 
@@ -172,7 +172,7 @@ class _Repeat:
 
 
 def _smaller(suggestion: Suggestion, usual: Run, repeat: _Repeat) -> Checked:
-    """Remove every entry without which the run has the same result; prove the others."""
+    """Remove every entry without which the run has the same result, and prove the others."""
     is_steady = usual.result == repeat.anew(suggestion).result
     repeats = repeat.makes_files and repeat.over(suggestion).status == usual.status
     left_out: list[str] = []
@@ -180,7 +180,7 @@ def _smaller(suggestion: Suggestion, usual: Run, repeat: _Repeat) -> Checked:
     untried = ""
     for use, without in _parts(suggestion.proposal):
         if repeat.is_enough:
-            untried = f"the repetitions take too long; {len(proofs) + len(left_out)} operations and imports were tested"
+            untried = f"the repetitions take too long; {len(proofs) + len(left_out)} operations and imports were tried"
             break
         smaller = suggestion.with_proposal(without(suggestion.proposal))
         proof = _proof(smaller, usual, repeat, is_steady=is_steady, repeats=repeats)
@@ -194,7 +194,7 @@ def _smaller(suggestion: Suggestion, usual: Run, repeat: _Repeat) -> Checked:
 
 
 def _proof(smaller: Suggestion, usual: Run, repeat: _Repeat, *, is_steady: bool, repeats: bool) -> Proof | None:
-    """Return the proof that a smaller proposal is insufficient; None if it is sufficient."""
+    """Return the proof that a smaller proposal is not sufficient; None if it is."""
     from democrai_sandbox.manifests.proposing import Proof  # noqa: PLC0415 - takes its time
 
     done = repeat.anew(smaller)

@@ -44,7 +44,7 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, *, takes: Callable[[Parser], None], run: str = "", **options: Any) -> None:
-        """Take ``takes``, which adds the arguments, the name ``run`` of the function to call, and the usual options."""
+        """Take ``takes``, which adds the arguments, ``run``, the name of the function, and the usual options."""
         self._later = takes, run, options
 
     def __getattr__(self, name: str) -> Any:

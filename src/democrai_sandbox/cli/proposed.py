@@ -134,7 +134,7 @@ def _tell_necessity(output: Output, checked: Checked) -> None:
     elif every and all(proposal.proof(use) != "differs" for use in proposal.uses):
         output.say("each entry is necessary: without it, the run fails", Mood.OK)
     elif every:
-        output.say("each entry is necessary: without it, the run fails or has a different result", Mood.OK)
+        output.say("each entry is necessary: without it, the run fails or has another result", Mood.OK)
 
 
 def _remarks(suggestion: Suggestion) -> Iterator[str]:
@@ -206,7 +206,7 @@ def _content(recording: Recording, suggestion: Suggestion, *, bare: bool) -> dic
 
 
 def _proposed(proposal: Proposal) -> Iterator[dict[str, Any]]:
-    """Yield each operation of each entry, and each import, with what is known about its necessity and width."""
+    """Yield each operation of each entry, and each import, with its necessity and width."""
     notes = {use: list(entry.notes) for entry in proposal.entries for use in entry.uses}
     for use in proposal.uses:
         proof = proposal.proof(use)

@@ -19,7 +19,7 @@ MESSAGES: Mapping[str, str] = MappingProxyType(
         "denial_removed": "The denial is removed.",
         "undone": "Undone. The decision has ended, and its requests are pending again.",
         "undone_partly": "Undone. Requests that have already resumed, or were filed again, stay answered.",
-        "undone_some": "The decisions below were not undone, each with its reason. The others have ended.",
+        "undone_some": "The decisions below were not undone, with the reason beside each. The others have ended.",
         # users and sessions
         "signed_out": "Signed out.",
         "session_ended": "The session has ended.",

@@ -31,7 +31,7 @@ _HERE = Path(__file__).parent
 STATIC = _HERE / "static"
 _ID = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _MARK = 16
-"""Characters."""
+"""Length of a state mark."""
 _NOT_SUPER = "only for users who may decide: the super role, without an organization"
 
 
@@ -70,8 +70,8 @@ def render(
     """Return a page. ``visitor`` is None on pages without a sign-in, and for errors.
 
     An error page of a signed-in user has the usual navigation. ``place`` is the navigation entry of the page, if its
-    path does not say so. ``holds`` says which message codes are still true for the page, because a user can reload an
-    old address; other messages are not shown.
+    path does not say so. ``holds`` says which message codes are true for the page, because a user can reload an old
+    address; other messages are not shown.
     """
     visitor = visitor or getattr(request.state, "visitor", None)
     done = request.query_params.get("done", "")
@@ -107,17 +107,17 @@ def redirect(request: Request, path: str, /, *, done: str = "", **query: object)
 
 
 def state_mark(state: object) -> str:
-    """Return a text that differs when a state has changed, for the forms and addresses that tell of it."""
+    """Return a mark that changes with a state, for forms and addresses."""
     return hashlib.sha256(repr(state).encode("utf-8", "backslashreplace")).hexdigest()[:_MARK]
 
 
 def is_present(request: Request, state: object) -> bool:
-    """Tell whether a state is the one that the address of a page was made for, by its ``seen``."""
+    """Return whether the mark ``seen`` of the address is that of the state."""
     return request.query_params.get("seen", "") == state_mark(state)
 
 
 def is_id(text: str) -> bool:
-    """Tell whether a text can be an id."""
+    """Return whether a text can be an id."""
     return bool(_ID.fullmatch(text))
 
 

@@ -145,10 +145,10 @@ os_sandbox_helper_failed: iptables-restore cannot be found; to fix it: install t
 
 
 class HelperOpening(HelperFailed):
-    """The helper has not permitted a connection yet.
+    """The helper has not allowed a connection yet; retry in a moment.
 
-    Raised only on the thread of an event loop, which retries the connection.
+    Only event loops get this error, and their connections retry automatically.
     """
 
     is_logged = True
-    """Not a failure, so the guard does not log it."""
+    """This is not a failure and is not logged."""

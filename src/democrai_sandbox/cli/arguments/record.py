@@ -121,5 +121,8 @@ def _add_run(parser: Parser) -> None:
         "--check",
         action=BooleanOptionalAction,
         help="repeat the run under the proposal (status 1 if that fails) and without each entry, and remove unneeded\n"
-        "entries. Default: only if it only reads; with --check, also if it writes, sends or starts programs",
+        "entries. Default: if it only reads; with --check, also if it writes, sends or starts programs",
+    )
+    parser.add_argument(
+        "--trace", metavar="FILE", help="write every observation to this file, one JSON document per line"
     )

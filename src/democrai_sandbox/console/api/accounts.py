@@ -105,7 +105,7 @@ def _signed_in(request: Request) -> Visitor:
 
 @accounts.get("/me", **told(None))
 def show_me(visitor: Annotated[Visitor, Depends(_signed_in)]) -> Me:
-    """Say who calls, and what that one may do; needs no scope."""
+    """Return the caller and its rights; needs no scope."""
     caller, scopes = visitor.caller, visitor.identity.scopes
     return Me(
         user_id=caller.user_id,

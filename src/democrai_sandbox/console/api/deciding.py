@@ -69,9 +69,9 @@ class Bulk(Order):
     act: Literal["session", "permanent", "deny"]
     reason: Reason = ""
     expected_versions: dict[Id, Version] = Field(
-        default={}, description=f"By request, from the response to `dry_run`. {ABOUT_VERSION}"
+        default={}, description=f"By request, as a `dry_run` tells them. {ABOUT_VERSION}"
     )
-    dry_run: bool = Field(default=False, description="Only return the result for each request, and change nothing.")
+    dry_run: bool = Field(default=False, description="Only tell what would become of each.")
 
 
 class BulkItem(Answer):
@@ -220,7 +220,7 @@ def revoke(
 
 
 def _said(verdict: RequestVerdict) -> dict[str, Any]:
-    """Return what is said about a request, as the service takes it."""
+    """Return a decision about a request for the access service."""
     return {"target": verdict.target, "reason": verdict.reason, "expected": verdict.expected_version}
 
 

@@ -48,10 +48,10 @@ class DecisionQuery(Paging):
 
 
 class DecisionDetail(schemas.Decision):
-    """An approval or a denial, and the state that it belongs to."""
+    """An approval or a denial, with its version."""
 
     version: int
-    """Of all decisions about the same: see `expected_version`."""
+    """Version of all decisions about the same access: see `expected_version`."""
 
 
 @decisions.get("/approvals", **told(Scope.APPROVALS_READ, query=True))

@@ -59,20 +59,20 @@ def router(noun: str) -> APIRouter:
 
 
 class _NoQuery(BaseModel):
-    """Query of an operation without query parameters."""
+    """The query of an operation that has no query parameters."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 def _refuse_query(query: Annotated[_NoQuery, Query()]) -> None:
-    """Refuse every query parameter, and report it with the other problems of the HTTP request."""
+    """Refuse every query parameter, together with all other problems of the HTTP request."""
 
 
 def told(scope: Scope | None, *statuses: int, body: bool = False, query: bool = False) -> dict[str, Any]:
-    """Return the registration of an operation: the scope of ``holder``, and its errors.
+    """Return the options of an operation: the scope of ``holder``, and its errors.
 
-    Errors of all operations are added, and with ``body`` those of reading a body. An operation without ``query``
-    refuses every query parameter; with it, a model of the parameters refuses unknown names.
+    Those that all may meet are added, and with ``body`` those of operations that read one. An operation without
+    ``query`` refuses every query parameter; one with it has a model of its parameters, which refuses unknown names.
     """
     shown = {*_COMMON, *statuses, *(_WITH_A_BODY if body else ())}
     content = {MEDIA_TYPE: {"schema": {"$ref": _REFERENCE.format(model=ProblemDocument.__name__)}}}

@@ -117,23 +117,23 @@ class Choice(Answer):
     warnings: list[Text]
     is_exact: bool
     version: int | None
-    """Of the decisions about this target and about what was asked for: see `expected_version`. Null for a reader who
+    """Version of the decisions about this target and the requested one: see `expected_version`. Null for a user who
     may not decide."""
     risk: Risk | None
-    """Of approving this target. Null for a reader who may not decide."""
+    """Risk of approving this target. Null for a user who may not decide."""
     risk_reasons: list[RiskReason]
-    """The highest first."""
+    """Highest first."""
 
 
 class RequestDetail(Answer):
     """A request with the facts for a decision."""
 
     request: schemas.AccessRequest
-    risk: Risk | None = Field(description="Null for a user who may not decide.")
-    risk_reasons: list[RiskReason] = Field(description="Highest first.")
+    risk: Risk | None = Field(description="Null for a reader who may not decide.")
+    risk_reasons: list[RiskReason] = Field(description="The highest first.")
     version: int | None = Field(
-        description="Version of the decisions about the target: see `expected_version`. Null for a user who may not "
-        "decide."
+        description="Version of the decisions about the requested target: see `expected_version`. Null for a user who "
+        "may not decide."
     )
     choices: list[Choice]
     similar: list[schemas.Decision]
@@ -215,7 +215,7 @@ def add_note(
 
 
 def _choices(administration: Administration, found: values.Request, visitor: Visitor) -> list[Choice]:
-    """Return what can be decided about a request; for those who decide, with the state and the risk of each."""
+    """Return the choices of a request; for users who may decide, with the version and the risk of each."""
     offered = choices(found.access, look=visitor.may_decide)
     known: Iterable[tuple[int | None, Assessment | None]] = ((None, None),) * len(offered)
     if visitor.may_decide:

@@ -29,7 +29,7 @@ Id = Annotated[str, Field(max_length=100)]
 Reason = Annotated[str, Field(max_length=2000)]
 Lifetime = Annotated[int, Field(gt=0, le=36525 * 86400, description="Seconds; without it, until it is revoked.")]
 Version = Annotated[int, Field(ge=0, le=2**63 - 1)]
-"""Of the decisions about something, as a caller saw it; 0 before the first one."""
+"""Version of the decisions about an access that a caller saw; 0 before the first one."""
 ABOUT_VERSION = "The `version` of the state that you decided from; if it has changed, the answer is a 409."
 SubjectText = Annotated[
     str, Field(max_length=400, description="`kind:name`, such as `module:reports`.", examples=["module:reports"])

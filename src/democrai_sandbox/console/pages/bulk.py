@@ -57,7 +57,7 @@ EFFECTS = MappingProxyType(
     }
 )
 _UNDONE = ("undone", "undone_partly", "undone_some")
-"""Result codes of an undo; the last one that applies is shown."""
+"""Message codes of an undo, the strongest last."""
 UNSELECTED = "Select at least one pending request. Nothing was decided."
 Texts = Annotated[list[str], Query()]
 
@@ -194,7 +194,7 @@ def undo(request: Request, visitor: Who, bulk: str, wanted: Annotated[Result, Qu
 
 
 def _undone(request: Request, visitor: Visitor, decision_id: str) -> str:
-    """Undo one decision; return the code of the result."""
+    """Undo one decision; return the message code."""
     administration = sandbox_of(request).access.administration
     done = administration.aftermath(decision_id)
     if done.decision.ended_at is not None:
@@ -208,7 +208,7 @@ def _undone(request: Request, visitor: Visitor, decision_id: str) -> str:
 
 
 def _obstacle(request: Request, visitor: Visitor, done: Aftermath) -> str:
-    """Return why a decision is not undone together with others; empty if it can be."""
+    """Return the reason why a decision is not undone together with others, or an empty text."""
     if done.newer is not None:
         return f"{newer_words(done.newer)}."
     administration = sandbox_of(request).access.administration

@@ -77,15 +77,15 @@ class Filled(NamedTuple):
 
 
 class Note(BaseModel):
-    """The form of a note."""
+    """Form of a note."""
 
     text: str = ""
     once: str = ""
-    """A text of this form alone, by which it is known when it is sent again."""
+    """Unique text of this form, by which a repeated submission is recognized."""
 
 
 class Kept(BaseModel):
-    """What is remembered of a note that was kept."""
+    """Marker of a stored note."""
 
     sequence: int
 
@@ -122,7 +122,7 @@ def decide(request: Request, visitor: Maybe, request_id: str, sent: Annotated[Se
 
 
 def reason_problem(reason: str) -> str:
-    """Return what is wrong with a reason, or another text that the audit keeps; empty for one that can be kept."""
+    """Return the problem of a reason or another text for the audit log, or an empty text."""
     if len(reason) <= LONGEST_REASON:
         return ""
     return f"At most {LONGEST_REASON} characters; this has {len(reason)}."
@@ -158,7 +158,7 @@ def read_versions(text: str, count: int) -> tuple[int, ...]:
 def _permanently(request: Request, visitor: Visitor, found: Asked, filled: Filled, sent: Sent) -> Response:
     """Ask for confirmation and, if needed, for the password; then approve."""
     access = replace(found.access, target=filled.choice.target)
-    # Something broader covers what was asked for, and is as much of a risk.
+    # A broader target covers the requested one, and has at least its risk.
     takes_password = needs_password(request, visitor, [found.access, access])
     if not sent.confirmed:
         return _ask(request, visitor, found, filled, sent, takes_password=takes_password)
@@ -217,22 +217,22 @@ def _ask(
 
 
 class Spelled(NamedTuple):
-    """A permanent decision that is about to be confirmed."""
+    """Permanent decision before its confirmation."""
 
     access: AccessTuple
-    """As it was asked for."""
+    """The requested access."""
     target: str
-    """That of the decision, which covers it."""
+    """The access of the decision, which covers it."""
     effect: Effect
     until: str = ""
     request_id: str = ""
-    """The request that it answers; empty for none."""
+    """The request that it answers, or an empty text."""
 
 
 def spelled_out(
     request: Request, visitor: Visitor, template: str, decision: Spelled, refused: Refused | None, **context: Any
 ) -> Response:
-    """Return the page that says what a permanent decision does, what it answers and risks, and has it confirmed."""
+    """Return the confirmation page of a permanent decision, with its effect, answered requests and risk."""
     access = replace(decision.access, target=decision.target)
     administration = sandbox_of(request).access.administration
     with serving(visitor.caller):
@@ -265,7 +265,7 @@ def _conflict(request: Request, visitor: Visitor, found: Asked, text: str) -> Re
 
 @router.post("/requests/{request_id}/notes")
 def note(request: Request, visitor: Maybe, request_id: str, sent: Annotated[Note, Form()]) -> Response:
-    """Add a note to a request: a remark, or a question to its user. A note that is sent twice is stored once."""
+    """Add a note to a request: a remark, or a question to its user. A repeated submission is stored once."""
     if visitor is None:
         return drafts.keep(request, f"/requests/{request_id}", {"note": sent.text})
     written = sent.text.strip()

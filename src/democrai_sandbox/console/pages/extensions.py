@@ -174,7 +174,7 @@ def change_server(
 
 
 class ModelForm(BaseModel):
-    """The form of a model. A key that is left empty stays."""
+    """Form of a model. An empty key field keeps the key."""
 
     endpoint: str = Field(default="", max_length=2000)
     model: str = Field(default="", max_length=500)
@@ -183,7 +183,7 @@ class ModelForm(BaseModel):
     options: str = Field(default="", max_length=20_000)
 
     def facts(self, shown: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what was filled in, as it is stored; without options that are as ``shown``."""
+        """Return the values to store, without options that equal ``shown``."""
         found: dict[str, Any] = {"endpoint": self.endpoint.strip(), "model": self.model.strip()}
         if self.api_key.strip():
             found["api_key"] = self.api_key.strip()
@@ -198,13 +198,13 @@ class ModelForm(BaseModel):
 
 
 class NewModelForm(ModelForm):
-    """The form of a model to add."""
+    """Form of a new model."""
 
     name: str = Field(max_length=200)
 
 
 class ChangedModelForm(ModelForm):
-    """The form of a model to change."""
+    """Form of a changed model."""
 
     act: str = Field(max_length=20)
 
@@ -223,7 +223,7 @@ def add_model(request: Request, visitor: Administrator, sent: Annotated[NewModel
 def change_model(
     request: Request, name: str, visitor: Administrator, sent: Annotated[ChangedModelForm, Form()]
 ) -> RedirectResponse:
-    """Change a model, remove its key, or remove it. An empty key field keeps the key."""
+    """Change a model, remove its key, or remove it."""
     sandbox, act = sandbox_of(request), sent.act
     if act not in _MODEL_ACTS:
         raise InvalidInputError.of(f"expected one of {', '.join(_MODEL_ACTS)}", pointer="/act")
@@ -241,26 +241,26 @@ def change_model(
 
 
 def _done(request: Request, visitor: Visitor, done: str, name: str) -> RedirectResponse:
-    """Lead to the list, which tells what was done to a model or server until that changes."""
+    """Redirect to the list, which shows the message until the model or server changes again."""
     entry = _entry(request, visitor, done, name)
     return redirect(request, "/extensions", done=done, about=name, seen=state_mark(entry))
 
 
 def _holds(request: Request, visitor: Visitor) -> dict[str, bool]:
-    """Tell whether the message of the address is true of the model or server that it is about."""
+    """Return whether the message of the address is still true."""
     done, about = request.query_params.get("done", ""), request.query_params.get("about", "")
     known = visitor.may_decide and done in _MESSAGES
     return {done: known and is_present(request, _entry(request, visitor, done, about))}
 
 
 def _entry(request: Request, visitor: Visitor, done: str, name: str) -> ModelEntry | ServerEntry | None:
-    """Return the model or server that a message is about; None for one that is gone."""
+    """Return the model or server of a message, or None if it was removed."""
     listed = configuring.models if done.startswith("model_") else configuring.mcp_servers
     return next((one for one in listed(sandbox_of(request), visitor.caller) if one.name == name), None)
 
 
 def _seconds(text: str) -> float:
-    """Return a timeout that was typed; the default for none."""
+    """Return the typed timeout, or the default."""
     if not text.strip():
         return MODEL_TIMEOUT
     try:
@@ -270,7 +270,7 @@ def _seconds(text: str) -> float:
 
 
 def _options(text: str) -> dict[str, Any]:
-    """Return options that were typed as a JSON object; none for an empty text."""
+    """Return the typed options, a JSON object; empty for an empty text."""
     found = _value(text) if text.strip() else {}
     if not isinstance(found, dict):
         raise InvalidInputError.of('expected a JSON object, such as {"temperature": 0.2}', pointer="/options")

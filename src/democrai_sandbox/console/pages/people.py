@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 router = APIRouter()
 _CHANGES = ("person_created", "person_changed", "person_disabled", "person_enabled")
-"""Messages about somebody, which are true until that person is changed again."""
+"""Messages about a user, which are true until the user changes again."""
 
 
 @router.get("/people")
@@ -116,7 +116,7 @@ def enable(request: Request, name: str, visitor: Administrator, accounts: OwnAcc
 
 
 def _done(request: Request, accounts: Accounts, name: str, done: str) -> Response:
-    """Redirect to the list, which shows the change until the next one."""
+    """Redirect to the list, which shows the message until the user changes again."""
     return redirect(request, "/people", done=done, about=name, seen=state_mark(accounts.person(name)))
 
 

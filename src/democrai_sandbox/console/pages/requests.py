@@ -255,7 +255,7 @@ def aftermath_of(request: Request, *, about_request: Asked | None = None, decisi
 
 
 def ended_holds(request: Request, decision_id: str = "") -> dict[str, bool]:
-    """Tell whether it is still true that a decision has ended, and that nothing was decided about the same since.
+    """Return whether a decision is still ended, without a newer decision about the same access.
 
     It is the decision that the address names, unless one is given.
     """
@@ -286,7 +286,7 @@ def no_session(found: Asked) -> str:
 def _state(
     sandbox: Sandbox, found: Asked, offered: tuple[Choice, ...]
 ) -> tuple[tuple[int, ...], tuple[Reach, ...], tuple[Assessment, ...]]:
-    """Return for each choice the shown version, the requests that its decision would answer, and its risk."""
+    """Return for each choice the version, the requests that its decision would answer, and its risk."""
     if not offered:
         return (), (), ()
     administration, targets = sandbox.access.administration, [choice.target for choice in offered]
