@@ -101,7 +101,7 @@ def test_a_port_that_is_taken(tmp_path):
         file = configured(tmp_path, server={"port": port})
         said = refusal("serve", "--config", file)
         assert code_of(said) == "host_address_taken"
-        assert f"127.0.0.1:{port} " in said and os.strerror(errno.EADDRINUSE) in said
+        assert f"127.0.0.1:{port}: " in said and os.strerror(errno.EADDRINUSE) in said
         assert "server.port" in said
         golden("serve-address-taken", said)
         assert code_of(refusal("serve", "--config", file)) == "host_address_taken"
@@ -112,7 +112,7 @@ def test_an_address_of_another_machine(tmp_path):
     server = {"host": "192.0.2.1", "port": 0, "public_url": "https://sandbox.example.com"}
     said = refusal("serve", "--config", configured(tmp_path, server=server))
     assert code_of(said) == "host_address_taken"
-    assert "192.0.2.1:0 " in said and os.strerror(errno.EADDRNOTAVAIL) in said
+    assert "192.0.2.1:0: " in said and os.strerror(errno.EADDRNOTAVAIL) in said
 
 
 def test_a_state_folder_that_is_a_file(tmp_path):

@@ -227,7 +227,7 @@ def test_no_page_installs_a_package_that_is_not_published():
     """serving.md, deployment.md: a first installation takes the wheel of ``make build``."""
     for page in pages():
         for block in blocks(page):
-            assert not re.search(r"pip install [^\n]*democrai-sandbox\[", block.text), f"{block.page}:{block.line}"
+            assert not re.search(r"(?m)^(\$ )?pip install [^\n]*democrai-sandbox\[", block.text), block.page
 
 
 def test_commands_work_with_older_versions_of_curl():
