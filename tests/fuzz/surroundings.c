@@ -5,6 +5,7 @@
 
 Py_ssize_t candidates_held = 0;
 bool by_candidate = false;
+Policy *runtime_policy = NULL, *code_policy = NULL;
 
 static Policy policy;
 static State state = {.mode = MODE_MERGE, .policy = &policy};
@@ -85,11 +86,6 @@ int check_name(State *asking, const Host *host, int port)
 bool name_noted(const State *asking, const Host *host)
 {
     return false;
-}
-
-PyObject *host_target(const char *host, int port)
-{
-    return PyUnicode_FromFormat("%s:%d", host, port);
 }
 
 int net_require(State *asking, unsigned operation, Matcher match, const void *what, PyObject *target)

@@ -10,20 +10,6 @@
 
 PyObject *observer = NULL; /* the host's: told which endpoints permitted connections go to */
 
-const char *net_operation(unsigned operation)
-{
-    return operation == NET_CONNECT ? "connect" : operation == NET_RECEIVE ? "receive" : "send";
-}
-
-/* "host", "host:port", "[v6]:port": the canonical text of a host form. */
-PyObject *host_target(const char *host, int port)
-{
-    if (port == 0) {
-        return PyUnicode_FromString(host);
-    }
-    return PyUnicode_FromFormat(strchr(host, ':') ? "[%s]:%d" : "%s:%d", host, port);
-}
-
 int net_deny(State *state, unsigned operation, PyObject *target)
 {
     deny(state, DENY_NETWORK, net_operation(operation), target);
@@ -40,15 +26,12 @@ int net_deny_text(State *state, unsigned operation, const char *target)
     return -1;
 }
 
-/* A context that guarded code opened must itself contain the target: an approval cannot widen what it narrowed. */
-bool net_narrowed_away(const State *state, unsigned operation, Matcher match, const void *what)
+/* Whether a rule names this very address, or a range around it: then a name may lead there. */
+bool declared_literally(const State *state, const Address *address)
 {
-    for (; state->mode == MODE_NARROW; state = state->parent) {
-        if (!(match(&state->policy->network, what) & operation)) {
-            return true;
-        }
-    }
-    return false;
+    Host host;
+    host_of_address(address, &host);
+    return state_net(state, match_literal, &host) != 0;
 }
 
 /* 1 when the chain or an approval allows it, 0 when not, -1 when the check itself failed. */

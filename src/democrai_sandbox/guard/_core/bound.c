@@ -22,18 +22,13 @@ void bound_for_signals(PyObject *bound)
     }
 }
 
-void outside_begin(void)
-{
-    outside_calls++;
-}
-
 bool outside_is_running(void)
 {
     return outside_calls > 0;
 }
 
 /* -1 when a handler that was put off has raised something. */
-int outside_end(void)
+static int outside_end(void)
 {
     if (--outside_calls > 0 || put_off == NULL || PyList_GET_SIZE(put_off) == 0) {
         return 0;
@@ -178,7 +173,6 @@ static PyObject *bound_get(PyObject *self, PyObject *instance, PyObject *type)
     return instance == NULL || instance == Py_None ? Py_NewRef(self) : PyMethod_New(self, instance);
 }
 
-/* atexit.unregister(function) must still find what was registered. */
 /* Equal to what one subject has handed over, and to nothing of others. */
 typedef struct {
     PyObject_HEAD PyObject *function;
@@ -211,22 +205,15 @@ static PyTypeObject HandedOver_Type = {
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
 };
 
-/* atexit.unregister(function): removes what is equal to it, so an object that is equal to everything removes all. */
-PyObject *on_unregister(State *state, Call *call)
+/* An object that is equal to what the chain of `state` has handed over for `function`, and to nothing of others. */
+PyObject *bound_equal(State *state, PyObject *function)
 {
-    if (call->nargs != 1 || call->kwnames != NULL) {
-        return call_original(call); /* which refuses it */
-    }
     HandedOver *wanted = PyType_Ready(&HandedOver_Type) == 0 ? PyObject_New(HandedOver, &HandedOver_Type) : NULL;
-    if (wanted == NULL) {
-        return NULL;
+    if (wanted != NULL) {
+        wanted->function = Py_NewRef(Py_IS_TYPE(function, &Bound_Type) ? ((Bound *)function)->function : function);
+        wanted->state = (State *)Py_NewRef(state);
     }
-    PyObject *function = call->args[0];
-    wanted->function = Py_NewRef(Py_IS_TYPE(function, &Bound_Type) ? ((Bound *)function)->function : function);
-    wanted->state = (State *)Py_NewRef(state);
-    PyObject *result = call_with(call, 0, (PyObject *)wanted);
-    Py_DECREF(wanted);
-    return result;
+    return (PyObject *)wanted;
 }
 
 static PyObject *bound_compare(PyObject *self, PyObject *other, int op)
@@ -287,4 +274,34 @@ PyObject *callback_of(State *state, PyObject *function, PyObject *future)
         ((Bound *)bound)->only = Py_NewRef(future);
     }
     return bound;
+}
+
+/* Runs a callable of the host's outside the guard; NULL with an exception when it fails. */
+PyObject *call_outside(State *state, PyObject *function, PyObject *args)
+{
+    State *outside = state_new(state, NULL, MODE_BYPASS, true, NULL);
+    PyObject *result = NULL;
+    Entered entered;
+    if (outside != NULL && state_enter(outside, &entered) == 0) {
+        outside_calls++;
+        /* for whom the subject works, whatever it has put into the variable that says so */
+        PyObject *pretended = served_save();
+        served_restore(Py_XNewRef(state->served));
+        result = PyObject_Call(function, args, NULL);
+        served_restore(pretended);
+        state_leave(&entered);
+        PyObject *type, *value, *trace;
+        PyErr_Fetch(&type, &value, &trace);
+        if (outside_end() < 0) {
+            Py_CLEAR(result);
+            Py_XDECREF(type);
+            Py_XDECREF(value);
+            Py_XDECREF(trace);
+        }
+        else {
+            PyErr_Restore(type, value, trace);
+        }
+    }
+    Py_XDECREF(outside);
+    return result;
 }

@@ -5,7 +5,6 @@
 
 #include <string.h>
 
-PyObject *usage_error = NULL;
 bool sealed = false;
 
 /* ---- code the runtime registered before sealing ------------------------------------------------ */

@@ -36,6 +36,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/stat.h>
 
 #if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030E0000
@@ -191,6 +192,23 @@ typedef struct {
     PyObject *previous;
 } Entered;
 
+/* Set by the parts that follow the state in force. Each is called only while its number says that it is needed. */
+extern Py_ssize_t tracings;          /* trace functions and tools that subjects have installed */
+extern void (*tracing_follow)(void); /* the state in force has changed */
+extern void (*tracing_gone)(const State *state);
+extern int wakeup_lent;              /* the number that guarded code has set for signals, or -1 */
+extern void (*wakeup_restore)(void); /* the last guard of the thread was left */
+
+/* The part of a ticket that the core reads; network/tickets.c has the rest. */
+typedef struct {
+    PyObject_HEAD bool open;
+} CarriedTicket;
+extern PyTypeObject *ticket_type;
+extern Py_ssize_t open_tickets;
+PyObject *ticket_carried(void);             /* new reference or NULL; for callables handed over */
+PyObject *ticket_carry(PyObject *ticket);   /* sets it, returns what was there; NULL on error */
+void ticket_restore(PyObject *carried);     /* steals it; NULL: nothing to do */
+
 int state_ready(void);
 State *state_new(State *parent, Policy *policy, Mode mode, bool allow_subprocess, PyObject *identity);
 State *state_current(void);  /* borrowed; bypass states included; NULL when there is none */
@@ -234,17 +252,12 @@ extern PyObject *watcher;
 extern Py_ssize_t candidates_held; /* nothing of this costs anything while there are none */
 extern bool by_candidate;
 const Policy *candidate_of(const State *state);
+int candidate_set(PyObject *label, PyObject *policy);
 PyObject *core_candidate(PyObject *module, PyObject *args);
 void shadow_path(State *state, const char *path, unsigned wanted);
 void shadow_open(State *state, const char *path, unsigned must, unsigned either);
 void shadow_import(State *state, PyObject *root, bool (*allows)(const State *, PyObject *));
 bool shadow_concerns(const State *state);
-
-/* What a state has: its policy or, for a moment, the candidate in its place. */
-static inline const Policy *policy_of(const State *state)
-{
-    return UNLIKELY(by_candidate) ? candidate_of(state) : state->policy;
-}
 
 /* ---- residents.c --------------------------------------------------------------------------- */
 extern Py_ssize_t residents; /* policies that have marked code */
@@ -305,6 +318,13 @@ PyObject *path_object(const char *text, PyObject *like);
 PyObject *path_handle_object(int fd, const char *base, PyObject *like);
 int openat2_missing(void);
 
+/* Whether this is the memory of a process, which is not a file wherever a rule puts it. */
+static inline bool path_is_memory(const char *path)
+{
+    size_t length = strlen(path);
+    return strncmp(path, "/proc/", 6) == 0 && length > 10 && strcmp(path + length - 4, "/mem") == 0;
+}
+
 /* ---- verdict.c ----------------------------------------------------------------------------- */
 typedef enum {
     DENY_FILESYSTEM,
@@ -341,7 +361,6 @@ extern size_t denials_made;
 
 void operation_text(unsigned bits, char *out);
 PyObject *call_outside(State *state, PyObject *function, PyObject *args);
-bool path_is_memory(const char *path);
 unsigned never_approved(unsigned mask);
 extern _Thread_local bool probing;
 PyObject *core_tell_probes(PyObject *module, PyObject *unused);
@@ -404,8 +423,15 @@ struct Row {
 };
 
 extern Row rows[];
-extern Row *stat_row, *spawn_row, *execve_row, *getaddrinfo_row;
 extern const int row_count;
+extern Row *stat_row, *spawn_row, *execve_row, *getaddrinfo_row;
+void table_ready(void);
+typedef struct {
+    const char *module;
+    int (*patch)(PyObject *module); /* 1 when everything is patched, 0 when the module is still being imported */
+    bool native;                    /* patched when it is created, under any name; see natives.c */
+} LatePatch;
+void late_tables(Row *table, int count, const LatePatch *patches, size_t patch_count);
 
 PyObject *call_original(const Call *call);
 PyObject *row_call(Row *row, PyObject *self, PyTypeObject *type, PyObject *const *args, Py_ssize_t nargs,
@@ -487,8 +513,6 @@ PyObject *on_file_place(State *state, Call *call);
 int fcntl_check(State *state, PyObject *request, PyObject *argument);
 int ioctl_check(State *state, PyObject *number, PyObject *request);
 PyObject *on_wakeup_number(State *state, Call *call);
-extern int wakeup_lent; /* the number that guarded code has set, or -1 */
-void wakeup_restore(void);
 int refuse_internet_socket(State *state, PyObject *number);
 PyObject *on_umask(State *state, Call *call);
 PyObject *on_code_replace(State *state, Call *call);
@@ -545,6 +569,7 @@ void descriptor_hold(int fd);
 void descriptor_port_chosen(int fd);
 bool descriptor_has_chosen_port(int fd);
 PyObject *descriptor_number(PyObject *object);
+int descriptor_exact(PyObject *number, int *fd);
 int descriptor_check(State *state, PyObject *number, unsigned wanted);
 extern bool process_owned;
 PyObject *core_own_process(PyObject *module, PyObject *confined);
@@ -576,6 +601,7 @@ bool import_allowed(const State *state, PyObject *root);
 int import_check(State *state, PyObject *name, bool ask_frame);
 int import_native_check(State *state, PyObject *path);
 int environment_check(State *state, PyObject *name);
+bool is_owned_variable(const char *text);
 extern PyObject *sensitive_roots;
 extern PyObject *native_allowed, *native_refused, *native_folder;
 bool native_is_refused(PyObject *name);
@@ -584,13 +610,10 @@ int handover_ready(void);
 /* ---- tracing.c, monitoring.c ------------------------------------------------------------------ */
 typedef enum { TRACE, PROFILE, MONITOR } TracingKind;
 
-extern Py_ssize_t tracings;
 extern PyTypeObject Tracer_Type;
 int tracing_ready(void);
 PyObject *tracer_new(State *state, PyObject *function, TracingKind kind);
 PyObject *tracer_function(State *state, PyObject *installed);
-void tracing_follow(void);
-void tracing_gone(const State *state);
 void tracing_failed(TracingKind kind);
 bool tracing_has_place(const State *state);
 uint64_t thread_here(void); /* a number that no other thread has or will have */
@@ -676,8 +699,7 @@ bool bound_is_own(PyObject *value);
 PyObject *unbound_own(PyObject *value);
 PyObject *bound_new(State *state, PyObject *function, PyObject *args, PyObject *kwargs);
 void bound_for_signals(PyObject *bound);
-void outside_begin(void);
-int outside_end(void);
+PyObject *bound_equal(State *state, PyObject *function);
 bool outside_is_running(void);
 extern PyTypeObject Bound_Type, Guard_Type, Steps_Type, Ready_Type, Outlet_Type;
 extern PyObject *usage_error, *child_environment;

@@ -27,21 +27,6 @@ typedef struct {
 static Owner *owners = NULL;
 static int owners_size = 0;
 
-bool process_owned = false;
-
-/* own_process(confined): in a process that runs one subject alone, its standard streams and settings are the subject's.
- */
-PyObject *core_own_process(PyObject *module, PyObject *confined)
-{
-    State *state = state_guarding();
-    if (state != NULL) {
-        return deny_text(state, DENY_TAMPER, "own_process");
-    }
-    process_owned = true;
-    process_confined = confined == Py_True;
-    Py_RETURN_NONE;
-}
-
 static size_t wires = 0; /* how many were ever attached */
 
 /* A copy of a socket that was opened for requests is read on the wire as well. */
@@ -204,7 +189,7 @@ static int foreign(State *state, int fd, unsigned wanted, const struct stat *inf
 
 /* The number as C takes it, -1 with an exception for any other: some calls cut it down to the bits of an int, and would
  * use another one than was checked. Every argument that is a descriptor comes this way. */
-static int exact_number(PyObject *number, int *fd)
+int descriptor_exact(PyObject *number, int *fd)
 {
     int overflow = 0;
     long value = PyLong_AsLongAndOverflow(number, &overflow);
@@ -224,7 +209,7 @@ int descriptor_check(State *state, PyObject *number, unsigned wanted)
 {
     struct stat info;
     int fd = -1;
-    if (PyLong_Check(number) && exact_number(number, &fd) < 0) {
+    if (PyLong_Check(number) && descriptor_exact(number, &fd) < 0) {
         return -1;
     }
     if (fd < 0 || fstat(fd, &info) < 0) {
@@ -461,77 +446,6 @@ int fcntl_check(State *state, PyObject *request, PyObject *argument)
     return allowed ? 0 : -1;
 }
 
-/* set_wakeup_fd(number): event loops set one (asyncio's, uvloop's). The host's comes back when guarded code removes its
- * own, or leaves the guard with it. */
-int wakeup_lent = -1;
-static int wakeup_of_host = -1;
-static unsigned long wakeup_thread = 0; /* the main thread; others cannot set a number */
-
-static Row *wakeup_row = NULL;
-
-static int set_wakeup(int fd)
-{
-    PyObject *number = PyLong_FromLong(fd), *args[1] = {number};
-    Call call = {.row = wakeup_row, .self = wakeup_row->module_object, .args = args, .nargs = 1};
-    PyObject *old = number ? call_original(&call) : NULL;
-    Py_XDECREF(number);
-    Py_XDECREF(old);
-    return old ? 0 : -1;
-}
-
-void wakeup_restore(void)
-{
-    PyObject *type, *value, *trace;
-    if (PyThread_get_thread_ident() != wakeup_thread) {
-        return;
-    }
-    PyErr_Fetch(&type, &value, &trace);
-    if (set_wakeup(wakeup_of_host) < 0) { /* the host has closed it */
-        PyErr_Clear();
-        set_wakeup(-1);
-    }
-    wakeup_lent = -1;
-    PyErr_Restore(type, value, trace);
-}
-
-static PyObject *lend_wakeup(Call *call, PyObject *number, int fd)
-{
-    int before = wakeup_lent;
-    if (fd < 0 && before >= 0) {
-        wakeup_restore();
-    }
-    else if (fd >= 0) {
-        PyObject *old = call_with(call, 0, number);
-        if (old == NULL) {
-            return NULL;
-        }
-        wakeup_of_host = before < 0 ? (int)PyLong_AsLong(old) : wakeup_of_host;
-        wakeup_lent = fd;
-        wakeup_row = call->row;
-        wakeup_thread = PyThread_get_thread_ident();
-        Py_DECREF(old);
-    }
-    return PyLong_FromLong(before);
-}
-
-PyObject *on_wakeup_number(State *state, Call *call)
-{
-    PyObject *number = call->nargs > 0 ? PyNumber_Index(call->args[0]) : NULL, *result = NULL;
-    int fd = -1;
-    if (number == NULL) {
-        return PyErr_Occurred() ? NULL : call_original(call);
-    }
-    Wire *wire = NULL;
-    bool known = exact_number(number, &fd) == 0, own = known && fd >= 0 && descriptor_owned(state, fd, &wire);
-    bool of_loop = known && fd >= 0 && !own && is_unnamed_pair(fd) && caller_is_library(); /* of the host's own loop */
-    if (known && (fd < 0 || of_loop ||
-                  (descriptor_check(state, number, WANT_MANAGE) == 0 && refuse_internet_socket(state, number) == 0))) {
-        result = process_owned || of_loop ? call_with(call, 0, number) : lend_wakeup(call, number, fd);
-    }
-    Py_DECREF(number);
-    return result;
-}
-
 /* dup2 over a number of somebody else would exchange the file under the owner's feet. */
 PyObject *on_dup2(State *state, Call *call)
 {
@@ -594,70 +508,6 @@ PyObject *on_close(State *state, Call *call)
     }
     Py_DECREF(number);
     return result;
-}
-
-/* ---- sockets made from numbers -------------------------------------------------------------- */
-
-static initproc socket_original = NULL;
-
-static int socket_init(PyObject *self, PyObject *args, PyObject *kwargs)
-{
-    State *state = state_guarding();
-    if (LIKELY(state == NULL)) {
-        return socket_original(self, args, kwargs);
-    }
-    PyObject *number = PyTuple_GET_SIZE(args) > 3 ? PyTuple_GET_ITEM(args, 3) : NULL;
-    if (number == NULL && kwargs != NULL) {
-        number = PyDict_GetItemString(kwargs, "fileno");
-    }
-    bool given = number != NULL && number != Py_None;
-    if (socket_family(self) != 0) {
-        refuse_target("a socket object is made once"); /* its number must not change while it is being used */
-        return -1;
-    }
-    if (!given && check_new_socket(state, args, kwargs) < 0) {
-        return -1;
-    }
-    if (given && (!PyLong_CheckExact(number) || descriptor_check(state, number, WANT_MANAGE) < 0)) {
-        if (!PyErr_Occurred()) {
-            deny_text(state, DENY_DESCRIPTOR, "fileno");
-        }
-        return -1;
-    }
-    Py_INCREF(state);
-    int result = socket_original(self, args, kwargs);
-    if (result == 0) {
-        int fd = socket_number(self);
-        result = given || !plain_numbers(args, kwargs) ? check_made_socket(state, fd, socket_family(self)) : 0;
-        if (result == 0) {
-            descriptor_adopt(state, fd);
-            descriptor_hold(fd);
-        }
-    }
-    else if (!given) {
-        explain_new_socket(state, args, kwargs);
-    }
-    Py_DECREF(state);
-    return result;
-}
-
-bool is_socket_object(PyObject *object)
-{
-    return has_slot(Py_TYPE(object), offsetof(PyTypeObject, tp_init), (void *)socket_init);
-}
-
-int socket_patch(PyObject *module)
-{
-    PyTypeObject *type = (PyTypeObject *)PyObject_GetAttrString(module, "socket");
-    if (type == NULL) {
-        PyErr_Clear();
-        return 0;
-    }
-    int result = sockets_found(type);
-    Py_DECREF(type);
-    return result < 0 ? -1
-                      : patch_type(module, "socket", "__init__", offsetof(PyTypeObject, tp_init), (void *)socket_init,
-                                   &socket_original);
 }
 
 /* faulthandler writes to the file it is given whenever the process gets into trouble, or at once. */

@@ -11,6 +11,46 @@ static PyObject *os_module = NULL, *sys_module = NULL;
 static PyObject *variables = NULL;  /* the mapping behind both */
 static PyObject *conversions[2][2]; /* of each instance: to bytes, and back */
 
+/* ---- names that guarded code may not set ------------------------------------------------------------ */
+
+/* Whether the runtime owns this variable, as it does every name with its prefix. */
+bool is_owned_variable(const char *text)
+{
+    static const char prefix[] = "DEMOCRAI_";
+    return strncmp(text, prefix, sizeof prefix - 1) == 0;
+}
+
+/* By these, C libraries complete names of hosts, and choose files and native code that they load themselves. */
+static bool steers_libraries(const char *name)
+{
+    static const char *const names[] = {"LOCALDOMAIN",  "RES_OPTIONS",          "HOSTALIASES",     "GCONV_PATH",
+                                        "LOCPATH",      "NLSPATH",              "TZDIR",           "INPUTRC",
+                                        "OPENSSL_CONF", "OPENSSL_CONF_INCLUDE", "OPENSSL_ENGINES", "OPENSSL_MODULES"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (strcmp(name, names[i]) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+int environment_check(State *state, PyObject *name)
+{
+    PyObject *bytes = NULL;
+    if (!PyUnicode_FSConverter(name, &bytes)) {
+        return -1;
+    }
+    int result = 0;
+    if (is_owned_variable(PyBytes_AS_STRING(bytes)) || steers_libraries(PyBytes_AS_STRING(bytes))) {
+        deny_text(state, DENY_ENVIRONMENT, PyBytes_AS_STRING(bytes));
+        result = -1;
+    }
+    Py_DECREF(bytes);
+    return result;
+}
+
+/* ---- os.environ itself --------------------------------------------------------------------------------- */
+
 bool is_environment(PyObject *object)
 {
     return object == instances[0] || object == instances[1];

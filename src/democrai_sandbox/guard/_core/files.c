@@ -1,6 +1,5 @@
 /* Path-taking calls of posix: resolved to a handle, decided, then made through the handle. */
 #include "core.h"
-#include "network.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -9,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+Row *stat_row = NULL; /* os.stat, set by table_ready */
 
 /* dir_fd, src_dir_fd and dst_dir_fd are refused to the subject's own code. The standard library's rmtree and an
  * installer may use them: then the name is taken as below the folder that the descriptor really is. */
@@ -633,23 +634,6 @@ PyObject *on_catalogue(State *state, Call *call)
     bool leads_out = strchr(domain, '/') != NULL || (languages != NULL && strchr(languages, '/') != NULL);
     bool sets = strcmp(call->row->name, "textdomain") == 0 && call->nargs > 0 && call->args[0] != Py_None;
     return leads_out || sets ? deny_text(state, DENY_TAMPER, call->row->argument) : call_original(call);
-}
-
-/* The C library connects to /dev/log by itself. */
-PyObject *on_system_log(State *state, Call *call)
-{
-    PyObject *address = PyBytes_FromString("/dev/log"), *replacement = NULL;
-    int handle = -1, allowed = address ? unix_connect(state, address, &replacement, &handle) : -1;
-    bool absent = allowed < 0 && PyErr_ExceptionMatches(PyExc_FileNotFoundError);
-    if (absent) {
-        PyErr_Clear(); /* permitted, and without a listener */
-    }
-    if (handle >= 0) {
-        close(handle);
-    }
-    Py_XDECREF(address);
-    Py_XDECREF(replacement);
-    return allowed == 0 || absent ? call_original(call) : NULL;
 }
 
 /* readline's "$include FILE" */

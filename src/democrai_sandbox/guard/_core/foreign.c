@@ -8,7 +8,6 @@
 #include <string.h>
 
 PyObject *native_packages = NULL; /* frozenset: packages that the host trusts with foreign functions */
-bool process_confined = false;    /* the kernel holds what native code does here to the subject's declarations */
 
 enum { NAME = 128 };
 

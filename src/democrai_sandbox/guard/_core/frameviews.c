@@ -4,67 +4,12 @@
  * Every frame leads to the one that called it, every task to its coroutine, and the local variables in them to whatever
  * their code works with: the runtime, its service, what others declared. Names, lines and files of foreign frames stay
  * readable, since tracebacks and log records are made of them; their variables do not. */
-#define _GNU_SOURCE
 #include "core.h"
 
-#include <dlfcn.h>
 #include <string.h>
 
-static char package[PATH_MAX] = ""; /* ".../democrai_sandbox/" */
 static getter locals_original = NULL, globals_original = NULL, trace_original = NULL;
 static setter set_trace_original = NULL, set_line_original = NULL;
-
-static void find_package(void)
-{
-    Dl_info info;
-    if (dladdr((void *)&find_package, &info) == 0 || info.dli_fname == NULL || strlen(info.dli_fname) >= PATH_MAX) {
-        return;
-    }
-    strcpy(package, info.dli_fname);
-    for (int i = 0; i < 2 && package[0] != '\0'; i++) { /* the file, and the folder of the guard */
-        char *cut = strrchr(package, '/');
-        *(cut ? cut : package) = '\0';
-    }
-    strcat(package, "/");
-}
-
-static bool is_library_file(State *state, const char *file)
-{
-    char path[PATH_MAX];
-    if (file[0] == '<') {
-        return true; /* frozen modules, and code that a library made of a text */
-    }
-    if (file[0] != '/' || strlen(file) >= PATH_MAX || path_normalise(file, path) < 0) {
-        return false;
-    }
-    return location_mask(state, path) & FLAG_CODE;
-}
-
-bool code_is_ours(PyCodeObject *code)
-{
-    const char *file = PyUnicode_AsUTF8(code->co_filename);
-    PyErr_Clear();
-    return file != NULL && package[0] != '\0' && strncmp(file, package, strlen(package)) == 0;
-}
-
-/* Whether the variables of code that runs somewhere are not for this subject to see. */
-bool code_is_hidden(State *state, PyCodeObject *code)
-{
-    const Policy *owner = resident_owner(code);
-    if (owner != NULL) {
-        return !state_has_subject(state, owner);
-    }
-    const char *file = PyUnicode_AsUTF8(code->co_filename);
-    if (file == NULL) {
-        PyErr_Clear();
-        return true;
-    }
-    if (code_is_ours(code)) {
-        return true;
-    }
-    /* without code that is known to be a subject's, the rest may be the subject's as well as the host's */
-    return residents > 0 && !is_library_file(state, file);
-}
 
 static bool frame_is_hidden(State *state, PyObject *frame)
 {
@@ -181,7 +126,6 @@ static void replace_setter(PyGetSetDef *entry, const char *name, setter *origina
 
 int frameviews_ready(void)
 {
-    find_package();
     for (PyGetSetDef *entry = PyFrame_Type.tp_getset; entry != NULL && entry->name != NULL; entry++) {
         replace_getter(entry, "f_locals", &locals_original, frame_locals);
         replace_getter(entry, "f_globals", &globals_original, frame_globals);

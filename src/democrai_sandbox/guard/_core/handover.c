@@ -234,3 +234,16 @@ int handover_ready(void)
     context_new_original = PyContext_Type.tp_new;
     return patch_slot(&PyContext_Type, NULL, (void **)&PyContext_Type.tp_new, (void *)context_new);
 }
+
+/* atexit.unregister(function) removes every function that is equal to its argument. The argument is replaced by an
+ * object that is equal to functions of the caller's chain only. */
+PyObject *on_unregister(State *state, Call *call)
+{
+    if (call->nargs != 1 || call->kwnames != NULL) {
+        return call_original(call); /* which refuses it */
+    }
+    PyObject *wanted = bound_equal(state, call->args[0]);
+    PyObject *result = wanted ? call_with(call, 0, wanted) : NULL;
+    Py_XDECREF(wanted);
+    return result;
+}

@@ -331,3 +331,12 @@ bool host_is_own(const Host *host)
     return strcmp(host->key, "localhost") == 0 ||
            (known && system.nodename[0] != '\0' && strcasecmp(system.nodename, host->text) == 0);
 }
+
+/* "host", "host:port", "[v6]:port": the canonical text of a host form. */
+PyObject *host_target(const char *host, int port)
+{
+    if (port == 0) {
+        return PyUnicode_FromString(host);
+    }
+    return PyUnicode_FromFormat(strchr(host, ':') ? "[%s]:%d" : "%s:%d", host, port);
+}

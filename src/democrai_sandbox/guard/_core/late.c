@@ -7,32 +7,10 @@
 
 bool look_at_all_modules = true;
 
-typedef struct {
-    const char *module;
-    int (*patch)(PyObject *module); /* 1 when everything is patched, 0 when the module is still being imported */
-    bool native;                    /* patched when it is created, under any name; see natives.c */
-} LatePatch;
-
-static const LatePatch late[] = {
-    {"_sqlite3", databases_patch, true},
-    {"_multiprocessing", semaphores_patch, true},
-    {"_ctypes", ctypes_patch, true},
-    {"_socket", socket_patch, true},
-    {"_ssl", ssl_patch, true},
-    {"_io", fileio_patch, true},
-    {"_thread", local_patch, true},
-    {"_asyncio", task_patch, true},
-    {"_cffi_backend", cffi_patch, true},
-    {"ctypes", ctypes_functions, false},
-    {"concurrent.futures.thread", executor_patch, false},
-    {"anyio._backends._asyncio", anyio_patch, false},
-    {"concurrent.futures._base", future_patch, false},
-    {"asyncio.events", asyncio_patch, false},
-    {"asyncio.base_events", loop_patch, false},
-    {"multiprocessing.pool", pool_patch, false},
-    {"threading", threading_patch, false},
-    {"weakref", finalize_patch, false},
-};
+static Row *builtins = NULL; /* the table of patched builtins */
+static int builtin_count = 0;
+static const LatePatch *late = NULL;
+static size_t late_count = 0;
 
 /* A name in sys.modules. Another module of that name is patched, too: a subject can remove the first one. */
 typedef struct {
@@ -146,15 +124,24 @@ static int check_versions(void)
     return failed ? -1 : 0;
 }
 
+/* Sets the tables of patched builtins and of modules with types to patch. */
+void late_tables(Row *table, int count, const LatePatch *patches, size_t patch_count)
+{
+    builtins = table;
+    builtin_count = count;
+    late = patches;
+    late_count = patch_count;
+}
+
 int late_ready(void)
 {
     PyObject *sys = PyImport_AddModule("sys");
     sys_names = sys ? PyModule_GetDict(sys) : NULL;
     int result = sys_names ? check_versions() : -1;
-    for (int i = 0; result == 0 && i < row_count; i++) {
-        result = await_text(rows[i].module, true);
+    for (int i = 0; result == 0 && i < builtin_count; i++) {
+        result = await_text(builtins[i].module, true);
     }
-    for (size_t i = 0; result == 0 && i < sizeof late / sizeof *late; i++) {
+    for (size_t i = 0; result == 0 && i < late_count; i++) {
         result = await_text(late[i].module, late[i].native);
     }
     return result;
@@ -197,10 +184,10 @@ int adapters_set(PyObject *functions)
     return 0;
 }
 
-int diverted_await(PyObject *rows)
+int diverted_await(PyObject *diverted)
 {
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(rows); i++) {
-        if (await_name(PyTuple_GET_ITEM(PyTuple_GET_ITEM(rows, i), 0), false) < 0) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(diverted); i++) {
+        if (await_name(PyTuple_GET_ITEM(PyTuple_GET_ITEM(diverted, i), 0), false) < 0) {
             return -1;
         }
     }
@@ -249,7 +236,7 @@ static int tolerate(int result)
 static int patch_late(const char *name, PyObject *module)
 {
     int complete = 1;
-    for (size_t i = 0; i < sizeof late / sizeof *late; i++) {
+    for (size_t i = 0; i < late_count; i++) {
         if (strcmp(late[i].module, name) == 0) {
             int state = late[i].patch(module);
             state = late[i].native ? state : tolerate(state);
@@ -264,10 +251,10 @@ static int patch_late(const char *name, PyObject *module)
 
 int patch_module(const char *name, PyObject *module)
 {
-    for (int i = 0; i < row_count; i++) {
-        bool waiting = rows[i].original == NULL && strcmp(rows[i].module, name) == 0;
-        if (waiting && PyObject_HasAttrString(module, rows[i].owner[0] ? rows[i].owner : rows[i].name)) {
-            if (patch_row(&rows[i], module) < 0) {
+    for (int i = 0; i < builtin_count; i++) {
+        bool waiting = builtins[i].original == NULL && strcmp(builtins[i].module, name) == 0;
+        if (waiting && PyObject_HasAttrString(module, builtins[i].owner[0] ? builtins[i].owner : builtins[i].name)) {
+            if (patch_row(&builtins[i], module) < 0) {
                 return -1;
             }
         }

@@ -4,8 +4,6 @@
 
 #include <string.h>
 
-PyObject *child_environment = NULL;
-
 static PyObject *libraries = NULL; /* entries of further read-only code */
 static PyObject *protected = NULL; /* entries of what the host protects, for every policy made from now on */
 static PyObject *read_only = NULL; /* entries of code that no subject may change, for every policy made from now on */
@@ -337,6 +335,7 @@ PyMODINIT_FUNC PyInit__core(void)
     if (only != NULL) {
         return Py_NewRef(only); /* a second import after del sys.modules[...] finds the one that is installed */
     }
+    table_ready();
     if (check_system() < 0 || state_ready() < 0 || collection_ready() < 0 || variables_ready() < 0 || residents_ready() < 0 || frameviews_ready() < 0 || tracing_ready() < 0 || ownviews_ready() < 0 || environment_ready() < 0 || home_ready() < 0 || tickets_ready() < 0 || PyType_Ready(&Diverted_Type) < 0 ||
         resolver_ready() < 0 || contexts_ready() < 0 || late_ready() < 0 || import_first() < 0 || importlib_ready() < 0 || handover_ready() < 0 || contextviews_ready() < 0 ||
         names_ready() < 0 || finalisers_ready() < 0 || keepers_ready() < 0 || listings_ready() < 0 || stats_ready() < 0 ||

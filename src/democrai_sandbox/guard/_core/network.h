@@ -82,6 +82,7 @@ unsigned match_socket(const NetIndex *index, const void *socket);
 unsigned match_any_port(const NetIndex *index, const void *host);
 unsigned match_name(const NetIndex *index, const void *host);
 unsigned match_unix(const NetIndex *index, const void *text);
+unsigned match_literal(const NetIndex *index, const void *host);
 unsigned state_net(const State *state, Matcher match, const void *what);
 bool net_narrowed_away(const State *state, unsigned operation, Matcher match, const void *what);
 bool declared_literally(const State *state, const Address *address);
@@ -183,19 +184,16 @@ void pipe_sent(Pipe *pipe, uint64_t position);
 
 /* ---- tickets.c ----------------------------------------------------------------------------------- */
 typedef struct {
-    PyObject_HEAD uint64_t policy; /* of the state that was permitted the request */
+    CarriedTicket carried;
+    uint64_t policy; /* of the state that was permitted the request */
     char scheme[8];
     Host host;
     int port;
-    bool open;
     PyObject *previous;
 } Ticket;
 extern PyTypeObject Ticket_Type;
 int tickets_ready(void);
 Ticket *ticket_current(const State *state); /* borrowed; NULL when no request is under way here */
-PyObject *ticket_carried(void);             /* new reference or NULL; for callables handed over */
-PyObject *ticket_carry(PyObject *ticket);   /* sets it, returns what was there; NULL on error */
-void ticket_restore(PyObject *carried);     /* steals it; NULL: nothing to do */
 PyObject *core_request(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *core_origin(PyObject *module, PyObject *args);
 PyObject *core_websocket(PyObject *module, PyObject *url);

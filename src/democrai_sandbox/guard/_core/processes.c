@@ -10,9 +10,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-extern char **environ;
+Row *spawn_row = NULL, *execve_row = NULL; /* os.posix_spawn and os.execve, set by table_ready */
 
-static const char PREFIX[] = "DEMOCRAI_";
+extern char **environ;
 
 static void *refuse(State *state, const Call *call)
 {
@@ -113,7 +113,7 @@ PyObject *on_secret_database(State *state, Call *call)
 /* ---- the child's environment ----------------------------------------------------------------- */
 
 /* DEMOCRAI_* for children of this state, as a dict of bytes; the Python face words them, from guard state only. */
-extern PyObject *child_environment;
+PyObject *child_environment = NULL;
 
 static PyObject *owned_environment(State *state)
 {
@@ -127,11 +127,6 @@ static PyObject *owned_environment(State *state)
         PyErr_SetString(PyExc_RuntimeError, "the guard has no environment for children");
     }
     return owned;
-}
-
-static bool is_owned_name(const char *text)
-{
-    return strncmp(text, PREFIX, sizeof PREFIX - 1) == 0;
 }
 
 /* A value that the process already has (a copy of os.environ) is dropped silently; any other is an attempt to spoof. */
@@ -159,7 +154,7 @@ static int append_pair(PyObject *list, const char *pair)
 static int append_inherited(PyObject *list)
 {
     for (char **pair = environ; pair && *pair; pair++) {
-        if (!is_owned_name(*pair) && append_pair(list, *pair) < 0) {
+        if (!is_owned_variable(*pair) && append_pair(list, *pair) < 0) {
             return -1;
         }
     }
@@ -177,7 +172,7 @@ static int append_given(State *state, PyObject *list, PyObject *given)
             break;
         }
         const char *pair = PyBytes_AS_STRING(bytes);
-        result = is_owned_name(pair) ? check_given(state, pair) : append_pair(list, pair);
+        result = is_owned_variable(pair) ? check_given(state, pair) : append_pair(list, pair);
         Py_DECREF(bytes);
     }
     Py_XDECREF(pairs);
@@ -456,36 +451,5 @@ PyObject *on_system(State *state, Call *call)
     Py_XDECREF(shell);
     Py_XDECREF(argv);
     Py_XDECREF(child);
-    return result;
-}
-
-/* ---- the environment of this process ---------------------------------------------------------- */
-
-/* By these, C libraries complete names of hosts, and choose files and native code that they load themselves. */
-static bool steers_libraries(const char *name)
-{
-    static const char *const names[] = {"LOCALDOMAIN",  "RES_OPTIONS",          "HOSTALIASES",     "GCONV_PATH",
-                                        "LOCPATH",      "NLSPATH",              "TZDIR",           "INPUTRC",
-                                        "OPENSSL_CONF", "OPENSSL_CONF_INCLUDE", "OPENSSL_ENGINES", "OPENSSL_MODULES"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        if (strcmp(name, names[i]) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-int environment_check(State *state, PyObject *name)
-{
-    PyObject *bytes = NULL;
-    if (!PyUnicode_FSConverter(name, &bytes)) {
-        return -1;
-    }
-    int result = 0;
-    if (is_owned_name(PyBytes_AS_STRING(bytes)) || steers_libraries(PyBytes_AS_STRING(bytes))) {
-        deny_text(state, DENY_ENVIRONMENT, PyBytes_AS_STRING(bytes));
-        result = -1;
-    }
-    Py_DECREF(bytes);
     return result;
 }

@@ -11,8 +11,8 @@
 #define Py_BUILD_CORE 1
 #include "core.h"
 
+#include <dlfcn.h>
 #include <internal/pycore_frame.h>
-#include <marshal.h>
 #include <string.h>
 
 #if PY_VERSION_HEX < 0x030C0000
@@ -59,6 +59,66 @@ void *frame_here(void)
 {
     return innermost(PyThreadState_Get());
 }
+
+/* ---- code of the sandbox, and code that is hidden from a subject --------------------------------- */
+
+static char package[PATH_MAX] = ""; /* ".../democrai_sandbox/" */
+
+static void find_package(void)
+{
+    Dl_info info;
+    if (dladdr((void *)&find_package, &info) == 0 || info.dli_fname == NULL || strlen(info.dli_fname) >= PATH_MAX) {
+        return;
+    }
+    strcpy(package, info.dli_fname);
+    for (int i = 0; i < 2 && package[0] != '\0'; i++) { /* the file, and the folder of the guard */
+        char *cut = strrchr(package, '/');
+        *(cut ? cut : package) = '\0';
+    }
+    strcat(package, "/");
+}
+
+static bool is_library_file(State *state, const char *file)
+{
+    char path[PATH_MAX];
+    if (file[0] == '<') {
+        return true; /* frozen modules, and code that a library made of a text */
+    }
+    if (file[0] != '/' || strlen(file) >= PATH_MAX || path_normalise(file, path) < 0) {
+        return false;
+    }
+    PathKey key;
+    path_key(&key, path);
+    return state_mask(state, &key) & FLAG_CODE;
+}
+
+bool code_is_ours(PyCodeObject *code)
+{
+    const char *file = PyUnicode_AsUTF8(code->co_filename);
+    PyErr_Clear();
+    return file != NULL && package[0] != '\0' && strncmp(file, package, strlen(package)) == 0;
+}
+
+/* Whether the variables of code that runs somewhere are not for this subject to see. */
+bool code_is_hidden(State *state, PyCodeObject *code)
+{
+    const Policy *owner = resident_owner(code);
+    if (owner != NULL) {
+        return !state_has_subject(state, owner);
+    }
+    const char *file = PyUnicode_AsUTF8(code->co_filename);
+    if (file == NULL) {
+        PyErr_Clear();
+        return true;
+    }
+    if (code_is_ours(code)) {
+        return true;
+    }
+    /* without code that is known to be a subject's, the rest may be the subject's as well as the host's */
+    return residents > 0 && !is_library_file(state, file);
+}
+
+/* ---- frames of a subject ---------------------------------------------------------------------- */
 
 /* Whether a frame is at work for the code that runs here: on this stack, and not below a frame of ours or the guard. */
 bool frame_works_here(const PyFrameObject *frame)
@@ -254,44 +314,6 @@ int resident_take(State *state, PyObject *code)
     return !of_text || resident_owner((PyCodeObject *)code) != NULL ? 0 : mark_for(state, code);
 }
 
-/* Does the work of marshal.loads. Without another hook the event is left out, because the interpreter copies the whole
- * content for it. Reading runs no Python code while garbage collection is off. */
-static PyObject *load_code(const Call *call)
-{
-    PyObject *given = call->args[0];
-    Py_buffer content;
-    bool plain = call->nargs == 1 && call->kwnames == NULL && (PyBytes_CheckExact(given) || PyMemoryView_Check(given));
-    if (!plain || !hooklist_is_ours() || PyObject_GetBuffer(given, &content, PyBUF_SIMPLE) < 0) {
-        PyErr_Clear();
-        return call_original(call);
-    }
-    int collects = PyGC_Disable();
-    hooklist_silence(true);
-    PyObject *made = PyMarshal_ReadObjectFromString(content.buf, content.len);
-    hooklist_silence(false);
-    if (collects) {
-        PyGC_Enable();
-    }
-    PyBuffer_Release(&content);
-    return made;
-}
-
-/* compile, marshal.load, marshal.loads */
-PyObject *on_made_code(State *state, Call *call)
-{
-    Bytecode from;
-    bool loads = call->nargs > 0 && strcmp(call->row->name, "loads") == 0;
-    bool noted = loads && bytecode_of(call->args[0], &from);
-    PyObject *made = loads ? load_code(call) : call_original(call);
-    if (noted) {
-        bytecode_note(made, &from);
-    }
-    if (made != NULL && resident_claim(state, made) < 0) {
-        Py_CLEAR(made);
-    }
-    return made;
-}
-
 /* "exec" of a text: the code was made for this one call. Other code is marked by now, or is the host's: marking that
  * would restrict the host. */
 int resident_exec(State *state, PyObject *code)
@@ -360,6 +382,7 @@ State *resident_running(const State *state, const void *boundary)
 
 int residents_ready(void)
 {
+    find_package();
     interpreter = PyInterpreterState_Get();
     extra = REQUEST_EXTRA(drop_mark);
     if (extra < 0 || !frames_fit()) {

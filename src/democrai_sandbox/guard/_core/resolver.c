@@ -11,6 +11,8 @@
 #include <sys/socket.h>
 #include <time.h>
 
+Row *getaddrinfo_row = NULL; /* _socket.getaddrinfo, set by table_ready */
+
 enum { LIFETIME = 600, MOST_PINS = 4096 }; /* seconds; getaddrinfo tells no lifetime of its own */
 
 static PyObject *pins = NULL;    /* dict: address -> dict: name -> deadline */

@@ -9,37 +9,8 @@
 #include <unistd.h>
 
 PyObject *watcher = NULL; /* the host's: told where the candidate of a subject differs */
-Py_ssize_t candidates_held = 0;
-bool by_candidate = false; /* the matchers look at candidates; only while the GIL is held and nothing of Python runs */
-
-static PyObject *candidates = NULL; /* "kind:name" -> Policy; out of reach of guarded code */
-static uint64_t generation = 1;
 
 /* ---- which policies ---------------------------------------------------------------------------------- */
-
-static const Policy *find(const Policy *policy)
-{
-    PyObject *label = PyUnicode_FromFormat("%U:%U", policy->kind, policy->subject);
-    PyObject *found = label ? PyDict_GetItemWithError(candidates, label) : NULL;
-    Py_XDECREF(label);
-    PyErr_Clear();
-    return (const Policy *)found;
-}
-
-/* The candidate of a subject, or what it has. A context that guarded code opened says what it says: anybody can give it
- * any name. */
-const Policy *candidate_of(const State *state)
-{
-    Policy *policy = state->policy;
-    if (state->mode == MODE_NARROW || policy->network_only) {
-        return policy;
-    }
-    if (policy->candidate_generation != generation) {
-        policy->candidate = find(policy);
-        policy->candidate_generation = generation;
-    }
-    return policy->candidate ? policy->candidate : policy;
-}
 
 static bool concerns(const State *state)
 {
@@ -68,23 +39,7 @@ PyObject *core_candidate(PyObject *module, PyObject *args)
     if (policy != Py_None && !Py_IS_TYPE(policy, &Policy_Type)) {
         return PyErr_Format(PyExc_TypeError, "expected a policy or None");
     }
-    if (candidates == NULL) {
-        candidates = PyDict_New();
-        if (candidates == NULL) {
-            return NULL;
-        }
-        PyObject_GC_UnTrack(candidates);
-    }
-    generation++;
-    int result = 0;
-    if (policy != Py_None) {
-        result = PyDict_SetItem(candidates, label, policy);
-    }
-    else if (PyDict_Contains(candidates, label) == 1) {
-        result = PyDict_DelItem(candidates, label);
-    }
-    candidates_held = PyDict_GET_SIZE(candidates);
-    return result < 0 ? NULL : Py_NewRef(Py_None);
+    return candidate_set(label, policy == Py_None ? NULL : policy) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 /* ---- telling ------------------------------------------------------------------------------------------- */

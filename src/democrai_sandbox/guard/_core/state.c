@@ -14,6 +14,16 @@ static FAST_THREAD_LOCAL State *thread_floor = NULL;
 static FAST_THREAD_LOCAL void *thread_boundary = NULL; /* the frame from which the floor was entered */
 static PyObject *clean_context;                        /* below */
 
+/* ---- reports to the parts that follow the state in force ---------------------------------------- */
+
+Py_ssize_t tracings = 0;
+void (*tracing_follow)(void) = NULL;
+void (*tracing_gone)(const State *state) = NULL;
+int wakeup_lent = -1;
+void (*wakeup_restore)(void) = NULL;
+
+/* ---- states ---------------------------------------------------------------------------------------- */
+
 State *floor_get(void)
 {
     return thread_floor;
@@ -339,102 +349,6 @@ void state_leave(Entered *entered)
         wakeup_restore();
     }
     Py_XDECREF(left);
-}
-
-/* A bypass is where the runtime stepped out: what is entered inside it starts afresh. */
-static bool stands_alone(const State *state)
-{
-    return state->parent == NULL || state->mode == MODE_EXACT || state->parent->mode == MODE_BYPASS;
-}
-
-/* Whether anybody around here has named the programs that may be started: no others are then. */
-bool state_names_programs(const State *state)
-{
-    for (; state != NULL && state->mode != MODE_BYPASS; state = state->parent) {
-        if (state->policy->named_programs) {
-            return true;
-        }
-        if (stands_alone(state)) {
-            return false;
-        }
-    }
-    return false;
-}
-
-/* The state that says something about files, imports and processes: a policy for the network only leaves the rest as it
- * is around it. NULL when nothing restricts them. */
-static const State *beyond_network(const State *state)
-{
-    while (state != NULL && state->mode != MODE_BYPASS && state->policy->network_only) {
-        state = stands_alone(state) ? NULL : state->parent;
-    }
-    return state == NULL || state->mode == MODE_BYPASS ? NULL : state;
-}
-
-/* What it is merged with or narrowed by. */
-static const State *enclosing(const State *state)
-{
-    return stands_alone(state) ? NULL : beyond_network(state->parent);
-}
-
-bool state_guards_network_only(const State *state)
-{
-    return beyond_network(state) == NULL;
-}
-
-/* Without what the runtime adds for everybody: where the subject itself was given something. */
-unsigned state_declared_mask(const State *state, const PathKey *key)
-{
-    state = beyond_network(state);
-    if (state == NULL) {
-        return OP_ALL;
-    }
-    const State *outer = enclosing(state);
-    unsigned own = policy_mask(policy_of(state), key), other = outer ? state_declared_mask(outer, key) : own;
-    return state->mode == MODE_NARROW ? own & other : own | other;
-}
-
-static unsigned own_mask(const State *state, const PathKey *key)
-{
-    const Policy *policy = policy_of(state), *shared = policy->include_runtime ? runtime_policy : code_policy;
-    unsigned mask = policy_mask(policy, key);
-    return shared ? mask | policy_mask_beside(shared, key, mask) : mask;
-}
-
-unsigned state_mask(const State *state, const PathKey *key)
-{
-    state = beyond_network(state);
-    if (state == NULL) {
-        return OP_ALL;
-    }
-    const State *outer = enclosing(state);
-    unsigned own = own_mask(state, key), other = outer ? state_mask(outer, key) : own;
-    return state->mode == MODE_NARROW ? own & other : own | other;
-}
-
-/* Whether a folder is above something that was declared: then it is known to be there. */
-bool state_gives_below(const State *state, const char *path, bool owned)
-{
-    state = beyond_network(state);
-    if (state == NULL) {
-        return true;
-    }
-    const State *outer = enclosing(state);
-    bool own = policy_gives_below(policy_of(state), path, owned);
-    bool other = outer ? state_gives_below(outer, path, owned) : own;
-    return state->mode == MODE_NARROW ? own && other : own || other;
-}
-
-bool state_allows_import(const State *state, PyObject *root)
-{
-    state = beyond_network(state);
-    if (state == NULL) {
-        return true;
-    }
-    const State *outer = enclosing(state);
-    bool own = PySet_Contains(policy_of(state)->imports, root) == 1;
-    bool other = outer ? state_allows_import(outer, root) : own;
-    return state->mode == MODE_NARROW ? own && other : own || other;
 }
 
 bool state_has_policy(const State *state, uint64_t policy_id)

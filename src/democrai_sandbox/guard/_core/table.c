@@ -402,7 +402,34 @@ ROWS(MAKE_TRAMPOLINES)
 
 Row rows[] = {ROWS(MAKE_ROW)};
 const int row_count = ROW_COUNT;
-Row *stat_row = &rows[row_posix___stat];
-Row *spawn_row = &rows[row_posix___posix_spawn];
-Row *execve_row = &rows[row_posix___execve];
-Row *getaddrinfo_row = &rows[row__socket___getaddrinfo];
+
+/* Modules whose types or functions are patched by code, not by a row of the table. */
+static const LatePatch late[] = {
+    {"_sqlite3", databases_patch, true},
+    {"_multiprocessing", semaphores_patch, true},
+    {"_ctypes", ctypes_patch, true},
+    {"_socket", socket_patch, true},
+    {"_ssl", ssl_patch, true},
+    {"_io", fileio_patch, true},
+    {"_thread", local_patch, true},
+    {"_asyncio", task_patch, true},
+    {"_cffi_backend", cffi_patch, true},
+    {"ctypes", ctypes_functions, false},
+    {"concurrent.futures.thread", executor_patch, false},
+    {"anyio._backends._asyncio", anyio_patch, false},
+    {"concurrent.futures._base", future_patch, false},
+    {"asyncio.events", asyncio_patch, false},
+    {"asyncio.base_events", loop_patch, false},
+    {"multiprocessing.pool", pool_patch, false},
+    {"threading", threading_patch, false},
+    {"weakref", finalize_patch, false},
+};
+
+void table_ready(void)
+{
+    stat_row = &rows[row_posix___stat];
+    spawn_row = &rows[row_posix___posix_spawn];
+    execve_row = &rows[row_posix___execve];
+    getaddrinfo_row = &rows[row__socket___getaddrinfo];
+    late_tables(rows, ROW_COUNT, late, sizeof late / sizeof *late);
+}

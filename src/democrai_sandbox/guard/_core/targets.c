@@ -280,33 +280,16 @@ unsigned match_unix(const NetIndex *index, const void *text)
     return length > 0 && (size_t)length < sizeof key ? find(index, key, (size_t)length) : 0;
 }
 
-static unsigned match_literal(const NetIndex *index, const void *what)
+/* Rules that name this very address, or a range around it. */
+unsigned match_literal(const NetIndex *index, const void *what)
 {
     const Host *host = what;
     enum { NARROW_ENOUGH = 8 }; /* "everything" names nothing */
     return find_text(index, "R", host->key, -1) | match_networks(index, &host->address, NARROW_ENOUGH);
 }
 
-/* ---- the chain ----------------------------------------------------------------------------------- */
-
-/* What the chain allows: merged, narrowed or alone, as for files. */
-unsigned state_net(const State *state, Matcher match, const void *what)
+/* The name of an operation in questions and denials. */
+const char *net_operation(unsigned operation)
 {
-    if (state->mode == MODE_BYPASS) {
-        return NET_ALL;
-    }
-    unsigned own = match(&policy_of(state)->network, what);
-    if (state->parent == NULL || state->mode == MODE_EXACT || state->parent->mode == MODE_BYPASS) {
-        return own;
-    }
-    unsigned outer = state_net(state->parent, match, what);
-    return state->mode == MODE_NARROW ? own & outer : own | outer;
-}
-
-/* Whether a rule names this very address, or a range around it: then a name may lead there. */
-bool declared_literally(const State *state, const Address *address)
-{
-    Host host;
-    host_of_address(address, &host);
-    return state_net(state, match_literal, &host) != 0;
+    return operation == NET_CONNECT ? "connect" : operation == NET_RECEIVE ? "receive" : "send";
 }

@@ -10,54 +10,12 @@
 #include <string.h>
 #include <strings.h>
 
-PyObject *ticket_variable = NULL;
-static Py_ssize_t open_tickets = 0;
-
 /* ---- carrying --------------------------------------------------------------------------------------- */
-
-PyObject *ticket_carried(void)
-{
-    PyObject *value = NULL;
-    if (LIKELY(open_tickets == 0) || PyContextVar_Get(ticket_variable, NULL, &value) < 0) {
-        PyErr_Clear();
-        return NULL;
-    }
-    if (value != NULL && !(Py_IS_TYPE(value, &Ticket_Type) && ((Ticket *)value)->open)) {
-        Py_CLEAR(value);
-    }
-    return value;
-}
-
-/* Sets what is carried and returns what was; None stands for nothing. */
-PyObject *ticket_carry(PyObject *ticket)
-{
-    PyObject *previous = NULL;
-    if (PyContextVar_Get(ticket_variable, Py_None, &previous) < 0) {
-        return NULL;
-    }
-    if (variable_put(ticket_variable, ticket) < 0) {
-        Py_CLEAR(previous);
-    }
-    return previous;
-}
-
-void ticket_restore(PyObject *carried)
-{
-    PyObject *type, *value, *trace;
-    if (carried == NULL) {
-        return;
-    }
-    PyErr_Fetch(&type, &value, &trace);
-    Py_XDECREF(ticket_carry(carried));
-    Py_DECREF(carried);
-    PyErr_Clear();
-    PyErr_Restore(type, value, trace);
-}
 
 /* The open ticket of this context, if it was given to a subject of the present chain. Borrowed: the context has it. */
 Ticket *ticket_current(const State *state)
 {
-    PyObject *value = ticket_carried();
+    PyObject *value = open_tickets == 0 ? NULL : ticket_carried();
     Ticket *ticket = (Ticket *)value;
     if (ticket != NULL && !state_has_policy(state, ticket->policy)) {
         ticket = NULL;
@@ -79,15 +37,15 @@ static PyObject *ticket_enter(PyObject *self, PyObject *unused)
     if (ticket->previous == NULL) {
         return NULL;
     }
-    ticket->open = true;
+    ticket->carried.open = true;
     open_tickets++;
     return Py_NewRef(self);
 }
 
 static void ticket_close(Ticket *ticket)
 {
-    if (ticket->open) {
-        ticket->open = false;
+    if (ticket->carried.open) {
+        ticket->carried.open = false;
         open_tickets--;
     }
 }
@@ -153,6 +111,7 @@ PyTypeObject Ticket_Type = {
 
 int tickets_ready(void)
 {
+    ticket_type = &Ticket_Type;
     ticket_variable = PyContextVar_New("democrai_sandbox_request", NULL);
     return ticket_variable == NULL || PyType_Ready(&Ticket_Type) < 0 ? -1 : 0;
 }
@@ -166,7 +125,7 @@ static PyObject *ticket_new(const State *state, const Url *url)
     ticket->policy = answering((State *)state)->policy->id;
     host_copy(&ticket->host, &url->host);
     ticket->port = url->port;
-    ticket->open = false;
+    ticket->carried.open = false;
     ticket->previous = NULL;
     size_t length = strnlen(url->scheme, sizeof ticket->scheme - 1);
     memcpy(ticket->scheme, url->scheme, length);

@@ -5,8 +5,6 @@
  * when it is entered again, for the next step of a coroutine, the subject's is. */
 #include "core.h"
 
-Py_ssize_t tracings = 0; /* what subjects have installed; nothing of this costs anything while it is 0 */
-
 enum { MOST_BEFORE_CLEANING = 64 };
 
 /* ---- a callable for the frames of one subject ---------------------------------------------------- */
@@ -341,7 +339,7 @@ static void follow(TracingKind kind)
 }
 
 /* Called when a thread has entered or left a state, while there is anything to follow. */
-void tracing_follow(void)
+static void follow_all(void)
 {
     PyObject *type, *error, *trace;
     PyErr_Fetch(&type, &error, &trace);
@@ -352,7 +350,7 @@ void tracing_follow(void)
 }
 
 /* Called when a state goes. */
-void tracing_gone(const State *state)
+static void forget(const State *state)
 {
     for (Tracing *tracing = all, *next; tracing != NULL; tracing = next) {
         next = tracing->next;
@@ -473,5 +471,7 @@ PyObject *on_profiler(State *state, Call *call)
 
 int tracing_ready(void)
 {
+    tracing_follow = follow_all;
+    tracing_gone = forget;
     return PyType_Ready(&Tracer_Type);
 }

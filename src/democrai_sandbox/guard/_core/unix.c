@@ -172,3 +172,20 @@ int unix_bind(State *state, PyObject *address, PyObject **replacement)
     Py_DECREF(bytes);
     return result;
 }
+
+/* The C library connects to /dev/log by itself. */
+PyObject *on_system_log(State *state, Call *call)
+{
+    PyObject *address = PyBytes_FromString("/dev/log"), *replacement = NULL;
+    int handle = -1, allowed = address ? unix_connect(state, address, &replacement, &handle) : -1;
+    bool absent = allowed < 0 && PyErr_ExceptionMatches(PyExc_FileNotFoundError);
+    if (absent) {
+        PyErr_Clear(); /* permitted, and without a listener */
+    }
+    if (handle >= 0) {
+        close(handle);
+    }
+    Py_XDECREF(address);
+    Py_XDECREF(replacement);
+    return allowed == 0 || absent ? call_original(call) : NULL;
+}

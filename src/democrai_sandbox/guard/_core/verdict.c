@@ -23,13 +23,6 @@ static bool narrowed_away(const State *state, const PathKey *key, unsigned opera
     return false;
 }
 
-/* The process's own memory, or another's: no file, whatever root it lies under. */
-bool path_is_memory(const char *path)
-{
-    size_t length = strlen(path);
-    return strncmp(path, "/proc/", 6) == 0 && length > 10 && strcmp(path + length - 4, "/mem") == 0;
-}
-
 static int add_approvals(State *state, const PathKey *key, unsigned wanted, unsigned *granted)
 {
     for (unsigned bit = OP_READ; bit <= OP_EXECUTE; bit <<= 1) {
