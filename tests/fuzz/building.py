@@ -16,8 +16,8 @@ ROOT = HERE.parents[1]
 CORE = ROOT / "src/democrai_sandbox/guard/_core"
 NATIVE = ROOT / "src/democrai_sandbox/kernel/_native"
 PARSERS = (
-    *("chain_rules", "frames", "hosts", "hpack", "messages", "paths", "pipes", "plain", "policy", "reader"),
-    *("requests", "targets", "urls", "wire"),
+    *("chain_rules", "hosts", "hpack", "http2", "network_rules", "paths", "plain_data", "policy", "reader", "requests"),
+    *("tls_records", "urls", "wire", "worker_messages"),
 )
 NAMES = tuple(sorted(path.stem.removeprefix("fuzz_") for path in HERE.glob("fuzz_*.c")))
 INCLUDES = {"paths": "paths"}

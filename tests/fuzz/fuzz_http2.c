@@ -1,4 +1,4 @@
-/* frames.c, hpack.c, requests.c: HTTP/2 as it is written to a connection, after the first half of its preface. */
+/* http2.c, hpack.c, requests.c: HTTP/2 as it is written to a connection, after the first half of its preface. */
 #include "fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

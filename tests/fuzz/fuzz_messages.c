@@ -1,4 +1,4 @@
-/* messages.c: a frame of a worker, as a text and raw bytes. A text that is accepted means the same to the json module,
+/* worker_messages.c: a frame of a worker, as a text and raw bytes. A text that is accepted means the same to the json module,
  * and the message is read again from the text that the json module writes of it. */
 #include "fuzz.h"
 

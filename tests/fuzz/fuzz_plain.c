@@ -1,4 +1,4 @@
-/* plain.c: values of Python, built from the input; the copy must be equal and share nothing that can change. */
+/* plain_data.c: values of Python, built from the input; the copy must be equal and share nothing that can change. */
 #include "fuzz.h"
 
 /* The type of the core's errors takes a text and where in the value it is. */

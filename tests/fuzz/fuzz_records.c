@@ -1,4 +1,4 @@
-/* pipes.c, reader.c, wire.c: records that TLS objects gave out, and what is written to a connection that carries TLS. */
+/* tls_records.c, reader.c, wire.c: records that TLS objects gave out, and what is written to a connection that carries TLS. */
 #include "fuzz.h"
 
 enum { PIPES = 3 };

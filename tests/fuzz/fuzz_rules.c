@@ -1,4 +1,4 @@
-/* targets.c, policy.c: the keys of a policy, as texts between NULs; the first byte says which are paths. */
+/* network_rules.c, policy.c: the keys of a policy, as texts between NULs; the first byte says which are paths. */
 #include "fuzz.h"
 
 enum { MOST = 24 };

@@ -1,4 +1,4 @@
-/* urls.c, targets.c: a URL, its one spelling, and the rules that cover it. */
+/* urls.c, network_rules.c: a URL, its one spelling, and the rules that cover it. */
 #include "fuzz.h"
 
 static void require_same(const Url *one, const Url *other)

@@ -128,3 +128,11 @@ bool net_narrowed_away(const State *state, unsigned operation, Matcher match, co
     }
     return false;
 }
+
+/* Whether a rule names this very address, or a range around it: then a name may lead there. */
+bool declared_literally(const State *state, const Address *address)
+{
+    Host host;
+    host_of_address(address, &host);
+    return state_net(state, match_literal, &host) != 0;
+}

@@ -2,27 +2,27 @@
  *
  * One concern a file:
  *   policy.c    compiled roots and their lookup        state.c     guard states, floor, ContextVar
- *   paths.c     conversion, normalising, resolving     verdict.c   deciding, denying, asking the decider
+ *   paths.c     conversion, normalising, resolving     path_decide.c   deciding, denying, asking the decider
  *   patch.c     replacing method entries and slots     table.c     every patched entry, in one table
  *   files.c     path-taking calls                      opens.c     os.open, FileIO
- *   descriptors.c  numbers that name open files        processes.c children and their environment
+ *   descriptors.c  numbers that name open files        children.c children and their environment
  *   imports.c   sensitive roots, native modules        audit.c     the audit hook
  *   bound.c     a callable with its state              handover.c  callables kept for later, contexts
- *   keepers.c   Python classes that keep callables     finalisers.c  what runs when an object goes
- *   names.c     our own names, not to be replaced      contexts.c  Guard objects: with, async with, run
+ *   callback_holders.c   Python classes that keep callables     finalizers.c  what runs when an object goes
+ *   protected_names.c     our own names, not to be replaced      guards.c  Guard objects: with, async with, run
  *   databases.c sqlite3, dbm                           listings.c  listdir, scandir
- *   question.c  what is put to the decider             origins.c   library modules being imported
- *   steps.c     guarded coroutines and generators      denials.c   refusing, recording, who asks
- *   hooklist.c  the hook is in only while needed       module.c    the module, settings, trying the patches
- *   decisions.c what the decider said                  late.c      modules that are loaded later
- *   diverted.c  methods of native types, exchanged for guarded code
- *   natives.c   native modules, each copy of them      belongings.c  what of the process is the host's
- *   foreign.c   use of ctypes and cffi                folders.c   names in folders that are held open
- *   environment.c  os.environ, as guarded code sees it  contextviews.c  contexts without our variables
- *   residents.c whose code it is, wherever it runs  shadow.c    a candidate beside what is in force
- *   plain.c     data that crosses a guard          messages.c  frames of workers, read with limits
+ *   access_question.c  what is put to the decider             library_import.c   library modules being imported
+ *   guarded_awaitables.c     guarded coroutines and generators      denials.c   refusing, recording, who asks
+ *   audit_hook_list.c  the hook is in only while needed       module.c    the module, settings, trying the patches
+ *   decisions.c what the decider said                  late_modules.c      modules that are loaded later
+ *   replaced_methods.c  methods of native types, exchanged for guarded code
+ *   native_modules.c   native modules, each copy of them      host_settings.c  what of the process is the host's
+ *   foreign_functions.c   use of ctypes and cffi                folder_calls.c   names in folders that are held open
+ *   environment.c  os.environ, as guarded code sees it  context_views.c  contexts without our variables
+ *   code_owner.c whose code it is, wherever it runs  shadow.c    a candidate beside what is in force
+ *   plain_data.c     data that crosses a guard          worker_messages.c  frames of workers, read with limits
  *   tracing.c   trace and profile functions        monitoring.c  sys.monitoring
- *   stats.c     answers of os.stat
+ *   stat_results.c     answers of os.stat
  * The network half is listed in network.h.
  */
 #ifndef DEMOCRAI_CORE_H
@@ -259,7 +259,7 @@ void shadow_open(State *state, const char *path, unsigned must, unsigned either)
 void shadow_import(State *state, PyObject *root, bool (*allows)(const State *, PyObject *));
 bool shadow_concerns(const State *state);
 
-/* ---- residents.c --------------------------------------------------------------------------- */
+/* ---- code_owner.c --------------------------------------------------------------------------- */
 extern Py_ssize_t residents; /* policies that have marked code */
 int residents_ready(void);
 const Policy *resident_owner(PyCodeObject *code);
@@ -325,7 +325,7 @@ static inline bool path_is_memory(const char *path)
     return strncmp(path, "/proc/", 6) == 0 && length > 10 && strcmp(path + length - 4, "/mem") == 0;
 }
 
-/* ---- verdict.c ----------------------------------------------------------------------------- */
+/* ---- path_decide.c ----------------------------------------------------------------------------- */
 typedef enum {
     DENY_FILESYSTEM,
     DENY_DESCRIPTOR,
@@ -429,7 +429,7 @@ void table_ready(void);
 typedef struct {
     const char *module;
     int (*patch)(PyObject *module); /* 1 when everything is patched, 0 when the module is still being imported */
-    bool native;                    /* patched when it is created, under any name; see natives.c */
+    bool native;                    /* patched when it is created, under any name; see native_modules.c */
 } LatePatch;
 void late_tables(Row *table, int count, const LatePatch *patches, size_t patch_count);
 
@@ -447,7 +447,7 @@ static inline Py_ssize_t call_count(const Call *call)
 int call_copy(const Call *call, PyObject **argv, Call *copy);
 PyObject *call_with(const Call *call, Py_ssize_t at, PyObject *value);
 
-/* folders.c */
+/* folder_calls.c */
 typedef struct {
     Py_ssize_t at;        /* place of the name among the arguments */
     const char *argument; /* name of the argument for the folder */
@@ -587,7 +587,7 @@ bool is_environment_name(PyObject *module, PyObject *name);
 bool is_environment_globals(PyObject *dict);
 bool is_environment_system(PyObject *module);
 
-/* ---- opens.c, databases.c, imports.c, handover.c, contexts.c, processes.c -------------------- */
+/* ---- opens.c, databases.c, imports.c, handover.c, guards.c, children.c -------------------- */
 int opens_ready(void);
 int guarded_open(State *state, PathText *text, int flags, int mode);
 int databases_patch(PyObject *module);
@@ -628,11 +628,11 @@ PyObject *on_use_tool(State *state, Call *call);
 PyObject *on_tool(State *state, Call *call);
 PyObject *on_restart_events(State *state, Call *call);
 
-/* ---- contextviews.c ------------------------------------------------------------------------- */
+/* ---- context_views.c ------------------------------------------------------------------------- */
 PyObject *on_context_view(State *unused, Call *call);
 int contextviews_ready(void);
 
-/* ---- foreign.c ------------------------------------------------------------------------------ */
+/* ---- foreign_functions.c ------------------------------------------------------------------------------ */
 extern PyObject *native_packages;
 extern bool process_confined;
 int foreign_event(State *state, const char *event, PyObject *args);
@@ -672,7 +672,7 @@ PyObject *decision_explicit(State *state, const Asked *asked, PyObject *place);
 bool path_narrowed_away(const State *state, const char *path, unsigned bit);
 PyObject *core_ask(PyObject *module, PyObject *args);
 int served_ready(void);
-/* plain.c, messages.c, doors.c */
+/* plain_data.c, worker_messages.c, crossing.c */
 PyObject *plain_copy(PyObject *value, bool lists);
 PyObject *core_plain(PyObject *module, PyObject *args);
 PyObject *core_read_frame(PyObject *module, PyObject *args);

@@ -1,4 +1,4 @@
-/* HPACK and the frames of HTTP/2: see hpack.c and frames.c. */
+/* HPACK and the frames of HTTP/2: see hpack.c and http2.c. */
 #ifndef DEMOCRAI_HPACK_H
 #define DEMOCRAI_HPACK_H
 

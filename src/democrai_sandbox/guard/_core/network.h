@@ -1,15 +1,15 @@
 /* What the network half of the core shares:
  *   hosts.c     names and addresses, canonical       urls.c      URLs, read strictly
- *   targets.c   matching against the rules           asking.c    from a target to a verdict
- *   gates.c     the way past the clients' adapters   usual.c     the usual request, without their wrappers
+ *   network_rules.c   matching against the rules           net_decide.c    from a target to a verdict
+ *   unguarded_bypass.c     the way past the clients' adapters   fast_paths.c     the usual request, without their wrappers
  *   resolver.c  name lookups and what they led to    tickets.c   permitted requests and the connections they need
  *   sockets.c   connecting, receiving                endpoints.c which addresses may be dialled
  *   sending.c   sending                              binding.c   binding, listening, making sockets
- *   unix.c      AF_UNIX addresses                    wire.c      a connection that was opened for requests
+ *   unix_sockets.c      AF_UNIX addresses                    wire.c      a connection that was opened for requests
  *   reader.c    HTTP/1.x as it is written            requests.c  one request
- *   frames.c    HTTP/2 as it is written              hpack.c     its compressed headers
- *   tls.c       TLS objects, and what they encrypt   pipes.c     the records they give out
- *   outlets.c   denials inside errors of clients
+ *   http2.c    HTTP/2 as it is written              hpack.c     its compressed headers
+ *   tls.c       TLS objects, and what they encrypt   tls_records.c     the records they give out
+ *   client_errors.c   denials inside errors of clients
  */
 #ifndef DEMOCRAI_NETWORK_H
 #define DEMOCRAI_NETWORK_H
@@ -69,7 +69,7 @@ int default_port(const char *scheme);
 bool is_secure(const char *scheme);
 int port_of_object(PyObject *object, bool zero);
 
-/* ---- targets.c ----------------------------------------------------------------------------------- */
+/* ---- network_rules.c ----------------------------------------------------------------------------------- */
 typedef struct {
     const Host *host;
     int port; /* 0: none in particular */
@@ -95,7 +95,7 @@ void shadow_url(State *state, unsigned operations, Matcher match, const Url *url
 void shadow_told(State *state, unsigned operation, PyObject *target);
 void shadow_socket(State *state, const Host *host, int port, bool allowed, int height);
 
-/* ---- asking.c ------------------------------------------------------------------------------------ */
+/* ---- net_decide.c ------------------------------------------------------------------------------------ */
 extern PyObject *observer;
 const char *net_operation(unsigned operation);
 PyObject *host_target(const char *host, int port);
@@ -153,14 +153,14 @@ int stream_check(State *state, const WireOrigin *origin, const char *method, con
                  bool body);
 int request_check(State *state, const WireOrigin *origin, WireRequest *request, PyObject **socket_url);
 
-/* ---- frames.c, hpack.c ----------------------------------------------------------------------------- */
+/* ---- http2.c, hpack.c ----------------------------------------------------------------------------- */
 typedef struct Frames Frames;
 Frames *frames_new(void);
 Frames *frames_copy(const Frames *from);
 void frames_drop(Frames *frames);
 Py_ssize_t frames_read(Frames *frames, State *state, const WireOrigin *origin, const char *data, size_t length);
 
-/* ---- pipes.c: what a TLS object gave out to be sent -------------------------------------------------- */
+/* ---- tls_records.c: what a TLS object gave out to be sent -------------------------------------------------- */
 typedef struct Pipe Pipe;
 struct Pipe {
     int references;
@@ -207,7 +207,7 @@ PyObject *core_url_mask(PyObject *module, PyObject *args);
 PyObject *core_socket_mask(PyObject *module, PyObject *args);
 PyObject *core_name_mask(PyObject *module, PyObject *args);
 
-/* ---- gates.c, usual.c, outlets.c ------------------------------------------------------------------- */
+/* ---- unguarded_bypass.c, fast_paths.c, client_errors.c ------------------------------------------------------------------- */
 typedef struct Usual Usual;
 /* NULL without an exception: not the usual case, the wrapper has to see to it. */
 typedef PyObject *(*UsualWay)(const Usual *usual, PyObject *const *args, size_t nargs, PyObject *names);
@@ -222,7 +222,7 @@ void let_denial_out(PyObject *lets_out);
 PyObject *outlet_new(PyObject *inner, PyObject *lets_out);
 PyObject *core_gate(PyObject *module, PyObject *args);
 
-/* ---- sockets.c, binding.c, unix.c, tls.c ---------------------------------------------------------- */
+/* ---- sockets.c, binding.c, unix_sockets.c, tls.c ---------------------------------------------------------- */
 typedef struct {
     PyObject *value; /* what is passed on, owned */
     Wire *wire;

@@ -1,7 +1,7 @@
 /* TLS: what is encrypted is read before it is. A TLS object belongs to the chain under which it was made.
  *
  * One that was made over a socket writes to it by itself. One that was made over memory gives its records out; see
- * pipes.c for how they get to a connection. */
+ * tls_records.c for how they get to a connection. */
 #include "core.h"
 #include "network.h"
 

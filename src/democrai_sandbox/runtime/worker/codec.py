@@ -2,7 +2,7 @@
 
 A frame is a header, a JSON text, and the raw bytes values of the message. Reading one creates only plain data, because
 a subject may control the other side. Reading takes linear time and enforces its limits while it reads
-(``guard/_core/messages.c``). The native JSON functions are called directly: guarded code in the worker's process could
+(``guard/_core/worker_messages.c``). The native JSON functions are called directly: guarded code in the worker's process could
 replace the functions of the ``json`` module.
 """
 

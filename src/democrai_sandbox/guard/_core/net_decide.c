@@ -26,14 +26,6 @@ int net_deny_text(State *state, unsigned operation, const char *target)
     return -1;
 }
 
-/* Whether a rule names this very address, or a range around it: then a name may lead there. */
-bool declared_literally(const State *state, const Address *address)
-{
-    Host host;
-    host_of_address(address, &host);
-    return state_net(state, match_literal, &host) != 0;
-}
-
 /* 1 when the chain or an approval allows it, 0 when not, -1 when the check itself failed. */
 static int decide(State *state, unsigned operation, Matcher match, const void *what, PyObject *target,
                   PyObject **answer)

@@ -1,6 +1,6 @@
 /* What guarded code sees of our own modules, functions and methods.
  *
- * Names of ours cannot be set (names.c), but the dictionary behind a module, which every function in it leads to, could
+ * Names of ours cannot be set (protected_names.c), but the dictionary behind a module, which every function in it leads to, could
  * be written to; so could the cells of a closure, and whatever object a method is bound to: a callback on the loop, the
  * target of a thread. The host uses all of them next. Guarded code gets a copy of the dictionary, and nothing of the
  * rest. The descriptors are exchanged in the dictionaries of the types, so whoever asks comes by here. */

@@ -1,6 +1,6 @@
 /* A gate in the place of a client's method: to the method itself where nothing is guarded, else to the adapter's
  * wrapper. Passing through it costs a look at one number; a Python function there would cost a call, and take all
- * keyword arguments apart and together again. The usual request gets through without the wrapper, too: usual.c. */
+ * keyword arguments apart and together again. The usual request gets through without the wrapper, too: fast_paths.c. */
 #include "core.h"
 #include "network.h"
 

@@ -17,7 +17,7 @@ typedef struct {
     PyObject *name;
     PyObject *done;   /* the module that was patched last */
     Py_ssize_t names; /* how many a module had that was still being imported at the last look; -1 for others */
-    bool native;      /* looked for until natives.c patches those that are created */
+    bool native;      /* looked for until native_modules.c patches those that are created */
     bool busy;        /* being patched, which may import others */
 } Awaited;
 
