@@ -8,7 +8,7 @@ DEMO := .demo
 RUN := exec scripts/supervise
 
 .DEFAULT_GOAL := help
-.PHONY: help servers runtime setup run tour test check golden fuzz sanitize oracle compat bench lint format docs build lock clean
+.PHONY: help servers runtime setup run tour test check golden fuzz sanitize oracle compat bench lint format clangd docs build lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/make \1\t\2/' | expand -t 14
@@ -68,6 +68,9 @@ format: setup ## let ruff rewrite what it can
 	@$(VENV)/bin/ruff format .
 	@$(VENV)/bin/ruff check --fix .
 
+clangd: setup ## write compile_commands.json, by which editors and clangd understand the C sources
+	@$(VENV)/bin/python setup.py -q compile_commands
+
 docs: setup ## make pages of docs/, in build/docs/site
 	@scripts/docs
 
@@ -78,7 +81,7 @@ lock: ## resolve requirements/*.in and compat/requirements.in again
 	@PYTHON="$(PYTHON)" scripts/lock
 
 clean: ## remove everything that make created
-	rm -rf .venv .venv.lock .venvs .bench .demo build dist src/*.egg-info
+	rm -rf .venv .venv.lock .venvs .bench .demo build dist src/*.egg-info compile_commands.json
 	rm -f src/democrai_sandbox/guard/_core.*.so src/democrai_sandbox/kernel/_native.*.so
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find src tests bench compat -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

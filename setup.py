@@ -1,5 +1,6 @@
 """The compiled part of the build; everything else about the package is declared in pyproject.toml."""
 
+import json
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -25,14 +26,15 @@ ARGUMENTS = [
 
 
 def extension(place: str, *arguments: str) -> Extension:
-    """Return the extension whose C sources are all that lies in a folder of its name."""
+    """Return the extension whose C sources are all that lies below a folder of its name."""
     folder = PACKAGE / place
     return Extension(
         ".".join(("democrai_sandbox", *Path(place).parts)),
         # Sorted, so that the same sources always link in the same order.
-        sources=sorted(str(source) for source in folder.glob("*.c")),
+        sources=sorted(str(source) for source in folder.rglob("*.c")),
+        include_dirs=[str(folder)],
         libraries=["m"],
-        depends=sorted(str(header) for header in folder.glob("*.h")),
+        depends=sorted(str(header) for header in folder.rglob("*.h")),
         extra_compile_args=[*ARGUMENTS, *arguments],
     )
 
@@ -55,6 +57,23 @@ class Build(build_ext):
         super().build_extensions()
 
 
+class CompileCommands(build_ext):
+    """Writes compile_commands.json, which tells editors and clangd how each C source is compiled."""
+
+    def build_extensions(self) -> None:
+        """Write the commands instead of running them."""
+        entries = [
+            {"directory": str(Path.cwd()), "file": source, "arguments": self._arguments(one, source)}
+            for one in self.extensions
+            for source in one.sources
+        ]
+        Path("compile_commands.json").write_text(json.dumps(entries, indent=1) + "\n")
+
+    def _arguments(self, one: Extension, source: str) -> list[str]:
+        folders = [f"-I{folder}" for folder in (*one.include_dirs, *self.include_dirs)]
+        return [*self.compiler.compiler_so, *folders, *one.extra_compile_args, "-c", source]
+
+
 extensions = [extension("guard/_core")]
 if sys.platform == "linux":
     # Elsewhere there is nothing for it to call: the kernel layer then says that it is not supported.
@@ -62,4 +81,4 @@ if sys.platform == "linux":
 
 # scripts/setup has compiled them beside their sources already, when it has the package installed from there.
 compiled = "EXTENSIONS_ARE_COMPILED" in os.environ
-setup(ext_modules=[] if compiled else extensions, cmdclass={"build_ext": Build})
+setup(ext_modules=[] if compiled else extensions, cmdclass={"build_ext": Build, "compile_commands": CompileCommands})

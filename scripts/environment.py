@@ -110,7 +110,7 @@ def digest(*paths: Path) -> str:
 
 def sources_digest() -> str:
     """Return the digest of the sources of the extensions."""
-    found = [path for source in SOURCES for path in sorted((ROOT / source).glob("*.[ch]"))]
+    found = [path for source in SOURCES for path in sorted((ROOT / source).rglob("*.[ch]"))]
     return digest(ROOT / "setup.py", *found)
 
 

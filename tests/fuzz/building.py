@@ -64,7 +64,8 @@ def build(compiler: str, names: tuple[str, ...] = NAMES) -> dict[str, Path]:
     folder = ROOT / "build" / "fuzz" / compiler
     flags = [*FLAGS, *SANITIZERS, *(["-O2", "-fsanitize=fuzzer-no-link"] if engine else ["-O0"])]
     flags += [f"-I{path}" for path in (sysconfig.get_path("include"), CORE, NATIVE, HERE)]
-    sources = {CORE / f"{name}.c" for name in PARSERS} | {HERE / f"{name}.c" for name in ("readers", "surroundings")}
+    sources = {path for path in CORE.rglob("*.c") if path.stem in PARSERS}
+    sources |= {HERE / f"{name}.c" for name in ("readers", "surroundings")}
     sources.add(NATIVE / "order.c")
     own = {name: HERE / f"fuzz_{name}.c" for name in names}
     if not engine:
@@ -99,7 +100,7 @@ def build(compiler: str, names: tuple[str, ...] = NAMES) -> dict[str, Path]:
 def _digest(words: list[str]) -> str:
     digest = hashlib.sha256("\0".join(words).encode())
     for folder in (CORE, NATIVE, HERE):
-        for path in sorted(folder.glob("*.[ch]")):
+        for path in sorted(folder.rglob("*.[ch]")):
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 

@@ -3,9 +3,8 @@
 #ifndef DEMOCRAI_FUZZ_H
 #define DEMOCRAI_FUZZ_H
 
-#include "core.h"
-#include "network.h"
-#include "reader.h"
+#include "edge/edge.h"
+#include "wire/wire.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,5 @@
 /* hpack.c: blocks of compressed headers, one after the other with one table. */
 #include "fuzz.h"
-#include "hpack.h"
 
 static int count(HpackText name, HpackText value, void *context)
 {

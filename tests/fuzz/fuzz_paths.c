@@ -1,7 +1,7 @@
 /* paths.c, policy.c: a path as bytes, made absolute, normalised, taken apart, split into prefixes and looked up. The
  * first file itself is included, since some of its functions are its own. */
 #include "fuzz.h"
-#include "paths.c"
+#include "rules/paths.c"
 
 static void require_normal(const char *path)
 {

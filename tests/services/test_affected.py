@@ -31,7 +31,7 @@ def test_the_test_of_a_changed_file_comes_first(changed, expected):
 @rows(
     ("changed", "expected"),
     [
-        ("src/democrai_sandbox/guard/_core/paths.c", "tests/guard/attacks/test_attacks.py"),
+        ("src/democrai_sandbox/guard/_core/rules/paths.c", "tests/guard/attacks/test_attacks.py"),
         ("src/democrai_sandbox/kernel/_native/module.c", "tests/kernel/test_native.py"),
         ("docs/quickstart.md", "tests/docs/test_quickstart.py"),
         ("src/democrai_sandbox/console/templates/login.html", "tests/console/test_login.py"),

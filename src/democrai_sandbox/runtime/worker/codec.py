@@ -2,8 +2,8 @@
 
 A frame is a header, a JSON text, and the raw bytes values of the message. Reading one creates only plain data, because
 a subject may control the other side. Reading takes linear time and enforces its limits while it reads
-(``guard/_core/worker_messages.c``). The native JSON functions are called directly: guarded code in the worker's process could
-replace the functions of the ``json`` module.
+(``guard/_core/edge/worker_messages.c``). The native JSON functions are called directly: guarded code in the worker's
+process could replace the functions of the ``json`` module.
 """
 
 from __future__ import annotations

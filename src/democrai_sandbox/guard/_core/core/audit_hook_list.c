@@ -1,0 +1,74 @@
+/* Takes our audit hook out of the runtime's list while no guard is alive.
+ *
+ * Any hook at all makes CPython build an argument tuple for every event: id(), copy.deepcopy() and each open() pay for
+ * it. There is no call to remove a hook, so this reaches into the runtime's list. The entry is looked for by our own
+ * function right after it was added; where it is not found, the hook simply stays in. */
+#define Py_BUILD_CORE 1
+#include "core/core.h"
+
+#include <internal/pycore_interp.h>
+#include <internal/pycore_runtime.h>
+
+#if PY_VERSION_HEX < 0x030C0000
+#define HEAD (_PyRuntime.audit_hook_head)
+#else
+#define HEAD (_PyRuntime.audit_hooks.head)
+#endif
+
+static _Py_AuditHookEntry *own = NULL;
+static bool linked = false;
+
+static void unlink_hook(void)
+{
+    for (_Py_AuditHookEntry **place = &HEAD; *place != NULL; place = &(*place)->next) {
+        if (*place == own) {
+            *place = own->next;
+            linked = false;
+            return;
+        }
+    }
+}
+
+/* Called once, when the hook has just been added at the end of the list. The place of the list may differ between patch
+ * releases, so only the very release this was compiled for is trusted with it. */
+void hooklist_found(Py_AuditHookFunction hook)
+{
+    if (Py_Version != PY_VERSION_HEX) {
+        return;
+    }
+    for (_Py_AuditHookEntry *entry = HEAD; entry != NULL; entry = entry->next) {
+        if (entry->hookCFunction == hook) {
+            own = entry;
+            linked = true;
+        }
+    }
+}
+
+/* Whether no other hook, in C or in Python, would learn of an event that is raised here. */
+bool hooklist_is_ours(void)
+{
+    return linked && HEAD == own && own->next == NULL && PyInterpreterState_Get()->audit_hooks == NULL;
+}
+
+/* Turns audit events off or on again. Only for callers that have asked hooklist_is_ours(), around calls that run no
+ * Python code. */
+void hooklist_silence(bool silent)
+{
+    HEAD = silent ? NULL : own;
+}
+
+/* Follows the number of live states: in before the first one can act, out after the last one is gone. */
+void hooklist_follow(bool guarded)
+{
+    if (own == NULL || guarded == linked) {
+        return;
+    }
+    if (guarded) {
+        own->next = HEAD;
+        HEAD = own;
+        linked = true;
+    }
+    else {
+        unlink_hook();
+    }
+}

@@ -1,0 +1,59 @@
+/* Whom the host serves: kept in a variable of the context, so that it goes along to tasks and threads. Guarded code can
+ * find that variable and set it; what it set there is gone when it is left, so the host never acts for somebody whom a
+ * subject has put in. */
+#include "core/core.h"
+
+PyObject *served_variable = NULL;
+
+int served_ready(void)
+{
+    served_variable = PyContextVar_New("democrai_sandbox_served", Py_None);
+    return served_variable ? 0 : -1;
+}
+
+/* The present value, for served_restore. NULL only when there is no memory. */
+PyObject *served_save(void)
+{
+    PyObject *value = NULL;
+    if (PyContextVar_Get(served_variable, Py_None, &value) < 0) {
+        PyErr_Clear();
+    }
+    return value;
+}
+
+/* Puts back what was there, whatever happens to be raised at the moment. `saved` is stolen. */
+void served_restore(PyObject *saved)
+{
+    PyObject *present = NULL, *type, *value, *trace;
+    if (saved == NULL) {
+        return;
+    }
+    PyErr_Fetch(&type, &value, &trace);
+    if (PyContextVar_Get(served_variable, Py_None, &present) < 0 || present != saved) {
+        variable_put(served_variable, saved);
+    }
+    Py_XDECREF(present);
+    Py_DECREF(saved);
+    PyErr_Restore(type, value, trace);
+}
+
+/* serve(value) -> token, unserve(token): for the host's own code. */
+PyObject *core_serve(PyObject *module, PyObject *value)
+{
+    State *state = state_guarding();
+    return state ? deny_text(state, DENY_TAMPER, "serving") : variable_set(served_variable, value);
+}
+
+PyObject *core_unserve(PyObject *module, PyObject *token)
+{
+    int paused = collection_pause();
+    int result = paused < 0 ? -1 : PyContextVar_Reset(served_variable, token);
+    collection_resume(paused);
+    return result < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+PyObject *core_served(PyObject *module, PyObject *unused)
+{
+    PyObject *value = served_save();
+    return value ? value : PyErr_NoMemory();
+}

@@ -1,0 +1,51 @@
+/* The module itself: guards, the audit hook, the table of patched builtins, and what crosses a guard. */
+#ifndef DEMOCRAI_EDGE_H
+#define DEMOCRAI_EDGE_H
+
+#include "rules/rules.h"
+#include "core/core.h"
+#include "patching/patching.h"
+#include "network/network.h"
+#include "files/files.h"
+#include "sockets/sockets.h"
+#include "interpreter/interpreter.h"
+#include "process/process.h"
+
+/* ---- table.c ------------------------------------------------------------------------------------------------- */
+extern Row rows[];
+extern const int row_count;
+void table_ready(void);
+
+/* ---- guards.c ------------------------------------------------------------------------------------------------ */
+extern PyTypeObject Guard_Type;
+extern bool sealed;
+int guard_prepare(void);
+PyObject *guarded_result(State *state, PyObject *result);
+int contexts_ready(void);
+bool is_runtime_code(PyObject *code);
+int register_runtime_code(PyObject *codes);
+PyObject *guard_new(PyObject *module, PyObject *args, PyObject *kwargs);
+PyObject *bypass_new(PyObject *module, PyObject *unused);
+
+/* ---- audit.c ------------------------------------------------------------------------------------------------- */
+PyObject *on_code_replace(State *state, Call *call);
+int audit_ready(void);
+
+/* ---- crossing.c ---------------------------------------------------------------------------------------------- */
+extern PyTypeObject Door_Type, Entrance_Type;
+PyObject *core_door(PyObject *module, PyObject *function);
+PyObject *core_entrance(PyObject *module, PyObject *args);
+int doors_ready(void);
+
+/* ---- plain_data.c -------------------------------------------------------------------------------------------- */
+PyObject *plain_copy(PyObject *value, bool lists);
+PyObject *core_plain(PyObject *module, PyObject *args);
+
+/* ---- worker_messages.c --------------------------------------------------------------------------------------- */
+PyObject *core_read_frame(PyObject *module, PyObject *args);
+
+/* ---- explicit_ask.c ------------------------------------------------------------------------------------------ */
+PyObject *core_ask(PyObject *module, PyObject *args);
+PyObject *core_location(PyObject *module, PyObject *path);
+
+#endif

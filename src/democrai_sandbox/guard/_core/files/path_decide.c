@@ -1,0 +1,269 @@
+/* From a resolved path to a verdict: the chain's masks, then the decider, then a denial that says how to fix it. */
+#include "files/files.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+/* A context that guarded code opened must itself contain the path: an approval cannot widen what it narrowed. */
+static bool narrowed_away(const State *state, const PathKey *key, unsigned operation)
+{
+    for (; state->mode == MODE_NARROW; state = state->parent) {
+        if (state->policy->network_only) {
+            continue;
+        }
+        const Policy *shared = state->policy->include_runtime ? runtime_policy : code_policy;
+        unsigned mask = policy_mask(state->policy, key);
+        mask |= shared ? policy_mask_beside(shared, key, mask) : 0;
+        if (!(mask & operation)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static int add_approvals(State *state, const PathKey *key, unsigned wanted, unsigned *granted)
+{
+    for (unsigned bit = OP_READ; bit <= OP_EXECUTE; bit <<= 1) {
+        if (!(wanted & bit) || (*granted & bit) || narrowed_away(state, key, bit)) {
+            continue;
+        }
+        char operation[64];
+        operation_text(bit, operation);
+        PyObject *target = PyUnicode_DecodeFSDefault(key->path);
+        int answer = target ? approved(state, "filesystem", operation, target, false, NULL) : -1;
+        Py_XDECREF(target);
+        if (answer < 0) {
+            return -1;
+        }
+        *granted |= answer ? bit : 0;
+    }
+    return 0;
+}
+
+bool path_narrowed_away(const State *state, const char *path, unsigned bit)
+{
+    PathKey key;
+    path_key(&key, path);
+    return narrowed_away(state, &key, bit);
+}
+
+/* What of this location nobody can approve, by its mask. */
+unsigned never_approved(unsigned mask)
+{
+    unsigned writing = mask & FLAG_READ_ONLY ? OP_WRITING : 0;
+    return mask & FLAG_PROTECTED ? OP_ALL : mask & FLAG_ABOVE ? writing | OP_DELETE | OP_CREATE : writing;
+}
+
+/* *granted = which of the wanted operations the chain or an approval allows at this exact location. */
+int grant_quietly(State *state, const char *path, unsigned wanted, unsigned *granted)
+{
+    PathKey key;
+    path_key(&key, path);
+    unsigned mask = state_mask(state, &key);
+    *granted = mask & wanted;
+    if (UNLIKELY(path_is_memory(path))) {
+        *granted = 0; /* the process's own memory is no file, whatever root it lies under */
+        return 0;
+    }
+    if (*granted == wanted) {
+        return 0;
+    }
+    if ((mask & FLAG_IMPORT) && (wanted & OP_READ) && frame_is_import_machinery()) {
+        *granted |= OP_READ;
+    }
+    if (mask & FLAG_PROTECTED) {
+        return 0; /* what the host protects is not for anybody to approve */
+    }
+    return add_approvals(state, &key, wanted & ~never_approved(mask), granted);
+}
+
+int grant(State *state, const char *path, unsigned wanted, unsigned *granted)
+{
+    if (UNLIKELY(candidates_held)) {
+        shadow_path(state, path, wanted);
+    }
+    return grant_quietly(state, path, wanted, granted);
+}
+
+int require(State *state, const char *path, unsigned wanted)
+{
+    unsigned granted;
+    if (grant(state, path, wanted, &granted) < 0) {
+        return -1;
+    }
+    if (granted != wanted) {
+        deny_path(state, path, wanted & ~granted, false);
+        return -1;
+    }
+    return 0;
+}
+
+/* ---- resolving ----------------------------------------------------------------------------- */
+
+unsigned location_mask(State *state, const char *path)
+{
+    PathKey key;
+    path_key(&key, path);
+    return state_mask(state, &key);
+}
+
+static int open_handle(const char *path, int how, bool directory)
+{
+    if (!(how & PARENT)) {
+        return open_beneath(path, O_PATH | (how & FOLLOW ? 0 : O_NOFOLLOW) | (directory ? O_DIRECTORY : 0), 0);
+    }
+    char folder[PATH_MAX];
+    const char *cut = strrchr(path, '/');
+    size_t length = cut == path ? 1 : (size_t)(cut - path);
+    memcpy(folder, path, length);
+    folder[length] = '\0';
+    return open_beneath(folder, O_PATH | O_DIRECTORY, 0);
+}
+
+static bool sufficient(unsigned granted, unsigned wanted, int how)
+{
+    return how & ANY ? granted != 0 : granted == wanted;
+}
+
+/* Looks the path up where the kernel would end; the GIL is free meanwhile (a dead network mount must not stop the
+ * host). When the kernel meets no link on the way, whether or not something is there, the lexical form is the location.
+ * Returns the error the kernel would give for a path that cannot be walked at all. */
+int find_location(const PathText *text, int follow, char *path)
+{
+    int broken = 0;
+    Py_BEGIN_ALLOW_THREADS
+    int fd = text->dotted ? -1 : open_beneath(text->text, O_PATH | (follow ? 0 : O_NOFOLLOW), 0);
+    bool plain = fd >= 0 || (!text->dotted && (errno == ENOENT || errno == ENOTDIR));
+    if (fd >= 0) {
+        close(fd);
+    }
+    if (plain) {
+        strcpy(path, text->text);
+    }
+    else if (path_canonical(text->raw, follow, path) < 0) {
+        broken = errno;
+        strcpy(path, text->text);
+    }
+    Py_END_ALLOW_THREADS
+    errno = broken;
+    return broken;
+}
+
+/* The same, -1 with an exception when it cannot be found out, as without a free descriptor: what is not known is not
+ * decided on. A path that the kernel does not walk either keeps its lexical form. */
+int location_of(const PathText *text, int follow, char *path)
+{
+    switch (find_location(text, follow, path)) {
+    case 0:
+    case ENOENT:
+    case ENOTDIR:
+    case ELOOP:
+    case EACCES:
+    case EPERM:
+    case ENXIO:
+    case ENAMETOOLONG:
+        return 0;
+    default:
+        PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, text->shown);
+        return -1;
+    }
+}
+
+/* The folders above what a subject declared are known to be there: they are looked at, and nothing else. */
+static bool may_be_looked_at(State *state, const char *path)
+{
+    unsigned mask = location_mask(state, path);
+    return !path_is_memory(path) && ((mask & OP_READ) || state_gives_below(state, path, mask & FLAG_PROTECTED));
+}
+
+/* ".." after a name says that the name is there. What the subject may not read it must not test that way. */
+int check_dots(State *state, const PathText *text)
+{
+    char prefix[PATH_MAX], normal[PATH_MAX];
+    bool descended = false;
+    for (const char *p = text->raw + text->written; text->dotted && *p != '\0';) {
+        size_t length = strcspn(p, "/");
+        bool up = length == 2 && p[0] == '.' && p[1] == '.';
+        if (up && descended) {
+            memcpy(prefix, text->raw, (size_t)(p - text->raw));
+            prefix[p - text->raw] = '\0';
+            unsigned granted;
+            if (path_normalise(prefix, normal) < 0 || grant(state, normal, OP_READ, &granted) < 0) {
+                return -1;
+            }
+            if (!granted) {
+                return deny_given(state, text, normal, OP_READ, false);
+            }
+        }
+        if (length > 0 && !(length == 1 && p[0] == '.')) {
+            descended = !up;
+        }
+        p += length + (p[length] == '/');
+    }
+    return 0;
+}
+
+/* The same as grant_quietly; the decider can find out that the path is only looked at. */
+static int grant_probe(State *state, const char *path, unsigned wanted, int how, unsigned *granted)
+{
+    bool outer = probing;
+    probing = how & PROBE;
+    int result = grant_quietly(state, path, wanted, granted);
+    probing = outer;
+    return result;
+}
+
+/* Finds where `text` leads, decides, and opens an O_PATH handle there: of the object itself or, with PARENT, of the
+ * folder it is in. The location that was decided on is the location of the handle. -1 with an exception otherwise. */
+int resolve(State *state, PathText *text, unsigned wanted, int how, Resolved *out)
+{
+    bool directory = text->directory && !(how & PARENT);
+    how |= directory ? FOLLOW : 0;
+    out->granted = location_mask(state, text->text) & wanted;
+    bool inside = sufficient(out->granted, wanted, how), decided = inside && !text->dotted && !path_is_memory(text->text);
+    if (text->dotted && check_dots(state, text) < 0) {
+        return -1;
+    }
+    if (UNLIKELY(shadow_concerns(state))) {
+        find_location(text, how & FOLLOW, out->path);
+        shadow_open(state, out->path, how & ANY ? 0 : wanted, how & ANY ? wanted : 0);
+    }
+    strcpy(out->path, text->text);
+    int failed = decided ? 0 : find_location(text, how & FOLLOW, out->path);
+    bool looks = (how & LOOK) && !decided && may_be_looked_at(state, text->text);
+    for (int attempt = 0; attempt < 8; attempt++) {
+        if (!decided && looks && may_be_looked_at(state, out->path)) {
+            out->granted = wanted;
+        }
+        else if (!decided && grant_probe(state, out->path, wanted, how, &out->granted) < 0) {
+            return -1;
+        }
+        if (!sufficient(out->granted, wanted, how)) {
+            /* outside the roots the answer shows the path as it was asked for, not where a link there leads */
+            const char *shown = inside ? out->path : text->text;
+            return deny_given(state, text, shown, wanted & ~out->granted, how & PROBE);
+        }
+        if (!failed) {
+            Py_BEGIN_ALLOW_THREADS
+            out->fd = open_handle(out->path, how, directory);
+            failed = out->fd < 0 ? errno : 0;
+            out->told = !failed && (how & STAT) && fstat(out->fd, &out->info) == 0;
+            Py_END_ALLOW_THREADS
+            if (!failed) {
+                return 0;
+            }
+        }
+        if (failed != ELOOP) {
+            errno = failed;
+            errno_error(text->shown);
+            return -1;
+        }
+        failed = find_location(text, how & FOLLOW, out->path);
+        decided = false;
+    }
+    errno = ELOOP;
+    errno_error(text->shown);
+    return -1;
+}

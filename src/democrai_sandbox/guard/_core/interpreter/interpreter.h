@@ -1,0 +1,128 @@
+/* What guarded code does with the interpreter: imports, callbacks for later, frames, traces, native code, os.environ.
+ * */
+#ifndef DEMOCRAI_INTERPRETER_H
+#define DEMOCRAI_INTERPRETER_H
+
+#include "rules/rules.h"
+#include "core/core.h"
+#include "patching/patching.h"
+#include "files/files.h"
+
+/* ---- handover.c ---------------------------------------------------------------------------------------------- */
+PyObject *on_tamper(State *state, Call *call);
+PyObject *on_context_run(State *state, Call *call);
+PyObject *on_context_variable(State *state, Call *call);
+PyObject *on_callable(State *state, Call *call);
+PyObject *on_signal(State *state, Call *call);
+PyObject *on_callables(State *state, Call *call);
+PyObject *on_done_callback(State *state, Call *call);
+bool signal_is_subjects(int number);
+PyObject *on_unregister(State *state, Call *call);
+int handover_ready(void);
+bool is_foreign_context(State *state, PyObject *context);
+
+/* ---- callback_holders.c -------------------------------------------------------------------------------------- */
+extern PyObject *handle_code;
+PyObject *bind_foreign(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+int keepers_ready(void);
+int executor_patch(PyObject *module);
+int anyio_patch(PyObject *module);
+int future_patch(PyObject *module);
+int loop_patch(PyObject *module);
+int pool_patch(PyObject *module);
+int threading_patch(PyObject *module);
+int finalize_patch(PyObject *module);
+int task_patch(PyObject *module);
+int asyncio_patch(PyObject *module);
+
+/* ---- finalizers.c -------------------------------------------------------------------------------------------- */
+extern PyObject *finaliser_name;
+int finalisers_ready(void);
+int guard_finaliser(State *state, PyTypeObject *type);
+
+/* ---- protected_names.c --------------------------------------------------------------------------------------- */
+PyObject *on_display(State *state, Call *call);
+int names_ready(void);
+int local_patch(PyObject *module);
+int set_type_attribute(PyObject *type, PyObject *name, PyObject *value);
+
+/* ---- module_views.c ------------------------------------------------------------------------------------------ */
+int ownviews_ready(void);
+PyObject *type_dictionary(PyTypeObject *type);
+int ownviews_settle(void);
+PyObject *on_method_reduce(State *state, Call *call);
+
+/* ---- frame_views.c ------------------------------------------------------------------------------------------- */
+int frameviews_ready(void);
+PyObject *on_frame_clear(State *state, Call *call);
+
+/* ---- context_views.c ----------------------------------------------------------------------------------------- */
+PyObject *on_context_view(State *unused, Call *call);
+int contextviews_ready(void);
+
+/* ---- imports.c ----------------------------------------------------------------------------------------------- */
+extern bool finders_suspect;
+extern PyObject *sensitive_roots;
+int imports_ready(void);
+bool import_allowed(const State *state, PyObject *root);
+int import_check(State *state, PyObject *name, bool ask_frame);
+int import_native_check(State *state, PyObject *path);
+
+/* ---- native_modules.c ---------------------------------------------------------------------------------------- */
+extern PyObject *native_allowed, *native_refused, *native_folder;
+PyObject *on_create_native(State *state, Call *call);
+PyObject *on_exec_native(State *state, Call *call);
+int natives_ready(void);
+bool native_is_refused(PyObject *name);
+
+/* ---- tracing.c ----------------------------------------------------------------------------------------------- */
+typedef enum { TRACE, PROFILE, MONITOR } TracingKind;
+
+extern PyTypeObject Tracer_Type;
+int tracing_ready(void);
+PyObject *tracer_new(State *state, PyObject *function, TracingKind kind);
+PyObject *tracer_function(State *state, PyObject *installed);
+void tracing_failed(TracingKind kind);
+bool tracing_has_place(const State *state);
+uint64_t thread_here(void); /* a number that no other thread has or will have */
+int tracing_event(State *state, const char *event, TracingKind kind);
+PyObject *on_trace(State *state, Call *call);
+PyObject *on_traced_by(State *state, Call *call);
+PyObject *on_profiler(State *state, Call *call);
+
+/* ---- monitoring.c -------------------------------------------------------------------------------------------- */
+bool monitoring_works(void);
+void monitoring_follow(void);
+void monitoring_gone(const State *state);
+PyObject *on_use_tool(State *state, Call *call);
+PyObject *on_tool(State *state, Call *call);
+PyObject *on_restart_events(State *state, Call *call);
+
+/* ---- environment.c ------------------------------------------------------------------------------------------- */
+int environment_ready(void);
+bool is_environment(PyObject *object);
+bool is_environment_type(PyObject *type);
+bool is_environment_name(PyObject *module, PyObject *name);
+bool is_environment_globals(PyObject *dict);
+bool is_environment_system(PyObject *module);
+int environment_check(State *state, PyObject *name);
+bool is_owned_variable(const char *text);
+
+/* ---- foreign_functions.c ------------------------------------------------------------------------------------- */
+extern PyObject *native_packages;
+int foreign_event(State *state, const char *event, PyObject *args);
+PyObject *on_foreign(State *state, Call *call);
+PyObject *on_foreign_library(State *state, Call *call);
+int ctypes_patch(PyObject *module);
+int ctypes_functions(PyObject *module);
+int foreign_check(State *state, const char *root, PyObject *function);
+bool is_foreign_type(PyTypeObject *type);
+int cffi_patch(PyObject *module);
+
+/* ---- ctypes_memory.c ----------------------------------------------------------------------------------------- */
+int pointers_patch(PyObject *module);
+
+/* ---- made_code.c --------------------------------------------------------------------------------------------- */
+PyObject *on_made_code(State *state, Call *call);
+
+#endif

@@ -1,0 +1,537 @@
+/* Compiled roots: a hash of whole component prefixes with an operation mask.
+ *
+ * A path is matched by hashing it once and looking up each of its prefixes, so the cost depends neither on the
+ * number of roots nor on how many of them share a beginning ("/srv/a" never answers for "/srv/ab"). */
+#include "rules/rules.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static uint64_t next_policy_id = 1;
+
+/* FNV-1a, taken at every component boundary. Collisions are harmless: an entry's text is compared before it counts. */
+void path_key(PathKey *key, const char *path)
+{
+    uint64_t hash = 14695981039346656037ULL ^ '/';
+    hash *= 1099511628211ULL;
+    key->path = path;
+    key->hash[0] = hash;
+    key->length[0] = 1;
+    key->count = 1;
+    const char *p = path + 1;
+    if (*p == '\0') {
+        return;
+    }
+    for (;; p++) {
+        if (*p == '/' || *p == '\0') {
+            key->hash[key->count] = hash;
+            key->length[key->count++] = (uint16_t)(p - path);
+            if (*p == '\0') {
+                return;
+            }
+        }
+        hash = (hash ^ (unsigned char)*p) * 1099511628211ULL;
+    }
+}
+
+enum { BITS_PER_SLOT = 8, BITS_PER_WORD = 64 };
+
+static inline uint64_t *listed_word(const Policy *policy, uint64_t hash)
+{
+    return &policy->listed[(hash >> 32 & (policy->slots * BITS_PER_SLOT - 1)) / BITS_PER_WORD];
+}
+
+static inline uint64_t listed_bit(uint64_t hash)
+{
+    return (uint64_t)1 << (hash >> 32) % BITS_PER_WORD;
+}
+
+static Entry *find_slot(const Policy *policy, uint64_t hash, const char *path, uint16_t length)
+{
+    size_t at = (hash ^ (hash >> 29)) & (policy->slots - 1);
+    for (;; at = (at + 1) & (policy->slots - 1)) {
+        Entry *entry = &policy->table[at];
+        if (entry->length == 0) {
+            return entry;
+        }
+        if (entry->hash == hash && entry->length == length &&
+            memcmp(policy->arena + entry->offset, path, length) == 0) {
+            return entry;
+        }
+    }
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t length = strlen(text), size = strlen(end);
+    return length > size && strcmp(text + length - size, end) == 0;
+}
+
+/* A folder that has an __init__.py. `path` has room for it. */
+static bool is_package(char *path, size_t length)
+{
+    strcpy(path + length, "/__init__.py");
+    bool is = access(path, F_OK) == 0;
+    path[length] = '\0';
+    return is;
+}
+
+/* Whether the import system loads it: source, bytecode, native modules, folders, and the data beside them in a package.
+ * Never anything hidden. `base` is the length of the folder on sys.path. */
+static bool is_importable(const char *path, size_t base)
+{
+    char work[PATH_MAX + 16];
+    struct stat info;
+    const char *rest = path + base;
+    if (strstr(rest, "/.") != NULL) {
+        return false;
+    }
+    if (*rest == '\0' || ends_with(rest, ".py") || ends_with(rest, ".pyc") || ends_with(rest, ".pyi") ||
+        ends_with(rest, ".so")) {
+        return true;
+    }
+    int number = errno;
+    strcpy(work, path);
+    char *last = strrchr(work, '/');
+    *last = '\0';
+    bool is = (size_t)(last - work) > base && is_package(work, (size_t)(last - work));
+    *last = '/';
+    is = is || (lstat(path, &info) == 0 ? S_ISDIR(info.st_mode) : true); /* what is not there has nothing to hide */
+    errno = number;
+    return is;
+}
+
+/* is_importable(root, path): whether a path at or below a folder on sys.path is what the import system loads. */
+PyObject *core_is_importable(PyObject *module, PyObject *args)
+{
+    const char *root, *path;
+    if (!PyArg_ParseTuple(args, "yy", &root, &path)) {
+        return NULL;
+    }
+    size_t length = strcmp(root, "/") == 0 ? 0 : strlen(root);
+    bool below = strlen(path) < PATH_MAX && strncmp(path, root, length) == 0 && strchr("/", path[length]) != NULL;
+    return PyBool_FromLong(below && is_importable(path, length));
+}
+
+enum { MOST_NESTED = 8 };
+
+static bool is_importable_from(const PathKey *key, const uint16_t *bases, int count)
+{
+    bool is = false;
+    for (int i = 0; i < count && !is; i++) {
+        is = is_importable(key->path, bases[i]);
+    }
+    return is;
+}
+
+/* What a policy gives beside what another one has given: reading that is there already is not looked for. */
+unsigned policy_mask_beside(const Policy *policy, const PathKey *key, unsigned given_by_other)
+{
+    unsigned mask = 0, owned = 0;
+    bool guarded = false, above = false, fixed = false;
+    uint16_t bases[MOST_NESTED]; /* folders of the application; looked into last, and only where no entry gives reading */
+    int count = 0;
+    if (policy->slots == 0) {
+        return 0;
+    }
+    for (int i = 0; i < key->count; i++) {
+        if (LIKELY(!(*listed_word(policy, key->hash[i]) & listed_bit(key->hash[i])))) {
+            continue;
+        }
+        const Entry *entry = find_slot(policy, key->hash[i], key->path, key->length[i]);
+        if (LIKELY(entry->length == 0)) {
+            continue;
+        }
+        if (entry->is_protected) {
+            mask = 0;
+            count = 0;
+            guarded = true;
+            continue;
+        }
+        guarded = guarded && entry->owned == 0; /* what the runtime gave to this subject opens again below */
+        unsigned given = entry->declared | entry->owned;
+        if (UNLIKELY(given & FLAG_IMPORTABLE)) {
+            given &= ~(unsigned)FLAG_IMPORTABLE;
+            count = count < MOST_NESTED ? count : MOST_NESTED - 1;
+            bases[count] = key->length[i];
+            count += guarded ? 0 : 1;
+        }
+        mask |= guarded ? 0 : given;
+        owned |= entry->owned;
+        fixed = entry->read_only || (fixed && !(given & OP_WRITING));
+        if (entry->read_only) {
+            mask = (mask & ~OP_WRITING) | (owned & OP_WRITING); /* the installer writes the environment it was given */
+        }
+        if (entry->above_protected && i == key->count - 1) {
+            /* moving the folder away would carry the protected file out of its place, and planting a link where the
+             * folder is still missing would decide where the host puts the file */
+            mask &= ~(OP_DELETE | OP_CREATE);
+            above = true;
+        }
+    }
+    if (UNLIKELY(count > 0) && !guarded && !((mask | given_by_other) & OP_READ) &&
+        is_importable_from(key, bases, count)) {
+        mask |= OP_READ;
+    }
+    return mask | (guarded ? FLAG_PROTECTED : 0u) | (above ? FLAG_ABOVE : 0u) | (fixed ? FLAG_READ_ONLY : 0u);
+}
+
+unsigned policy_mask(const Policy *policy, const PathKey *key)
+{
+    return policy_mask_beside(policy, key, 0);
+}
+
+static int compare_paths(const void *one, const void *two, void *given)
+{
+    const Policy *policy = given;
+    const Entry *a = &policy->table[*(const uint32_t *)one], *b = &policy->table[*(const uint32_t *)two];
+    size_t common = a->length < b->length ? a->length : b->length;
+    int order = memcmp(policy->arena + a->offset, policy->arena + b->offset, common);
+    return order ? order : (int)a->length - (int)b->length;
+}
+
+/* Orders what gives something by its path, so that what lies below a folder stands together. */
+static int put_in_order(Policy *policy)
+{
+    for (size_t i = 0; i < policy->slots; i++) {
+        policy->given += (policy->table[i].declared | policy->table[i].owned) != 0;
+    }
+    policy->order = PyMem_Malloc((policy->given + 1) * sizeof *policy->order);
+    if (policy->order == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    size_t count = 0;
+    for (size_t i = 0; i < policy->slots; i++) {
+        if (policy->table[i].declared | policy->table[i].owned) {
+            policy->order[count++] = (uint32_t)i;
+        }
+    }
+    qsort_r(policy->order, count, sizeof *policy->order, compare_paths, policy);
+    return 0;
+}
+
+/* Whether an entry lies somewhere below a folder; with `owned`, one that counts below a protected folder too. */
+bool policy_gives_below(const Policy *policy, const char *path, bool owned)
+{
+    size_t length = strlen(path), low = 0, high = policy->given;
+    char prefix[PATH_MAX + 1];
+    memcpy(prefix, path, length);
+    prefix[length] = '/';
+    length += length == 1 ? 0 : 1; /* "/" ends in it already */
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        const Entry *entry = &policy->table[policy->order[middle]];
+        size_t common = entry->length < length ? entry->length : length;
+        int order = memcmp(policy->arena + entry->offset, prefix, common);
+        if (order < 0 || (order == 0 && entry->length < length)) {
+            low = middle + 1;
+        }
+        else {
+            high = middle;
+        }
+    }
+    for (; low < policy->given; low++) {
+        const Entry *entry = &policy->table[policy->order[low]];
+        if (entry->length < length || memcmp(policy->arena + entry->offset, prefix, length) != 0) {
+            return false;
+        }
+        if (entry->length > length && (!owned || entry->owned)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static Entry *insert(Policy *policy, const char *path, size_t length, uint32_t *used)
+{
+    PathKey key;
+    char text[PATH_MAX];
+    memcpy(text, path, length);
+    text[length] = '\0';
+    path_key(&key, text);
+    Entry *entry = find_slot(policy, key.hash[key.count - 1], text, (uint16_t)length);
+    if (entry->length == 0) {
+        entry->hash = key.hash[key.count - 1];
+        *listed_word(policy, entry->hash) |= listed_bit(entry->hash);
+        entry->offset = *used;
+        entry->length = (uint16_t)length;
+        memcpy(policy->arena + *used, text, length);
+        *used += (uint32_t)length;
+    }
+    return entry;
+}
+
+static void mark_ancestors(Policy *policy, const char *path, uint32_t *used)
+{
+    PathKey key;
+    path_key(&key, path);
+    for (int i = 0; i < key.count - 1; i++) {
+        insert(policy, path, key.length[i], used)->above_protected = 1;
+    }
+}
+
+/* A root counts where it really is, so that a root that is itself a link works. Resolved here and not in Python, where
+ * guarded code could have put another realpath. */
+static void locate(const char *path, bool resolve, char *out)
+{
+    if (!resolve || path_canonical(path, 1, out) < 0) {
+        strcpy(out, path);
+    }
+}
+
+/* Entries whose ancestors must not be moved away. */
+#define STAYING (FLAG_PROTECTED | FLAG_READ_ONLY | FLAG_PINNED)
+
+static size_t components(const char *path)
+{
+    size_t count = 0;
+    for (; *path; path++) {
+        count += *path == '/';
+    }
+    return count;
+}
+
+/* Room for every entry, and for every ancestor of one that stays. Where each really is goes to `places`: it is looked
+ * up once, since a link may lead elsewhere the next time. */
+static int measure(PyObject *entries, bool resolve, PyObject *places, size_t *count, size_t *bytes)
+{
+    *count = 0;
+    *bytes = 0;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(entries); i++) {
+        const char *path;
+        Py_ssize_t length;
+        int mask;
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(entries, i), "y#i", &path, &length, &mask)) {
+            return -1;
+        }
+        if (length < 1 || length >= PATH_MAX || path[0] != '/' || memchr(path, 0, (size_t)length) != NULL ||
+            (length > 1 && path[length - 1] == '/')) {
+            PyErr_Format(PyExc_ValueError, "not a normalised absolute path: %R", PyTuple_GET_ITEM(entries, i));
+            return -1;
+        }
+        char where[PATH_MAX];
+        /* the code of the host is given by its own path and by where that leads, and both stay */
+        locate(path, resolve && !(mask & (FLAG_READ_ONLY | FLAG_PINNED)), where);
+        PyObject *place = PyBytes_FromString(where);
+        int failed = place ? PyList_Append(places, place) : -1;
+        Py_XDECREF(place);
+        if (failed < 0) {
+            return -1;
+        }
+        size_t parts = 1, size = strlen(where);
+        if (mask & STAYING) {
+            parts += components(where) + components(path);
+            size = size > (size_t)length ? size : (size_t)length;
+        }
+        *count += parts + 1;
+        *bytes += parts * size + (size_t)length;
+    }
+    return 0;
+}
+
+/* ---- where subjects write -------------------------------------------------------------------- */
+
+static PyObject *written = NULL; /* path -> when a subject could write there first, in nanoseconds */
+
+static long long nanoseconds(const struct timespec *time)
+{
+    return time->tv_sec * 1000000000LL + time->tv_nsec;
+}
+
+static int note_written(const char *path)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME_COARSE, &now); /* by which files are dated */
+    written = written ? written : PyDict_New();
+    PyObject *key = written ? PyBytes_FromString(path) : NULL;
+    PyObject *time = key ? PyLong_FromLongLong(nanoseconds(&now)) : NULL;
+    int result = time && PyDict_SetDefault(written, key, time) ? 0 : -1;
+    Py_XDECREF(key);
+    Py_XDECREF(time);
+    return result;
+}
+
+/* Since when subjects could have written this file; LLONG_MAX when they never could, -1 with an exception. */
+static long long written_since(const char *path)
+{
+    char prefix[PATH_MAX];
+    long long since = LLONG_MAX;
+    for (size_t length = strlen(path); written != NULL && length > 0; length--) {
+        if (path[length] != '/' && path[length] != '\0') {
+            continue;
+        }
+        memcpy(prefix, path, length);
+        prefix[length] = '\0';
+        PyObject *key = PyBytes_FromString(prefix);
+        PyObject *time = key ? PyDict_GetItemWithError(written, key) : NULL;
+        Py_XDECREF(key);
+        if (PyErr_Occurred()) {
+            return -1;
+        }
+        long long first = time ? PyLong_AsLongLong(time) : LLONG_MAX;
+        since = first < since ? first : since;
+    }
+    return since;
+}
+
+/* 1 for a file that was made or changed where and since subjects could write; -1 with an exception. No program sets the
+ * time that is looked at. */
+int file_may_be_subjects(const char *path)
+{
+    struct stat info;
+    long long since = written_since(path);
+    if (since < 0 || since == LLONG_MAX) {
+        return since < 0 ? -1 : 0;
+    }
+    return stat(path, &info) == 0 && nanoseconds(&info.st_ctim) >= since;
+}
+
+/* The code lies at `where`, and the host finds it by `path`: neither way there may be changed. */
+static void keep_in_place(Policy *policy, const char *path, const char *where, unsigned mask, uint32_t *used)
+{
+    mark_ancestors(policy, path, used);
+    if (mask & FLAG_PINNED) {
+        insert(policy, path, strlen(path), used)->above_protected = 1;
+        return;
+    }
+    mark_ancestors(policy, where, used);
+    insert(policy, where, strlen(where), used)->read_only = 1;
+    insert(policy, path, strlen(path), used)->read_only = 1;
+}
+
+static int fill(Policy *policy, PyObject *entries, PyObject *places)
+{
+    uint32_t used = 0;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(entries); i++) {
+        const char *path;
+        Py_ssize_t length;
+        int mask;
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(entries, i), "y#i", &path, &length, &mask)) {
+            return -1;
+        }
+        const char *where = PyBytes_AS_STRING(PyList_GET_ITEM(places, i));
+        if (mask & (FLAG_READ_ONLY | FLAG_PINNED)) {
+            keep_in_place(policy, path, where, (unsigned)mask, &used);
+        }
+        if (mask & FLAG_PINNED) {
+            continue;
+        }
+        Entry *entry = insert(policy, where, strlen(where), &used);
+        unsigned bits = (unsigned)mask & (OP_ALL | FLAG_CODE | FLAG_IMPORT | FLAG_IMPORTABLE | FLAG_STREAM);
+        bits &= bits & FLAG_IMPORTABLE ? ~(unsigned)OP_READ : ~0u; /* kept apart from what others give there */
+        if (bits & (OP_CREATE | OP_MODIFY) && note_written(where) < 0) {
+            return -1;
+        }
+        if (strcmp(where, path) != 0 && !(mask & FLAG_PROTECTED)) {
+            /* the link itself, so that it can be looked at and read */
+            insert(policy, path, (size_t)length, &used)->declared |= (uint16_t)(bits & OP_READ);
+        }
+        if (mask & FLAG_PROTECTED) {
+            entry->is_protected = 1;
+            mark_ancestors(policy, where, &used);
+        }
+        else if (mask & FLAG_OWNED) {
+            entry->owned |= (uint16_t)bits;
+        }
+        else {
+            entry->declared |= (uint16_t)bits;
+        }
+    }
+    return 0;
+}
+
+static int build(Policy *policy, PyObject *entries, bool resolve)
+{
+    size_t count, bytes;
+    PyObject *places = PyList_New(0);
+    if (places != NULL) {
+        PyObject_GC_UnTrack(places); /* not to be found through gc */
+    }
+    if (places == NULL || measure(entries, resolve, places, &count, &bytes) < 0 || count == 0) {
+        Py_XDECREF(places);
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    for (policy->slots = 8; policy->slots < count * 2; policy->slots *= 2) {
+    }
+    policy->table = PyMem_Calloc(policy->slots, sizeof(Entry));
+    policy->listed = PyMem_Calloc(policy->slots * BITS_PER_SLOT / BITS_PER_WORD, sizeof *policy->listed);
+    policy->arena = PyMem_Malloc(bytes);
+    int result = policy->table && policy->listed && policy->arena ? fill(policy, entries, places) : (PyErr_NoMemory(), -1);
+    result = result < 0 ? -1 : put_in_order(policy);
+    Py_DECREF(places);
+    return result;
+}
+
+PyObject *policy_new(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"subject",  "kind",      "entries", "imports", "allow_subprocess", "include_runtime",
+                            "declared", "ancestors", "resolve", "network", "network_only",     "opened_by",
+                            "named_programs", NULL};
+    PyObject *subject, *kind, *entries, *imports, *declared, *ancestors, *network, *opened_by;
+    int allow_subprocess, include_runtime, resolve, network_only, named_programs;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UUO!O!ppUO!pO!pUp", names, &subject, &kind, &PyTuple_Type, &entries,
+                                     &PyFrozenSet_Type, &imports, &allow_subprocess, &include_runtime, &declared,
+                                     &PyTuple_Type, &ancestors, &resolve, &PyTuple_Type, &network, &network_only,
+                                     &opened_by, &named_programs)) {
+        return NULL;
+    }
+    Policy *policy = PyObject_New(Policy, &Policy_Type);
+    if (policy == NULL) {
+        return NULL;
+    }
+    policy->table = NULL;
+    policy->listed = NULL;
+    policy->arena = NULL;
+    policy->order = NULL;
+    policy->given = 0;
+    policy->slots = 0;
+    policy->resident = NULL;
+    policy->candidate = NULL;
+    policy->candidate_generation = 0;
+    policy->id = next_policy_id++;
+    policy->subject = Py_NewRef(subject);
+    policy->kind = Py_NewRef(kind);
+    policy->imports = Py_NewRef(imports);
+    policy->declared = Py_NewRef(declared);
+    policy->ancestors = Py_NewRef(ancestors);
+    policy->allow_subprocess = allow_subprocess;
+    policy->named_programs = named_programs;
+    policy->include_runtime = include_runtime;
+    policy->network_only = network_only;
+    policy->opened_by = Py_NewRef(opened_by);
+    memset(&policy->network, 0, sizeof policy->network);
+    if (build(policy, entries, resolve) < 0 || net_index_build(&policy->network, network) < 0) {
+        Py_DECREF(policy);
+        return NULL;
+    }
+    return (PyObject *)policy;
+}
+
+static void policy_dealloc(PyObject *self)
+{
+    Policy *policy = (Policy *)self;
+    PyMem_Free(policy->table);
+    PyMem_Free(policy->listed);
+    PyMem_Free(policy->arena);
+    PyMem_Free(policy->order);
+    net_index_clear(&policy->network);
+    Py_XDECREF(policy->subject);
+    Py_XDECREF(policy->kind);
+    Py_XDECREF(policy->opened_by);
+    Py_XDECREF(policy->imports);
+    Py_XDECREF(policy->declared);
+    Py_XDECREF(policy->ancestors);
+    PyObject_Free(self);
+}
+
+PyTypeObject Policy_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "democrai_sandbox.guard._core.Policy",
+    .tp_basicsize = sizeof(Policy),
+    .tp_dealloc = policy_dealloc,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
+};

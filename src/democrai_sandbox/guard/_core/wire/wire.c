@@ -1,0 +1,206 @@
+/* The wire: a connection was given for permitted requests and for nothing else, whoever holds the socket now. So what
+ * is sent on it is read before it goes out. A write may send less than it was given: the reader then follows only so
+ * far.
+ */
+#include "wire/wire.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct Wire {
+    int references;
+    bool busy;
+    Reader *now, *next; /* both of `readers` */
+    Reader readers[2];
+    PyObject *refusal; /* why the last write was refused */
+    PyObject *pending; /* what OpenSSL has taken but could not send: it will send that, whatever it is given next */
+};
+
+Wire *wire_new(const char *scheme, const Host *host, int port)
+{
+    Wire *wire = PyMem_Calloc(1, sizeof *wire);
+    if (wire == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    wire->references = 1;
+    wire->now = &wire->readers[0];
+    wire->next = &wire->readers[1];
+    snprintf(wire->now->origin.scheme, sizeof wire->now->origin.scheme, "%s", scheme);
+    host_copy(&wire->now->origin.host, host);
+    wire->now->origin.port = port;
+    return wire;
+}
+
+/* What TLS encrypts on the way to this origin. */
+Wire *wire_inside(const WireOrigin *origin)
+{
+    Wire *wire = wire_new(origin->scheme, &origin->host, origin->port);
+    if (wire != NULL) {
+        wire->now->inner = true;
+        wire->now->origin.shown = origin->shown;
+    }
+    return wire;
+}
+
+Wire *wire_share(Wire *wire)
+{
+    if (wire != NULL) {
+        wire->references++;
+    }
+    return wire;
+}
+
+void wire_drop(Wire *wire)
+{
+    if (wire != NULL && --wire->references == 0) {
+        reader_clear(wire->now);
+        reader_clear(wire->next);
+        Py_XDECREF(wire->pending);
+        Py_XDECREF(wire->refusal);
+        PyMem_Free(wire);
+    }
+}
+
+bool wire_skips(const Wire *wire, size_t length)
+{
+    const Reader *now = wire->now;
+    return !wire->busy && wire->pending == NULL && now->mode == IN_BODY && now->left >= length;
+}
+
+static void keep_refusal(Wire *wire)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    Py_XSETREF(wire->refusal, Py_XNewRef(value));
+    PyErr_Restore(type, value, trace);
+}
+
+/* Some clients drop the error of a write and wait for an answer: they are told again when they read. */
+int wire_answers(const Wire *wire)
+{
+    if (wire == NULL || wire->refusal == NULL) {
+        return 0;
+    }
+    PyErr_SetObject((PyObject *)Py_TYPE(wire->refusal), wire->refusal);
+    return -1;
+}
+
+/* Reads what is about to be sent. After 0, wire_end() must follow with what was. Two writers at once would each be read
+ * as if they were alone, so there is only one. */
+int wire_begin(State *state, Wire *wire, const char *data, size_t length)
+{
+    if (wire->busy) {
+        return malformed("two threads write to it at once");
+    }
+    reader_clear(wire->next);
+    Py_CLEAR(wire->refusal);
+    if (reader_copy(wire->next, wire->now) < 0) {
+        return -1;
+    }
+    wire->busy = true; /* checking may ask the decider, and another thread come in meanwhile */
+    wire_share(wire);
+    if (reader_feed(wire->next, state, data, length) < 0) {
+        wire->busy = false;
+        reader_clear(wire->next);
+        keep_refusal(wire);
+        wire_drop(wire);
+        return -1;
+    }
+    return 0;
+}
+
+/* `sent` bytes went out; -1: nobody knows how many. */
+void wire_end(Wire *wire, const char *data, Py_ssize_t sent, size_t length)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    if (sent < 0) {
+        wire->now->mode = BROKEN;
+    }
+    else if ((size_t)sent == length) {
+        Reader *before = wire->now;
+        wire->now = wire->next;
+        wire->next = before;
+        pipe_sent(wire->now->pipe, wire->now->position);
+    }
+    else {
+        if (wire->now->pipe == NULL && wire->next->pipe != NULL) { /* found when it was checked */
+            wire->now->pipe = pipe_share(wire->next->pipe);
+            wire->now->position = wire->now->pipe->start;
+        }
+        if (reader_feed(wire->now, NULL, data, (size_t)sent) < 0) {
+            wire->now->mode = BROKEN;
+        }
+        pipe_sent(wire->now->pipe, wire->now->position);
+    }
+    reader_clear(wire->next);
+    wire->busy = false;
+    wire_drop(wire);
+    PyErr_Clear();
+    PyErr_Restore(type, value, trace);
+}
+
+/* Part of a body is about to go out without being looked at; wire_skipped() must follow. Nobody else writes meanwhile:
+ * together they could send more than is left of the body. */
+void wire_skip(Wire *wire)
+{
+    wire->busy = true;
+    wire_share(wire);
+}
+
+void wire_skipped(Wire *wire, Py_ssize_t sent)
+{
+    Reader *now = wire->now;
+    wire->busy = false;
+    if (sent < 0 || now->mode != IN_BODY || (uint64_t)sent > now->left) {
+        now->mode = BROKEN;
+    }
+    else {
+        reader_skip(now, (size_t)sent);
+    }
+    wire_drop(wire);
+}
+
+/* From here on the socket carries TLS. What is encrypted is read by the wire that comes back. */
+Wire *wire_start_tls(Wire *wire, const Host *shown)
+{
+    Reader *now = wire->now;
+    bool fresh = now->mode == AT_START || now->mode == IN_TUNNEL;
+    if (now->mode == IN_TUNNEL) {
+        strcpy(now->origin.scheme, "https");
+    }
+    if (wire->busy || !fresh || !is_secure(now->origin.scheme)) {
+        malformed("TLS was begun on it where a request belongs");
+        return NULL;
+    }
+    Wire *inner = wire_inside(&now->origin);
+    if (inner != NULL) {
+        inner->now->origin.shown = *shown;
+        now->mode = BROKEN; /* nobody writes plain text beside it */
+    }
+    return inner;
+}
+
+/* A write that OpenSSL could not finish must come again with the same bytes. */
+int wire_again(Wire *wire, PyObject *data)
+{
+    PyObject *pending = wire->pending;
+    if (pending == NULL) {
+        return 0;
+    }
+    bool same = PyBytes_GET_SIZE(data) >= PyBytes_GET_SIZE(pending) &&
+                memcmp(PyBytes_AS_STRING(data), PyBytes_AS_STRING(pending), (size_t)PyBytes_GET_SIZE(pending)) == 0;
+    return same ? 0 : malformed("an unfinished write was followed by another one");
+}
+
+void wire_unfinished(Wire *wire, PyObject *data)
+{
+    Py_XSETREF(wire->pending, Py_XNewRef(data));
+}
+
+const Host *wire_host(const Wire *wire)
+{
+    return &wire->now->origin.host;
+}

@@ -1,0 +1,140 @@
+/* Reading what is written to a connection that was opened for requests: HTTP/1, HTTP/2, websockets and TLS records. */
+#ifndef DEMOCRAI_WIRE_H
+#define DEMOCRAI_WIRE_H
+
+#include "rules/rules.h"
+#include "core/core.h"
+#include "network/network.h"
+
+/* ---- requests.c ---------------------------------------------------------------------------------------------- */
+typedef struct {
+    const char *text; /* from the method to the empty line */
+    size_t length;
+    bool chunked, websocket, connects, closing;
+    uint64_t body;
+    int tunnel_port; /* of CONNECT */
+    Host tunnel;     /* likewise, and not set otherwise */
+} WireRequest;
+
+typedef struct {
+    char scheme[8];
+    Host host, shown; /* shown: the name in the TLS handshake, if there was one */
+    int port;
+} WireOrigin;
+
+int line_check(State *state, const WireOrigin *origin, const char *head, size_t length);
+int stream_check(State *state, const WireOrigin *origin, const char *method, const char *path, const char *host,
+                 bool body);
+int request_check(State *state, const WireOrigin *origin, WireRequest *request, PyObject **socket_url);
+
+/* ---- wire.c -------------------------------------------------------------------------------------------------- */
+typedef struct Wire Wire; /* see network.h: the socket was opened for requests, what is sent on it is read */
+
+Wire *wire_new(const char *scheme, const Host *host, int port);
+Wire *wire_share(Wire *wire);
+void wire_drop(Wire *wire);
+bool wire_skips(const Wire *wire, size_t length); /* so much is surely body: nothing to be read */
+int wire_begin(State *state, Wire *wire, const char *data, size_t length);
+void wire_end(Wire *wire, const char *data, Py_ssize_t sent, size_t length);
+void wire_skip(Wire *wire);
+void wire_skipped(Wire *wire, Py_ssize_t sent);
+Wire *wire_start_tls(Wire *wire, const Host *shown);
+int wire_answers(const Wire *wire);
+int wire_again(Wire *wire, PyObject *data);
+void wire_unfinished(Wire *wire, PyObject *data);
+const Host *wire_host(const Wire *wire);
+Wire *wire_inside(const WireOrigin *origin);
+
+/* ---- tls_records.c ------------------------------------------------------------------------------------------- */
+typedef struct Pipe Pipe;
+struct Pipe {
+    int references;
+    char *data;
+    size_t used, room;
+    uint64_t start;  /* position of the first byte that is kept */
+    Wire *wire;      /* reads what is encrypted; set when the first records go to a connection for requests */
+    bool loose;      /* the records went elsewhere: never to be taken for those of a connection for requests */
+    Host name;       /* that is shown to the server; empty when none is */
+    uint64_t policy; /* under which its object was made */
+    Pipe *next;      /* of those that are not bound yet */
+};
+
+Pipe *pipe_new(void);
+int pipe_add(Pipe *pipe, const char *data, size_t length);
+Pipe *pipe_share(Pipe *pipe);
+void pipe_drop(Pipe *pipe);
+Pipe *pipe_find(const State *state, const char *data, size_t length, uint64_t *position); /* new reference, or NULL */
+int pipe_bind(State *state, Pipe *pipe, const WireOrigin *origin);
+bool pipe_holds(const Pipe *pipe, uint64_t position, const char *data, size_t length);
+void pipe_sent(Pipe *pipe, uint64_t position);
+
+/* ---- http2.c ------------------------------------------------------------------------------------------------- */
+typedef struct Frames Frames;
+
+Frames *frames_new(void);
+Frames *frames_copy(const Frames *from);
+void frames_drop(Frames *frames);
+Py_ssize_t frames_read(Frames *frames, State *state, const WireOrigin *origin, const char *data, size_t length);
+
+/* ---- hpack.c ------------------------------------------------------------------------------------------------- */
+typedef struct {
+    const char *text;
+    size_t length;
+} HpackText;
+
+typedef struct {
+    uint32_t at, name, value; /* where its texts lie, and their lengths */
+} HpackEntry;
+
+typedef struct {
+    HpackEntry *entries; /* the first of them are gone already */
+    char *bytes;
+    size_t first, count, used, size, limit;
+    size_t room_for_entries, room_for_bytes;
+} Hpack;
+
+int hpack_copy(Hpack *to, const Hpack *from);
+void hpack_clear(Hpack *table);
+int hpack_decode(Hpack *table, const char *block, size_t length, int (*each)(HpackText, HpackText, void *),
+                 void *context);
+
+/* ---- reader.c ------------------------------------------------------------------------------------------------ */
+typedef enum {
+    AT_START,   /* a request begins with the next byte */
+    IN_HEAD,    /* collecting up to the empty line */
+    IN_BODY,    /* `left` more bytes */
+    IN_SIZE,    /* the line with the size of a chunk */
+    IN_CHUNK,   /* `left` more bytes, then CRLF */
+    AFTER,      /* the CRLF after a chunk; `left` says how much of it is missing */
+    AT_LAST,    /* the CRLF after the last chunk */
+    IN_TUNNEL,  /* after CONNECT: another connection begins */
+    IN_FRAMES,  /* an open websocket */
+    IN_RECORDS, /* TLS: only what a TLS object gave out that reads what it encrypts */
+    IN_STREAMS, /* HTTP/2 */
+    BROKEN
+} Stage;
+
+typedef struct {
+    Stage mode;
+    bool inner; /* what TLS encrypts */
+    bool began; /* requests have been written: HTTP/2 can no longer begin */
+    char *head;
+    size_t used, room;
+    uint64_t left;
+    char line[20];
+    int in_line;
+    PyObject *socket_url; /* of an open websocket */
+    bool may_send;        /* data may be sent on it */
+    Pipe *pipe;           /* IN_RECORDS: where the records come from */
+    uint64_t position;    /* of the next one there */
+    Frames *frames;       /* IN_STREAMS */
+    WireOrigin origin;
+} Reader;
+
+int reader_copy(Reader *to, const Reader *from);
+void reader_clear(Reader *reader);
+int reader_feed(Reader *reader, State *state, const char *data, size_t length);
+Py_ssize_t reader_skip(Reader *reader, size_t length);
+int malformed(const char *why);
+
+#endif
