@@ -612,7 +612,7 @@ static int check_variable(State *state, const char *name)
 PyObject *on_named_by_environment(State *state, Call *call)
 {
     char names[128];
-    snprintf(names, sizeof names, "%s", call->row->argument);
+    snprintf(names, sizeof names, "%s", call->row->variables);
     for (char *rest, *name = strtok_r(names, " ", &rest); name != NULL; name = strtok_r(NULL, " ", &rest)) {
         if (check_variable(state, name) < 0) {
             return NULL;
@@ -633,7 +633,7 @@ PyObject *on_catalogue(State *state, Call *call)
     }
     bool leads_out = strchr(domain, '/') != NULL || (languages != NULL && strchr(languages, '/') != NULL);
     bool sets = strcmp(call->row->name, "textdomain") == 0 && call->nargs > 0 && call->args[0] != Py_None;
-    return leads_out || sets ? deny_text(state, DENY_TAMPER, call->row->argument) : call_original(call);
+    return leads_out || sets ? deny_text(state, DENY_TAMPER, call->row->denied) : call_original(call);
 }
 
 /* readline's "$include FILE" */

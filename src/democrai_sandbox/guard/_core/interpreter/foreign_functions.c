@@ -267,7 +267,7 @@ int foreign_event(State *state, const char *event, PyObject *args)
 
 PyObject *on_foreign(State *state, Call *call)
 {
-    return foreign_check(state, call->row->argument, NULL) < 0 ? NULL : call_original(call);
+    return foreign_check(state, call->row->module, NULL) < 0 ? NULL : call_original(call);
 }
 
 /* A library is loaded from where no subject can write, or by a name that the system looks up. */
@@ -276,13 +276,13 @@ static int library_check(State *state, Call *call)
     PyObject *path = call->nargs > 0 ? call->args[0] : NULL;
     const char *text = path && PyUnicode_Check(path) ? PyUnicode_AsUTF8(path) : NULL;
     PyErr_Clear();
-    if (foreign_check(state, call->row->argument, NULL) < 0) {
+    if (foreign_check(state, call->row->module, NULL) < 0) {
         return -1;
     }
     if (path == NULL || path == Py_None || (text != NULL && strchr(text, '/') == NULL)) {
         return 0;
     }
-    PyObject *root = PyUnicode_FromString(call->row->argument);
+    PyObject *root = PyUnicode_FromString(call->row->module);
     bool declared = root != NULL && import_allowed(state, root);
     Py_XDECREF(root);
     return declared ? 0 : import_native_check(state, path);

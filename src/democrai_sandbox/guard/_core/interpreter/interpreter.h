@@ -91,6 +91,9 @@ PyObject *on_traced_by(State *state, Call *call);
 PyObject *on_profiler(State *state, Call *call);
 
 /* ---- monitoring.c -------------------------------------------------------------------------------------------- */
+/* What a function of sys.monitoring does with a tool. */
+enum { TOOL_CALLBACK = 1, TOOL_EVENTS, TOOL_LOCAL_EVENTS, TOOL_FREE };
+
 bool monitoring_works(void);
 void monitoring_follow(void);
 void monitoring_gone(const State *state);

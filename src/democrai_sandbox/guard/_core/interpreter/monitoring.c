@@ -268,14 +268,14 @@ static PyObject *free_tool(Call *call, long id)
 
 static PyObject *use_own(State *state, Call *call, long id)
 {
-    switch (call->row->operations) {
-    case 'c':
+    switch (call->row->kind) {
+    case TOOL_CALLBACK:
         return set_callback(state, call, id);
-    case 'e':
+    case TOOL_EVENTS:
         return set_events(call, id);
-    case 'l':
+    case TOOL_LOCAL_EVENTS:
         return set_local_events(call, id);
-    case 'f':
+    case TOOL_FREE:
         return free_tool(call, id);
     default:
         return call_original(call);
@@ -285,9 +285,9 @@ static PyObject *use_own(State *state, Call *call, long id)
 /* A tool that is not the subject's: one that is in use stays as it is, and one that is free gets no callbacks. */
 static PyObject *use_other(State *state, Call *call, long id)
 {
-    bool plants = call->row->operations == 'c' && (call->nargs < 3 || call->args[2] != Py_None);
+    bool plants = call->row->kind == TOOL_CALLBACK && (call->nargs < 3 || call->args[2] != Py_None);
     if (is_used(id) || plants) {
-        return deny_text(state, DENY_TAMPER, call->row->argument);
+        return deny_text(state, DENY_TAMPER, call->row->denied);
     }
     working = true;
     PyObject *result = call_original(call);

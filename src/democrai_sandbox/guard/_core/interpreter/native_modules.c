@@ -219,7 +219,7 @@ static int refuse_damaged(State *state, PyObject *spec)
 PyObject *on_create_native(State *unused, Call *call)
 {
     State *state = state_guarding();
-    bool has_file = call->row->index == 1;
+    bool has_file = call->row->has_file;
     if (call->nargs < 1) {
         return call_original(call);
     }

@@ -432,12 +432,12 @@ static PyObject *install_function(State *state, Call *call, TracingKind kind)
 /* sys.settrace, sys.setprofile */
 PyObject *on_trace(State *state, Call *call)
 {
-    TracingKind kind = (TracingKind)call->row->operations;
+    TracingKind kind = (TracingKind)call->row->kind;
     if (!tracing_has_place(state)) {
-        return deny_text(state, DENY_TAMPER, call->row->argument);
+        return deny_text(state, DENY_TAMPER, call->row->denied);
     }
     if (installing && PY_VERSION_HEX < 0x030C0000) { /* as the interpreter itself, up to 3.11 */
-        PyErr_Format(PyExc_RuntimeError, "Cannot call %s while another one is being installed", call->row->argument);
+        PyErr_Format(PyExc_RuntimeError, "Cannot call %s while another one is being installed", call->row->denied);
         return NULL;
     }
     return call->args[0] == Py_None ? remove_function(state, kind) : install_function(state, call, kind);
@@ -446,7 +446,7 @@ PyObject *on_trace(State *state, Call *call)
 /* sys.gettrace, sys.getprofile: the host's is not for others to see. */
 PyObject *on_traced_by(State *state, Call *call)
 {
-    TracingKind kind = (TracingKind)call->row->operations;
+    TracingKind kind = (TracingKind)call->row->kind;
     Tracing *tracing = find_in_force(kind);
     if (tracing == NULL || installed_here(kind).object == NULL) {
         return Py_NewRef(Py_None);

@@ -114,7 +114,7 @@ PyObject *call_with(const Call *call, Py_ssize_t at, PyObject *value)
 
 static PyObject *handle(Row *row, Call *call)
 {
-    if (row->always) {
+    if (row->scope != SCOPE_GUARDED) {
         return row->handler(NULL, call); /* finds out by itself */
     }
     State *state = state_guarding();

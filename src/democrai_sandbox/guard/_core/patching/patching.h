@@ -18,20 +18,39 @@ typedef struct {
 
 typedef PyObject *(*Handler)(State *state, Call *call);
 enum { MAX_ARGS = 32 };
+
+/* Whose calls a handler gets. */
+typedef enum {
+    SCOPE_GUARDED,     /* those of guarded code */
+    SCOPE_ALL_CALLERS, /* those of unguarded code too, while any guard is active */
+    SCOPE_ALWAYS       /* all */
+} Scope;
+
+/* A row of the table of patched builtins. Each column has one meaning; a handler reads those that it needs. */
 struct Row {
-    const char *module, *owner, *name; /* owner: a type of the module, or "" for a function */
+    /* set when the row is patched, and read on every call */
     Handler handler;
-    unsigned operations;
-    int how;
-    const char *argument; /* name of the first path or descriptor argument */
-    int index;            /* its position */
-    bool optional;        /* absent in some interpreters or builds */
-    int always;           /* 1: called for unguarded code too while any guard is alive; 2: at any time */
+    PyCFunction original;
+    int flags;
+    Scope scope;
+    /* the checked argument, a path or a descriptor */
+    const char *argument; /* its name; "" for an argument without one */
+    int index;            /* its position; -1 when there is none */
+    unsigned operations;  /* on it: OP_READ ..., WANT_MANAGE ... */
+    int how;              /* to resolve it: FOLLOW ... */
+    /* for single handlers */
+    const char *denied;        /* the target that a denial names */
+    const char *public_module; /* by which subjects know the function: denials name "<public_module>.<name>" */
+    const char *variables;     /* of the environment that name files, separated by blanks */
+    int kind;                  /* what a function for tracing does: TRACE ..., TOOL_EVENTS ... */
+    int least;                 /* how many arguments it needs */
+    bool has_file;             /* loads a native module from a file */
+    /* where it is */
+    const char *module, *owner, *name; /* owner: a type of the module, or "" for a function */
+    bool optional;                     /* absent in some interpreters or builds */
     PyCFunction trampolines[8];
     PyMethodDef *entry;
     PyObject *module_object;
-    PyCFunction original;
-    int flags;
 };
 
 PyObject *call_original(const Call *call);

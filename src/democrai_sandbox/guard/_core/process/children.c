@@ -17,7 +17,7 @@ extern char **environ;
 static void *refuse(State *state, const Call *call)
 {
     char entrypoint[128];
-    snprintf(entrypoint, sizeof entrypoint, "%s.%s", call->row->argument, call->row->name);
+    snprintf(entrypoint, sizeof entrypoint, "%s.%s", call->row->public_module, call->row->name);
     return deny_text(state, DENY_SUBPROCESS, entrypoint);
 }
 
@@ -373,7 +373,7 @@ static PyObject *spawn(State *state, Call *call)
     if (call->row->index < 0) {
         return call->nargs == 2 ? exec_without_environment(state, call) : call_original(call);
     }
-    Py_ssize_t at = call_find(call, call->row->index, "env");
+    Py_ssize_t at = call_find(call, call->row->index, call->row->argument);
     if (at < 0) {
         return call_original(call);
     }

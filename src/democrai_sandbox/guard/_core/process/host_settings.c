@@ -82,7 +82,7 @@ PyObject *on_wait(State *state, Call *call)
     PyObject *argv[MAX_ARGS], *result = NULL;
     Call copy;
     if (child == NULL) {
-        deny_text(state, DENY_SUBPROCESS, call->row->argument);
+        deny_text(state, DENY_SUBPROCESS, call->row->denied);
     }
     else if (call_copy(call, argv, &copy) == 0) {
         argv[at] = number;
@@ -107,7 +107,7 @@ PyObject *on_host_setting(State *state, Call *call)
     if (caller_is_library()) {
         Py_RETURN_NONE;
     }
-    return deny_text(state, DENY_TAMPER, call->row->argument);
+    return deny_text(state, DENY_TAMPER, call->row->denied);
 }
 
 /* A setting that does no harm in a process of the subject's own. */
@@ -156,7 +156,7 @@ PyObject *on_stack_size(State *state, Call *call)
         return call_original(call);
     }
     if (!caller_is_library()) {
-        return deny_text(state, DENY_TAMPER, call->row->argument);
+        return deny_text(state, DENY_TAMPER, call->row->denied);
     }
     Call question = *call;
     question.nargs = 0;
@@ -190,7 +190,7 @@ PyObject *on_nice(State *state, Call *call)
         result = nothing ? call_with(call, 0, nothing) : NULL;
     }
     else {
-        deny_text(state, DENY_TAMPER, call->row->argument);
+        deny_text(state, DENY_TAMPER, call->row->denied);
     }
     Py_XDECREF(nothing);
     return result;
@@ -207,14 +207,14 @@ PyObject *on_own_thread(State *state, Call *call)
 {
     bool own = call->nargs == 1 && PyLong_CheckExact(call->args[0]) &&
                PyLong_AsUnsignedLong(call->args[0]) == PyThread_get_thread_ident();
-    return PyErr_Occurred() ? NULL : own ? call_original(call) : deny_text(state, DENY_TAMPER, call->row->argument);
+    return PyErr_Occurred() ? NULL : own ? call_original(call) : deny_text(state, DENY_TAMPER, call->row->denied);
 }
 
 /* Methods that the interpreter calls by itself, and that read arguments without counting them. */
 PyObject *on_enough_arguments(State *state, Call *call)
 {
-    if (call->nargs < call->row->index || call->kwnames != NULL) {
-        PyErr_Format(PyExc_TypeError, "%s expected %d arguments, got %zd", call->row->name, call->row->index, call->nargs);
+    if (call->nargs < call->row->least || call->kwnames != NULL) {
+        PyErr_Format(PyExc_TypeError, "%s expected %d arguments, got %zd", call->row->name, call->row->least, call->nargs);
         return NULL;
     }
     return call_original(call);
@@ -245,7 +245,7 @@ PyObject *on_signal_mask(State *state, Call *call)
         }
     }
     else {
-        deny_text(state, DENY_TAMPER, call->row->argument);
+        deny_text(state, DENY_TAMPER, call->row->denied);
     }
     Py_XDECREF(mask);
     Py_XDECREF(block);
