@@ -1,5 +1,4 @@
-/* The question put to the decider: built here from guard state, so that nothing guarded code could replace is involved.
- */
+/* The question for the decider. It is built from guard state only, so guarded code cannot change who asks. */
 #include "core/core.h"
 
 #include <structseq.h>

@@ -1,8 +1,8 @@
-/* Takes our audit hook out of the runtime's list while no guard is alive.
+/* Removes the audit hook from the interpreter's list while no guard is active.
  *
- * Any hook at all makes CPython build an argument tuple for every event: id(), copy.deepcopy() and each open() pay for
- * it. There is no call to remove a hook, so this reaches into the runtime's list. The entry is looked for by our own
- * function right after it was added; where it is not found, the hook simply stays in. */
+ * With any hook in the list, CPython builds an argument tuple for every event: id(), copy.deepcopy() and each open()
+ * pay for it. CPython has no function to remove a hook, so this file changes the list itself. It finds the entry by
+ * the address of our function right after adding it. If the entry is not found, the hook stays in the list. */
 #define Py_BUILD_CORE 1
 #include "core/core.h"
 
@@ -57,7 +57,7 @@ void hooklist_silence(bool silent)
     HEAD = silent ? NULL : own;
 }
 
-/* Follows the number of live states: in before the first one can act, out after the last one is gone. */
+/* Adds the hook before the first state can act, and removes it after the last state is freed. */
 void hooklist_follow(bool guarded)
 {
     if (own == NULL || guarded == linked) {

@@ -1,16 +1,17 @@
-/* Bound: a callable and the state it belongs to. It runs under that state, whoever calls it and wherever. */
+/* Bound: a callable with the state that it belongs to. It runs under that state, independent of its caller. Also
+ * calls functions of the host outside the guard. */
 #include "core/core.h"
 
 typedef struct {
     PyObject_HEAD PyObject *function, *args, *kwargs; /* args given: called with those and nothing else */
     PyObject *only;                                   /* the one argument with which it may be called as its owner */
     State *state;                                     /* NULL: handed over by unguarded code */
-    PyObject *ticket;                                 /* of the request under way when it was handed over */
+    PyObject *ticket;                                 /* of the request that was active when the callable was stored */
     bool handles_signals;
 } Bound;
 
-/* A signal comes whenever it likes, also while the host's own code works for a subject outside its guard. The subject's
- * handler must not see those frames: it is put off until that is over, and gets no frame to begin with. */
+/* A signal can arrive at any time, also while code of the host works for a subject outside its guard. The handler of
+ * the subject must not see those frames: it is deferred until that code returns, and gets no frame. */
 static _Thread_local int outside_calls = 0;
 static PyObject *put_off = NULL; /* [(handler, number)]; handlers run in the main thread only */
 
@@ -26,7 +27,7 @@ bool outside_is_running(void)
     return outside_calls > 0;
 }
 
-/* -1 when a handler that was put off has raised something. */
+/* Runs the deferred signal handlers. -1 when one of them has raised an exception. */
 static int outside_end(void)
 {
     if (--outside_calls > 0 || put_off == NULL || PyList_GET_SIZE(put_off) == 0) {
@@ -139,8 +140,7 @@ static PyObject *bound_call(PyObject *self, PyObject *args, PyObject *kwargs)
         PyErr_SetString(PyExc_ReferenceError, "the callable is gone");
         return NULL;
     }
-    /* a callback of somebody else's, called with another object than it was registered for, gives its caller nothing */
-    /* what the host's code handed over while it worked outside a guard, found and called by guarded code: stays in */
+    /* a callable that the host stored in a bypass, found and called by guarded code: it stays inside the guard */
     if (bound->state != NULL && bound->state->mode == MODE_BYPASS && state_guarding() != NULL) {
         return PyObject_Call(bound->function, bound->args ? bound->args : args, bound->args ? bound->kwargs : kwargs);
     }
@@ -283,7 +283,7 @@ PyObject *call_outside(State *state, PyObject *function, PyObject *args)
     Entered entered;
     if (outside != NULL && state_enter(outside, &entered) == 0) {
         outside_calls++;
-        /* for whom the subject works, whatever it has put into the variable that says so */
+        /* the user that the state was entered for; the subject may have set the variable to another one */
         PyObject *pretended = served_save();
         served_restore(Py_XNewRef(state->served));
         result = PyObject_Call(function, args, NULL);

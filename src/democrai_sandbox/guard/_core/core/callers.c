@@ -1,4 +1,4 @@
-/* Which code has made the present call: the subject's own, a library, or the import system. */
+/* Finds out which code made the current call: the subject's own code, a library, or the import system. */
 #include "core/core.h"
 
 #include <string.h>
@@ -34,7 +34,7 @@ bool code_is_library(PyCodeObject *code)
     return is_library_file(code->co_filename) && resident_owner(code) == NULL;
 }
 
-/* A function of the file facade whose job is to find something for its caller: shutil.which. */
+/* Whether this is a function of the file facade that searches for its caller: shutil.which. */
 static bool is_finder(PyCodeObject *code)
 {
     return PyUnicode_CompareWithASCIIString(code->co_name, "which") == 0 && code_is_library(code);
@@ -111,7 +111,7 @@ bool frame_is_import_machinery(void)
     return frame_is_file("<frozen importlib._bootstrap_external>");
 }
 
-/* The functions of the import system, by identity: a file name can be claimed by anybody who compiles a text. */
+/* The functions of the import system, by identity, because compile() accepts any file name. */
 enum { IMPORT_FUNCTIONS = 128 };
 static PyObject *import_functions[IMPORT_FUNCTIONS];
 

@@ -1,4 +1,4 @@
-/* Candidate policies: each may replace the policy of one subject, and is tried beside it; see shadow.c. */
+/* Candidate policies. The policy of a subject can have a candidate that is tried beside it; see shadow.c. */
 #include "core/core.h"
 
 Py_ssize_t candidates_held = 0;
@@ -16,8 +16,8 @@ static const Policy *find(const Policy *policy)
     return (const Policy *)found;
 }
 
-/* The candidate of a subject, or what it has. A context that guarded code opened says what it says: anybody can give it
- * any name. */
+/* The candidate of a subject, or its current policy. A context that guarded code opened has no candidate, because the
+ * code can give it any name. */
 const Policy *candidate_of(const State *state)
 {
     Policy *policy = state->policy;

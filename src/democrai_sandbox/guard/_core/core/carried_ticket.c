@@ -1,4 +1,5 @@
-/* The ticket of the request under way, carried by a ContextVar into tasks, and by bound callables into threads. */
+/* The ticket of the current request. A context variable carries it into tasks, bound callables carry it into
+ * threads. */
 #include "core/core.h"
 
 PyObject *ticket_variable = NULL;

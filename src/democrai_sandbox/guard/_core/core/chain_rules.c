@@ -1,4 +1,5 @@
-/* Rules of a chain of states: each state is merged with the one around it, narrowed by it, or stands alone. */
+/* Combines the rules of a chain of states. A state is merged with its parent, narrowed by it, or exact (its own
+ * rules only). */
 #include "core/core.h"
 
 /* The policy of a state or, while candidates are tried, its candidate. */
@@ -7,13 +8,13 @@ static inline const Policy *policy_of(const State *state)
     return UNLIKELY(by_candidate) ? candidate_of(state) : state->policy;
 }
 
-/* A bypass is where the runtime stepped out: what is entered inside it starts afresh. */
+/* Whether a state ignores its parent. A state that is entered inside a bypass does. */
 static bool stands_alone(const State *state)
 {
     return state->parent == NULL || state->mode == MODE_EXACT || state->parent->mode == MODE_BYPASS;
 }
 
-/* Whether anybody around here has named the programs that may be started: no others are then. */
+/* Whether a state of the chain lists the programs that may be started; all others are refused then. */
 bool state_names_programs(const State *state)
 {
     for (; state != NULL && state->mode != MODE_BYPASS; state = state->parent) {
@@ -27,8 +28,8 @@ bool state_names_programs(const State *state)
     return false;
 }
 
-/* The state that says something about files, imports and processes: a policy for the network only leaves the rest as it
- * is around it. NULL when nothing restricts them. */
+/* The state that restricts files, imports and processes, skipping policies for the network only. NULL when no state
+ * restricts them. */
 static const State *beyond_network(const State *state)
 {
     while (state != NULL && state->mode != MODE_BYPASS && state->policy->network_only) {
@@ -37,7 +38,7 @@ static const State *beyond_network(const State *state)
     return state == NULL || state->mode == MODE_BYPASS ? NULL : state;
 }
 
-/* What it is merged with or narrowed by. */
+/* The state that this one is merged with or narrowed by; NULL when it stands alone. */
 static const State *enclosing(const State *state)
 {
     return stands_alone(state) ? NULL : beyond_network(state->parent);
@@ -48,7 +49,7 @@ bool state_guards_network_only(const State *state)
     return beyond_network(state) == NULL;
 }
 
-/* Without what the runtime adds for everybody: where the subject itself was given something. */
+/* The operations that the subject itself was given for a path, without those that the runtime adds for all subjects. */
 unsigned state_declared_mask(const State *state, const PathKey *key)
 {
     state = beyond_network(state);
@@ -78,7 +79,7 @@ unsigned state_mask(const State *state, const PathKey *key)
     return state->mode == MODE_NARROW ? own & other : own | other;
 }
 
-/* Whether a folder is above something that was declared: then it is known to be there. */
+/* Whether a declared path lies below this folder: then its existence is not a secret. */
 bool state_gives_below(const State *state, const char *path, bool owned)
 {
     state = beyond_network(state);
@@ -103,7 +104,7 @@ bool state_allows_import(const State *state, PyObject *root)
     return state->mode == MODE_NARROW ? own && other : own || other;
 }
 
-/* What the chain allows: merged, narrowed or alone, as for files. */
+/* The network operations that the chain allows for a target. */
 unsigned state_net(const State *state, Matcher match, const void *what)
 {
     if (state->mode == MODE_BYPASS) {
@@ -117,7 +118,7 @@ unsigned state_net(const State *state, Matcher match, const void *what)
     return state->mode == MODE_NARROW ? own & outer : own | outer;
 }
 
-/* A context that guarded code opened must itself contain the target: an approval cannot widen what it narrowed. */
+/* Whether a context that guarded code opened excludes the target: an approval cannot widen such a context. */
 bool net_narrowed_away(const State *state, unsigned operation, Matcher match, const void *what)
 {
     for (; state->mode == MODE_NARROW; state = state->parent) {
@@ -128,7 +129,7 @@ bool net_narrowed_away(const State *state, unsigned operation, Matcher match, co
     return false;
 }
 
-/* Whether a rule names this very address, or a range around it: then a name may lead there. */
+/* Whether a rule contains this address, or a range around it: then a name may lead to it. */
 bool declared_literally(const State *state, const Address *address)
 {
     Host host;

@@ -1,13 +1,14 @@
-/* Whose code it is: code objects that belong to a subject are guarded wherever they run.
+/* Ownership of code: code objects that belong to a subject are guarded wherever they run.
  *
- * A subject leaves functions behind that the host calls by itself: a hook, a log handler, a method, one put in place of
- * a library's. No guard is in force then, or a bypass in which the host works for some subject. So code that was loaded
- * for a subject carries a mark, and where nothing else restricts an operation, the Python frames that led to it are
- * looked through: the innermost marked one decides as whom it runs. Only frames count that came after the state in
- * force was entered: those below it have called for it, and it stands for them.
+ * A subject can leave functions behind that the host calls later: a hook, a log handler, a replaced method. No guard
+ * is active then, or only a bypass in which the host works for another subject. Therefore code that was loaded for a
+ * subject carries a mark. Where no guard restricts an operation, the Python frames that led to it are searched, and
+ * the innermost marked frame decides under which state the operation runs. Only frames newer than the entry of the
+ * current state count, because that state already covers the older ones.
  *
- * The mark is a state of that subject's policy, kept in the code object's extra slot: out of reach of Python, not
- * copied with the code, and gone when the code is. While there is no marked code, nobody looks. */
+ * The mark is a state of the subject's policy in the extra slot of the code object. Python code cannot reach it,
+ * copies of the code do not have it, and it is freed with the code. While no marked code exists, no frames are
+ * searched. */
 #define Py_BUILD_CORE 1
 #include "core/core.h"
 
@@ -99,7 +100,7 @@ bool code_is_ours(PyCodeObject *code)
     return file != NULL && package[0] != '\0' && strncmp(file, package, strlen(package)) == 0;
 }
 
-/* Whether the variables of code that runs somewhere are not for this subject to see. */
+/* Whether the variables of this code are hidden from the subject. */
 bool code_is_hidden(State *state, PyCodeObject *code)
 {
     const Policy *owner = resident_owner(code);
@@ -217,7 +218,7 @@ static int mark_items(PyObject *items, State *resident)
 static int mark_code(PyCodeObject *code, State *resident)
 {
     if (mark_of(code) != NULL) {
-        return 0; /* the first owner stays: nobody takes over what another one left */
+        return 0; /* the first owner stays */
     }
     if (SET_EXTRA((PyObject *)code, extra, Py_NewRef(resident)) < 0) {
         Py_DECREF(resident);
@@ -248,7 +249,7 @@ static int mark(PyObject *object, State *resident)
     return result;
 }
 
-/* The state as which marked code runs: the subject's declarations alone, on behalf of nobody. One for each policy. */
+/* The state of marked code: the subject's own declarations, without a user. One for each policy. */
 static State *resident_of(Policy *policy)
 {
     if (policy->resident != NULL) {
@@ -271,7 +272,7 @@ void resident_gone(State *state)
     }
 }
 
-/* A context that code opened for itself, or one for the network only, is no subject. */
+/* The policy of the subject. Contexts that guarded code opened, and those for the network only, are skipped. */
 Policy *state_subject(const State *state)
 {
     while (state->parent != NULL && state->parent->mode != MODE_BYPASS &&
@@ -299,8 +300,8 @@ static bool is_library(PyObject *object)
     return PyCode_Check(object) && is_library_code(object);
 }
 
-/* What guarded code has compiled or unmarshalled is the subject's. Only where subjects are loaded as such: elsewhere
- * nobody was promised anything, and nobody pays. A guard for the network alone is the host's, around its own code. */
+/* Marks code that guarded code has compiled or unmarshalled as the subject's, if any marked code exists. A guard for
+ * the network only is the host's, around its own code. */
 int resident_claim(State *state, PyObject *made)
 {
     return residents == 0 || state_guards_network_only(state) || is_library(made) ? 0 : mark_for(state, made);
@@ -322,8 +323,8 @@ int resident_exec(State *state, PyObject *code)
     return fresh ? resident_claim(state, code) : 0;
 }
 
-/* A renamed copy of code belongs to whom the code belongs to. One that claims to be of another file is the subject's:
- * the file tells what it may do. */
+/* A copy of code has the owner of the original. A copy with another file name is the subject's, because the file name
+ * gives rights. */
 int resident_inherit(State *state, PyObject *code, PyObject *copy)
 {
     State *resident = residents > 0 ? mark_of((PyCodeObject *)code) : NULL;
@@ -346,8 +347,8 @@ static bool is_running(PyObject *code)
     return frame != NULL;
 }
 
-/* own_code(code): a loader, under the guard of the subject whose code it is about to run. Subjects can call it too: a
- * function of the host's, or a module that has begun, would be restricted by it from then on. */
+/* own_code(code): a loader calls it under the guard of the subject before it runs the subject's code. Subjects can call
+ * it too; functions, and modules that run already, are rejected, because the call would restrict code of the host. */
 PyObject *core_own_code(PyObject *module, PyObject *code)
 {
     if (!PyCode_Check(code) || PyUnicode_CompareWithASCIIString(((PyCodeObject *)code)->co_name, "<module>") != 0 ||
@@ -361,7 +362,7 @@ PyObject *core_own_code(PyObject *module, PyObject *code)
 
 /* ---- code that runs ----------------------------------------------------------------------------- */
 
-/* The subject whose code has led here since the state in force was entered; borrowed, NULL when there is none. */
+/* The state of the subject whose code called, since the current state was entered. Borrowed; NULL without such code. */
 State *resident_running(const State *state, const void *boundary)
 {
     const PyThreadState *thread = PyThreadState_Get();
@@ -392,7 +393,7 @@ int residents_ready(void)
     return 0;
 }
 
-/* The policy of the subject that code belongs to; NULL for code of nobody in particular. Borrowed. */
+/* The policy of the subject that owns the code; NULL without an owner. Borrowed. */
 const Policy *resident_owner(PyCodeObject *code)
 {
     State *mark = extra < 0 ? NULL : mark_of(code);

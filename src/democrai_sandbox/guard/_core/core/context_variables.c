@@ -1,9 +1,9 @@
-/* Setting variables of the context while garbage is collected.
+/* Sets context variables safely during a garbage collection.
  *
  * CPython 3.11 can collect garbage during any allocation. While it copies a context or sets a variable, it uses the
- * variables of the context without owning a reference. A finaliser that enters a guard or sets a variable would free
- * them. Therefore no collection starts while a variable is set, and variables that are replaced during a collection are
- * kept until it ends. Later versions collect between instructions only. */
+ * variables of the context without owning a reference. A finalizer that enters a guard or sets a variable would free
+ * them. Therefore no collection starts while a variable is set, and variables that are replaced during a collection
+ * are kept until it ends. Later versions collect between instructions only. */
 #define Py_BUILD_CORE 1
 #include "core/core.h"
 
@@ -115,7 +115,7 @@ PyObject *variable_set(PyObject *variable, PyObject *value)
     return token;
 }
 
-/* The current context, which is made for the thread if there is none. Borrowed. */
+/* The current context, created if the thread has none. Borrowed. */
 static PyObject *current_context(void)
 {
     PyThreadState *thread = PyThreadState_Get();

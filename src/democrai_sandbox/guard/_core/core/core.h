@@ -8,7 +8,7 @@
 typedef enum {
     MODE_MERGE,  /* own entries or those of the parent: contexts the runtime enters */
     MODE_EXACT,  /* own entries only: a tool's own declaration, MCP */
-    MODE_NARROW, /* own entries and those of the parent: a context guarded code opened by itself */
+    MODE_NARROW, /* own entries and those of the parent: a context that guarded code opened */
     MODE_BYPASS  /* runtime internals: no guard, until it is left */
 } Mode;
 
@@ -24,9 +24,9 @@ typedef struct State {
     PyObject *view;      /* tuple for the Python face, made on first use */
     PyObject *dialled;   /* (address, port) that rules permitted last: most connections go where others went before */
     int dialled_family;
-    Policy *guest;           /* whose code an entrance has called here */
-    PyObject *served;        /* whom the host was serving when it entered; guarded code inherits it from around it */
-    PyFrameObject *entering; /* of a with statement that entered a bypass; not owned, gone when it is left */
+    Policy *guest;           /* owner of the code that an entrance has called */
+    PyObject *served;        /* the user that the host served on entry; inherited from the parent in guarded code */
+    PyFrameObject *entering; /* frame of a with statement that entered a bypass; not owned */
 } State;
 
 typedef struct {
@@ -49,7 +49,7 @@ extern void (*wakeup_restore)(void); /* the last guard of the thread was left */
 
 int state_ready(void);
 State *state_new(State *parent, Policy *policy, Mode mode, bool allow_subprocess, PyObject *identity);
-State *state_current(void);  /* borrowed; bypass states included; NULL when there is none */
+State *state_current(void);  /* borrowed; bypass states included; may be NULL */
 State *state_guarding(void); /* borrowed; NULL when nothing restricts the caller */
 bool state_descends(const State *state, const State *ancestor);
 State *state_of_context(PyObject *context); /* borrowed */
@@ -68,7 +68,7 @@ bool state_has_guest(const State *state, const Policy *policy);
 PyObject *state_chain(const State *state);
 
 /* ---- candidates.c -------------------------------------------------------------------------------------------- */
-extern Py_ssize_t candidates_held; /* nothing of this costs anything while there are none */
+extern Py_ssize_t candidates_held; /* shadow checks are skipped while it is 0 */
 extern bool by_candidate;
 const Policy *candidate_of(const State *state);
 int candidate_set(PyObject *label, PyObject *policy);
@@ -200,7 +200,7 @@ typedef struct {
     const char *resource, *operation;
     PyObject *target;
     bool registers;
-    const char *action; /* NULL for what the guard asks by itself */
+    const char *action; /* NULL unless guarded code asks explicitly */
     PyObject *context;  /* likewise */
 } Asked;
 

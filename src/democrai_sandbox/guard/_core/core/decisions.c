@@ -1,4 +1,4 @@
-/* What the decider said, kept for the activation that asked. */
+/* Asks the decider, and keeps its answers for the activation that asked. */
 #include "core/core.h"
 
 #include <string.h>
@@ -29,7 +29,7 @@ void raise_check_failed(void)
                           : NULL;
     if (error == NULL) {
         Py_XDECREF(trace);
-        PyErr_Restore(type, cause, NULL); /* KeyboardInterrupt and the like are nobody's answer */
+        PyErr_Restore(type, cause, NULL); /* KeyboardInterrupt and the like are not answers */
         return;
     }
     PyException_SetCause(error, cause);
@@ -50,7 +50,7 @@ PyObject *access_changed(PyObject *module, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-/* A context that guarded code opened is no activation of its own: it answers from the one around it. */
+/* The state that stores the answers. A context that guarded code opened uses that of its parent. */
 State *answering(State *state)
 {
     while (state->mode == MODE_NARROW) {
@@ -116,8 +116,8 @@ static int allows(PyObject *answer)
     return result;
 }
 
-/* Nobody, where there is no decider; nor where the host works for some subject already, and code that this one left
- * behind has turned up there: the decider itself may be what it was left for, and would ask itself for ever. */
+/* Whether the decider can be asked. It is not asked while the host works outside a guard: code that a subject left
+ * behind may run inside the decider, which would then ask itself forever. */
 static bool nobody_to_ask(State *state)
 {
     if (decider == NULL || decider == Py_None) {
@@ -141,8 +141,8 @@ static int keep(PyObject *decisions, PyObject *key, PyObject *said)
     return PyDict_SetItem(decisions, key, said);
 }
 
-/* The act that a subject asks for by itself mostly follows. It was asked for then, and is not asked for, and counted,
- * once more. A yes is never kept here, and removes a no that was kept before. */
+/* After an explicit question, the operation itself usually follows. A refusal is kept, so that the operation is not
+ * asked for and counted again. An approval is not kept, and removes a kept refusal. */
 static int keep_no(State *state, const Asked *asked, PyObject *place, PyObject *said, bool fresh)
 {
     PyObject *decisions = decisions_of(state), *key = key_of(asked->resource, asked->operation, place);
@@ -157,8 +157,8 @@ static int keep_no(State *state, const Asked *asked, PyObject *place, PyObject *
     return result < 0 || PyErr_Occurred() ? -1 : 0;
 }
 
-/* What the subject asks for by itself is always put to the decider: it may ask again to see whether it was
- * decided. `place` is the target as the guard itself would ask for it; NULL for what it never asks for. */
+/* An explicit question of the subject always goes to the decider: the subject may ask again to see whether a decision
+ * was made. `place` is the target as the guard itself would ask for it; NULL if it never asks for it. */
 PyObject *decision_explicit(State *state, const Asked *asked, PyObject *place)
 {
     if (nobody_to_ask(state)) {

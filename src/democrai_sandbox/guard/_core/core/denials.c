@@ -1,4 +1,4 @@
-/* Refusing: the exception, the record of it, and who is behind the question. */
+/* Denials: raises the exception, records it, and reports it to the host. */
 #include "core/core.h"
 
 #include <errno.h>
@@ -8,7 +8,7 @@
 
 PyObject *usage_error = NULL;    /* the class for wrong use of the guard by the host */
 PyObject *denial_factory = NULL; /* builds the exception; Python, because it only words what was decided here */
-PyObject *recorder = NULL;       /* the host's: told of every denial, outside the guard */
+PyObject *recorder = NULL;       /* of the host: called for every denial, outside the guard */
 
 static const char *const operation_names[] = {"read", "create", "modify", "delete", "execute"};
 
@@ -113,7 +113,7 @@ PyObject *recent_denials(PyObject *module, PyObject *unused)
 
 static void tell_recorder(State *state, PyObject *error)
 {
-    static _Thread_local bool telling = false; /* what a subject left in its way is denied too, and not told of */
+    static _Thread_local bool telling = false; /* denials inside the recorder are not recorded */
     if (recorder == NULL || recorder == Py_None || telling) {
         return;
     }
@@ -141,7 +141,7 @@ static void *deny_quietly(State *state, DenialKind kind, const char *operation, 
     PyObject *view = state_view(state);
     PyObject *facts = view ? Py_BuildValue("(sOsO)", kind_names[kind], view, operation, target) : NULL;
     bool told = recorder != NULL && recorder != Py_None;
-    /* a library that looks around is answered "not there": nobody but a recorder would see the wording */
+    /* a library that probes gets "not found", so only a recorder would see the message */
     PyObject *error = facts && denial_factory && (!silent || told) ? word_denial(facts, decision) : NULL;
     if (facts != NULL && recording) {
         remember_denial(facts, silent);
@@ -160,13 +160,13 @@ static void *deny_quietly(State *state, DenialKind kind, const char *operation, 
     return NULL;
 }
 
-/* Sets the exception and returns NULL. Whatever goes wrong in wording it, nothing is allowed. */
+/* Sets the exception and returns NULL. If the message cannot be built, the operation is denied all the same. */
 void *deny(State *state, DenialKind kind, const char *operation, PyObject *target)
 {
     return deny_quietly(state, kind, operation, target, false, NULL);
 }
 
-/* The same, with what the decider said: whether a request is pending, and under which number. */
+/* Like deny(), with the answer of the decider: whether a request is pending, and its number. */
 void *deny_decided(State *state, DenialKind kind, const char *operation, PyObject *target, PyObject *decision)
 {
     bool told = decision != NULL && decision_type != NULL && (PyObject *)Py_TYPE(decision) == decision_type;
@@ -187,7 +187,7 @@ void *deny_text(State *state, DenialKind kind, const char *text)
     return NULL;
 }
 
-/* A probe by library code is answered as on a machine where nothing is there; the denial is recorded all the same. */
+/* Denies a path. A probe by library code gets "not found"; the denial is still recorded. */
 void *deny_path(State *state, const char *path, unsigned missing, bool probe)
 {
     PyObject *target = PyUnicode_DecodeFSDefault(path);
@@ -207,7 +207,7 @@ void *deny_path(State *state, const char *path, unsigned missing, bool probe)
     return NULL;
 }
 
-/* Whether the present exception is a denial of ours, as against an error of the system's. */
+/* Whether the current exception is a denial, not an error of the system. */
 bool error_is_denial(void)
 {
     static PyObject *layer = NULL;
@@ -224,7 +224,7 @@ PyObject *errno_error(PyObject *filename)
     return PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, filename);
 }
 
-/* Like deny_path; the error names the path as the caller wrote it, as the kernel's errors do. */
+/* Like deny_path(); the error names the path as the caller wrote it. */
 int deny_given(State *state, const PathText *given, const char *path, unsigned missing, bool probe)
 {
     deny_path(state, path, missing, probe);
@@ -232,7 +232,7 @@ int deny_given(State *state, const PathText *given, const char *path, unsigned m
     return -1;
 }
 
-/* The call went through a handle: its error should still name the path the caller gave. */
+/* Sets the file names of the current OSError to those of the caller, after a call through a handle. */
 void errno_filename(PyObject *filename, PyObject *second)
 {
     PyObject *type, *value, *trace;

@@ -1,9 +1,9 @@
-/* What a guarded coroutine waits for, as whoever steps it sees it.
+/* The view of an awaited future that code outside the guard gets.
  *
- * A coroutine that awaits hands its future to the task that steps it, through everybody in between. Outside its guard
- * that future would be asked for its loop and given a callback, and whoever holds it could settle it with an object of
- * his own. So what leaves a guard is a wake: it says when to look again, and nothing else. The value or the error of
- * the future reaches the coroutine from the future itself. */
+ * A guarded coroutine that awaits passes its future to the task that runs it, through all frames in between. Outside
+ * the guard, code could read the loop of the future, add callbacks, or set a result. Therefore a Wake leaves the
+ * guard instead of the future: it only says when to continue. The coroutine gets the result or the error from the
+ * future itself. */
 #include "core/core.h"
 
 typedef struct {
@@ -40,7 +40,7 @@ PyObject *wake_new(State *state, PyObject *future)
     wake->blocking = true;
     wake->done = false;
     wake->loop = PyObject_CallMethod(future, "get_loop", NULL);
-    /* as the task that is not there would have done: the future was awaited, and by somebody who waits */
+    /* as a task would do: mark the future as awaited */
     int set = wake->loop ? PyObject_SetAttrString(future, "_asyncio_future_blocking", Py_False) : -1;
     PyObject_GC_Track(wake);
     if (wake->callbacks == NULL || set < 0 || watch(wake) < 0) {
@@ -148,7 +148,7 @@ static PyObject *wake_remove(PyObject *self, PyObject *callback)
     return PyLong_FromLong(removed);
 }
 
-/* What the future is told is told inside its guard: it may be a task with a coroutine that objects. */
+/* Calls on the future run inside its guard, because it may be a task of the subject. */
 static PyObject *ask_inside(Wake *wake, const char *name, PyObject *args)
 {
     PyObject *result = NULL;

@@ -1,4 +1,5 @@
-/* Awaitables: a coroutine or generator whose every step is guarded, and one that is done at once. */
+/* Awaitables: coroutines and generators whose every step runs under their state, and an awaitable that is done at
+ * once. */
 #include "core/core.h"
 
 #include <string.h>
@@ -56,8 +57,8 @@ typedef struct {
     PyObject_HEAD PyObject *inner;
     State *state;
     PyObject *served;
-    PyObject *context; /* of its own, if the host asked for one: what it sets there is not set for the host */
-    bool abandoned;    /* by the host: it goes no further, whatever it makes of its cancellation */
+    PyObject *context; /* separate, if the host asked for it: its variables are not set for the host */
+    bool abandoned;    /* by the host: it does not continue, even if it ignores its cancellation */
 } Steps;
 
 PyObject *steps_new(State *state, PyObject *inner)
@@ -87,7 +88,7 @@ static int begin_step(Steps *steps, Entered *entered)
     return result;
 }
 
-/* Whatever is being raised goes on being raised. */
+/* The current exception is kept. */
 static void end_step(Steps *steps, Entered *entered)
 {
     PyObject *type, *value, *trace;
@@ -152,7 +153,7 @@ static PyObject *callback_view(PyObject *pair, bool guarded)
     return guarded ? NULL : Py_NewRef(pair);
 }
 
-/* The callbacks of a future: guarded code sees those that it registered itself, everybody sees them as given. */
+/* The callbacks of a future: guarded code sees the ones that it registered, without the binding. */
 static PyObject *callbacks_view(PyObject *list)
 {
     if (list == NULL || !PyList_CheckExact(list)) {
@@ -210,7 +211,7 @@ void futures_patch(PyObject *module)
     Py_XDECREF(task);
 }
 
-/* Looked up before the first guard: later, names of asyncio may be somebody's. */
+/* Looked up before the first guard: later, a subject may have replaced names of asyncio. */
 int steps_settle(void)
 {
     static const char *const names[][2] = {{"_asyncio", "Future"},
@@ -246,8 +247,8 @@ static bool is_bare(PyObject *object)
     return bare;
 }
 
-/* The task that steps a coroutine asks what it yields for its loop, and leaves a callback with it: by then the guard is
- * left. So only futures that nobody has furnished with methods of his own are let out. */
+/* The task that runs a coroutine reads the loop of the yielded future and adds a callback, after the guard was left. So
+ * only futures without methods of a subject leave the guard. */
 static bool may_be_waited_for(PyObject *yielded)
 {
     if (yielded == Py_None || Py_IS_TYPE(yielded, &Wake_Type)) {
@@ -273,7 +274,7 @@ static int hide_future(Steps *steps, PyObject **result)
 
 static PyObject *steps_call(PyObject *self, const char *name, PyObject *args);
 
-/* Ends what was abandoned and tells whoever awaits it that it was cancelled. */
+/* Closes an abandoned coroutine and raises CancelledError in the code that awaits it. */
 static PyObject *end_abandoned(Steps *steps)
 {
     PyObject *none = PyTuple_New(0);
@@ -307,7 +308,7 @@ static PyObject *returned_value(void)
     return found ? found : Py_NewRef(Py_None);
 }
 
-/* Throws an error into the coroutine in the place of going on; what it does with that is the next step. */
+/* Throws an exception into the coroutine; its reaction is the next step. */
 static PySendResult refuse_wait(Steps *steps, PyObject **result)
 {
     for (int times = 0; times < 8; times++) {
@@ -351,13 +352,13 @@ static PySendResult steps_send_result(PyObject *self, PyObject *value, PyObject 
         kind = kind == PYGEN_NEXT && hide_future(steps, result) < 0 ? PYGEN_ERROR : kind;
     }
     end_step(steps, &entered);
-    if (kind != PYGEN_NEXT) { /* in between nobody but the loop goes on in this context */
+    if (kind != PYGEN_NEXT) { /* between steps only the loop runs in this context */
         served_restore(Py_XNewRef(steps->served));
     }
     return kind;
 }
 
-/* Whoever steps by hand gets a wake into his hands; what another subject would send in is an object of his. */
+/* Code that runs the coroutine itself gets a Wake. An object that another subject sends is rejected. */
 static PyObject *steps_send(PyObject *self, PyObject *value)
 {
     PyObject *result;
@@ -457,7 +458,7 @@ static int steps_traverse(PyObject *self, visitproc visit, void *arg)
     return 0;
 }
 
-/* Dropping an unfinished coroutine runs its finally blocks: under its guard, not as whoever dropped it. */
+/* Freeing an unfinished coroutine runs its finally blocks: under its own guard. */
 static int steps_clear(PyObject *self)
 {
     Steps *steps = (Steps *)self;
@@ -481,7 +482,7 @@ static void steps_dealloc(PyObject *self)
     PyObject_GC_Del(self);
 }
 
-/* Gives steps a context of their own, as a task has; anything else is left as it is. NULL passes. */
+/* Gives Steps a separate context, like a task. Other objects are unchanged, and NULL is accepted. */
 int steps_isolate(PyObject *result)
 {
     if (result == NULL || !Py_IS_TYPE(result, &Steps_Type)) {
@@ -494,7 +495,7 @@ int steps_isolate(PyObject *result)
     return context ? 0 : -1;
 }
 
-/* isolated() -> itself, with a context of its own. For the host's own code. */
+/* isolated() -> itself, with a separate context. For code of the host. */
 static PyObject *steps_isolated(PyObject *self, PyObject *unused)
 {
     State *state = state_guarding();

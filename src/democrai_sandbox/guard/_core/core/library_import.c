@@ -1,8 +1,9 @@
-/* Whether the running code is a library module being imported.
+/* Finds out whether the running code is a library module that is being imported.
  *
- * A library that is first imported under a guard registers things for the whole process: exit functions, classes with
- * finalisers. Those are the library's, not the subject's, and must later serve the host unguarded. A file name proves
- * nothing, since compile() takes any; so the code is compared with what the file in the code root really holds. */
+ * A library that is first imported under a guard registers objects for the whole process, such as exit functions and
+ * classes with finalizers. They belong to the library, not to the subject, and must later run unguarded for the
+ * host. A file name is not proof, because compile() takes any name. Therefore the code is compared with the content
+ * of the file in the code root. */
 #include "core/core.h"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-/* Processes that run one subject alone. */
+/* The setting that this process runs one subject alone. */
 #include "core/core.h"
 
 bool process_owned = false;    /* its standard streams and settings are the subject's */

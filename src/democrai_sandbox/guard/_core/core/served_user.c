@@ -1,6 +1,6 @@
-/* Whom the host serves: kept in a variable of the context, so that it goes along to tasks and threads. Guarded code can
- * find that variable and set it; what it set there is gone when it is left, so the host never acts for somebody whom a
- * subject has put in. */
+/* The user that the host serves, in a context variable, which tasks and threads inherit. Guarded code can find and
+ * set this variable. Its value is restored when guarded code returns, so the host never acts for a user that a
+ * subject chose. */
 #include "core/core.h"
 
 PyObject *served_variable = NULL;
@@ -11,7 +11,7 @@ int served_ready(void)
     return served_variable ? 0 : -1;
 }
 
-/* The present value, for served_restore. NULL only when there is no memory. */
+/* The current value, for served_restore(). NULL only when memory is exhausted. */
 PyObject *served_save(void)
 {
     PyObject *value = NULL;
@@ -21,7 +21,7 @@ PyObject *served_save(void)
     return value;
 }
 
-/* Puts back what was there, whatever happens to be raised at the moment. `saved` is stolen. */
+/* Restores the saved value and keeps the current exception. Steals `saved`. */
 void served_restore(PyObject *saved)
 {
     PyObject *present = NULL, *type, *value, *trace;
@@ -37,7 +37,7 @@ void served_restore(PyObject *saved)
     PyErr_Restore(type, value, trace);
 }
 
-/* serve(value) -> token, unserve(token): for the host's own code. */
+/* serve(value) -> token, unserve(token): for code of the host. */
 PyObject *core_serve(PyObject *module, PyObject *value)
 {
     State *state = state_guarding();

@@ -1,5 +1,5 @@
-/* A candidate beside what is in force: every check of a subject that has one is decided as always, and where the
- * candidate's rules would have said something else, the host is told. Nothing here can change an answer. */
+/* Shadow checks: a subject with a candidate policy is decided by its current policy, and the host is notified where
+ * the candidate would decide differently. Nothing in this file changes a decision. */
 #include "core/core.h"
 
 #include <errno.h>
@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-PyObject *watcher = NULL; /* the host's: told where the candidate of a subject differs */
+PyObject *watcher = NULL; /* of the host: called where the candidate of a subject decides differently */
 
 /* ---- which policies ---------------------------------------------------------------------------------- */
 
@@ -24,7 +24,7 @@ static bool concerns(const State *state)
     return false;
 }
 
-/* candidate(label, policy or None): what a subject is held against from now on, in all its activations. */
+/* candidate(label, policy or None): sets or removes the candidate of a subject, for all its activations. */
 PyObject *core_candidate(PyObject *module, PyObject *args)
 {
     State *state = state_guarding();
@@ -43,8 +43,8 @@ PyObject *core_candidate(PyObject *module, PyObject *args)
 
 /* ---- telling ------------------------------------------------------------------------------------------- */
 
-/* One act may be checked at more than one height: a name is looked up, then connected to; a request is asked for, then
- * read on its connection. It is told once. */
+/* One operation can be checked more than once: a name is looked up, then connected to; a request is permitted, then
+ * read on its connection. It is reported once. */
 static _Thread_local struct {
     Py_hash_t key;
     int height;
@@ -59,7 +59,7 @@ static bool told_below(PyObject *target, const char *operation, int height)
     return told;
 }
 
-/* Outside the guard, with the question as the decider gets it. What goes wrong changes nothing about the check. */
+/* Calls the watcher outside the guard, with the question as the decider gets it. Its errors are ignored. */
 static void tell(State *state, const char *resource, const char *operation, PyObject *target, bool allowed)
 {
     static _Thread_local bool telling = false;
@@ -109,7 +109,7 @@ void shadow_path(State *state, const char *path, unsigned wanted)
     }
 }
 
-/* Of an open that creates or modifies, whichever it will be. */
+/* Like shadow_path(), for an open that creates the file or modifies it. */
 void shadow_open(State *state, const char *path, unsigned must, unsigned either)
 {
     if (!concerns(state)) {
@@ -165,13 +165,13 @@ void shadow_url(State *state, unsigned operations, Matcher match, const Url *url
     PyErr_Clear();
 }
 
-/* What the caller found that the rules allow and the candidate does not; nothing for NULL. */
+/* Reports a target that the rules allow and the candidate does not. Does nothing for NULL. */
 void shadow_told(State *state, unsigned operation, PyObject *target)
 {
     shadow_target(state, operation, target, true, WHEN_DONE);
 }
 
-/* A host that the caller has looked up in both. */
+/* Reports a host that the caller has matched with both policies. */
 void shadow_socket(State *state, const Host *host, int port, bool allowed, int height)
 {
     PyObject *target = host_target(host->text, port);

@@ -1,9 +1,9 @@
-/* Guard states and how they are carried.
+/* Guard states, and how they are carried.
  *
- * Two carriers together. The floor is thread-local, lives in C and is set for the dynamic extent of a guarded call: it
- * is the authority. The ContextVar carries the state into child tasks, handles and threads. The state in force is the
- * ContextVar's if it descends from the floor, else the floor: an emptied or foreign Context loses nothing, and two
- * tasks on one loop never see each other's guard. */
+ * Two carriers work together. The floor is thread-local, is stored in C and is set during a guarded call; it is
+ * authoritative. The ContextVar carries the state into child tasks, handles and threads. The current state is the
+ * value of the ContextVar if it descends from the floor, otherwise the floor. So an empty or foreign Context removes
+ * no restriction, and two tasks on one loop never see each other's guard. */
 #include "core/core.h"
 
 Py_ssize_t live_states = 0;
@@ -135,7 +135,7 @@ static State *carried(void)
     return value != NULL && Py_IS_TYPE(value, &State_Type) ? (State *)value : NULL;
 }
 
-/* What was entered or carried here, whoever's code is running. */
+/* The state that was entered or is carried here, independent of the owner of the running code. */
 static State *entered_state(void)
 {
     State *floor = thread_floor;
@@ -146,15 +146,14 @@ static State *entered_state(void)
     return state != NULL && state_descends(state, floor) ? state : floor;
 }
 
-/* Whether files, imports and processes are free here: then it matters whose code is running. */
+/* Whether files, imports and processes are unrestricted here: then the owner of the running code matters. */
 static bool is_open(const State *state)
 {
     return state == NULL || state->mode == MODE_BYPASS || state_guards_network_only(state);
 }
 
-/* Those of the function below, kept for the next question. Whoever asked still holds what it got, without a reference,
- * while it runs code of others: a guest goes when the state around it is nobody else's any more, and so in force
- * nowhere. */
+/* Guest states, kept for the next call of new_guest(). Callers hold them without a reference while other code runs. So
+ * a guest is freed only when its enclosing state has no other reference, and is therefore not in force. */
 typedef struct Guest {
     State *state;
     struct Guest *next;
@@ -202,8 +201,8 @@ static State *new_guest(State *around, Policy *policy)
     return state;
 }
 
-/* Code of one subject that runs under the guard of another, which has never called it: it was put there, into a module
- * or an object of the other's. It may do what both may. */
+/* Code of one subject that runs under the guard of another subject, which did not call it through an entrance: it was
+ * stored in a module or object of that subject. It gets the common rights of both. */
 static State *among_others(State *state)
 {
     State *found = resident_running(state, thread_boundary);
@@ -212,7 +211,7 @@ static State *among_others(State *state)
     }
     State *guest = find_guest(state, found->policy);
     guest = guest ? guest : new_guest(state, found->policy);
-    return guest ? guest : found; /* its own rights alone, then */
+    return guest ? guest : found; /* only its own rights then */
 }
 
 State *state_current(void)
@@ -255,7 +254,7 @@ State *state_of_context(PyObject *context)
 
 /* ---- a context known to carry nothing --------------------------------------------------------- */
 
-static PyObject *clean_context = NULL; /* kept, so that its address stays its own; let go with the last guard */
+static PyObject *clean_context = NULL; /* kept, so that its address is not reused; released with the last guard */
 static uint64_t clean_since = 0, states_carried = 0;
 
 /* Whether the current context surely carries no state. A loop runs every step of every task from one and the same
@@ -290,7 +289,7 @@ static int carry(PyObject *value)
     return 0;
 }
 
-/* NULL enters "no guard at all": a job of unguarded code on a thread that guarded code started. */
+/* NULL enters "no guard": a job of unguarded code on a thread that guarded code started. */
 int state_enter(State *state, Entered *entered)
 {
     entered->floor = thread_floor;
@@ -312,7 +311,7 @@ int state_enter(State *state, Entered *entered)
     return 0;
 }
 
-/* Nobody takes back what a context carries, for want of memory: it gives no more than what was around it. */
+/* Without memory, the state in the context cannot be replaced. Then it gets no more rights than its parent. */
 static void narrow(State *state)
 {
     State *around = state ? state->parent : NULL;
@@ -364,7 +363,7 @@ bool state_has_policy(const State *state, uint64_t policy_id)
     return false;
 }
 
-/* Whether a subject is among those in force here, whatever its phase or activation. */
+/* Whether a subject is in the chain, in any phase or activation. */
 bool state_has_subject(const State *state, const Policy *policy)
 {
     for (; state != NULL && state->mode != MODE_BYPASS; state = state->parent) {
@@ -377,7 +376,7 @@ bool state_has_subject(const State *state, const Policy *policy)
     return false;
 }
 
-/* Whether code of a subject was called by its own entrance, to run under what encloses that. */
+/* Whether code of a subject was called through its entrance, to run under the enclosing state. */
 bool state_has_guest(const State *state, const Policy *policy)
 {
     for (; state != NULL && state->mode != MODE_BYPASS; state = state->parent) {
@@ -409,7 +408,7 @@ static int append_labels(PyObject *chain, const State *state)
         return -1;
     }
     if (state->mode == MODE_BYPASS || state->mode == MODE_NARROW) {
-        return 0; /* neither is an actor of its own */
+        return 0; /* neither is a separate actor */
     }
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(state->policy->ancestors); i++) {
         if (append_label(chain, PyTuple_GET_ITEM(state->policy->ancestors, i)) < 0) {
@@ -455,7 +454,7 @@ static PyObject *view_links(const State *state)
     return tuple;
 }
 
-/* Whether guarded code has opened a context by itself, which gives it less than its declarations. */
+/* Whether guarded code has opened a context, which gives it less than its declarations. */
 static bool is_narrowed(const State *state)
 {
     for (; state != NULL && state->mode != MODE_BYPASS; state = state->parent) {
@@ -475,7 +474,7 @@ static PyObject *opened_by(const State *state)
     return state->policy ? state->policy->opened_by : Py_None;
 }
 
-/* What the Python face gets to see: values that cannot be changed, made once per state. */
+/* The values that the Python side gets: immutable, made once for each state. */
 PyObject *state_view(State *state)
 {
     if (state->view == NULL) {

@@ -1,7 +1,7 @@
-/* The audit hook: what raises an event and needs no handle of its own.
+/* The audit hook: checks events of calls that are not in the table of patched builtins.
  *
- * CPython asks that security-sensitive hooks be added through the C API. The hook returns at once while no guard is
- * alive, and switches on the text of the event, since event names given to sys.audit() are made by the caller. */
+ * CPython recommends the C API for security-sensitive hooks. The hook returns at once while no guard is active. It
+ * compares the text of an event name, because callers of sys.audit() create the name objects. */
 #include "edge/edge.h"
 
 #include <errno.h>
@@ -23,8 +23,8 @@ static PyObject *item(PyObject *args, Py_ssize_t index)
     return PyTuple_Check(args) && index < PyTuple_GET_SIZE(args) ? PyTuple_GET_ITEM(args, index) : Py_None;
 }
 
-/* An open that did not come through our own doors: native code that announces it (OpenSSL's DH parameters, a FileIO
- * type of a re-created module). It opens by itself afterwards, so only an exact path can be decided on. */
+/* An open that no patch has checked: native code that raises the event (DH parameters of OpenSSL, the FileIO type of a
+ * re-created module). It opens the path itself afterwards, so only an exact path can be decided on. */
 static int on_open_event(State *state, PyObject *args)
 {
     PyObject *path = item(args, 0), *flags_object = item(args, 2);
@@ -216,7 +216,7 @@ static int on_mmap_event(State *state, PyObject *args)
     return descriptor_check(state, number, WANT_PLACE | OP_READ | (reads ? 0 : OP_MODIFY));
 }
 
-/* Of what a check has raised, a denial stays: other errors are for the caller to find by itself. */
+/* Keeps a denial that a check has raised, and drops other errors, which the caller gets from the call itself. */
 static int keep_denial(void)
 {
     if (PyErr_Occurred() && !error_is_denial()) {

@@ -1,9 +1,8 @@
-/* Doors and entrances: the two ways by which guarded code reaches the runtime.
+/* Doors and entrances: functions of the host, and of other subjects, that guarded code may call.
  *
- * A door leads out: a function of the host's, which runs outside the guard and is told by the core who called. An
- * entrance leads further in: a function of some subject's, which runs under that subject's own declarations on top of
- * whatever encloses the call. Both are made by the host and hold their function where guarded code cannot exchange it:
- * whoever has a door can knock, and nothing else. */
+ * A Door calls a function of the host outside the guard, and passes it the caller's identity from guard state. An
+ * Entrance calls a function of a subject under that subject's own policy, inside the restrictions of the caller. The
+ * host makes both. They store their function where guarded code cannot replace it. */
 #include "edge/edge.h"
 
 
@@ -11,7 +10,7 @@ typedef struct {
     PyObject_HEAD vectorcallfunc call;
     PyObject *function;
     Policy *policy; /* of an entrance */
-    Policy *guest;  /* whose code it leads to, if that is known */
+    Policy *guest;  /* owner of the called code, if known */
     Mode mode;
 } Passage;
 
@@ -138,7 +137,7 @@ static PyObject *entrance_call(PyObject *self, PyObject *const *args, size_t nar
     return result;
 }
 
-/* entrance(policy, function, exact, whose): `whose` is the function that it leads to in the end, or None. */
+/* entrance(policy, function, exact, whose): `whose` is the function that it finally calls, or None. */
 PyObject *core_entrance(PyObject *module, PyObject *args)
 {
     PyObject *policy, *function, *whose;

@@ -1,6 +1,5 @@
-/* What guarded code asks for by itself, before it does it: the allowlist of its chain, then the decider. The question
- * is built from the guard's state like any other; only the target, and what to go on with after an approval, are the
- * caller's. */
+/* Access that guarded code asks for before it acts: the rules of its chain decide first, then the decider. The
+ * question is built from guard state; the caller only chooses the target and the context to resume with. */
 #include "edge/edge.h"
 
 #include <limits.h>
@@ -104,7 +103,7 @@ static PyObject *ask_path(State *state, const Asked *asked)
         Py_RETURN_TRUE;
     }
     if ((never_approved(mask) & bit) || path_narrowed_away(state, place, bit)) {
-        Py_RETURN_FALSE; /* what the host protects is not for anybody to approve */
+        Py_RETURN_FALSE; /* paths that the host protects cannot be approved */
     }
     return put(state, asked, PyUnicode_DecodeFSDefault(place), NULL);
 }
@@ -129,8 +128,8 @@ PyObject *core_location(PyObject *module, PyObject *path)
     return failed < 0 ? NULL : PyUnicode_DecodeFSDefault(place);
 }
 
-/* ask(kind, operation, target, port, register, action, context) -> None outside a guard; True when the allowlist covers
- * it, False when nobody may approve it, else the decider's answer. Kinds: url, host, unix, path, dependency. */
+/* ask(kind, operation, target, port, register, action, context) -> None outside a guard; True when the rules allow it,
+ * False when it cannot be approved, otherwise the answer of the decider. Kinds: url, host, unix, path, dependency. */
 PyObject *core_ask(PyObject *module, PyObject *args)
 {
     State *state = state_guarding();
@@ -149,7 +148,7 @@ PyObject *core_ask(PyObject *module, PyObject *args)
         Py_RETURN_NONE;
     }
     asked.resource = kind[0] == 'p' ? "filesystem" : kind[0] == 'd' ? "system_dependency" : "network";
-    /* exact texts: a subclass has methods of its own, which would run where the decider does, outside the guard */
+    /* exact str only: methods of a subclass would run with the decider, outside the guard */
     PyObject *exact = PyUnicode_FromObject(asked.target);
     PyObject *context = asked.context == Py_None ? Py_NewRef(Py_None) : PyUnicode_FromObject(asked.context);
     asked.target = exact;

@@ -1,6 +1,7 @@
-/* Guard objects: entered by with, async with or run().
+/* Guard objects, entered by `with`, `async with` or run().
  *
- * Leaving is bound to the frame that entered, so guarded code that finds the object cannot leave for the host. */
+ * Only the frame that entered a guard can leave it, so guarded code that finds the object cannot leave the host's
+ * guard. */
 #include "edge/edge.h"
 
 #include <string.h>
@@ -9,7 +10,7 @@ bool sealed = false;
 
 /* ---- code the runtime registered before sealing ------------------------------------------------ */
 
-/* Code objects by identity: equal ones can be made by anybody. */
+/* Code objects by identity, because any code can make equal ones. */
 typedef struct {
     PyObject **items;
     Py_ssize_t count;
@@ -174,7 +175,7 @@ static State *activate(Guard *guard)
 
 /* ---- with, async with --------------------------------------------------------------------------- */
 
-/* In a generator the guard would stay with whoever consumes it; an exit stack leaves from another frame. */
+/* In a generator the guard would stay active in its consumer; an exit stack leaves from another frame. */
 static int check_frame(PyFrameObject *frame, bool *suspendable)
 {
     if (frame == NULL) {

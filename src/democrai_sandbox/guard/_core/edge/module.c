@@ -1,4 +1,5 @@
-/* The extension module: installs everything when it is imported, and is never unloaded. */
+/* The extension module: installs all patches when it is imported, takes the settings of the host, and is never
+ * unloaded. */
 #include "edge/edge.h"
 
 #include <string.h>
@@ -19,7 +20,7 @@ static int refuse_when_sealed(void)
     return 0;
 }
 
-/* setup(**what): given by the Python face at import and by the host before the first guard; never afterwards. */
+/* setup(**settings): called by the Python side at import and by the host before the first guard; never afterwards. */
 static PyObject *setup(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"denial_factory",    "usage_error",
@@ -131,7 +132,7 @@ static PyObject *recall(PyObject *module, PyObject *key)
     return found ? Py_NewRef(found) : PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }
 
-/* What guarded code compiles is not kept: it must not be able to choose what the host finds under a key. */
+/* Policies that guarded code compiles are not kept: it must not choose what the host finds under a key. */
 static PyObject *remember(PyObject *module, PyObject *args)
 {
     PyObject *key, *policy;
@@ -191,7 +192,7 @@ static PyObject *patched_entries(PyObject *module, PyObject *unused)
     return list;
 }
 
-/* mask(policy, path): the native matcher by itself, for the differential test against policy.paths. */
+/* mask(policy, path): the native matcher alone, for the comparison with policy.paths. */
 static PyObject *mask(PyObject *module, PyObject *args)
 {
     PyObject *policy;
@@ -229,7 +230,7 @@ static PyObject *try_guard(PyObject *module, PyObject *args)
     recording = true;
     Py_XDECREF(state);
     Py_XDECREF(result);
-    PyErr_Clear(); /* what it raised says nothing: library code is told that nothing is there */
+    PyErr_Clear(); /* its exception is ignored: library code gets "not found" */
     return PyLong_FromSize_t(denials_made - before);
 }
 

@@ -1,5 +1,5 @@
-/* Plain data: what may cross a guard. A copy made of exact types only, so that no code of whoever made the original
- * runs where the copy is used, and nobody who kept the original changes the copy. */
+/* Plain data: values that may cross a guard. They are copied into exact built-in types, so no code of the sender
+ * runs at the receiver, and the sender cannot change the copy. */
 #include "edge/edge.h"
 
 #include <math.h>

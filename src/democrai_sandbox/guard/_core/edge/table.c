@@ -1,7 +1,8 @@
-/* Every patched builtin, in one table: where it is, which handler decides, for which operations.
+/* The table of all patched builtins. Each row names the function, its handler, and the columns that the handler
+ * reads; patching.h explains the columns.
  *
- * Slots of types (FileIO.__init__, sqlite3.Connection.__init__, ...) cannot be listed here; they are patched in the file
- * that handles them, by patch_slot(). Calls that raise an audit event and need no race protection are in audit.c. */
+ * Slots of types (FileIO.__init__, sqlite3.Connection.__init__, ...) are not in this table. The file that handles
+ * them calls patch_slot(). Calls that raise an audit event and need no protection against races are in audit.c. */
 #include "edge/edge.h"
 
 #define DIR (FOLLOW | DEFAULTS)
@@ -253,7 +254,7 @@
     X(sys, monitoring, get_local_events, on_tool, .denied = "sys.monitoring.get_local_events", .optional = true)       \
     X(sys, monitoring, restart_events, on_restart_events, .optional = true)                                            \
     X(sys, _, activate_stack_trampoline, on_tamper, .optional = true)                                                  \
-    /* interpreters of their own would not carry the ContextVar */                                                     \
+    /* other interpreters would not carry the ContextVar */                                                     \
     X(_xxsubinterpreters, _, create, on_tamper, .optional = true)                                                      \
     X(_xxsubinterpreters, _, run_string, on_tamper, .optional = true)                                                  \
     X(_xxsubinterpreters, _, run_func, on_tamper, .optional = true)                                                    \
@@ -269,7 +270,7 @@
     X(_imp, _, create_builtin, on_create_native, .argument = "spec", .scope = SCOPE_ALWAYS)                            \
     X(_imp, _, exec_dynamic, on_exec_native, .scope = SCOPE_ALWAYS)                                                    \
     X(_imp, _, exec_builtin, on_exec_native, .scope = SCOPE_ALWAYS)                                                    \
-    /* libraries that open files by themselves */                                                                      \
+    /* libraries that open files in native code */                                                                      \
     X(_ssl, _SSLContext, load_cert_chain, on_certificates, .operations = OP_READ, .optional = true)                    \
     X(_ssl, _SSLContext, load_verify_locations, on_certificates, .operations = OP_READ, .optional = true)              \
     X(_ssl, _SSLContext, set_default_verify_paths, on_named_by_environment, .variables = "SSL_CERT_FILE SSL_CERT_DIR", \
@@ -347,8 +348,8 @@
     X(_ctypes, _, PyObj_FromPtr, on_foreign, .optional = true)                                                         \
     X(_ctypes, _, addressof, on_foreign, .optional = true)
 
-/* A C function gets no hint which entry it was called through, so every row has trampolines of its own, one for each
- * calling convention an interpreter may have chosen for it. */
+/* A C function does not know through which entry it was called. So every row has separate trampolines, one for each
+ * calling convention that an interpreter may use. */
 #define ROW_ID(module, owner, name) row_##module##_##owner##_##name
 #define NAME_ID(module, owner, name, ...) ROW_ID(module, owner, name),
 enum { ROWS(NAME_ID) ROW_COUNT };

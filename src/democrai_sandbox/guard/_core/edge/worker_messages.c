@@ -1,13 +1,13 @@
-/* Frames of a worker: one JSON text and some raw bytes, read into plain data.
+/* Parses messages of a worker: one JSON text and raw bytes become plain data.
  *
- * The text comes from a process that a subject may control. It is read once, in linear time, and every limit holds while
- * it is read: nothing is made of what comes after the first mistake. Only what our own writer writes is a frame: ASCII,
- * no white space, no key twice, no half of a surrogate pair, no number that plain data cannot have.
+ * The text comes from a process that a subject may control. It is read once, in linear time, with all limits checked
+ * on the way, and the first error ends it. Only the output of our own writer is accepted: ASCII, without white
+ * space, duplicate keys, unpaired surrogates, or numbers that plain data cannot have.
  *
- * A large text is read on a thread of its own, which lets the other threads run every few hundred microseconds: the
- * parser of the json module would keep the interpreter to itself from the first byte to the last. Its lists and dicts are
- * not shown to the garbage collector, for which everything would stand still while it goes through them: they have no
- * cycles. Reads and writes stay within their limits even if the text changes meanwhile. */
+ * A large text is parsed on a separate thread that releases the GIL every few hundred microseconds; the parser of
+ * the json module would hold it to the end. The new lists and dicts are not tracked by the garbage collector,
+ * because they contain no cycles and a collection would stop all threads for long. All accesses stay within bounds
+ * even if the text changes meanwhile. */
 #include "edge/edge.h"
 
 #include <math.h>
@@ -31,8 +31,8 @@ typedef struct {
     const unsigned char *at, *end;
     Py_ssize_t values, work;
     int depth;
-    bool shares;     /* whether other threads may run meanwhile */
-    PyObject *keys;  /* every key once, by itself */
+    bool shares;     /* whether other threads may run during the parse */
+    PyObject *keys;  /* all keys, each once */
     PyObject *tag;   /* the key of an object that stands for bytes, or NULL */
     PyObject *blobs; /* the bytes, in a tuple, or NULL */
 } Text;
@@ -220,7 +220,7 @@ static const unsigned char *skip_digits(const unsigned char *at, const unsigned 
     return at;
 }
 
-/* The end of a number, or NULL when there is none; tells whether it is a whole one. */
+/* The end of a number, or NULL for an invalid one; sets whether it is an integer. */
 static const unsigned char *number_end(const unsigned char *at, const unsigned char *end, bool *whole)
 {
     at += at < end && *at == '-';

@@ -1,5 +1,5 @@
-/* sqlite3 and dbm open files inside their libraries: the name is checked, and an authoriser sees ATTACH and VACUUM
- * INTO. */
+/* Files that sqlite3 and dbm open inside their libraries: checks the file name, and sets an authorizer for ATTACH
+ * and VACUUM INTO. */
 #include "files/files.h"
 
 #include <string.h>
@@ -199,7 +199,7 @@ static int authorise_connection(State *state, PyObject *connection)
     return done ? 0 : -1;
 }
 
-/* sqlite chooses a folder for temporary files by itself, so there are none. */
+/* sqlite would choose a folder for temporary files, so they are kept in memory. */
 static int keep_in_memory(PyObject *connection)
 {
     PyObject *module = PyType_GetModule(connection_type(connection));

@@ -1,8 +1,8 @@
-/* Descriptor numbers. Those made under the guard are the subject's own; others are checked by what they point to.
+/* File descriptors. A subject owns the descriptors that it made; any other is checked by the file that it refers to.
  *
- * A number is reused after a close, so owning one means owning the file behind it: the table keeps device and inode and
- * compares them on every use. Files opened through FileIO are not entered (open() is the hot path): their numbers are
- * checked like foreign ones, and pass because their path does. */
+ * The system reuses a number after a close. Therefore the table of owners stores device and inode, and compares them
+ * on every use. Files opened through FileIO are not entered, because open() is a hot path: their descriptors are
+ * checked by their path, which passes. */
 #include "files/files.h"
 
 #include <errno.h>
@@ -215,7 +215,7 @@ int descriptor_check(State *state, PyObject *number, unsigned wanted)
         return 0;
     }
     if (fd <= 2 && (process_owned || !(wanted & (WANT_MANAGE | WANT_PATH | WANT_PLACE)))) {
-        return 0; /* standard streams are for everybody to read and write, and the host's to close, replace or cut */
+        return 0; /* all may read and write the standard streams; only the host may close, replace or cut them */
     }
     bool nameless = info.st_nlink == 0 || !(S_ISREG(info.st_mode) || S_ISDIR(info.st_mode));
     if (owns(state, fd, &info) && (!(wanted & WANT_PATH) || nameless)) {
@@ -354,8 +354,8 @@ static bool is_socket(PyObject *number)
     return fd >= 0 && fd <= INT_MAX && fstat((int)fd, &info) == 0 && S_ISSOCK(info.st_mode);
 }
 
-/* What writes on its own (a file object, the signal machinery) would go on doing so after the socket was connected for
- * requests. Pairs of local sockets, by which loops wake up, are no way out. */
+/* Refuses a socket for objects that write to it directly (a file object, signal handling): they would still write after
+ * the socket was connected for requests. Unix sockets, by which loops wake up, are allowed. */
 int refuse_internet_socket(State *state, PyObject *number)
 {
     int family = 0;
@@ -445,7 +445,7 @@ int fcntl_check(State *state, PyObject *request, PyObject *argument)
     return allowed ? 0 : -1;
 }
 
-/* dup2 over a number of somebody else would exchange the file under the owner's feet. */
+/* dup2 over the descriptor of another owner would replace the owner's file. */
 PyObject *on_dup2(State *state, Call *call)
 {
     Py_ssize_t from = call_find(call, 0, "fd"), to = call_find(call, 1, "fd2");
@@ -456,7 +456,7 @@ PyObject *on_dup2(State *state, Call *call)
         PyErr_SetString(PyExc_TypeError, "dup2() arguments must be integers");
         return NULL;
     }
-    /* a copy of a connection for requests could get under an object whose writes are not read: as if written to */
+    /* an object whose writes are not read could get a copy of a connection for requests: checked like a write */
     if (descriptor_check(state, call->args[from], OP_READ | (is_socket(call->args[from]) ? OP_MODIFY : 0)) < 0 ||
         descriptor_check(state, call->args[to], WANT_MANAGE) < 0) {
         return NULL;
@@ -482,8 +482,8 @@ PyObject *on_refuse_descriptor(State *state, Call *call)
     return state->allow_subprocess ? call_original(call) : deny_text(state, DENY_DESCRIPTOR, "fd");
 }
 
-/* os.close of a number that an object still holds: the number stays taken, by nothing. Otherwise the object would go on
- * reading from it when the host is given the same number for a file of its own. */
+/* os.close of a descriptor that an object still uses: the number is replaced by /dev/null, not freed. Otherwise the
+ * object would read from the next file of the host that gets the same number. */
 PyObject *on_close(State *state, Call *call)
 {
     Py_ssize_t at = call_find(call, call->row->index, call->row->argument);

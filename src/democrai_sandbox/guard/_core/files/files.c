@@ -1,4 +1,4 @@
-/* Path-taking calls of posix: resolved to a handle, decided, then made through the handle. */
+/* Handlers of functions that take a path: resolve it to a handle, decide, and make the call through the handle. */
 #include "files/files.h"
 
 #include <errno.h>
@@ -189,7 +189,7 @@ PyObject *on_path(State *state, Call *call)
         return result;
     }
     if (missing) {
-        return call_original(call); /* a TypeError of its own */
+        return call_original(call); /* the call raises TypeError */
     }
     if (path_is_descriptor(call->args[at])) {
         PyObject *number = descriptor_number(call->args[at]);
@@ -253,7 +253,7 @@ PyObject *on_entry(State *state, Call *call)
     PyObject *result = NULL;
     if (resolve(state, &text, OP_READ, (follow ? FOLLOW : 0) | PROBE | STAT, &where) < 0) {
         if (asks_kind && PyErr_ExceptionMatches(PyExc_FileNotFoundError)) {
-            PyErr_Clear(); /* dangling, or gone */
+            PyErr_Clear(); /* dangling or removed */
             result = Py_NewRef(Py_False);
         }
     }
@@ -393,8 +393,8 @@ static int is_socket_node(const char *path, const struct stat *info, int kind, s
     return S_ISSOCK(info->st_mode) || ++nodes_seen > MOST_NODES;
 }
 
-/* Below a root of its own a subject may connect to any socket. One of somebody else's must not get there by a move or a
- * hard link out of the folder for temporary files, neither by itself nor in a folder that is moved. */
+/* A subject may connect to any socket below its own roots. A socket of another owner must not get there by a move or a
+ * hard link out of the temporary folder, neither alone nor inside a moved folder. */
 static int brings_no_socket(State *state, const End *source, const End *target)
 {
     enum { OWN = OP_CREATE | OP_MODIFY, DESCRIPTORS = 8 };
@@ -496,7 +496,7 @@ static int replace_path(State *state, PyObject **slot, unsigned wanted)
     }
     int result = location_of(&text, FOLLOW, location) == 0 && require(state, location, wanted) == 0 ? 0 : -1;
     if (result == 0 && stat(location, &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode)) {
-        errno = EINVAL; /* a library that waits for the other end of a pipe does not let others run meanwhile */
+        errno = EINVAL; /* a library that waits for the other end of a pipe holds the GIL */
         errno_error(text.shown);
         result = -1;
     }

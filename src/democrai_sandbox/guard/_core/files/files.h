@@ -29,7 +29,7 @@ typedef struct {
 } Resolved;
 
 unsigned never_approved(unsigned mask);
-int grant_quietly(State *state, const char *path, unsigned wanted, unsigned *granted); /* the host is told elsewhere */
+int grant_quietly(State *state, const char *path, unsigned wanted, unsigned *granted); /* without the shadow check */
 int grant(State *state, const char *path, unsigned wanted, unsigned *granted);
 int require(State *state, const char *path, unsigned wanted);
 int resolve(State *state, PathText *text, unsigned wanted, int how, Resolved *out);

@@ -1,10 +1,10 @@
-/* Calls with names in folders that are held open, for the functions that take a folder's descriptor beside a name.
+/* Calls with the descriptor of an open folder and a name, for functions that take both.
  *
- * The call reaches the file that was checked, also if a folder is renamed meanwhile. A path through /proc/self/fd does the
- * same for all functions, but the kernel has to walk through /proc then. */
+ * The call reaches the checked file even if a folder is renamed meanwhile. A path through /proc/self/fd has the same
+ * effect for all functions, but is slower because the kernel walks through /proc. */
 #include "files/files.h"
 
-/* Whether the function takes these names: not the root folder's, which has none of its own. */
+/* Whether the function takes these names. The root folder has no name. */
 bool call_takes_folders(const Call *call, const Place *places, int count)
 {
     bool takes = (call->row->how & TAKES_FOLDER) && call->row->flags == (METH_FASTCALL | METH_KEYWORDS);

@@ -1,7 +1,7 @@
-/* listdir and scandir under a guard.
+/* os.listdir and os.scandir under a guard.
  *
- * The openat2 that checks the folder is the open that is read from, so nothing can be exchanged in between, and the
- * entries carry the path the caller asked for. The names are read a buffer at a time, without the GIL. */
+ * The openat2 call that checks the folder is also the open that is read from, so nothing can be replaced in between.
+ * The entries have the path that the caller gave. The names are read in buffers, without the GIL. */
 #include "files/files.h"
 
 #include <dirent.h>

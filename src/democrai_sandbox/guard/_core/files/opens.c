@@ -1,4 +1,4 @@
-/* Opening: the openat2 that checks is the open itself, so nothing can be exchanged in between. */
+/* Opens files. The openat2 call that checks the path is the open itself, so nothing can be replaced in between. */
 #include "files/files.h"
 
 #include <errno.h>
@@ -301,7 +301,7 @@ static int init_opened(PyObject *self, int fd, PyObject *name, const char *mode)
     return name_attribute ? PyObject_SetAttr(self, name_attribute, name) : -1;
 }
 
-/* A caller's opener may return any number it likes: it is looked at before FileIO may have it. */
+/* The opener of a caller may return any number, so it is checked before FileIO gets it. */
 static int init_from_opener(State *state, PyObject *self, PyObject *file, PyObject *opener, const char *mode, int flags)
 {
     PyObject *number = PyObject_CallFunction(opener, "Oi", file, flags | O_CLOEXEC);
@@ -361,8 +361,8 @@ static int init_descriptor(State *state, PyObject *self, PyObject *file, const c
     return result;
 }
 
-/* Where marked code is about, finding out that nothing restricts an open is worth doing once: its event comes next,
- * unless the arguments run code of somebody's first. */
+/* While subject-owned code is loaded, remember "no guard applies" for the audit event that follows this open, unless
+ * converting the arguments can run foreign code first. */
 static int init_unguarded(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     checked_open = residents > 0 && kwargs == NULL && PyTuple_GET_SIZE(args) == 4 &&

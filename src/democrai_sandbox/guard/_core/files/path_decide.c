@@ -1,4 +1,4 @@
-/* From a resolved path to a verdict: the chain's masks, then the decider, then a denial that says how to fix it. */
+/* Decides about a resolved path: the rules of the chain first, then the decider, then a denial with a hint. */
 #include "files/files.h"
 
 #include <errno.h>
@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A context that guarded code opened must itself contain the path: an approval cannot widen what it narrowed. */
+/* Whether a context that guarded code opened excludes the path: an approval cannot widen such a context. */
 static bool narrowed_away(const State *state, const PathKey *key, unsigned operation)
 {
     for (; state->mode == MODE_NARROW; state = state->parent) {
@@ -49,7 +49,7 @@ bool path_narrowed_away(const State *state, const char *path, unsigned bit)
     return narrowed_away(state, &key, bit);
 }
 
-/* What of this location nobody can approve, by its mask. */
+/* The operations on a location that cannot be approved, by its mask. */
 unsigned never_approved(unsigned mask)
 {
     unsigned writing = mask & FLAG_READ_ONLY ? OP_WRITING : 0;
@@ -64,7 +64,7 @@ int grant_quietly(State *state, const char *path, unsigned wanted, unsigned *gra
     unsigned mask = state_mask(state, &key);
     *granted = mask & wanted;
     if (UNLIKELY(path_is_memory(path))) {
-        *granted = 0; /* the process's own memory is no file, whatever root it lies under */
+        *granted = 0; /* memory of a process is not a file, under any root */
         return 0;
     }
     if (*granted == wanted) {
@@ -74,7 +74,7 @@ int grant_quietly(State *state, const char *path, unsigned wanted, unsigned *gra
         *granted |= OP_READ;
     }
     if (mask & FLAG_PROTECTED) {
-        return 0; /* what the host protects is not for anybody to approve */
+        return 0; /* paths that the host protects cannot be approved */
     }
     return add_approvals(state, &key, wanted & ~never_approved(mask), granted);
 }
@@ -127,9 +127,9 @@ static bool sufficient(unsigned granted, unsigned wanted, int how)
     return how & ANY ? granted != 0 : granted == wanted;
 }
 
-/* Looks the path up where the kernel would end; the GIL is free meanwhile (a dead network mount must not stop the
- * host). When the kernel meets no link on the way, whether or not something is there, the lexical form is the location.
- * Returns the error the kernel would give for a path that cannot be walked at all. */
+/* Finds the location where the kernel would end, without the GIL (a dead network mount must not stop the host). If the
+ * kernel meets no link, the lexical form is the location, even if the file does not exist. Returns the error of the
+ * kernel for a path that cannot be walked. */
 int find_location(const PathText *text, int follow, char *path)
 {
     int broken = 0;

@@ -1,7 +1,7 @@
-/* Answers of os.stat, made from what the kernel told about a handle.
+/* Makes an os.stat_result from a struct stat.
  *
- * The interpreter makes them itself, and needs the handle for that once more. Whether an answer made here equals its own
- * is tried out when the package is imported. */
+ * The interpreter would need one more call with the handle. When the package is imported, a result made here is
+ * compared with one of the interpreter. */
 #include "files/files.h"
 
 #include <fcntl.h>

@@ -1,4 +1,5 @@
-/* Python classes that keep callables (executors, futures, pools, loops, tasks): patched when they are loaded. */
+/* Python classes that store callables (executors, futures, pools, loops, tasks): their methods are patched when the
+ * classes are loaded. */
 #include "interpreter/interpreter.h"
 
 #include <stddef.h>
@@ -108,8 +109,8 @@ static PyObject *call_bound(State *state, const Keeper *keeper, PyObject *args, 
     return result;
 }
 
-/* Each submission carries its own state into the worker, the host's "none" included: a worker started under one
- * subject's guard serves everybody as themselves. The arguments go along, so that the object is of no other use. */
+/* Each job runs under the state that submitted it, also without a guard: a worker thread that one subject started
+ * serves all submitters. The arguments are bound too, so the object cannot be used for anything else. */
 static PyObject *submit(const Keeper *keeper, PyObject *args, PyObject *kwargs)
 {
     if (PyTuple_GET_SIZE(args) < 2) {
@@ -124,7 +125,7 @@ static PyObject *submit(const Keeper *keeper, PyObject *args, PyObject *kwargs)
     return result;
 }
 
-/* anyio keeps its threads for whoever comes next: each job, a function and its arguments, runs as who submitted it. */
+/* anyio reuses its threads. Each job, a function with its arguments, runs under the state that submitted it. */
 static PyObject *submit_to_worker(const Keeper *keeper, PyObject *args, PyObject *kwargs)
 {
     if (PyTuple_GET_SIZE(args) < 3 || !PyTuple_Check(PyTuple_GET_ITEM(args, 2))) {
@@ -142,14 +143,14 @@ static PyObject *submit_to_worker(const Keeper *keeper, PyObject *args, PyObject
     return result;
 }
 
-/* A process pool pickles its function, and a child is no thread. */
+/* A process pool pickles its function, so it is not bound. */
 static bool needs_binding(const Keeper *keeper, PyObject *args)
 {
     return keeper->threads == NULL ||
            (PyTuple_GET_SIZE(args) > 0 && PyObject_IsInstance(PyTuple_GET_ITEM(args, 0), keeper->threads) == 1);
 }
 
-/* concurrent.futures: the callback runs on the thread that completes the future, whoever's that is. */
+/* concurrent.futures: the callback runs on the thread that completes the future. */
 static PyObject *add_done_callback(const Keeper *keeper, PyObject *args, PyObject *kwargs)
 {
     bool plain = PyTuple_GET_SIZE(args) == 2 && kwargs == NULL && PyCallable_Check(PyTuple_GET_ITEM(args, 1));
@@ -337,7 +338,7 @@ int executor_patch(PyObject *module)
     return replace_method(module, SUBMIT, NULL);
 }
 
-/* A step or wake-up of a task belongs to that task, whoever completed what it was waiting for. */
+/* A step or wake-up of a task belongs to that task, not to the code that completed the awaited future. */
 static bool is_task_step(PyObject *callback)
 {
     static PyTypeObject *step_type = NULL;
@@ -444,7 +445,7 @@ static PyObject *refuse_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     return NULL;
 }
 
-/* Types of the interpreter's own, which it makes instances of by itself; those of others crash when they are used. */
+/* Types of which the interpreter itself makes instances; other instances crash when they are used. */
 static int shut_type(const char *name)
 {
     PyObject *types = PyObject_CallMethod((PyObject *)&PyType_Type, "__subclasses__", "O", &PyBaseObject_Type);

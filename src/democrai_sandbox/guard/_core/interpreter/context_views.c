@@ -1,5 +1,5 @@
-/* contextvars.Context as a mapping: without the variables of the guard. They carry the guard into tasks and threads, and
- * a context that guarded or unguarded code looks at has only what that code put there. */
+/* contextvars.Context as a mapping, without the variables of the guard. They carry the guard into tasks and threads;
+ * code that inspects a context sees only its own variables. */
 #include "interpreter/interpreter.h"
 
 static lenfunc length_original = NULL;

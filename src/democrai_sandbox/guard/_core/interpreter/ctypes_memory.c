@@ -1,7 +1,8 @@
-/* Memory behind objects of ctypes that a package has made and gives away.
+/* Memory behind ctypes objects that a package has made and returns to other code.
  *
- * A pointer reads and writes at an address that the holder of the object can set, and so does a value, field or item that
- * is a pointer to text or an object. Code without a right to ctypes does not get at them; it does get at plain numbers. */
+ * A pointer reads and writes at an address that the holder of the object can set. So does a value, field or item
+ * that is a pointer to text or to an object. Code without access to ctypes cannot use them; it can use plain
+ * numbers. */
 #include "interpreter/interpreter.h"
 
 #include <string.h>
@@ -146,7 +147,7 @@ static int patch_descriptor(PyTypeObject *type, const char *name, void *replacem
     return 0;
 }
 
-/* A type of the module whose items are given by functions of ours from now on: 1 when that is done. */
+/* Replaces the item functions of a type of the module. 1 on success. */
 static int patch_item_type(PyObject *module, const char *name, Items *original, const Items *own)
 {
     PyTypeObject *type = (PyTypeObject *)PyObject_GetAttrString(module, name);

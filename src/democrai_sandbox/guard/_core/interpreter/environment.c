@@ -1,6 +1,7 @@
-/* os.environ: guarded code changes variables one by one, and is asked for each; see environment_check().
+/* os.environ: guarded code changes one variable at a time, and each change is checked by environment_check().
  *
- * The host reads it next, so neither its attributes nor its class nor the dictionary behind it can be exchanged. */
+ * The host uses os.environ too. Therefore guarded code cannot replace its attributes, its class, or the dictionary
+ * behind it. */
 #include "interpreter/interpreter.h"
 
 #include <string.h>

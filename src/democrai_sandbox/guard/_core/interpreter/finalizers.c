@@ -1,5 +1,5 @@
-/* What runs when an object goes, in whoever drops the last reference: weak references with callbacks, and finalisers of
- * classes. Both run under the guard they were made under. */
+/* Callbacks of weak references and finalizers of classes. They run in the code that drops the last reference; each
+ * runs under the guard that it was made under. */
 #include "interpreter/interpreter.h"
 
 static newfunc weakref_original = NULL;
@@ -18,9 +18,9 @@ static PyObject *weakref_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     return result;
 }
 
-/* A class made under a guard may do something when an instance goes, in whoever drops the last reference: its own
- * __del__, or a base's that calls methods of the class (io's closes the file). What it was made under is kept with the
- * class. */
+/* When an instance of a class is freed, its __del__ runs in the code that drops the last reference, or a __del__ of a
+ * base that calls methods of the class (that of io closes the file). The class stores the state that it was made under.
+ */
 typedef struct {
     PyObject_HEAD State *state;
     destructor original;

@@ -1,8 +1,8 @@
-/* Use of ctypes and cffi, which reach any address: refused to the subject's own code unless its declaration has it.
+/* Use of ctypes and cffi, which can reach any address. The subject's own code needs a declaration for it.
  *
- * Installed packages use them for themselves. They may if the host trusts the package, or if the kernel confines the
- * process. The frame that makes the call counts and, for a function pointer, the package that made it. This keeps honest
- * code working; it does not contain hostile code, which can have a package call native functions with its arguments. */
+ * Installed packages may use them if the host trusts the package, or if the kernel confines the process. The calling
+ * frame counts and, for a function pointer, the package that made it. This keeps honest code working. It does not
+ * contain hostile code, which can make a package call native functions with chosen arguments. */
 #include "interpreter/interpreter.h"
 
 #include <string.h>
@@ -124,8 +124,7 @@ static bool is_trusted(const char *package)
 /* ---- who made a function pointer ----------------------------------------------------------------- */
 
 static PyObject *makers = NULL; /* address of the object -> the package that made it */
-static const char anyone[] = "*"; /* in place of a package: it was made before the guard was loaded, when there were no
-                                   * subjects */
+static const char anyone[] = "*"; /* in place of a package: made before the guard was loaded, so not by a subject */
 
 static void set_maker(PyObject *function, const char *package)
 {

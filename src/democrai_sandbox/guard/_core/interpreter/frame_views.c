@@ -1,9 +1,9 @@
-/* What guarded code sees of frames: its own, and those of libraries that work for it; not those of the host, nor those
- * of libraries that work for the host, such as a web server whose request the subject's code is part of.
+/* The view of frames that guarded code gets: its own frames, and those of libraries that work for it. Frames of the
+ * host, and of libraries that work for the host (such as a web server around the subject's code), are hidden.
  *
- * Every frame leads to the one that called it, every task to its coroutine, and the local variables in them to whatever
- * their code works with: the runtime, its service, what others declared. Names, lines and files of foreign frames stay
- * readable, since tracebacks and log records are made of them; their variables do not. */
+ * A frame leads to its caller, a task to its coroutine, and local variables to objects of the runtime and of other
+ * subjects. Names, lines and files of hidden frames stay readable, because tracebacks and log records need them.
+ * Their variables are not readable. */
 #include "interpreter/interpreter.h"
 
 #include <string.h>
@@ -19,7 +19,7 @@ static bool frame_is_hidden(State *state, PyObject *frame)
     return hidden;
 }
 
-/* Whether a frame of nobody in particular works for somebody else: it waits in another task, or has called the host. */
+/* Whether a frame without an owner works for another subject: it waits in another task, or has called the host. */
 static bool frame_is_elsewhere(PyObject *frame)
 {
     PyCodeObject *code = PyFrame_GetCode((PyFrameObject *)frame);

@@ -1,5 +1,5 @@
-/* Callables handed over for later: threads, exit functions, signal handlers, callbacks of futures; and what runs in
- * another Context. Each is bound to the state that handed it over. */
+/* Callables that are stored for later: threads, exit functions, signal handlers, callbacks of futures, calls in
+ * another Context. Each is bound to the state that stored it. */
 #include "interpreter/interpreter.h"
 
 #include <signal.h>
@@ -12,7 +12,7 @@ PyObject *on_callable(State *state, Call *call)
 {
     Py_ssize_t at = call_find(call, call->row->index, call->row->argument);
     if (at < 0 || called_by_library_import()) {
-        return call_original(call); /* what a library does for itself when it is loaded is nobody's in particular */
+        return call_original(call); /* callbacks that a library registers for itself during its import have no owner */
     }
     PyObject *bound = bind_to(state, call->args[at]);
     PyObject *result = bound ? call_with(call, at, bound) : NULL;
@@ -150,8 +150,8 @@ bool is_foreign_context(State *state, PyObject *context)
     return !PyContext_CheckExact(context) || !state_descends(state_of_context(context), state);
 }
 
-/* Future.add_done_callback(fn, *, context=None) of asyncio. Bound to who registers it, the host included: whoever
- * completes the future schedules the callback, and it must run neither freer nor narrower for that. */
+/* Future.add_done_callback(fn, *, context=None) of asyncio. Bound to the state that registers it, also without a guard:
+ * the code that completes the future schedules the callback, and must not change its rights. */
 PyObject *on_done_callback(State *unused, Call *call)
 {
     PyObject *given = call->nargs == 1 ? call->args[0] : NULL;
@@ -166,8 +166,9 @@ PyObject *on_done_callback(State *unused, Call *call)
 
 /* ---- contexts -------------------------------------------------------------------------------- */
 
-/* While guarded code runs something in a context, the floor is its own state: an empty Context loses nothing. A loop
- * that runs the next step of a task is not guarded; there the context carries the state, and nobody can take it out. */
+/* While guarded code runs a function in a context, the floor is its own state, so an empty Context removes no
+ * restriction. A loop that runs the next step of a task is not guarded; there the context carries the state, and no
+ * code can remove it. */
 PyObject *on_context_run(State *unused, Call *call)
 {
     State *before = floor_get();

@@ -1,4 +1,5 @@
-/* Sensitive imports: refused when the subject's own code asks, and refused at use whoever imported them. */
+/* Imports of sensitive modules. They are refused when the subject's own code imports or uses them, even if other
+ * code has imported them. */
 #include "interpreter/interpreter.h"
 
 #include <stdio.h>
@@ -76,7 +77,7 @@ static bool is_of_others(const State *state, PyObject *name)
     }
     for (; state != NULL && state->mode != MODE_BYPASS; state = state->parent) {
         char own[4096];
-        int length = state->mode == MODE_NARROW ? -1 : package_of(state, own, sizeof own); /* that anybody can open */
+        int length = state->mode == MODE_NARROW ? -1 : package_of(state, own, sizeof own); /* that all users can open */
         if (length > 0 && strncmp(text, own, (size_t)length) == 0 && strchr(".", text[length]) != NULL) {
             return false;
         }

@@ -1,4 +1,4 @@
-/* Code objects that guarded code makes by compile() or marshal: they belong to its subject. */
+/* Code objects that guarded code makes by compile() or marshal. They belong to its subject. */
 #include "interpreter/interpreter.h"
 
 #include <marshal.h>

@@ -1,9 +1,9 @@
-/* What guarded code sees of our own modules, functions and methods.
+/* The view of the sandbox's modules, functions and methods that guarded code gets.
  *
- * Names of ours cannot be set (protected_names.c), but the dictionary behind a module, which every function in it leads to, could
- * be written to; so could the cells of a closure, and whatever object a method is bound to: a callback on the loop, the
- * target of a thread. The host uses all of them next. Guarded code gets a copy of the dictionary, and nothing of the
- * rest. The descriptors are exchanged in the dictionaries of the types, so whoever asks comes by here. */
+ * protected_names.c refuses to set names of our modules. Guarded code could still write to the dictionary behind a
+ * module, to the cells of a closure, or to the object that a method is bound to, and the host would use them next.
+ * Therefore guarded code gets a copy of the dictionary and no access to the rest. The descriptors are replaced in
+ * the dictionaries of the types, so every lookup uses them. */
 #include "interpreter/interpreter.h"
 
 #include <string.h>
@@ -18,7 +18,7 @@ static bool is_our_name(PyObject *name)
     const char *text = name && PyUnicode_CheckExact(name) ? PyUnicode_AsUTF8(name) : NULL;
     PyErr_Clear();
     bool ours = text != NULL && strncmp(text, prefix, sizeof prefix - 1) == 0 && strchr(".", text[sizeof prefix - 1]);
-    return ours || (text != NULL && strcmp(text, "builtins") == 0); /* everybody's functions look names up there */
+    return ours || (text != NULL && strcmp(text, "builtins") == 0); /* all functions look up names there */
 }
 
 /* "os" has the environment, and "sys" says where bytecode goes. */

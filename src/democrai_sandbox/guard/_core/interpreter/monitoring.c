@@ -1,8 +1,7 @@
-/* sys.monitoring for guarded code, from CPython 3.12 on: cProfile works with it, too.
+/* sys.monitoring for guarded code, from CPython 3.12; cProfile uses it too.
  *
- * The six tools belong to the whole interpreter. A subject has those that were free when it asked for them, its
- * callbacks are called for its own code alone, and it gives them back while its guard is not in force on the thread
- * that took them. */
+ * The six tools belong to the whole interpreter. A subject can take tools that are free. Its callbacks are called
+ * for its own code only, and it releases its tools while its guard is not active on the thread that took them. */
 #include "interpreter/interpreter.h"
 
 enum { TOOLS = 6, EVENTS = 32 };
@@ -45,7 +44,7 @@ static bool ask(const char *name, int tool, PyObject *second, PyObject *third)
     return result != NULL;
 }
 
-/* Whether anybody has a tool; false for numbers of none. */
+/* Whether a tool is in use; false for invalid numbers. */
 static bool is_used(long id)
 {
     PyObject *name = id >= 0 && id < TOOLS ? call("get_tool", (int)id, NULL, NULL) : NULL;

@@ -1,6 +1,7 @@
-/* Native modules: which ones guarded code loads, and patching each copy of them under any name.
+/* Native modules: checks which ones guarded code loads, and patches each copy of them under any name.
  *
- * The interpreter's own come from a list for its version. Others come from read-only code; see import_native_check(). */
+ * Modules of the interpreter are in a list for its version. Other modules must come from read-only code; see
+ * import_native_check(). */
 #include "interpreter/interpreter.h"
 
 #include <fcntl.h>
@@ -46,7 +47,7 @@ static int patch_copy(PyObject *module, const char *given)
     return 0;
 }
 
-/* What a native module brings is patched before anybody can use it, also when it never enters sys.modules. */
+/* A native module is patched before any code can use it, even if it never enters sys.modules. */
 static PyObject *patched(PyObject *result, PyObject *module, const char *given)
 {
     if (result == NULL || PyErr_Occurred() || module == NULL || !PyModule_Check(module)) {
@@ -74,7 +75,7 @@ static PyObject *exact_text(PyObject *spec, const char *name)
     return exact;
 }
 
-/* A copy whose attributes are read once: the subject's could answer differently each time. */
+/* A copy with attributes that are read once: those of the subject's object could differ each time. */
 static PyObject *settled_spec(PyObject *spec, bool has_file)
 {
     static const char *const further[] = {"loader", "submodule_search_locations", "parent", "cached", "has_location"};
@@ -187,7 +188,7 @@ static int refuse_damaged(State *state, PyObject *spec)
 {
     PyObject *name = PyObject_GetAttrString(spec, "name"), *origin = PyObject_GetAttrString(spec, "origin");
     PyObject *path = NULL;
-    /* first whether it may be loaded at all: of any other file, not even this is told */
+    /* first check whether it may be loaded: nothing is revealed about any other file */
     bool may = name && origin && import_native_check(state, origin) == 0;
     int result = may && PyUnicode_FSConverter(origin, &path) ? 0 : -1;
     int fd = result == 0 ? open(PyBytes_AS_STRING(path), O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;

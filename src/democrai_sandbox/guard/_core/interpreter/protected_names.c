@@ -1,5 +1,4 @@
-/* Names of the sandbox's own modules and classes: not for guarded code to replace, since the host will use them next.
- */
+/* Names of the sandbox's modules and classes. Guarded code cannot replace them, because the host uses them next. */
 #include "interpreter/interpreter.h"
 
 #include <string.h>
@@ -208,7 +207,7 @@ int local_patch(PyObject *module)
     return result;
 }
 
-/* What can be written of a value whose text does not fit the stream. */
+/* Writes a value whose text the encoding of the stream cannot represent. */
 static int write_as_ascii(PyObject *value, PyObject *output)
 {
     PyErr_Clear();
@@ -243,7 +242,7 @@ int names_ready(void)
     }
     type_setattro_original = PyType_Type.tp_setattro;
     module_setattro_original = PyModule_Type.tp_setattro;
-    /* deleting goes through the same slot, by a descriptor of its own */
+    /* deleting uses the same slot with a separate descriptor */
     if (patch_slot(&PyType_Type, "__setattr__", (void **)&PyType_Type.tp_setattro, (void *)type_setattro) < 0 ||
         patch_slot(&PyType_Type, "__delattr__", (void **)&PyType_Type.tp_setattro, (void *)type_setattro) < 0) {
         return -1;

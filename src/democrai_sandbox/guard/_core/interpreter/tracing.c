@@ -1,8 +1,8 @@
 /* Trace and profile functions of guarded code: sys.settrace, sys.setprofile, frame.f_trace, and profilers in C.
  *
- * A subject traces its own code, and libraries that work for it. Its function is called for those frames alone, while
- * its guard is in force on the thread that set it. When the guard is left, the function that the host had is put back;
- * when it is entered again, for the next step of a coroutine, the subject's is. */
+ * A subject can trace its own code and libraries that work for it. Its function is called for those frames only,
+ * while its guard is active on the thread that set it. When the guard is left, the function of the host is restored;
+ * when it is entered again, for the next step of a coroutine, the function of the subject is. */
 #include "interpreter/interpreter.h"
 
 enum { MOST_BEFORE_CLEANING = 64 };
@@ -395,7 +395,7 @@ int tracing_event(State *state, const char *event, TracingKind kind)
         deny_text(state, DENY_TAMPER, event);
         return -1;
     }
-    return tracing_of(state, kind) == NULL ? -1 : 0; /* a tracer in C: in place when the interpreter goes on */
+    return tracing_of(state, kind) == NULL ? -1 : 0; /* a tracer in C: set when the interpreter continues */
 }
 
 static PyObject *remove_function(State *state, TracingKind kind)
@@ -407,7 +407,7 @@ static PyObject *remove_function(State *state, TracingKind kind)
     return Py_NewRef(Py_None);
 }
 
-static FAST_THREAD_LOCAL bool installing = false; /* this thread lets go of the function before the new one */
+static FAST_THREAD_LOCAL bool installing = false; /* this thread releases the old function before it sets the new one */
 
 static PyObject *install_function(State *state, Call *call, TracingKind kind)
 {

@@ -1,4 +1,4 @@
-/* Raising the denial that is inside a client's own error instead of that error, for calls and for coroutines. */
+/* Raises the denial that a client has wrapped in its own error, for calls and for coroutines. */
 #include "network/network.h"
 
 /* Replaces the current error by the denial that it refers to. `lets_out` is raise_denial of the adapters. */

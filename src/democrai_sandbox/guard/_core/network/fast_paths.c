@@ -1,7 +1,6 @@
-/* The usual request of a client, led through its adapter without Python in between: a small request would otherwise
- * spend more time in the adapter than in its checks. Each way here does what the adapter's wrapper does, for exact
- * types and plain values only; whatever is not quite so goes to the wrapper, which knows all cases. As there, nothing
- * here is the authority: what is sent is checked on the wire. */
+/* Shortcuts for the common request of each HTTP client, without its Python adapter, which would take longer than the
+ * checks. A shortcut does the same as the wrapper of the adapter, for exact types and plain values only. The wrapper
+ * handles all other cases. Neither is authoritative: sent data is checked on the wire. */
 #include "network/network.h"
 
 #include <string.h>
@@ -66,7 +65,7 @@ static PyObject *attribute(PyObject *object, PyObject *name)
     return value;
 }
 
-/* The same of the object alone, whatever its class makes up for attributes that are missing. */
+/* The same for attributes of the object itself, without __getattr__ of its class. */
 PyObject *own_attribute(PyObject *object, PyObject *name)
 {
     return Py_TYPE(object)->tp_getattro == PyObject_GenericGetAttr ? attribute(object, name) : NULL;
@@ -298,8 +297,8 @@ static PyObject *usual_get_conn(const Usual *usual, PyObject *const *args, size_
     return connection;
 }
 
-/* HTTPConnectionPool._put_conn(self, conn), for unguarded callers too: a connection belongs to whom it was opened for.
- */
+/* HTTPConnectionPool._put_conn(self, conn), for unguarded callers too: a connection belongs to the chain that opened
+ * it. */
 static PyObject *usual_put_conn(const Usual *usual, PyObject *const *args, size_t nargs, PyObject *names)
 {
     if (PyVectorcall_NARGS(nargs) != 2 || names != NULL || args[1] == Py_None ||
@@ -358,7 +357,7 @@ static bool has_plain_parts(PyObject *url, PyObject *unused)
     return plain;
 }
 
-/* Client._send_single_request(self, request), where all goes on through httpcore, and is checked there. */
+/* Client._send_single_request(self, request), if the request continues in httpcore, where it is checked. */
 static PyObject *usual_send_single(const Usual *usual, PyObject *const *args, size_t nargs, PyObject *names)
 {
     if (PyVectorcall_NARGS(nargs) != 2 || names != NULL || !attribute_is(args[1], name_url, has_plain_parts, NULL) ||

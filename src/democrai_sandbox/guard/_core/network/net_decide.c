@@ -1,5 +1,5 @@
-/* From a network target to a verdict: the chain's rules, then the decider, then a denial that says how to fix it. And
- * what a permitted connection is reported to. */
+/* Decides about a network target: the rules of the chain first, then the decider, then a denial with a hint. Also
+ * reports permitted connections to the host. */
 #include "network/network.h"
 
 #include <stdio.h>
@@ -7,7 +7,7 @@
 #include <structseq.h>
 #include <time.h>
 
-PyObject *observer = NULL; /* the host's: told which endpoints permitted connections go to */
+PyObject *observer = NULL; /* of the host: called with the endpoint of each permitted connection */
 
 int net_deny(State *state, unsigned operation, PyObject *target)
 {

@@ -42,14 +42,14 @@ typedef struct {
 
 extern PyTypeObject Ticket_Type;
 int tickets_ready(void);
-Ticket *ticket_current(const State *state); /* borrowed; NULL when no request is under way here */
+Ticket *ticket_current(const State *state); /* borrowed; NULL without an active request */
 PyObject *core_request(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *core_origin(PyObject *module, PyObject *args);
 PyObject *core_websocket(PyObject *module, PyObject *url);
 PyObject *core_websocket_use(PyObject *module, PyObject *args);
 PyObject *core_subject_key(PyObject *module, PyObject *unused);
-int ticket_begin(PyObject *ticket); /* as its `with` does; nothing to do for None */
-int ticket_end(PyObject *ticket);   /* whatever is raised stays so */
+int ticket_begin(PyObject *ticket); /* like its `with`; does nothing for None */
+int ticket_end(PyObject *ticket);   /* keeps the current exception */
 PyObject *core_read_url(PyObject *module, PyObject *text);
 PyObject *core_url_mask(PyObject *module, PyObject *args);
 PyObject *core_socket_mask(PyObject *module, PyObject *args);

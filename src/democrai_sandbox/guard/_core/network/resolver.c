@@ -1,8 +1,8 @@
-/* Name lookups: who may ask for what, and which addresses a name led to.
+/* Name lookups: which names may be looked up, and which addresses a name led to.
  *
- * A lookup carries data out, so it is checked like a connection. What came back is kept for the whole process ("pins"):
- * an address may be dialled for the sake of a name only if the name really led there a short while ago. Answers that
- * nobody was given are never dialled, whatever the resolver says the next time. */
+ * A lookup can leak data, so it is checked like a connection. Its answers are kept for the whole process ("pins"):
+ * an address may be connected to for a name only if the name recently led to it. An answer that no caller received
+ * is never used. */
 #include "network/network.h"
 
 #include <netdb.h>
@@ -12,7 +12,7 @@
 
 Row *getaddrinfo_row = NULL; /* _socket.getaddrinfo, set by table_ready */
 
-enum { LIFETIME = 600, MOST_PINS = 4096 }; /* seconds; getaddrinfo tells no lifetime of its own */
+enum { LIFETIME = 600, MOST_PINS = 4096 }; /* seconds; getaddrinfo returns no lifetime */
 
 static PyObject *pins = NULL;    /* dict: address -> dict: name -> deadline */
 static PyObject *answers = NULL; /* dict: name -> tuple of addresses, as last resolved */
@@ -41,7 +41,7 @@ static long seconds(void)
 static int pin(const Host *name, const char *address)
 {
     if (PyDict_GET_SIZE(pins) >= MOST_PINS) {
-        PyDict_Clear(pins); /* whoever still needs one resolves again */
+        PyDict_Clear(pins); /* code that still needs one resolves the name again */
         PyDict_Clear(answers);
     }
     PyObject *known = PyDict_GetItemString(pins, address);
@@ -101,13 +101,13 @@ PyObject *addresses_of(const Host *name, const char *dialled)
 
 /* ---- who may look up what ---------------------------------------------------------------------------- */
 
-/* Addresses that lead back to this machine, its link or its credentials are for names of its own, or declared. */
+/* Addresses of this machine, its link or its credential service need a local name or a declaration. */
 bool may_lead_to(const State *state, const Host *name, const Address *address)
 {
     return !address_is_forbidden(address) || host_is_own(name) || declared_literally(state, address);
 }
 
-/* What is looked up for a request is told with it. */
+/* A lookup for a request is reported with the request. */
 static void shadow_name(State *state, const Host *host, int port)
 {
     const Ticket *ticket = ticket_current(state);
@@ -226,7 +226,7 @@ static PyObject *same(PyObject *entry)
     return PyUnicode_Check(entry) ? entry : NULL;
 }
 
-/* An address as text, in whatever spelling: by far the most frequent, and nothing to pin. No name looks like that. */
+/* An address as text, in any spelling: the most frequent case, without anything to pin. No name has this form. */
 static bool is_numeric(const char *text)
 {
     return text[strspn(text, "0123456789.")] == '\0' || strchr(text, ':') != NULL;
@@ -312,8 +312,8 @@ PyObject *on_gethostbyname(State *unused, Call *call)
     return result;
 }
 
-/* gethostbyaddr(name or address), getnameinfo((address, port), flags): a question about an address, too, is sent to
- * whoever answers for it. Numbers only, this machine's own addresses, and what was declared or resolved pass. */
+/* gethostbyaddr(name or address), getnameinfo((address, port), flags): a query about an address is sent to the name
+ * server of its owner. Numeric queries, addresses of this machine, and declared or resolved addresses are allowed. */
 static int may_be_asked_about(const Host *name, void *state)
 {
     return host_is_own(name) || state_net(state, match_name, name);

@@ -1,8 +1,8 @@
-/* Tickets: a permitted request, and the connection it needs.
+/* Tickets: a permitted request, and the connection that it needs.
  *
- * A ticket is open while the client carries the request out. It is carried by a ContextVar into tasks, and by what is
- * handed over into threads. Inside it the socket check lets exactly the request's host and port through; and what is
- * then sent on that connection is read on the wire, so a ticket is of no use for anything but permitted requests. */
+ * A ticket is open while the client performs the request. A ContextVar carries it into tasks, bound callables carry
+ * it into threads. While it is open, the socket check permits the host and port of the request. Data on that
+ * connection is read on the wire, so a ticket is useless for anything but permitted requests. */
 #include "network/network.h"
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
-/* A gate in the place of a client's method: to the method itself where nothing is guarded, else to the adapter's
- * wrapper. Passing through it costs a look at one number; a Python function there would cost a call, and take all
- * keyword arguments apart and together again. The usual request gets through without the wrapper, too: fast_paths.c. */
+/* A Gate replaces a method of a client. It calls the method itself while no guard applies, otherwise the wrapper of
+ * the adapter. The check reads one number; a Python function would cost a call and repack all keyword arguments.
+ * fast_paths.c skips the wrapper for common requests. */
 #include "network/network.h"
 
 #include <structmember.h>
@@ -11,7 +11,7 @@ typedef struct {
     Usual usual; /* its objects are kept by `given` */
 } Gate;
 
-/* An object that bears the attribute `past` was looked at before. Whoever sets it by hand forgoes an early refusal. */
+/* An object with the attribute `past` was checked before. Code that sets it itself only loses the early refusal. */
 static bool goes_past(const Gate *gate, PyObject *const *args, size_t nargs)
 {
     if (gate->past == Py_None || PyVectorcall_NARGS(nargs) == 0) {

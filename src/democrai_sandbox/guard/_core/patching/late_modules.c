@@ -1,5 +1,4 @@
-/* Modules that are loaded later than the core: patched, diverted or adapted as soon as they are there, without
- * importing them ourselves. */
+/* Modules that are loaded after the core: patches them as soon as they exist, without importing them. */
 #include "patching/patching.h"
 
 #include <string.h>
@@ -57,7 +56,7 @@ static PyObject *sys_names = NULL; /* dict: what the sys module has */
 static PyObject *modules = NULL;   /* sys.modules, as long as sys has this version */
 static uint64_t seen_sys = 0, seen_modules = 0;
 
-/* It changes with every change of a dict, and no two dicts of a process have the same one. */
+/* The version of a dict. It changes with every change, and no two dicts of a process have the same version. */
 static uint64_t version_of(PyObject *dict)
 {
 #pragma GCC diagnostic push
@@ -66,8 +65,8 @@ static uint64_t version_of(PyObject *dict)
 #pragma GCC diagnostic pop
 }
 
-/* Anything but a dict could hide modules from a look: beside a guard, the interpreter's own is put back, with what was
- * added meanwhile. */
+/* Finds sys.modules. Any other type than dict could hide modules: while a guard is active, the dict of the interpreter
+ * is restored, with the modules that were added since. */
 static PyObject *find_modules(void)
 {
     PyObject *found = PyDict_GetItemString(sys_names, "modules"), *own = PyImport_GetModuleDict(), *name, *module;
@@ -98,7 +97,7 @@ static bool other_modules(void)
     return look_at_all_modules || version_of(modules) != seen_modules;
 }
 
-/* Whether something optional may have come since the last look. */
+/* Whether new modules may have been loaded since the last search. */
 bool modules_changed(void)
 {
     return other_modules() || incomplete > 0;
@@ -146,7 +145,7 @@ int late_ready(void)
     return result;
 }
 
-/* From now on, every native module is patched when it is created: only those are looked for that are not complete. */
+/* From now on native modules are patched when they are created, so only incomplete ones stay in the list. */
 void late_settle(void)
 {
     Py_ssize_t kept = 0;
@@ -220,8 +219,8 @@ static bool is_initialising(PyObject *module)
     return is;
 }
 
-/* A broken package, or something that a subject put in its place, must not fail every later import: it is patched at a
- * later look if it can be by then. */
+/* Ignores ordinary errors: a broken package, or an object that a subject put in its place, must not fail every later
+ * import. The next search tries again. */
 static int tolerate(int result)
 {
     bool ordinary = result < 0 && PyErr_ExceptionMatches(PyExc_Exception) && !PyErr_ExceptionMatches(PyExc_MemoryError);
@@ -274,7 +273,7 @@ static int look_at(Py_ssize_t index, PyObject *module)
     int result = patch_module(PyUnicode_AsUTF8(name), module);
     int suited = result < 0 ? -1 : tolerate(adapt(name, module));
     bool finished = result == 1 && suited == 1 && !is_initialising(module);
-    entry = &awaited[index]; /* there may be more of them by now, elsewhere */
+    entry = &awaited[index]; /* the list may have grown and moved */
     entry->busy = false;
     entry->names = finished ? -1 : names;
     if (finished) {
@@ -300,11 +299,11 @@ static int look(PyObject *table, Py_ssize_t index, bool all)
     return result;
 }
 
-/* While sys.modules did not change, only the incomplete ones are looked at. */
+/* Patches the modules that are loaded now. While sys.modules is unchanged, only incomplete ones are visited. */
 int patch_loaded_modules(void)
 {
     bool all = other_modules();
-    PyObject *table = Py_NewRef(modules); /* patching may run code that puts another one there */
+    PyObject *table = Py_NewRef(modules); /* patching may run code that replaces sys.modules */
     int result = 0;
     seen_modules = version_of(table);
     look_at_all_modules = false;

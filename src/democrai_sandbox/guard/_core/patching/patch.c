@@ -1,9 +1,8 @@
-/* Replacing entries in place.
+/* Replaces builtins in place.
  *
- * A builtin's PyMethodDef is shared by every copy of the function: references captured earlier, re-imported modules and
- * methods bound to instances all go through it. Only the C function pointer is exchanged, never the flags, since
- * existing objects chose their calling convention by them. An entry that does not look as expected refuses the import.
- */
+ * Every copy of a builtin function shares its PyMethodDef: earlier references, re-imported modules and bound methods
+ * all use it. Only the pointer to the C function is replaced, never the flags, because existing function objects
+ * have chosen their calling convention by them. If an entry is not as expected, the import of the guard fails. */
 #include "patching/patching.h"
 
 #include <string.h>
@@ -115,7 +114,7 @@ PyObject *call_with(const Call *call, Py_ssize_t at, PyObject *value)
 static PyObject *handle(Row *row, Call *call)
 {
     if (row->scope != SCOPE_GUARDED) {
-        return row->handler(NULL, call); /* finds out by itself */
+        return row->handler(NULL, call); /* the handler finds the state itself */
     }
     State *state = state_guarding();
     if (state == NULL) {
@@ -137,7 +136,7 @@ PyObject *row_call(Row *row, PyObject *self, PyTypeObject *type, PyObject *const
 PyObject *row_call_tuple(Row *row, PyObject *self, PyObject *args, PyObject *kwargs)
 {
     Py_ssize_t nargs = PyTuple_GET_SIZE(args), extra = kwargs ? PyDict_GET_SIZE(kwargs) : 0, at = 0;
-    if (extra == 0) { /* nobody can change a tuple, so it is what is looked at and what is passed on */
+    if (extra == 0) { /* a tuple cannot change, so the checked arguments are the passed ones */
         Call call = {.row = row, .self = self, .args = &PyTuple_GET_ITEM(args, 0), .nargs = nargs, .tuple = args};
         return handle(row, &call);
     }
@@ -269,8 +268,8 @@ static void patch_subclasses(PyTypeObject *type, size_t offset, void *old, void 
     Py_DECREF(subclasses);
 }
 
-/* Whether a type is, or derives from, one whose slot was replaced. A module can be loaded several times; each copy has
- * types of its own, which have the replacement in common. */
+/* Whether a type, or a base of it, has the replaced slot. A module can be loaded several times; each copy has separate
+ * types with the same replacement. */
 bool has_slot(PyTypeObject *type, size_t offset, const void *replacement)
 {
     for (; type != NULL; type = type->tp_base) {
@@ -299,8 +298,8 @@ int patch_slot(PyTypeObject *type, const char *descriptor, void **slot, void *re
     return 0;
 }
 
-/* Replace a slot of a type that a module brings: 1 when that is done, 0 when the module has none of that name. Each copy
- * of a module has types of its own, so the original is kept once and never becomes the replacement itself. */
+/* Replaces a slot of a type of a module: 1 on success, 0 when the module has no type of that name. Each copy of a
+ * module has separate types, so the original is stored once and never becomes the replacement itself. */
 int patch_type(PyObject *module, const char *name, const char *descriptor, size_t offset, void *replacement,
                void *original)
 {

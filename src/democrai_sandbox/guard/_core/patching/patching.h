@@ -19,7 +19,7 @@ typedef struct {
 typedef PyObject *(*Handler)(State *state, Call *call);
 enum { MAX_ARGS = 32 };
 
-/* Whose calls a handler gets. */
+/* The callers that a handler is called for. */
 typedef enum {
     SCOPE_GUARDED,     /* those of guarded code */
     SCOPE_ALL_CALLERS, /* those of unguarded code too, while any guard is active */
@@ -28,14 +28,14 @@ typedef enum {
 
 /* A row of the table of patched builtins. Each column has one meaning; a handler reads those that it needs. */
 struct Row {
-    /* set when the row is patched, and read on every call */
+    /* read on every call; `original` and `flags` are set when the row is patched */
     Handler handler;
     PyCFunction original;
     int flags;
     Scope scope;
     /* the checked argument, a path or a descriptor */
     const char *argument; /* its name; "" for an argument without one */
-    int index;            /* its position; -1 when there is none */
+    int index;            /* its position, or -1 */
     unsigned operations;  /* on it: OP_READ ..., WANT_MANAGE ... */
     int how;              /* to resolve it: FOLLOW ... */
     /* for single handlers */

@@ -1,9 +1,8 @@
-/* Diverted methods: one callable for those whom nothing guards, another for guarded code.
+/* Replaced methods: unguarded callers get the original, guarded callers another function.
  *
- * Native types such as uvloop's loop cannot be changed from Python, and a wrapper in Python would hold the original in
- * its closure. Here it is out of reach: neither the garbage collector nor an attribute leads to it. The table comes
- * from the Python face before the first guard, so nothing that a subject may have changed runs when a module is loaded.
- */
+ * Native types such as the loop of uvloop cannot be changed from Python, and a Python wrapper would expose the
+ * original in its closure. Here neither the garbage collector nor an attribute leads to it. The Python side sets the
+ * table before the first guard, so loading a module runs no code that a subject may have changed. */
 #include "patching/patching.h"
 
 
@@ -31,7 +30,7 @@ static bool concerns(const Diverted *diverted, PyObject *kwnames)
     return false;
 }
 
-/* method(self, callable): whoever calls it later, it runs as its giver's. */
+/* method(self, callable): the callable runs under the state of the caller that gave it. */
 static PyObject *call_with_bound(PyObject *original, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     enum { MOST = 4 };

@@ -1,4 +1,5 @@
-/* Children: refused by default; where the runtime allows them they get the environment the runtime owns. */
+/* Child processes. They are refused by default. If the runtime allows them, they get the environment that the
+ * runtime owns. */
 #include "process/process.h"
 
 #include <signal.h>
@@ -50,7 +51,7 @@ PyObject *on_fork(State *state, Call *call)
     return result;
 }
 
-/* The signal that a call sends to this process, by itself or by a timer that it sets or stops. */
+/* The signal that a call sends to this process, directly or by a timer. */
 static int signal_meant(const Call *call)
 {
     static const int timers[] = {SIGALRM, SIGVTALRM, SIGPROF};
@@ -282,7 +283,7 @@ static PyObject *named_program(State *state, PyObject *given)
     return result;
 }
 
-/* Whether a program is there, as far as the chain lets anybody look. */
+/* Whether a program exists, as far as the chain may look. */
 static int is_program(State *state, PyObject *given)
 {
     PathText text;
@@ -300,8 +301,8 @@ static int is_program(State *state, PyObject *given)
     return shown && stat(location, &info) == 0 && S_ISREG(info.st_mode) && access(location, X_OK) == 0;
 }
 
-/* Of the places where a program is looked for, the first that has it. Without one, a place that never exists: a program
- * that is created there meanwhile must not be started. */
+/* The first path of the search path that has the program. If none has it, a path that never exists, so that a program
+ * created in the meantime is not started. */
 static PyObject *named_candidate(State *state, PyObject *places)
 {
     PyObject *all = PySequence_Tuple(places), *found = NULL, *bytes = NULL;

@@ -1,7 +1,7 @@
-/* The process belongs to the host: how its children ended, what runs at its end, its crash handlers, priorities and
- * limits. A subject may wait for the children that it has started.
+/* Settings of the process that belong to the host: exit status of its children, exit functions, crash handlers,
+ * priorities and limits. A subject may wait for the children that it started.
  *
- * The subject's own code is refused. A library that changes such a setting in passing goes on, and nothing changes. */
+ * The subject's own code is refused. If a library changes such a setting in passing, the call does nothing. */
 #include "process/process.h"
 
 #include <limits.h>
@@ -90,7 +90,7 @@ PyObject *on_wait(State *state, Call *call)
             argv[0] = kind;
         }
         result = call_original(&copy);
-        child = find_child(state, pid); /* the list may have grown meanwhile */
+        child = find_child(state, pid); /* the list may have grown */
         if (result != NULL && child != NULL && has_ended(call, result)) {
             child->policy = 0;
         }
@@ -142,7 +142,8 @@ PyObject *on_codec_removal(State *state, Call *call)
     return on_shared_setting(state, call);
 }
 
-/* gc.disable and relatives: ordinary code tunes the collector, which goes on as it is, since it is also the host's. */
+/* gc.disable and similar: ordinary code tunes the collector. The call does nothing, because the collector is also the
+ * host's. */
 PyObject *on_collector(State *state, Call *call)
 {
     return process_owned ? call_original(call) : Py_NewRef(Py_None);
@@ -210,7 +211,7 @@ PyObject *on_own_thread(State *state, Call *call)
     return PyErr_Occurred() ? NULL : own ? call_original(call) : deny_text(state, DENY_TAMPER, call->row->denied);
 }
 
-/* Methods that the interpreter calls by itself, and that read arguments without counting them. */
+/* Methods that the interpreter itself calls, and that read arguments without counting them. */
 PyObject *on_enough_arguments(State *state, Call *call)
 {
     if (call->nargs < call->row->least || call->kwnames != NULL) {

@@ -1,10 +1,11 @@
-/* Semaphores of multiprocessing, which thread pools and queues use as well.
+/* Semaphores of multiprocessing, which thread pools and queues use too.
  *
- * SemLock(kind, value, maxvalue, name, unlink): with `unlink` the semaphore has no name from the start. The C library
- * still makes it as a file in /dev/shm, which all processes of the user share and a confined worker cannot reach.
- * Guarded code gets one in anonymous shared memory instead: the same for threads and forked children.
+ * SemLock(kind, value, maxvalue, name, unlink): with `unlink`, the name of the semaphore is removed at once. The C
+ * library still creates it as a file in /dev/shm, which all processes of the user share and a confined worker cannot
+ * reach. Guarded code gets a semaphore in anonymous shared memory instead, which works the same for threads and
+ * forked children.
  *
- * A semaphore with a name is there for all processes, and stays after this one: it needs `allow_subprocess`. */
+ * A semaphore with a name is visible to all processes and outlives this one: it needs `allow_subprocess`. */
 #include "process/process.h"
 
 #include <search.h>
@@ -47,7 +48,7 @@ static void semaphore_free(sem_t *semaphore)
     munmap(semaphore, sizeof *semaphore);
 }
 
-/* A semaphore in memory of its own, as sem_open has it. NULL with an exception. */
+/* A semaphore in separate memory, like one of sem_open(). NULL with an exception. */
 static sem_t *semaphore_make(unsigned value)
 {
     sem_t *semaphore = mmap(NULL, sizeof *semaphore, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -1,5 +1,5 @@
-/* set_wakeup_fd(number): event loops set one (asyncio's, uvloop's). The host's comes back when guarded code removes its
- * own, or leaves the guard with it. */
+/* signal.set_wakeup_fd, which event loops call (asyncio, uvloop). The descriptor of the host is restored when
+ * guarded code removes its own, or leaves the guard. */
 #include "process/process.h"
 
 static int wakeup_of_host = -1;

@@ -1,5 +1,5 @@
-/* Hosts: one canonical spelling for a name or an address, read the same way as by democrai_sandbox.policy.hosts. What
- * two parsers could read differently is refused, never guessed at. */
+/* Hosts: reads a name or an address into its one canonical spelling, like democrai_sandbox.policy.hosts. A spelling
+ * that two parsers could read differently is refused. */
 #include "rules/rules.h"
 
 #include <arpa/inet.h>
@@ -10,7 +10,7 @@
 
 PyObject *invalid_target = NULL; /* makes the exception for a target that cannot be read; "" for a missing one */
 
-/* Raises "this is no target, because ...". Always -1. */
+/* Raises invalid_target with a reason. Always -1. */
 int refuse_target(const char *why)
 {
     PyObject *error = invalid_target ? PyObject_CallFunction(invalid_target, "s", why) : NULL;
@@ -168,8 +168,8 @@ static bool embedded(const Address *address, Address *inner)
     return false;
 }
 
-/* Where a name out in the world must never lead: this machine, this link, everybody, the services that hand out the
- * machine's own credentials. */
+/* Addresses that a public name must never lead to: this machine, its link, broadcast, and services that return the
+ * credentials of the machine. */
 bool address_is_forbidden(const Address *address)
 {
     static const char *const ranges[][2] = {
@@ -319,7 +319,7 @@ int host_read(const char *text, size_t length, bool colons, Host *out)
     return 0;
 }
 
-/* Names that belong to this machine: they resolve for everybody, and may lead to it. */
+/* Names of this machine: every subject may resolve them, and they may lead to it. */
 bool host_is_own(const Host *host)
 {
     static struct utsname system; /* as it was at first: a subject that runs as root could rename the machine */

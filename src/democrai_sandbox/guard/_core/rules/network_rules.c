@@ -1,5 +1,5 @@
-/* Matching against the network rules of a policy: a hash of whole keys (see democrai_sandbox.policy.netkeys), so that
- * the cost does not grow with the rules. */
+/* Matches targets against the network rules of a policy. The rules are a hash of whole keys (see
+ * democrai_sandbox.policy.netkeys), so the cost does not grow with their number. */
 #include "rules/rules.h"
 
 #include <arpa/inet.h>
@@ -212,8 +212,8 @@ unsigned match_socket(const NetIndex *index, const void *what)
     return match_host(index, target->host, target->port);
 }
 
-/* Rules of the URL itself and of what it lies below, by whole segments. Nobody knows which path an ambiguous one ends
- * up at, so only a rule for all paths covers it. */
+/* Rules for the URL and for its parent paths, by whole segments. The final path of an ambiguous URL is unknown, so only
+ * a rule for all paths covers it. */
 unsigned match_url(const NetIndex *index, const void *what)
 {
     const Url *url = what;
@@ -238,7 +238,7 @@ unsigned match_url(const NetIndex *index, const void *what)
                                                       : mask | find_slot(index, hash, url->key, url->length)->mask;
 }
 
-/* Whether some request to the URL's scheme, host and port is permitted, whatever its path. */
+/* Whether any request to the URL's scheme, host and port is permitted, for any path. */
 unsigned match_origin(const NetIndex *index, const void *what)
 {
     const Url *url = what;
@@ -266,7 +266,7 @@ unsigned match_any_port(const NetIndex *index, const void *host)
     return match_labels(index, "P", "P*.", host);
 }
 
-/* For whose sake a name may be looked up: a rule of any form and operation. */
+/* Rules that allow to look up a name: of any form and operation. */
 unsigned match_name(const NetIndex *index, const void *host)
 {
     return match_labels(index, "R", "R*.", host);

@@ -1,7 +1,8 @@
-/* Paths: converted once, normalised lexically, resolved by the kernel.
+/* Paths: converts an argument once, normalizes it lexically, and lets the kernel resolve it.
  *
- * The kernel walks the path with RESOLVE_NO_SYMLINKS: when that succeeds the lexical form *is* the location. Only when
- * it meets a link is the path resolved through an O_PATH handle and matched again. No user code runs in here. */
+ * The kernel walks the path with RESOLVE_NO_SYMLINKS. If that succeeds, the lexical form is the location. If it
+ * meets a link, the path is resolved through an O_PATH handle and matched again. No Python code of a subject runs in
+ * here. */
 #include "rules/rules.h"
 
 #include <errno.h>
@@ -234,7 +235,7 @@ int path_of_descriptor(int fd, char *out)
     return 0;
 }
 
-/* Moves the last component of `path` to the front of `rest`. False when there is none left. */
+/* Moves the last component of `path` to the front of `rest`. False when `path` has no component. */
 static bool shift_last(char *path, char *rest)
 {
     size_t length = strlen(path);
@@ -343,7 +344,7 @@ PyObject *path_object(const char *text, PyObject *like)
     return PyBytes_Check(like) ? PyBytes_FromString(text) : PyUnicode_DecodeFSDefault(text);
 }
 
-/* A name that leads through an open handle: what was checked is what is used, whatever is renamed meanwhile. */
+/* A path through an open handle: the call uses the checked file, even if folders are renamed. */
 PyObject *path_handle_object(int fd, const char *base, PyObject *like)
 {
     char text[PATH_MAX + 64];

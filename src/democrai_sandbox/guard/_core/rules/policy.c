@@ -1,7 +1,7 @@
-/* Compiled roots: a hash of whole component prefixes with an operation mask.
+/* Compiled policies: a hash of whole path prefixes, each with a mask of operations.
  *
- * A path is matched by hashing it once and looking up each of its prefixes, so the cost depends neither on the
- * number of roots nor on how many of them share a beginning ("/srv/a" never answers for "/srv/ab"). */
+ * A lookup hashes a path once and looks up each of its prefixes. The cost does not depend on the number of roots or
+ * on shared prefixes, and "/srv/a" never matches "/srv/ab". */
 #include "rules/rules.h"
 
 #include <errno.h>
@@ -215,7 +215,7 @@ static int put_in_order(Policy *policy)
     return 0;
 }
 
-/* Whether an entry lies somewhere below a folder; with `owned`, one that counts below a protected folder too. */
+/* Whether an entry lies below a folder; with `owned`, only an entry that counts below a protected folder too. */
 bool policy_gives_below(const Policy *policy, const char *path, bool owned)
 {
     size_t length = strlen(path), low = 0, high = policy->given;

@@ -47,7 +47,7 @@ enum {
     FLAG_OWNED = 128,    /* counts below a protected path too: the runtime gave it to this subject */
     FLAG_STREAM = 2048,  /* may be opened for writing, and nothing else be done to it: /dev/null */
     FLAG_IMPORTABLE = 8192, /* a folder of the application's: what the import system loads is readable, the rest is not */
-    FLAG_PROTECTED = 256, /* nothing here or below, whatever other entries say */
+    FLAG_PROTECTED = 256, /* nothing here or below, over all other entries */
     FLAG_ABOVE = 4096,    /* a folder around something protected: it cannot be moved or replaced, also with an approval */
     FLAG_READ_ONLY = 16384, /* code of the host: a wider grant does not make it writable, a narrower one below it does */
     FLAG_PINNED = 32768   /* a link on the way to code of the host: it stays where it is */

@@ -1,5 +1,4 @@
-/* URLs of requests, read as democrai_sandbox.policy.targets reads them: strictly, and with one spelling for each path.
- */
+/* URLs of requests: reads them strictly, like democrai_sandbox.policy.targets, with one spelling for each path. */
 #include "rules/rules.h"
 
 #include <ctype.h>
@@ -362,9 +361,8 @@ static int parse(const char *text, size_t length, Url *out)
     return 0;
 }
 
-/* The latest texts, and what they were read as: a request is read where it is made and again on the wire, and the next
- * one is often the same. What a text means depends on nothing but the table of ports, so it is the same for everybody.
- */
+/* The latest texts and their results: a request is read where it is made and again on the wire, and the next one is
+ * often the same. The result depends only on the table of ports, so it is valid for all subjects. */
 enum { LATEST = 4, LONGEST_KEPT = 256 };
 static struct {
     char text[LONGEST_KEPT];
@@ -458,8 +456,8 @@ PyObject *url_text(const Url *url)
                                 url_path(url));
 }
 
-/* Text of any kind as ASCII; what is not ASCII goes through `convert`, whose answer is read again here: what it says is
- * what is checked, and what is used. */
+/* Any text as ASCII. Text that is not ASCII is passed to `convert`, and its result is read again here, so the checked
+ * text is the used text. */
 static PyObject *ascii_text(PyObject *object, PyObject *convert)
 {
     PyObject *text = PyUnicode_Check(object) ? PyUnicode_FromObject(object) : NULL;

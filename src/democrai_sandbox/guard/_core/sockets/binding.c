@@ -1,6 +1,6 @@
-/* Making sockets, binding and listening. Loopback and a client's own passing port are ordinary; being reachable from
- * elsewhere needs a rule with `receive` for the address; kinds of sockets that reach the network in other ways than TCP
- * and UDP are not made at all. */
+/* Creates, binds and listens. Loopback addresses and client ports that the system chooses are allowed. To be reachable
+ * from other hosts needs a rule with `receive` for the address. Kinds of sockets that reach the network in other ways
+ * than TCP and UDP are refused. */
 #include "sockets/sockets.h"
 
 #include <arpa/inet.h>
@@ -101,7 +101,7 @@ void explain_new_socket(State *state, PyObject *args, PyObject *kwargs)
     }
 }
 
-/* After it was made: by what the kernel says it is, whatever was asked for. */
+/* Checks a created socket by its real kind, as the kernel reports it. */
 int check_made_socket(State *state, int fd, int claimed)
 {
     int family = 0, type = 0, protocol = 0;
@@ -205,7 +205,7 @@ static PyObject *bind_inet(State *state, Call *call, int family)
     PyObject *given = call->args[0], *value, *result = NULL;
     Address address;
     if (!PyTuple_Check(given) || PyTuple_GET_SIZE(given) < 2) {
-        return call_original(call); /* fails by itself */
+        return call_original(call); /* the call fails */
     }
     int port = port_of_object(PyTuple_GET_ITEM(given, 1), true);
     if (port < 0 || local_address(state, PyTuple_GET_ITEM(given, 0), family, port, &address) < 0) {
@@ -321,7 +321,7 @@ PyObject *on_accept(State *state, Call *call)
     return result;
 }
 
-/* detach() of somebody else's socket would hand out its number. */
+/* detach() of a socket of another owner would return its descriptor. */
 PyObject *on_detach(State *state, Call *call)
 {
     int fd = socket_number(call->self);

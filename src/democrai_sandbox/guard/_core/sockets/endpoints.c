@@ -1,5 +1,5 @@
-/* May this address be dialled? When a rule with `connect` covers it or a name that led to it, or when a permitted
- * request needs just this connection. */
+/* Decides whether an address may be connected to: if a rule with `connect` covers the address or a name that led to
+ * it, or if a permitted request needs exactly this connection. */
 #include "sockets/sockets.h"
 
 #include <string.h>
@@ -61,7 +61,7 @@ typedef struct {
     int port;
     const Ticket *ticket;
     Wire *wire;
-    Host found; /* for whose sake it may be dialled, or who is asked for */
+    Host found; /* the name that permits the address, or that the decider is asked for */
 } Endpoint;
 
 /* A name that others looked up is not for this subject to hear of. */
@@ -95,7 +95,7 @@ static int covers_name(const Host *name, void *context)
     return may_lead_to(endpoint->state, name, endpoint->address) && covers_host(endpoint, name);
 }
 
-/* A connection for requests is told with them. */
+/* A connection for requests is reported with them. */
 static void shadow_endpoint(Endpoint *endpoint, const Host *host, bool allowed)
 {
     Host literal;

@@ -1,4 +1,4 @@
-/* New socket objects: made by the subject, or from a descriptor that it may use. */
+/* New socket objects, created by the subject or from a descriptor that it may use. */
 #include "sockets/sockets.h"
 
 static initproc socket_original = NULL;

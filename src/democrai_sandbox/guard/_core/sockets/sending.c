@@ -1,4 +1,5 @@
-/* Sending: on a connection that was opened for requests what is sent is read first; to an address, that is checked. */
+/* Sends data. On a connection that was opened for requests, the data is read first. If the call names an address,
+ * the address is checked. */
 #include "sockets/sockets.h"
 
 #include <errno.h>
@@ -32,8 +33,8 @@ static bool plain_flags(const Call *call, Py_ssize_t at)
     return known && (flags & ~(long)(MSG_NOSIGNAL | MSG_DONTWAIT | MSG_MORE)) == 0;
 }
 
-/* The bytes are copied before they are read: somebody else might change them while they are sent. Of a body only the
- * length counts; the view of it is what is sent, whatever its object says the next time. */
+/* The bytes are copied before they are read, because other code might change them during the send. For a body only the
+ * length counts; its view is sent, so the object cannot return other data. */
 static PyObject *send_on_wire(State *state, Call *call, Wire *wire, PyObject *view)
 {
     Py_buffer *buffer = PyMemoryView_GET_BUFFER(view);
@@ -83,7 +84,7 @@ static PyObject *settled(PyObject *data)
     return PyBytes_CheckExact(data) ? Py_NewRef(data) : PyMemoryView_FromObject(data);
 }
 
-/* The error that the kernel has for a send on such a stream: what broke a connection, or that there is none. */
+/* The error of the kernel for a send on such a stream: a broken or missing connection. */
 static int error_without_peer(int fd)
 {
     int pending = 0, family = 0;
@@ -169,7 +170,7 @@ PyObject *on_sendto(State *state, Call *call)
     return result;
 }
 
-/* All buffers as one text that nobody can change any more. */
+/* All buffers as one immutable bytes object. */
 static PyObject *joined(PyObject *buffers)
 {
     PyObject *empty = PyBytes_FromStringAndSize(NULL, 0), *list = empty ? PySequence_List(buffers) : NULL;
@@ -197,7 +198,7 @@ static PyObject *sendmsg_on_wire(State *state, Call *call, Wire *wire)
     return result;
 }
 
-/* Options that send a packet by way of another host than the one that was checked. */
+/* Options that send a packet through another host than the checked one. */
 static bool is_detour(long level, long option)
 {
     enum { SOURCE_ROUTE = 4, RETURN_ROUTE = 7, UPPER_LAYER = 31 };
@@ -209,7 +210,7 @@ static bool is_detour(long level, long option)
     return found || (level == IPPROTO_TCP && option == UPPER_LAYER);
 }
 
-/* Options by which multicast groups are joined and left: the kernel tells everybody on the link which group. */
+/* Options that join and leave multicast groups: the kernel announces the group on the link. */
 static bool is_membership(long level, long option)
 {
     bool newer = option >= 42 && option <= 48;
@@ -223,7 +224,7 @@ static bool is_membership(long level, long option)
 static bool group_of(PyObject *value, long level, long option, Address *out)
 {
     enum { ADDRESSES = 42, FIRST_ADDRESS = 8, PORT_AND_FAMILY = 4, PORT_FAMILY_AND_FLOW = 8 };
-    if (!PyBytes_CheckExact(value)) { /* another object may change meanwhile */
+    if (!PyBytes_CheckExact(value)) { /* another object could change */
         return false;
     }
     const char *data = PyBytes_AS_STRING(value);
@@ -392,7 +393,7 @@ PyObject *on_sendmsg(State *state, Call *call)
     return own && wire != NULL ? sendmsg_on_wire(state, call, wire) : sendmsg_plainly(state, call, own, fd);
 }
 
-/* deny_foreign(): what a native transport of somebody else's gets, whose socket nobody sees. */
+/* deny_foreign(): denies the use of a native transport of another owner, whose socket is not visible. */
 PyObject *core_deny_foreign(PyObject *module, PyObject *unused)
 {
     State *state = state_guarding();

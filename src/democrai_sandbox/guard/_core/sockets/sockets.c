@@ -1,4 +1,4 @@
-/* Socket objects: connecting and receiving. A socket that somebody else made is judged by its peer. */
+/* Socket objects: connect and receive. A socket that other code made is checked by its peer. */
 #include "sockets/sockets.h"
 
 #include <arpa/inet.h>
@@ -70,7 +70,7 @@ static PyObject *replaced_address(PyObject *given, const Address *address, int f
     PyObject *first = PyTuple_GET_ITEM(given, 0);
     if (PyTuple_CheckExact(given) && PyTuple_GET_SIZE(given) == 2 && PyUnicode_CheckExact(first) &&
         PyLong_CheckExact(PyTuple_GET_ITEM(given, 1)) && PyUnicode_CompareWithASCIIString(first, text) == 0) {
-        return Py_NewRef(given); /* as it is: nobody can change it */
+        return Py_NewRef(given); /* unchanged: it is immutable */
     }
     if (family == AF_INET6 && address->version == 4) {
         snprintf(mapped, sizeof mapped, "::ffff:%s", text);
@@ -243,7 +243,7 @@ int peer_is_permitted(State *state, int fd)
 int may_transfer(State *state, int fd, Wire **wire)
 {
     if (LIKELY(descriptor_owned(state, fd, wire)) || fd < 0) {
-        return 0; /* a closed one fails by itself */
+        return 0; /* the call fails for a closed socket */
     }
     return peer_is_permitted(state, fd);
 }

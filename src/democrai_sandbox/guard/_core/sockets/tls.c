@@ -1,7 +1,7 @@
-/* TLS: what is encrypted is read before it is. A TLS object belongs to the chain under which it was made.
+/* TLS: reads data before it is encrypted. A TLS object belongs to the chain under which it was made.
  *
- * One that was made over a socket writes to it by itself. One that was made over memory gives its records out; see
- * tls_records.c for how they get to a connection. */
+ * An object over a socket writes to the socket itself. An object over memory returns its records; tls_records.c
+ * matches them with a connection. */
 #include "sockets/sockets.h"
 
 #include <arpa/inet.h>
@@ -148,8 +148,8 @@ static ino_t inode_of(int fd)
     return fd >= 0 && fstat(fd, &info) == 0 ? info.st_ino : 0;
 }
 
-/* Reads what the object encrypts from now on, if its socket was opened for requests. The socket may have been connected
- * after the object was made, and the number may have gone to another socket since. */
+/* Reads the data that the object encrypts, if its socket was opened for requests. The socket may have been connected
+ * after the object was made, and another socket may have its number now. */
 static int settle_wire(State *state, Stream *stream)
 {
     Wire *outer;
@@ -218,7 +218,7 @@ static bool is_empty_memory(PyObject *memory)
     return empty;
 }
 
-/* _wrap_bio(incoming, outgoing, server_side, server_hostname): records that are there already are nobody's. */
+/* _wrap_bio(incoming, outgoing, server_side, server_hostname): existing records in the buffer have no owner. */
 PyObject *on_wrap_bio(State *state, Call *call)
 {
     PyObject *outgoing = argument(call, 1, "outgoing"), *name = argument(call, 3, "server_hostname");
@@ -251,7 +251,7 @@ PyObject *on_bio_read(State *state, Call *call)
     return data;
 }
 
-/* MemoryBIO.write: nobody but the TLS object puts records there. */
+/* MemoryBIO.write: only the TLS object may write records to its outgoing buffer. */
 PyObject *on_bio_write(State *state, Call *call)
 {
     if (memory_streams > 0 && find_by_bio(call->self) != NULL) {
@@ -283,7 +283,7 @@ static int port_of_peer(PyObject *object)
     return inet ? ntohs(peer.sin6_port) : 0;
 }
 
-/* 0 when this chain may use the object. One of somebody else's goes by the name it was made for. */
+/* 0 when this chain may use the object. An object of another owner is checked by the name that it was made for. */
 static int may_use_stream(State *state, PyObject *object, const Stream *stream)
 {
     if (stream != NULL && state_has_policy(state, stream->policy)) {
@@ -336,7 +336,7 @@ static PyObject *write_on_wire(State *state, Call *call, Wire *wire, const char 
     return result;
 }
 
-/* Part of a body: its length counts, not its bytes. The view is what is sent, whatever the object says next time. */
+/* Part of a body: only its length counts. Its view is sent, so the object cannot return other data. */
 static PyObject *write_body(Call *call, Wire *wire, PyObject *view)
 {
     wire_skip(wire);

@@ -1,5 +1,5 @@
-/* AF_UNIX addresses. Connecting needs a rule for the socket, or that it lies where the subject itself may put sockets;
- * binding one makes a file. */
+/* AF_UNIX addresses. To connect needs a rule for the socket, or a place where the subject itself may create sockets.
+ * To bind creates a file. */
 #include "sockets/sockets.h"
 
 #include <fcntl.h>
@@ -72,7 +72,7 @@ static bool owns(State *state, const PathKey *key)
     return present;
 }
 
-/* Connects through a handle of the socket that was decided on: a link put in its place meanwhile is not followed. */
+/* Connects through a handle of the checked socket, so a link that replaces it is not followed. */
 static int connect_path(State *state, PyObject *bytes, PyObject **replacement, int *handle)
 {
     PathText *text = PyMem_Malloc(sizeof *text);
@@ -93,7 +93,7 @@ static int connect_path(State *state, PyObject *bytes, PyObject **replacement, i
     if (shut) {
         char target[PATH_MAX + 8];
         snprintf(target, sizeof target, "unix:%s", path);
-        net_deny_text(state, NET_CONNECT, target); /* what the host protects is not for anybody to approve */
+        net_deny_text(state, NET_CONNECT, target); /* paths that the host protects cannot be approved */
     }
     else if (owns(state, &key) || require_socket(state, NET_CONNECT, path) == 0) {
         *handle = open_beneath(path, O_PATH, 0);
@@ -161,7 +161,7 @@ int unix_bind(State *state, PyObject *address, PyObject **replacement)
         return -1;
     }
     if (PyBytes_GET_SIZE(bytes) == 0 || is_abstract(bytes)) {
-        /* without a name the kernel chooses one that nobody can expect */
+        /* without a name the kernel chooses an unpredictable one */
         result = PyBytes_GET_SIZE(bytes) == 0 ? 0 : check_abstract(state, NET_RECEIVE, bytes);
         *replacement = Py_NewRef(bytes);
     }
@@ -172,7 +172,7 @@ int unix_bind(State *state, PyObject *address, PyObject **replacement)
     return result;
 }
 
-/* The C library connects to /dev/log by itself. */
+/* syslog functions: the C library connects to /dev/log. */
 PyObject *on_system_log(State *state, Call *call)
 {
     PyObject *address = PyBytes_FromString("/dev/log"), *replacement = NULL;

@@ -1,4 +1,4 @@
-/* HPACK: the compressed headers of HTTP/2, decoded. */
+/* HPACK: decodes the compressed headers of HTTP/2. */
 #include "wire/wire.h"
 
 #include <string.h>
@@ -111,7 +111,7 @@ static size_t evicted_bytes(const Hpack *table)
     return table->count > 0 ? table->entries[table->first].at : table->used;
 }
 
-/* Moves what is left to the front, when as much has gone. */
+/* Moves the rest to the front, once as much was removed. */
 static void compact(Hpack *table)
 {
     size_t gone = evicted_bytes(table);

@@ -1,5 +1,5 @@
-/* HTTP/2 as it is written to a connection that was opened for requests: the headers of each stream are a request, and
- * are checked like one in HTTP/1.x. */
+/* HTTP/2 on a connection that was opened for requests: the headers of each stream are checked like a request in
+ * HTTP/1.x. */
 #include "wire/wire.h"
 
 #include <stdio.h>
@@ -205,7 +205,7 @@ static int open_stream(Frames *frames, const char *length)
     return 0;
 }
 
-/* Data belongs to a request that said it would come. Somebody who knows no HTTP/2 would read on in it. */
+/* Data must belong to a request that announced a body. A server without HTTP/2 would read requests in it. */
 static int begin_data(Frames *frames)
 {
     Stream *stream = find_stream(frames, frames->stream);

@@ -1,6 +1,5 @@
-/* HTTP/1.x as it is written to a connection that was opened for requests: each request must be permitted, and framed so
- * plainly that no server can see other requests in it than we do (no bare line ends, no folded lines, one way to tell
- * the length of a body). */
+/* HTTP/1.x on a connection that was opened for requests. Each request must be permitted, and framed so strictly that
+ * no server can see other requests in it: no bare line ends, no folded lines, one way to give the length of a body. */
 #include "wire/wire.h"
 
 #include <stdio.h>

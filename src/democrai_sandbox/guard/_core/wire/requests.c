@@ -1,4 +1,4 @@
-/* One HTTP/1.x request as it stands on the wire: read strictly, and checked for what it really asks. */
+/* One HTTP/1.x request on the wire: parses it strictly, and checks its target. */
 #include "wire/wire.h"
 
 #include <ctype.h>
@@ -199,7 +199,7 @@ static unsigned operation_of(const Head *head)
     return head->websocket ? NET_CONNECT : receives ? NET_RECEIVE : NET_SEND;
 }
 
-/* A body carries data out, whatever the method says. */
+/* A body sends data, with any method. */
 static unsigned operations_of(const Head *head, const WireRequest *request)
 {
     return operation_of(head) | (request->body || request->chunked ? NET_SEND : 0);

@@ -1,5 +1,5 @@
-/* Pipes: records that a TLS object over memory (asyncio's, anyio's) gave out and that are not sent yet. When they are
- * sent, it is known which connection the object belongs to, and that the records are its own. */
+/* Pipes: records that a TLS object over memory (of asyncio or anyio) has returned and that are not sent yet. When
+ * they are sent, they tell to which connection the object belongs. */
 #include "wire/wire.h"
 
 #include <string.h>
@@ -48,7 +48,7 @@ Pipe *pipe_new(void)
     return pipe;
 }
 
-/* Without a connection for requests nobody will ask for the records. */
+/* Without a connection for requests, the records are not needed. */
 static void let_loose(Pipe *pipe)
 {
     unlist(pipe);

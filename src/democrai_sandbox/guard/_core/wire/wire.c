@@ -1,7 +1,5 @@
-/* The wire: a connection was given for permitted requests and for nothing else, whoever holds the socket now. So what
- * is sent on it is read before it goes out. A write may send less than it was given: the reader then follows only so
- * far.
- */
+/* Wires: a connection that was opened for permitted requests only, whichever code holds the socket. Data is read
+ * before it is sent. If a write sends less than it was given, the reader advances by that much only. */
 #include "wire/wire.h"
 
 #include <stdio.h>
@@ -13,7 +11,7 @@ struct Wire {
     Reader *now, *next; /* both of `readers` */
     Reader readers[2];
     PyObject *refusal; /* why the last write was refused */
-    PyObject *pending; /* what OpenSSL has taken but could not send: it will send that, whatever it is given next */
+    PyObject *pending; /* data that OpenSSL has accepted but could not send: it sends that data first */
 };
 
 Wire *wire_new(const char *scheme, const Host *host, int port)
@@ -77,7 +75,7 @@ static void keep_refusal(Wire *wire)
     PyErr_Restore(type, value, trace);
 }
 
-/* Some clients drop the error of a write and wait for an answer: they are told again when they read. */
+/* Some clients ignore the error of a write and wait for an answer: they get it again when they read. */
 int wire_answers(const Wire *wire)
 {
     if (wire == NULL || wire->refusal == NULL) {
@@ -99,7 +97,7 @@ int wire_begin(State *state, Wire *wire, const char *data, size_t length)
     if (reader_copy(wire->next, wire->now) < 0) {
         return -1;
     }
-    wire->busy = true; /* checking may ask the decider, and another thread come in meanwhile */
+    wire->busy = true; /* a check may ask the decider, and another thread may run */
     wire_share(wire);
     if (reader_feed(wire->next, state, data, length) < 0) {
         wire->busy = false;
@@ -111,7 +109,7 @@ int wire_begin(State *state, Wire *wire, const char *data, size_t length)
     return 0;
 }
 
-/* `sent` bytes went out; -1: nobody knows how many. */
+/* `sent` bytes were sent; -1: unknown. */
 void wire_end(Wire *wire, const char *data, Py_ssize_t sent, size_t length)
 {
     PyObject *type, *value, *trace;
@@ -142,8 +140,8 @@ void wire_end(Wire *wire, const char *data, Py_ssize_t sent, size_t length)
     PyErr_Restore(type, value, trace);
 }
 
-/* Part of a body is about to go out without being looked at; wire_skipped() must follow. Nobody else writes meanwhile:
- * together they could send more than is left of the body. */
+/* Part of a body will be sent unread; wire_skipped() must follow. No other thread may write until then: together they
+ * could send more than the rest of the body. */
 void wire_skip(Wire *wire)
 {
     wire->busy = true;
@@ -178,7 +176,7 @@ Wire *wire_start_tls(Wire *wire, const Host *shown)
     Wire *inner = wire_inside(&now->origin);
     if (inner != NULL) {
         inner->now->origin.shown = *shown;
-        now->mode = BROKEN; /* nobody writes plain text beside it */
+        now->mode = BROKEN; /* no plain text is written beside it */
     }
     return inner;
 }

@@ -87,7 +87,7 @@ typedef struct {
 } HpackEntry;
 
 typedef struct {
-    HpackEntry *entries; /* the first of them are gone already */
+    HpackEntry *entries; /* the first of them are removed already */
     char *bytes;
     size_t first, count, used, size, limit;
     size_t room_for_entries, room_for_bytes;
