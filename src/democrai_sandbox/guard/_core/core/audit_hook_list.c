@@ -29,8 +29,8 @@ static void unlink_hook(void)
     }
 }
 
-/* Called once, when the hook has just been added at the end of the list. The place of the list may differ between patch
- * releases, so only the very release this was compiled for is trusted with it. */
+/* Finds the entry of the hook, right after it was added at the end of the list. The list may move between patch
+ * releases, so it is only used in the release that this was compiled for. */
 void hooklist_found(Py_AuditHookFunction hook)
 {
     if (Py_Version != PY_VERSION_HEX) {
@@ -44,7 +44,7 @@ void hooklist_found(Py_AuditHookFunction hook)
     }
 }
 
-/* Whether no other hook, in C or in Python, would learn of an event that is raised here. */
+/* Whether our hook is the only one, in C and in Python. */
 bool hooklist_is_ours(void)
 {
     return linked && HEAD == own && own->next == NULL && PyInterpreterState_Get()->audit_hooks == NULL;

@@ -78,7 +78,7 @@ PyObject *bound_new(State *state, PyObject *function, PyObject *args, PyObject *
     return (PyObject *)bound;
 }
 
-/* Whether the code that runs now has handed it over: the host, or the same subject. */
+/* Whether the running code, the host or the same subject, has bound it. */
 bool bound_is_own(PyObject *value)
 {
     const Bound *bound = Py_IS_TYPE(value, &Bound_Type) ? (Bound *)value : NULL;
@@ -92,7 +92,7 @@ bool bound_is_own(PyObject *value)
     return state->policy != NULL && bound->state->policy == state->policy;
 }
 
-/* What the code that runs now has handed over, as it gave it; what belongs to others stays bound. Takes the reference. */
+/* The original callable, if the running code has bound it; otherwise the bound one. Takes the reference. */
 PyObject *unbound_own(PyObject *value)
 {
     if (value == NULL || !bound_is_own(value)) {
@@ -172,7 +172,7 @@ static PyObject *bound_get(PyObject *self, PyObject *instance, PyObject *type)
     return instance == NULL || instance == Py_None ? Py_NewRef(self) : PyMethod_New(self, instance);
 }
 
-/* Equal to what one subject has handed over, and to nothing of others. */
+/* An object for bound_equal(). */
 typedef struct {
     PyObject_HEAD PyObject *function;
     State *state;
@@ -204,7 +204,7 @@ static PyTypeObject HandedOver_Type = {
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
 };
 
-/* An object that is equal to what the chain of `state` has handed over for `function`, and to nothing of others. */
+/* An object that is equal to `function` as bound by the chain of `state`, and not to callables of other owners. */
 PyObject *bound_equal(State *state, PyObject *function)
 {
     HandedOver *wanted = PyType_Ready(&HandedOver_Type) == 0 ? PyObject_New(HandedOver, &HandedOver_Type) : NULL;
@@ -265,7 +265,7 @@ PyObject *bind_to(State *state, PyObject *function)
     return bound_new(state, function, NULL, NULL);
 }
 
-/* A callback of a future, to be called with that future. */
+/* Binds the callback of a future, which may only be called with that future. */
 PyObject *callback_of(State *state, PyObject *function, PyObject *future)
 {
     PyObject *bound = bound_new(state, function, NULL, NULL);
@@ -275,7 +275,7 @@ PyObject *callback_of(State *state, PyObject *function, PyObject *future)
     return bound;
 }
 
-/* Runs a callable of the host's outside the guard; NULL with an exception when it fails. */
+/* Calls a function of the host outside the guard. NULL with an exception when it fails. */
 PyObject *call_outside(State *state, PyObject *function, PyObject *args)
 {
     State *outside = state_new(state, NULL, MODE_BYPASS, true, NULL);

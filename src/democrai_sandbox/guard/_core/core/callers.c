@@ -28,7 +28,7 @@ static bool is_library_file(PyObject *filename)
     return policy_mask(code_policy, &key) & FLAG_CODE;
 }
 
-/* File names can be forged with compile(); what a subject makes is marked, where subjects are loaded as such. */
+/* Whether code is a library's. compile() accepts any file name, so code that is marked as a subject's is excluded. */
 bool code_is_library(PyCodeObject *code)
 {
     return is_library_file(code->co_filename) && resident_owner(code) == NULL;
@@ -40,7 +40,7 @@ static bool is_finder(PyCodeObject *code)
     return PyUnicode_CompareWithASCIIString(code->co_name, "which") == 0 && code_is_library(code);
 }
 
-/* The first frame outside the file facade decides: the subject's own code, or a library that looks around. */
+/* Whether a library makes the current file operation. The first frame outside the file facade counts. */
 bool asker_is_library(void)
 {
     PyFrameObject *frame = PyThreadState_GetFrame(PyThreadState_Get());
@@ -60,7 +60,7 @@ bool asker_is_library(void)
     return library;
 }
 
-/* The very frame that made the call, facade or not. */
+/* Whether the calling frame itself is a library's, also in the file facade. */
 bool caller_is_library(void)
 {
     PyFrameObject *frame = PyThreadState_GetFrame(PyThreadState_Get());

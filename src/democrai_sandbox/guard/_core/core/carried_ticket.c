@@ -19,7 +19,7 @@ PyObject *ticket_carried(void)
     return value;
 }
 
-/* Sets what is carried and returns what was; None stands for nothing. */
+/* Sets the carried ticket, or None, and returns the previous one. */
 PyObject *ticket_carry(PyObject *ticket)
 {
     PyObject *previous = NULL;

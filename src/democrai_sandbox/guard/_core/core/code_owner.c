@@ -34,7 +34,7 @@ static PyInterpreterState *interpreter = NULL; /* in which it is ours; another o
 
 /* ---- frames ------------------------------------------------------------------------------------ */
 
-/* No frame objects are made: this is walked for every file operation of the host. */
+/* Creates no frame objects, because the frames are walked for every file operation of the host. */
 static inline Frame *innermost(const PyThreadState *thread)
 {
 #if PY_VERSION_HEX < 0x030D0000
@@ -121,7 +121,8 @@ bool code_is_hidden(State *state, PyCodeObject *code)
 
 /* ---- frames of a subject ---------------------------------------------------------------------- */
 
-/* Whether a frame is at work for the code that runs here: on this stack, and not below a frame of ours or the guard. */
+/* Whether a frame works for the running code: it is on this stack, above the entry of the guard and above all frames of
+ * the sandbox. */
 bool frame_works_here(const PyFrameObject *frame)
 {
     const void *boundary = boundary_get();
@@ -138,9 +139,9 @@ bool frame_works_here(const PyFrameObject *frame)
     return false;
 }
 
-/* Whether a frame (or without one, the innermost) is the subject's own, or a library's that was called by it. A frame of
- * ours between them, or one of the host's, has called the library for itself. The frame that entered the guard is the
- * subject's as far as its with statement goes. */
+/* Whether a frame (NULL: the innermost) is the subject's, or belongs to a library that the subject called. If a frame
+ * of the sandbox or the host lies in between, it called the library for itself. The frame that entered the guard is the
+ * subject's inside its with statement. */
 bool frame_is_for(State *state, const PyFrameObject *frame)
 {
     const Frame *first = frame ? frame->f_frame : innermost(PyThreadState_Get());
@@ -164,7 +165,7 @@ bool frame_is_for(State *state, const PyFrameObject *frame)
     return boundary == NULL; /* the whole thread is the subject's */
 }
 
-/* Whether the frames lie in memory as this was compiled for: each one of the public list is found, in its order. */
+/* Whether the layout of frames is as compiled: each frame of the public list must be found, in order. */
 static bool frames_fit(void)
 {
     const Frame *inner = innermost(PyThreadState_Get());
@@ -227,7 +228,7 @@ static int mark_code(PyCodeObject *code, State *resident)
     return mark_items(code->co_consts, resident);
 }
 
-/* Code, and all code in it. marshal brings it in containers too. */
+/* Marks code and all code inside it. marshal returns code in containers too. */
 static int mark(PyObject *object, State *resident)
 {
     int result = 0;
@@ -263,7 +264,7 @@ static State *resident_of(Policy *policy)
     return resident;
 }
 
-/* Called when a state goes. */
+/* Called when a state is freed. */
 void resident_gone(State *state)
 {
     if (state->policy != NULL && state->policy->resident == state) {
@@ -292,9 +293,9 @@ static int mark_for(State *state, PyObject *object)
 
 /* ---- code that is made under a guard ------------------------------------------------------------ */
 
-/* Library modules that are first imported under a guard serve the host afterwards: such code claims to come from a file,
- * and is what the file holds. Text that a library compiles in passing is the subject's, who can choose it: by an
- * argument, or by a value in the library's module. */
+/* Whether this is the code of a library module: it names a file and equals its content. Library modules that are first
+ * imported under a guard later serve the host. Text that a library compiles is the subject's, because the subject can
+ * choose it by an argument or a value in the module. */
 static bool is_library(PyObject *object)
 {
     return PyCode_Check(object) && is_library_code(object);
@@ -307,7 +308,7 @@ int resident_claim(State *state, PyObject *made)
     return residents == 0 || state_guards_network_only(state) || is_library(made) ? 0 : mark_for(state, made);
 }
 
-/* The same for one code object, made of a text, wherever subjects are loaded or not. */
+/* The same for one code object that was compiled from a text, even if no marked code exists. */
 int resident_take(State *state, PyObject *code)
 {
     PyObject *file = ((PyCodeObject *)code)->co_filename;
@@ -315,8 +316,8 @@ int resident_take(State *state, PyObject *code)
     return !of_text || resident_owner((PyCodeObject *)code) != NULL ? 0 : mark_for(state, code);
 }
 
-/* "exec" of a text: the code was made for this one call. Other code is marked by now, or is the host's: marking that
- * would restrict the host. */
+/* Marks the code of exec(text), which was made for this call only. Other code is marked already, or is the host's,
+ * which must not be restricted. */
 int resident_exec(State *state, PyObject *code)
 {
     bool fresh = PyCode_Check(code) && Py_REFCNT(code) <= 2;

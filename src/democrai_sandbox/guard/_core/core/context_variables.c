@@ -62,7 +62,7 @@ void collection_resume(int paused)
     }
 }
 
-/* Check that the collector's fields lie in memory as this was compiled for. */
+/* Check that the layout of the collector's fields is as compiled. */
 int collection_ready(void)
 {
     int was = PyGC_Disable();
@@ -125,8 +125,8 @@ static PyObject *current_context(void)
     return thread->context;
 }
 
-/* Sets a variable and makes no token. Without memory, PyContextVar_Set() sets the variable and reports a failure, or
- * ends the process; going back to what a token has either does it or changes nothing. */
+/* Sets a variable without making a token. When memory is exhausted, PyContextVar_Set() sets the variable and reports an
+ * error, or ends the process; resetting to the value of a token either succeeds or changes nothing. */
 int variable_put(PyObject *variable, PyObject *value)
 {
     int paused = collection_pause(), result = -1;
@@ -140,7 +140,7 @@ int variable_put(PyObject *variable, PyObject *value)
     return result;
 }
 
-/* Check that tokens lie in memory as this was compiled for. */
+/* Check that the layout of tokens is as compiled. */
 int variables_ready(void)
 {
     PyObject *variable = PyContextVar_New("democrai_sandbox_check", NULL);

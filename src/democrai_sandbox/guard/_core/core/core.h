@@ -40,7 +40,7 @@ extern Py_ssize_t live_states;
 extern PyObject *state_variable;
 extern Policy *runtime_policy, *code_policy;
 
-/* Set by the parts that follow the state in force. Each is called only while its number says that it is needed. */
+/* Set by later folders that follow the current state. Each function is called only while its number says so. */
 extern Py_ssize_t tracings;          /* trace functions and tools that subjects have installed */
 extern void (*tracing_follow)(void); /* the state in force has changed */
 extern void (*tracing_gone)(const State *state);
@@ -174,7 +174,7 @@ bool caller_is_importlib(void);
 int importlib_ready(void);
 
 /* ---- library_import.c ---------------------------------------------------------------------------------------- */
-/* The part of a text of bytes that code was unmarshalled from. */
+/* The part of a bytes object that code was unmarshalled from. */
 typedef struct {
     PyObject *bytes;
     Py_ssize_t start, length;
@@ -195,7 +195,7 @@ bool hooklist_is_ours(void);
 void hooklist_silence(bool silent);
 
 /* ---- access_question.c --------------------------------------------------------------------------------------- */
-/* A question to the decider, but for who asks. */
+/* A question to the decider, without the asking subject. */
 typedef struct {
     const char *resource, *operation;
     PyObject *target;

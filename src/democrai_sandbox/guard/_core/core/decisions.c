@@ -11,7 +11,7 @@ enum { MOST_DECISIONS = 1024 };
 
 static uint64_t generation = 0; /* moves when the host says that approvals have changed */
 
-/* Raises a new exception of this class with the present one as its cause. */
+/* Raises check_failed with the current exception as its cause. */
 void raise_check_failed(void)
 {
     PyObject *type, *cause, *trace;
@@ -39,7 +39,7 @@ void raise_check_failed(void)
     Py_XDECREF(trace);
 }
 
-/* access_changed(): the next question of every activation goes to the decider again. */
+/* access_changed(): discards the kept answers of every activation. */
 PyObject *access_changed(PyObject *module, PyObject *unused)
 {
     State *state = state_guarding();
@@ -59,7 +59,7 @@ State *answering(State *state)
     return state;
 }
 
-/* The decisions of an activation, emptied when approvals have changed since. Borrowed. */
+/* The answers of an activation, cleared when approvals have changed. Borrowed. */
 PyObject *decisions_of(State *state)
 {
     state = answering(state);
@@ -73,7 +73,7 @@ PyObject *decisions_of(State *state)
 _Thread_local bool probing = false; /* what is asked about is a file that is only looked at: stat, access, readlink */
 static bool tells_probes = false;
 
-/* tell_probes(): from now on, a file is asked about once for being looked at and once for being used. */
+/* tell_probes(): from now on, probing a file and using it are separate questions. */
 PyObject *core_tell_probes(PyObject *module, PyObject *unused)
 {
     State *state = state_guarding();
@@ -84,13 +84,13 @@ PyObject *core_tell_probes(PyObject *module, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-/* is_probe(): for the decider, whether what it is asked about on this thread is only looked at. */
+/* is_probe(): tells the decider whether the current question of this thread is a probe. */
 PyObject *core_is_probe(PyObject *module, PyObject *unused)
 {
     return PyBool_FromLong(probing);
 }
 
-/* Only the decider itself runs outside the guard, so that the service can reach its own store. */
+/* Asks the decider. Only the decider runs outside the guard, so that the service can reach its store. */
 static PyObject *ask(State *state, const Asked *asked)
 {
     PyObject *question = question_new(state, asked);
@@ -104,7 +104,7 @@ static PyObject *ask(State *state, const Asked *asked)
     return answer;
 }
 
-/* Only an exact True, or a decision that says so, allows. */
+/* Whether an answer allows: only an exact True or an allowing decision does. */
 static int allows(PyObject *answer)
 {
     if (decision_type == NULL || (PyObject *)Py_TYPE(answer) != decision_type) {
@@ -116,8 +116,8 @@ static int allows(PyObject *answer)
     return result;
 }
 
-/* Whether the decider can be asked. It is not asked while the host works outside a guard: code that a subject left
- * behind may run inside the decider, which would then ask itself forever. */
+/* Whether the decider cannot be asked: none is set, or code that a subject left behind runs while the host works
+ * outside a guard. That code may run inside the decider, which would then ask itself forever. */
 static bool nobody_to_ask(State *state)
 {
     if (decider == NULL || decider == Py_None) {
@@ -172,8 +172,8 @@ PyObject *decision_explicit(State *state, const Asked *asked, PyObject *place)
     return said;
 }
 
-/* 1 approved, 0 not, -1 the check itself failed: neither a yes nor a denial. Asked at most once per activation.
- * `*answer`, when asked for, is what the decider said (new reference, or NULL). */
+/* 1 when approved, 0 when not, -1 when the check itself failed. Asks at most once per activation. `*answer`, if not
+ * NULL, gets the answer of the decider (new reference, or NULL). */
 int approved(State *state, const char *resource, const char *operation, PyObject *target, bool registers,
              PyObject **answer)
 {

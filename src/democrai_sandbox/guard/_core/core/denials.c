@@ -12,7 +12,7 @@ PyObject *recorder = NULL;       /* of the host: called for every denial, outsid
 
 static const char *const operation_names[] = {"read", "create", "modify", "delete", "execute"};
 
-/* "read", or "create,modify" when one of them would have done. */
+/* Writes "read", or "create,modify" when one of several would have been enough. */
 void operation_text(unsigned bits, char *out)
 {
     out[0] = '\0';
@@ -28,7 +28,7 @@ void operation_text(unsigned bits, char *out)
 
 static const char *const starters[] = {"subprocess", "os", "pty", "asyncio.subprocess", "platform", "webbrowser"};
 
-/* The name of the module that a starting function is called by; NULL for any other function. */
+/* The public module of a function that starts processes; NULL for other functions. */
 static const char *starter_module(PyFrameObject *frame)
 {
     PyObject *globals = PyFrame_GetGlobals(frame);
@@ -54,8 +54,8 @@ static void write_starter(PyFrameObject *frame, PyCodeObject *code, char *out, s
     snprintf(out, size, "%s.%.*s", module, (int)length, function);
 }
 
-/* The function of the standard library that the subject called to start a process: the outermost one, since
- * subprocess.run and os.popen go through subprocess.Popen. */
+/* Finds the function of the standard library that the subject called to start a process: the outermost one, because
+ * subprocess.run and os.popen call subprocess.Popen. */
 static void starting_function(const char *called, char *out, size_t size)
 {
     PyFrameObject *frame = PyThreadState_GetFrame(PyThreadState_Get());
@@ -78,7 +78,7 @@ static void starting_function(const char *called, char *out, size_t size)
 static const char *const kind_names[] = {"filesystem",  "descriptor", "module", "subprocess",
                                          "environment", "tamper",     "network"};
 
-/* The latest denials, for the host. Facts, not exceptions: those would keep frames alive. */
+/* The latest denials, for the host. They are stored as facts, because exceptions would keep frames alive. */
 enum { RECENT = 512 };
 static PyObject *recent[RECENT];
 static size_t recent_next = 0;

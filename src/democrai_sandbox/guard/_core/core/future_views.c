@@ -89,7 +89,7 @@ static int schedule(Wake *wake, PyObject *callback, PyObject *context)
     return handle ? 0 : -1;
 }
 
-/* The future is done. Its callback runs inside the guard; those who wait outside are called as themselves. */
+/* The future is done. This callback runs inside the guard; callbacks of outside code run under their own states. */
 static PyObject *wake_done(PyObject *self, PyObject *unused)
 {
     Wake *wake = (Wake *)self;

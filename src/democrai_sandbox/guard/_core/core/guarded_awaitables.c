@@ -110,7 +110,7 @@ static PyObject *cancelled_error = NULL;
 static PyObject *future_type = NULL; /* in C */
 static getter waiter_original = NULL, callbacks_original[2];
 
-/* A future that is as far as another one, and leads nowhere. */
+/* A new future with the same status as another one, without a link to it. */
 static PyObject *future_like(PyObject *other)
 {
     PyObject *done = PyObject_CallMethod(other, "done", NULL), *loop = done ? PyObject_GetAttrString(other, "_loop") : NULL;
@@ -129,8 +129,7 @@ static PyObject *future_like(PyObject *other)
     return future;
 }
 
-/* What a task waits for, and who is called when it is done, are the ways by which one task gets hold of another. Guarded
- * code learns whether a task waits. */
+/* The awaited future and the callbacks of a task lead to other tasks. Guarded code only sees whether a task waits. */
 static PyObject *task_waiter(PyObject *task, void *closure)
 {
     PyObject *waiter = waiter_original(task, closure);
@@ -140,7 +139,7 @@ static PyObject *task_waiter(PyObject *task, void *closure)
     return waiter;
 }
 
-/* (callback, context) as it was given; NULL without an exception for one that is not for guarded code to see. */
+/* (callback, context) as registered; NULL without an exception if it is hidden from guarded code. */
 static PyObject *callback_view(PyObject *pair, bool guarded)
 {
     PyObject *callback = PyTuple_Check(pair) && PyTuple_GET_SIZE(pair) == 2 ? PyTuple_GET_ITEM(pair, 0) : NULL;
@@ -196,7 +195,7 @@ static void exchange(PyObject *type, const char *name, getter view, getter *orig
     }
 }
 
-/* As soon as the module is loaded, in a guard or not. */
+/* Called when the module is loaded, with or without a guard. */
 void futures_patch(PyObject *module)
 {
     PyObject *future = PyObject_GetAttrString(module, "Future"), *task = PyObject_GetAttrString(module, "Task");
@@ -262,7 +261,7 @@ static bool may_be_waited_for(PyObject *yielded)
     return false;
 }
 
-/* In the place of a future, a wake. *result is replaced; -1 with an exception. */
+/* Replaces a future in *result by a Wake. -1 with an exception. */
 static int hide_future(Steps *steps, PyObject **result)
 {
     if (*result == Py_None || Py_IS_TYPE(*result, &Wake_Type)) {
@@ -293,7 +292,7 @@ static PyObject *end_abandoned(Steps *steps)
     return NULL;
 }
 
-/* The value of the StopIteration that is being raised, which is then over. */
+/* Clears the current StopIteration and returns its value. */
 static PyObject *returned_value(void)
 {
     PyObject *type, *value, *trace, *found = NULL;
@@ -404,7 +403,8 @@ static PyObject *steps_call(PyObject *self, const char *name, PyObject *args)
     return result;
 }
 
-/* A cancellation that passes from one subject to another: a new one, with the same text at most. NULL for all else. */
+/* For a cancellation that passes from one subject to another, a new exception with the same text. NULL for all others.
+ */
 static PyObject *same_cancellation(PyObject *args)
 {
     PyObject *given = PyTuple_GET_SIZE(args) > 0 ? PyTuple_GET_ITEM(args, 0) : NULL;
@@ -425,7 +425,7 @@ static PyObject *same_cancellation(PyObject *args)
     return fresh;
 }
 
-/* Errors of futures come from the futures themselves. What another subject would throw in is an object of his. */
+/* Errors of futures come from the futures. An exception that another subject throws is rejected. */
 static PyObject *steps_throw(PyObject *self, PyObject *args)
 {
     State *state = state_guarding();

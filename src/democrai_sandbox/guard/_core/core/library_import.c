@@ -54,7 +54,7 @@ static void forget_made(size_t at)
     Py_DECREF(gone.from.bytes);
 }
 
-/* A module that has run no longer holds its code. */
+/* A module that has run does not keep its code. */
 static void forget_finished(void)
 {
     for (size_t i = running_count; i-- > 0;) {
@@ -201,8 +201,8 @@ static PyObject *compiled_code(const char *source)
     return code;
 }
 
-/* A code root; or, for `importable`, also another folder that the host imports from and that the subject was not given
- * itself: its own files may lie below one. */
+/* Whether a file lies below a code root; for `importable`, also below another folder that the host imports from and
+ * that was not given to the subject, whose own files may lie below such a folder. */
 static bool is_library_place(const PathKey *key, bool importable)
 {
     State *state = state_guarding();
@@ -254,13 +254,13 @@ static PyFrameObject *acting_frame(void)
     return frame;
 }
 
-/* Whether it is what a file of read-only code holds, of the host's own or a library's. */
+/* Whether the code equals the content of a read-only file of the host or a library. */
 bool is_library_code(PyObject *code)
 {
     return is_known(code) || is_genuine((PyCodeObject *)code, true);
 }
 
-/* The same for the code of a library's module, which is looked at once. */
+/* The same for the code of a library module. The result is remembered. */
 bool is_imported_library(PyObject *code)
 {
     bool is = is_known(code);

@@ -4,8 +4,8 @@
 bool process_owned = false;    /* its standard streams and settings are the subject's */
 bool process_confined = false; /* the kernel holds what native code does here to the subject's declarations */
 
-/* own_process(confined): in a process that runs one subject alone, its standard streams and settings are the subject's.
- */
+/* own_process(confined): declares that this process runs one subject alone. Its standard streams and settings are the
+ * subject's then. */
 PyObject *core_own_process(PyObject *module, PyObject *confined)
 {
     State *state = state_guarding();

@@ -257,9 +257,8 @@ State *state_of_context(PyObject *context)
 static PyObject *clean_context = NULL; /* kept, so that its address is not reused; released with the last guard */
 static uint64_t clean_since = 0, states_carried = 0;
 
-/* Whether the current context surely carries no state. A loop runs every step of every task from one and the same
- * context; looking into it each time would be most of what a step costs. Only carry() puts a state into a context that
- * exists. */
+/* Whether the current context is known to carry no state. A loop runs every step of every task from the same context,
+ * and a lookup each time would be most of the cost of a step. Only carry() adds a state to an existing context. */
 bool context_is_clean(void)
 {
     return clean_context != NULL && PyThreadState_Get()->context == clean_context && clean_since == states_carried;

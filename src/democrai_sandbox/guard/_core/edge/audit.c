@@ -72,7 +72,7 @@ static int on_import_event(State *state, PyObject *args)
 
 static FAST_THREAD_LOCAL bool harmless_code = false;
 
-/* code.replace may rename; what the code does, it must leave alone: crafted bytecode corrupts the interpreter. */
+/* code.replace may rename code, but not change what it does: crafted bytecode corrupts the interpreter. */
 PyObject *on_code_replace(State *state, Call *call)
 {
     static const char *const names[] = {"co_name", "co_qualname", "co_filename", "co_firstlineno", "co_flags"};
@@ -134,7 +134,7 @@ static bool same_owner(State *state, PyObject *function, PyObject *value)
     return after != NULL && (before == after || own);
 }
 
-/* Giving a function other code would make the host run it as its own. */
+/* Refuses other code for a function, which the host would run as its own. */
 static int on_setattr_event(State *state, PyObject *args)
 {
     PyObject *name = item(args, 1), *function = item(args, 0);
@@ -319,8 +319,8 @@ static int on_event(State *state, const char *event, PyObject *args)
     }
 }
 
-/* The host imports what a subject has put before its own modules, on sys.path or in a finder: a file that subjects can
- * write is not run by the host. */
+/* A subject can place a module before the host's, on sys.path or in a finder. The host does not run files that subjects
+ * can write. */
 static int foreign_exec(PyObject *code)
 {
     const char *file = PyCode_Check(code) ? PyUnicode_AsUTF8(((PyCodeObject *)code)->co_filename) : NULL;

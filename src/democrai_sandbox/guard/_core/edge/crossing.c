@@ -44,7 +44,7 @@ static void passage_dealloc(PyObject *self)
 
 /* ---- doors ------------------------------------------------------------------------------------- */
 
-/* (view, *arguments): copies, so that nothing of the caller's runs outside. A function may pass, to be kept. */
+/* (view, *arguments), copied, so that no code of the caller runs outside the guard. A function is passed as it is. */
 static PyObject *plain_arguments(State *state, PyObject *const *args, Py_ssize_t count)
 {
     PyObject *all = PyTuple_New(count + 1);
@@ -66,7 +66,7 @@ static PyObject *plain_arguments(State *state, PyObject *const *args, Py_ssize_t
     return all;
 }
 
-/* The frames of the host in a traceback hold what it works with. */
+/* Removes the traceback: frames of the host hold its objects. */
 static void forget_frames(void)
 {
     PyObject *type, *value, *trace;

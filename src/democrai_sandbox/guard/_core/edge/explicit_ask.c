@@ -21,7 +21,7 @@ static unsigned file_bit(const char *operation)
     return 0;
 }
 
-/* True, False, or what the decider said. `target`, the canonical one, is stolen. */
+/* True, False, or the answer of the decider. Steals `target`, which is canonical. */
 static PyObject *put(State *state, const Asked *asked, PyObject *target, PyObject *place)
 {
     Asked canonical = *asked;
@@ -81,7 +81,7 @@ static PyObject *ask_socket(State *state, const Asked *asked)
     return target ? put_network(state, asked, match_unix, address, target, NULL) : NULL;
 }
 
-/* A path is asked for as the place where it leads, as every check of the guard is. */
+/* Asks for the resolved path, like every check of the guard. */
 static PyObject *ask_path(State *state, const Asked *asked)
 {
     PathText *text = PyMem_Malloc(sizeof *text);
@@ -108,9 +108,7 @@ static PyObject *ask_path(State *state, const Asked *asked)
     return put(state, asked, PyUnicode_DecodeFSDefault(place), NULL);
 }
 
-/* location(path): where a path leads, for the host's own use: what guarded code may not read it must not learn that
- * way.
- */
+/* location(path): the resolved path, for the host only: guarded code must not resolve paths that it may not read. */
 PyObject *core_location(PyObject *module, PyObject *path)
 {
     State *state = state_guarding();

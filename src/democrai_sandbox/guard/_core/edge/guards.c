@@ -142,8 +142,8 @@ static void guard_dealloc(PyObject *self)
     PyObject_Free(self);
 }
 
-/* The first guard seals the settings. Only then is the audit hook added: any hook at all makes every event of the
- * interpreter dearer, and an application that never guards should not pay for it. */
+/* The first guard seals the settings and adds the audit hook. A hook makes every event of the interpreter slower, so
+ * applications without guards do not have one. */
 int guard_prepare(void)
 {
     if (!sealed && audit_ready() < 0) {
@@ -153,7 +153,7 @@ int guard_prepare(void)
     return ownviews_settle() < 0 || steps_settle() < 0 ? -1 : patch_loaded_modules();
 }
 
-/* A state for this activation: what encloses it decides whether it adds, replaces or can only narrow. */
+/* A new state for this activation. The enclosing state decides whether it merges, replaces or narrows. */
 static State *activate(Guard *guard)
 {
     State *outer = state_current();
@@ -283,7 +283,7 @@ static PyObject *guard_aexit(PyObject *self, PyObject *const *args, Py_ssize_t n
 
 /* ---- run ---------------------------------------------------------------------------------------- */
 
-/* A coroutine or generator that came out of guarded code, guarded step by step. `result` is stolen. */
+/* Guards each step of a coroutine or generator that guarded code returned. Steals `result`. */
 PyObject *guarded_result(State *state, PyObject *result)
 {
     if (result == NULL || !(PyCoro_CheckExact(result) || PyGen_CheckExact(result) || PyAsyncGen_CheckExact(result))) {

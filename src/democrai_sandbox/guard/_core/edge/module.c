@@ -209,8 +209,8 @@ static PyObject *mask(PyObject *module, PyObject *args)
     return PyLong_FromUnsignedLong(policy_mask((Policy *)policy, &key) & OP_ALL);
 }
 
-/* try_guard(policy, function) -> how often something was denied: runs it under a guard without sealing and without a
- * record, to find out whether the patches hold. Only before the first guard. */
+/* try_guard(policy, function) -> number of denials: runs a function under a guard without sealing or recording, to test
+ * the patches. Only before the first guard. */
 static PyObject *try_guard(PyObject *module, PyObject *args)
 {
     PyObject *policy, *function, *result = NULL;

@@ -117,7 +117,7 @@ static long read_escape(const unsigned char **place, const unsigned char *end)
     return second >= 0xDC00 && second <= 0xDFFF ? 0x10000 + ((first - 0xD800) << 10) + (second - 0xDC00) : -1;
 }
 
-/* Finds the end of a text and how wide it is, up to a place. Touches no object. */
+/* Finds the end of a text and its character width, up to a position. Uses no Python object. */
 static const unsigned char *scan_text(Span *span, const unsigned char *at, const unsigned char *until,
                                       const unsigned char *end, const char **problem)
 {
@@ -149,7 +149,7 @@ static const unsigned char *scan_text(Span *span, const unsigned char *at, const
     return at;
 }
 
-/* Writes the characters between two places. Touches no object but the memory of a text that is not shared yet. */
+/* Writes the characters between two positions. Only uses the memory of a text that is not shared yet. */
 static void write_text(const Span *span, int kind, void *data)
 {
     const unsigned char *at = span->start;

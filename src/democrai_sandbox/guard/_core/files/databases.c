@@ -73,7 +73,7 @@ static void read_name(const char *name, bool uri, Database *database)
     database->memory = database->memory || is_memory(database->path);
 }
 
-/* Decides on a database file; fills `location` with where it really is. Empty: nothing on disk. */
+/* Decides about a database file; `location` gets its resolved path, empty for a database in memory. */
 static int check_database(State *state, const char *name, bool uri, char *location)
 {
     Database database;
@@ -268,8 +268,8 @@ static bool is_text(PyObject *value, const char *text)
     return given != NULL && strcasecmp(given, text) == 0;
 }
 
-/* Where sqlite keeps temporary files, in every connection of the process. Those of guarded connections stay in memory:
- * a change of that does nothing. */
+/* The pragma for temporary files, which is global for the process. Guarded connections keep them in memory, so a change
+ * does nothing. */
 static int authorise_pragma(State *state, PyObject *name, PyObject *value)
 {
     if (value == Py_None) {
@@ -348,8 +348,8 @@ static bool mentions_file(const char *sql, Py_ssize_t length)
     return false;
 }
 
-/* The latest statement that names no other file: the same text comes again and again, first from a connection and then
- * from its cursor. An exact text, kept, so that its address stays its own. */
+/* The latest statement that names no other file: the same text is checked often, first for a connection and then for
+ * its cursor. An exact str, kept so that its address is not reused. */
 static bool names_no_file(PyObject *statement, const char *sql, Py_ssize_t length)
 {
     enum { LONGEST_KEPT = 4096 };
@@ -424,8 +424,7 @@ static bool names_file_by_parameter(const char *sql)
     return false;
 }
 
-/* Parameters as a tuple of plain values that cannot change any more; NULL without an exception when they are not plain.
- */
+/* Parameters as a tuple of immutable plain values; NULL without an exception for others. */
 static PyObject *plain_parameters(State *state, PyObject *given)
 {
     if (!PyTuple_CheckExact(given) && !PyList_CheckExact(given)) {

@@ -88,8 +88,8 @@ void descriptor_port_chosen(int fd)
     }
 }
 
-/* Whether the socket behind this number was, by this number or by one of which it is a copy. Decides nothing: it says
- * which port a denial names. */
+/* Whether the system chose the port of this socket, or of a socket it is a copy of. Only used for the text of a denial.
+ */
 bool descriptor_has_chosen_port(int fd)
 {
     struct stat info;
@@ -102,7 +102,7 @@ bool descriptor_has_chosen_port(int fd)
     return false;
 }
 
-/* A file or socket object took the number over. */
+/* Notes that a file or socket object uses the number. */
 void descriptor_hold(int fd)
 {
     if (fd >= 0 && fd < owners_size) {
@@ -119,7 +119,7 @@ static bool owns(const State *state, int fd, const struct stat *info)
            state_has_policy(state, owners[fd].policy);
 }
 
-/* An approval may be for one session: in another activation the peer is asked for again. */
+/* Notes that an approval allowed the connection. It may be for one session, so another activation asks again. */
 void descriptor_approved(const State *state, int fd)
 {
     if (fd >= 0 && fd < owners_size) {
@@ -135,7 +135,7 @@ static bool is_of_activation(const State *state, uint64_t serial)
     return state != NULL;
 }
 
-/* Whether the number is one of this chain's own; `wire` is borrowed. */
+/* Whether this chain owns the descriptor; `wire` is borrowed. */
 bool descriptor_owned(const State *state, int fd, Wire **wire)
 {
     struct stat info;
@@ -150,7 +150,7 @@ bool descriptor_owned(const State *state, int fd, Wire **wire)
     return true;
 }
 
-/* Whether the socket was connected for requests. Says no without asking the kernel when it surely was not. */
+/* Whether the socket was connected for requests. Avoids a system call when it certainly was not. */
 bool descriptor_has_wire(const State *state, int fd)
 {
     Wire *wire = NULL;
@@ -186,8 +186,8 @@ static int foreign(State *state, int fd, unsigned wanted, const struct stat *inf
     return require(state, normal, wanted == WANT_MANAGE ? OP_READ : wanted);
 }
 
-/* The number as C takes it, -1 with an exception for any other: some calls cut it down to the bits of an int, and would
- * use another one than was checked. Every argument that is a descriptor comes this way. */
+/* Converts a descriptor to int; -1 with an exception if it does not fit. Some calls truncate it and would use another
+ * number than the checked one, so every descriptor argument is converted here. */
 int descriptor_exact(PyObject *number, int *fd)
 {
     int overflow = 0;
@@ -235,7 +235,7 @@ int descriptor_check(State *state, PyObject *number, unsigned wanted)
     return foreign(state, fd, wanted, &info);
 }
 
-/* The number that an object is; newer interpreters warn of False and True. */
+/* The descriptor of an object with __index__; newer interpreters warn of bool. */
 PyObject *descriptor_number(PyObject *object)
 {
 #if PY_VERSION_HEX >= 0x030D0000
@@ -325,7 +325,7 @@ static bool owns_number(const State *state, PyObject *number)
     return fstat((int)fd, &info) == 0 && owns(state, (int)fd, &info);
 }
 
-/* A standard stream of a process that runs one subject alone. A socket may be connected to anything. */
+/* Whether this is a standard stream of a process that runs one subject alone, and not a socket. */
 static bool is_own_stream(PyObject *number)
 {
     struct stat info;
@@ -333,7 +333,7 @@ static bool is_own_stream(PyObject *number)
     return fd >= 0 && fd <= 2 && fstat((int)fd, &info) == 0 && !S_ISSOCK(info.st_mode);
 }
 
-/* pipe, openpty, memfd_create, ...: what comes back is the subject's own. A copy is only if what it is a copy of was.
+/* pipe, openpty, memfd_create, ...: the subject owns the new descriptor. It owns a copy only if it owned the original.
  */
 PyObject *on_new_descriptor(State *state, Call *call)
 {
@@ -379,7 +379,7 @@ static int number_of_file(PyObject *file)
     return fd;
 }
 
-/* A file object may have got hold of a number before a connection for requests had it. */
+/* A file object may have used the number before it became a connection for requests. */
 PyObject *on_file_write(State *state, Call *call)
 {
     if (descriptor_has_wire(state, number_of_file(call->self))) {
@@ -388,7 +388,7 @@ PyObject *on_file_write(State *state, Call *call)
     return call_original(call);
 }
 
-/* truncate(), seek(): a file that the host has as standard output, such as its log, is only written on. */
+/* truncate(), seek(): a file that is the host's standard output, such as its log, may only be appended to. */
 PyObject *on_file_place(State *state, Call *call)
 {
     struct stat info;
@@ -412,8 +412,8 @@ static bool is_listed(PyObject *request, const unsigned long *list, size_t lengt
     return false;
 }
 
-/* How much is waiting, how it waits, and what kind of terminal it is. Others signal processes, change the machine's
- * addresses, or copy what another descriptor points to. */
+/* Allows requests about waiting data, blocking mode and terminals. Others signal processes, change network addresses,
+ * or copy data of another descriptor. */
 int ioctl_check(State *state, PyObject *number, PyObject *request)
 {
     static const unsigned long harmless[] = {FIONREAD, TIOCOUTQ,   FIONBIO,   FIONCLEX, FIOCLEX,
@@ -427,7 +427,7 @@ int ioctl_check(State *state, PyObject *number, PyObject *request)
     return -1;
 }
 
-/* Copies, flags, locks, seals and the size of a pipe. Others signal processes when something happens. */
+/* Allows copies, flags, locks, seals and the size of a pipe. Others make the kernel signal processes. */
 int fcntl_check(State *state, PyObject *request, PyObject *argument)
 {
     static const unsigned long harmless[] = {F_DUPFD,     F_DUPFD_CLOEXEC, F_GETFD,      F_SETFD,       F_GETFL,
@@ -509,7 +509,7 @@ PyObject *on_close(State *state, Call *call)
     return result;
 }
 
-/* faulthandler writes to the file it is given whenever the process gets into trouble, or at once. */
+/* faulthandler writes to its file at once, or when the process crashes. */
 PyObject *on_fault_file(State *state, Call *call)
 {
     Py_ssize_t at = call_find(call, call->row->index, "file");

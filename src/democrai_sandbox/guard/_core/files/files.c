@@ -50,7 +50,7 @@ static const char *last_part(const char *path)
     return strrchr(path, '/') + 1;
 }
 
-/* Makes the call with the path replaced by a name that leads through the handle. */
+/* Makes the call with a path through the handle. */
 static PyObject *call_through(Call *call, Py_ssize_t at, int how, const PathText *text, const Resolved *where)
 {
     char base[PATH_MAX];
@@ -81,7 +81,7 @@ static PyObject *call_through(Call *call, Py_ssize_t at, int how, const PathText
     return result;
 }
 
-/* stat and lstat are answered from the handle: nothing can be exchanged between the check and the answer. */
+/* stat and lstat use the handle, so nothing can be replaced between the check and the result. */
 static PyObject *stat_handle(const Resolved *where, const PathText *text)
 {
     PyObject *made = where->told ? stat_object(&where->info) : NULL;
@@ -167,7 +167,7 @@ static PyObject *on_path_object(State *state, Call *call, Py_ssize_t at, PyObjec
     return result;
 }
 
-/* One path, at row->index or by name; a descriptor in its place is checked by what it points to. */
+/* A function with one path, at row->index or by name. A descriptor in its place is checked by its file. */
 PyObject *on_path(State *state, Call *call)
 {
     Py_ssize_t at = call_find(call, call->row->index, call->row->argument);
@@ -204,7 +204,7 @@ PyObject *on_path(State *state, Call *call)
     return on_path_object(state, call, at, call->args[at], adjust(call));
 }
 
-/* Device nodes open doors that no root describes. */
+/* Device nodes give access that no root describes, so they are refused. */
 PyObject *on_device(State *state, Call *call)
 {
     Py_ssize_t at = call_find(call, 1, "mode");
@@ -316,7 +316,7 @@ static void close_end(End *end)
     }
 }
 
-/* Whether the target is new or replaces something is asked in the folder that will be used. */
+/* Finds out in the folder of the handle whether the target is new or replaces a file. */
 static int target_allows(State *state, const End *end)
 {
     bool exists = faccessat(end->where.fd, last_part(end->where.path), F_OK, AT_SYMLINK_NOFOLLOW) == 0;
@@ -480,7 +480,7 @@ PyObject *on_symlink(State *state, Call *call)
 
 /* ---- files that native libraries open by themselves ----------------------------------------- */
 
-/* Reads by path inside OpenSSL or readline: checked, then handed the location that was decided on. */
+/* Files that OpenSSL or readline open: checked, then passed as the resolved location. */
 static int replace_path(State *state, PyObject **slot, unsigned wanted)
 {
     PathText text;
@@ -621,7 +621,7 @@ PyObject *on_named_by_environment(State *state, Call *call)
     return call_original(call);
 }
 
-/* Message catalogues are files below folders that the host has chosen: neither a domain nor a language leads out. */
+/* Message catalogs are files below folders that the host chose. A domain or language must not lead out of them. */
 PyObject *on_catalogue(State *state, Call *call)
 {
     const char *languages = getenv("LANGUAGE"), *domain = "";

@@ -175,7 +175,7 @@ bool entry_has_answer(PyObject *entry, bool follow)
     return Py_IS_TYPE(entry, entry_type) && (follow ? fields_of(entry)->stat : fields_of(entry)->lstat) != NULL;
 }
 
-/* Where an entry lies: one of a folder that was given by its number has only its name for a path. */
+/* The path of an entry. An entry of a folder that was given as a descriptor has only its name. */
 PyObject *entry_path(PyObject *entry)
 {
     const EntryFields *fields = fields_of(entry);
@@ -213,7 +213,7 @@ static PyObject *with_slash(PyObject *base)
     return ends ? Py_NewRef(base) : PyUnicode_FromFormat("%U/", base);
 }
 
-/* An entry that does not know what it is would ask by the number, which may lead elsewhere by then. */
+/* An entry of unknown type would use the descriptor later, which may refer to another folder then. */
 static unsigned char kind_of(const Scan *scan, const struct dirent64 *read)
 {
     struct stat info;
@@ -329,7 +329,7 @@ static PyObject *scan_new(State *state, Call *call, Py_ssize_t at, int folder)
     return (PyObject *)scan;
 }
 
-/* Opened anew through the name of the descriptor, which checks where it leads. */
+/* Opens the folder again through the path of the descriptor, which is checked. */
 static PyObject *scan_descriptor(State *state, Call *call, Py_ssize_t at)
 {
     PyObject *number = descriptor_number(call->args[at]), *result = NULL;

@@ -42,7 +42,7 @@ static bool enough(Wanted wanted, unsigned granted)
     return (granted & wanted.must) == wanted.must && (wanted.either == 0 || (granted & wanted.either));
 }
 
-/* Who may only modify does not create, who may only create does not modify: the kernel is asked for just that. */
+/* With the right to modify only, the open must not create, and vice versa: the flags for the kernel say so. */
 static int limited_flags(int flags, Wanted wanted, unsigned granted)
 {
     if (wanted.either == 0) {
@@ -170,7 +170,7 @@ int guarded_open(State *state, PathText *text, int flags, int mode)
     return -1;
 }
 
-/* Other hooks still learn of the open; ours need not look again. */
+/* Other hooks still get the event of the open; ours skips it. */
 static int announce(PyObject *path, const char *mode, int flags)
 {
     if (LIKELY(hooklist_is_ours())) {

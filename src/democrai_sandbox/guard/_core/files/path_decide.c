@@ -151,8 +151,8 @@ int find_location(const PathText *text, int follow, char *path)
     return broken;
 }
 
-/* The same, -1 with an exception when it cannot be found out, as without a free descriptor: what is not known is not
- * decided on. A path that the kernel does not walk either keeps its lexical form. */
+/* Like find_location(), but -1 with an exception when the location is unknown, such as without a free descriptor. A
+ * path that the kernel cannot walk keeps its lexical form. */
 int location_of(const PathText *text, int follow, char *path)
 {
     switch (find_location(text, follow, path)) {
@@ -171,14 +171,14 @@ int location_of(const PathText *text, int follow, char *path)
     }
 }
 
-/* The folders above what a subject declared are known to be there: they are looked at, and nothing else. */
+/* Whether a path may be looked at: it is readable, or an ancestor of a declared path, which is known to exist. */
 static bool may_be_looked_at(State *state, const char *path)
 {
     unsigned mask = location_mask(state, path);
     return !path_is_memory(path) && ((mask & OP_READ) || state_gives_below(state, path, mask & FLAG_PROTECTED));
 }
 
-/* ".." after a name says that the name is there. What the subject may not read it must not test that way. */
+/* ".." after a name reveals that the name exists. The subject must not use it on paths that it may not read. */
 int check_dots(State *state, const PathText *text)
 {
     char prefix[PATH_MAX], normal[PATH_MAX];
@@ -205,7 +205,7 @@ int check_dots(State *state, const PathText *text)
     return 0;
 }
 
-/* The same as grant_quietly; the decider can find out that the path is only looked at. */
+/* Like grant_quietly(); the decider can find out that this is a probe. */
 static int grant_probe(State *state, const char *path, unsigned wanted, int how, unsigned *granted)
 {
     bool outer = probing;

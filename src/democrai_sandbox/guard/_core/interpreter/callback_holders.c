@@ -166,7 +166,7 @@ static PyObject *add_done_callback(const Keeper *keeper, PyObject *args, PyObjec
     return result;
 }
 
-/* The loop will hand its jobs to it: a class of the subject's own would get the host's. */
+/* The loop passes its jobs to this executor: a class of the subject would get jobs of the host. */
 static bool is_plain_executor(PyObject *args)
 {
     PyTypeObject *type = PyTuple_GET_SIZE(args) == 2 ? Py_TYPE(PyTuple_GET_ITEM(args, 1)) : NULL;
@@ -290,7 +290,7 @@ static PyObject *keeper_new(int index, PyObject *owner, PyObject *original, PyOb
     return (PyObject *)keeper;
 }
 
-/* Puts a keeper in the place of a Python method, class method or function. Answers like a LatePatch. */
+/* Replaces a Python method, class method or function. Returns like a LatePatch. */
 static int replace_method(PyObject *module, int index, PyObject *threads)
 {
     const Method *method = &methods[index];
@@ -358,8 +358,8 @@ static bool is_task_step(PyObject *callback)
     return true;
 }
 
-/* bind_foreign(callback, context) -> callback: called from the code of asyncio's Handle.__init__, for every handle that
- * is given a context. One that is not the subject's own must not free what guarded code schedules in it. */
+/* bind_foreign(callback, context) -> callback: called by Handle.__init__ of asyncio for every handle with a context. A
+ * context that is not the subject's must not remove the restrictions of a callback. */
 PyObject *bind_foreign(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
     if (nargs != 2 || LIKELY(live_states == 0) || is_task_step(args[0])) {

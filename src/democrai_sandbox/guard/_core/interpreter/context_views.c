@@ -25,7 +25,7 @@ static bool is_hidden(PyObject *variable)
     return variable == state_variable || variable == served_variable || variable == ticket_variable;
 }
 
-/* A list of what the original iterators give, without what is hidden. */
+/* A list of the items of the original iterator, without the hidden variables. */
 static PyObject *visible(PyObject *keys, PyObject *parts)
 {
     PyObject *list = keys && parts ? PyList_New(0) : NULL, *key, *part;

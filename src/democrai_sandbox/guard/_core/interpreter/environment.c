@@ -21,7 +21,7 @@ bool is_owned_variable(const char *text)
     return strncmp(text, prefix, sizeof prefix - 1) == 0;
 }
 
-/* By these, C libraries complete names of hosts, and choose files and native code that they load themselves. */
+/* Variables by which C libraries complete host names, and choose files and native code to load. */
 static bool steers_libraries(const char *name)
 {
     static const char *const names[] = {"LOCALDOMAIN",  "RES_OPTIONS",          "HOSTALIASES",     "GCONV_PATH",

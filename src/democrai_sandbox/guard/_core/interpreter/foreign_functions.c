@@ -43,7 +43,7 @@ static bool is_helper(const char *file)
            strstr(file, "/numpy/ctypeslib") != NULL;
 }
 
-/* Whether code speaks of a helper by its name. A package also calls what a subject gives it. */
+/* Whether code contains the name of a helper. A package can also call functions that a subject passed to it. */
 static bool names(PyCodeObject *code, PyCodeObject *helper)
 {
     const char *text = PyUnicode_AsUTF8(helper->co_qualname);
@@ -218,9 +218,9 @@ static bool is_opened_by(PyObject *library, const char *package)
 
 /* ---- the decision ---------------------------------------------------------------------------------- */
 
-/* Whether a package may do this; `function` is the pointer that it calls and `library` the one that it looks a name up
- * in, NULL for anything else. While a module is imported, the library works for itself. Later a subject may be behind it:
- * then the package itself has to speak of what it uses, and a trusted package has to have made the function. */
+/* Whether a package may do this. `function` is the called pointer and `library` the library of a lookup, or NULL. While
+ * a module is imported, the library works for itself. Later a subject may be the cause: then the code of the package
+ * must name the helper, and a trusted package must have made the function. */
 static bool is_package_use(PyObject *function, PyObject *library)
 {
     Caller caller;
@@ -421,7 +421,7 @@ int ctypes_functions(PyObject *module)
     return first != NULL;
 }
 
-/* What packages have made and opened before the guard was loaded, so that they work for subjects, too. */
+/* Registers functions and libraries that packages made before the guard was loaded, so that they work for subjects. */
 static void note_earlier(void)
 {
     PyObject *ctypes = PyDict_GetItemString(PyImport_GetModuleDict(), "ctypes");

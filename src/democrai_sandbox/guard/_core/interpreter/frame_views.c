@@ -69,7 +69,7 @@ static PyObject *frame_trace(PyObject *frame, void *closure)
     return function;
 }
 
-/* A debugger sets it in every frame that led to it: those of others stay as they are. */
+/* A debugger sets f_trace in every calling frame. Frames of other owners are unchanged. */
 static int set_frame_trace(PyObject *frame, PyObject *value, void *closure)
 {
     State *state = state_guarding();

@@ -52,7 +52,7 @@ bool signal_is_subjects(int number)
                              sigaction(number, NULL, &present) == 0 && present.sa_handler != SIG_DFL);
 }
 
-/* A subject's timer ends with its handler: without one, the signal would end the host. */
+/* Stops the timer of a subject together with its handler: without one, the signal would end the host. */
 static void stop_timer(long number)
 {
     const struct itimerval none = {{0, 0}, {0, 0}};
@@ -141,7 +141,7 @@ PyObject *on_callables(State *state, Call *call)
     return result;
 }
 
-/* A context that does not carry the subject's state would free what runs in it. */
+/* Whether a context does not carry the subject's state: code that runs in it would be unrestricted. */
 bool is_foreign_context(State *state, PyObject *context)
 {
     if (context == NULL || context == Py_None) {
@@ -208,7 +208,7 @@ PyObject *on_tamper(State *state, Call *call)
 
 static newfunc context_new_original = NULL;
 
-/* contextvars.Context() under a guard is born with it: a task created in it is still the subject's. */
+/* contextvars.Context() under a guard gets the state, so a task created in it is the subject's. */
 static PyObject *context_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     PyObject *context = context_new_original(type, args, kwargs);

@@ -125,7 +125,7 @@ int import_check(State *state, PyObject *name, bool ask_frame)
     return result;
 }
 
-/* Native code is not contained here, so it comes only from where the subject cannot have put it. */
+/* The guard cannot contain native code, so it must come from a place that the subject cannot write to. */
 int import_native_check(State *state, PyObject *path)
 {
     PathText text;

@@ -160,7 +160,7 @@ static int native_check(State *state, PyObject *spec, bool has_file)
 /* ---- damaged files ------------------------------------------------------------------------------- */
 
 #ifdef __linux__
-/* What is wrong with the file of a native module; NULL when nothing is, or when loading it will tell. */
+/* The defect of the file of a native module; NULL without one, or when the loader reports it. */
 static const char *damage(int fd)
 {
     struct stat info;
@@ -183,7 +183,7 @@ static const char *damage(int fd)
     return NULL;
 }
 
-/* The system's loader maps a truncated file and then ends the whole process by a signal, when it reads behind the end. */
+/* The loader of the system maps a truncated file; reading past its end would kill the process by a signal. */
 static int refuse_damaged(State *state, PyObject *spec)
 {
     PyObject *name = PyObject_GetAttrString(spec, "name"), *origin = PyObject_GetAttrString(spec, "origin");

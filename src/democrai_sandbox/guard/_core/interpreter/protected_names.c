@@ -5,7 +5,7 @@
 
 static setattrofunc type_setattro_original = NULL, module_setattro_original = NULL;
 
-/* Sets an attribute of a class past what is refused below. */
+/* Sets an attribute of a class without the checks below. */
 int set_type_attribute(PyObject *type, PyObject *name, PyObject *value)
 {
     return type_setattro_original(type, name, value);
@@ -184,7 +184,7 @@ static int proxies_ready(void)
     return result;
 }
 
-/* Thread-local objects take any object for a name through the methods, and crash on one that says it equals theirs. */
+/* Methods of thread-local objects accept any object as a name, and crash on one that claims to equal their own. */
 static setattrofunc local_original = NULL;
 
 static int local_setattro(PyObject *self, PyObject *name, PyObject *value)

@@ -76,7 +76,7 @@ static bool sees(const Tracer *tracer, const PyFrameObject *frame)
     return origin != NULL && is_same_subject(state_subject(state), tracer->subject) && frame_is_for(state, frame);
 }
 
-/* What a subject gets to see of a function that is installed: its own function, or None. */
+/* The installed function as the subject sees it: its own function, or None. */
 PyObject *tracer_function(State *state, PyObject *installed)
 {
     if (installed == NULL || !Py_IS_TYPE(installed, &Tracer_Type)) {
@@ -206,7 +206,7 @@ static Tracing *find_in_force(TracingKind kind)
     return tracing;
 }
 
-/* That of the innermost state around here which has one. */
+/* The tracing of the innermost state of the chain that has one. */
 static Tracing *find_wanted(TracingKind kind)
 {
     uint64_t thread = thread_here();
@@ -349,7 +349,7 @@ static void follow_all(void)
     PyErr_Restore(type, error, trace);
 }
 
-/* Called when a state goes. */
+/* Called when a state is freed. */
 static void forget(const State *state)
 {
     for (Tracing *tracing = all, *next; tracing != NULL; tracing = next) {
@@ -443,7 +443,7 @@ PyObject *on_trace(State *state, Call *call)
     return call->args[0] == Py_None ? remove_function(state, kind) : install_function(state, call, kind);
 }
 
-/* sys.gettrace, sys.getprofile: the host's is not for others to see. */
+/* sys.gettrace, sys.getprofile: the function of the host is hidden. */
 PyObject *on_traced_by(State *state, Call *call)
 {
     TracingKind kind = (TracingKind)call->row->kind;

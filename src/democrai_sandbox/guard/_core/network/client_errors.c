@@ -23,12 +23,12 @@ void let_denial_out(PyObject *lets_out)
     PyErr_Restore(type, value, trace);
 }
 
-/* An awaitable around a client's coroutine that lets denials out. */
+/* An awaitable around the coroutine of a client that raises the wrapped denial. */
 typedef struct {
     PyObject_HEAD PyObject *inner, *lets_out;
 } Outlet;
 
-/* `inner` is stolen; NULL passes. */
+/* Steals `inner`; returns NULL for NULL. */
 PyObject *outlet_new(PyObject *inner, PyObject *lets_out)
 {
     Outlet *outlet = inner ? PyObject_GC_New(Outlet, &Outlet_Type) : NULL;

@@ -50,7 +50,7 @@ static int texts_ready(void)
 
 /* ---- reading objects ---------------------------------------------------------------------------------- */
 
-/* NULL without an exception when it is not there, or cannot be had: the wrapper then finds out why. */
+/* NULL without an exception when the attribute is missing or fails: the wrapper handles that. */
 static PyObject *attribute(PyObject *object, PyObject *name)
 {
     PyObject *value = NULL;
@@ -145,8 +145,8 @@ static PyObject *call_permitted(const Usual *usual, PyObject *method, PyObject *
 
 /* ---- pools beside the host's ------------------------------------------------------------------------------ */
 
-/* What this subject uses in place of `owner`, a pool; NULL when that is still to be made. `latest`: only if no other
- * subject has used the client since, which then counts for which pool is given up first. */
+/* The pool of this subject for `owner`; NULL when it does not exist yet. `latest`: only if no other subject has used
+ * the client since, because the order of use decides which pool is closed first. */
 static PyObject *pool_beside(PyObject *owner, PyObject *key, bool latest)
 {
     PyObject *apart = own_attribute(owner, name__democrai_sandbox_pools);
@@ -163,7 +163,7 @@ static PyObject *pool_beside(PyObject *owner, PyObject *key, bool latest)
     return found;
 }
 
-/* The call with another object in the first place. */
+/* Makes the call with another first argument. */
 static PyObject *call_on(const Usual *usual, PyObject *self, PyObject *const *args, size_t nargs, PyObject *names)
 {
     PyObject *argv[MAX_ARGS];
@@ -194,7 +194,7 @@ static char *put_ascii(char *out, PyObject *text)
     return out + length;
 }
 
-/* scheme://host:port/path of exact ASCII texts; NULL without an exception when they are not so plain. */
+/* scheme://host:port/path of exact ASCII texts; NULL without an exception for other values. */
 static PyObject *plain_address(const char *scheme, PyObject *host, PyObject *port, PyObject *path)
 {
     enum { PORT_ROOM = 16 };
@@ -232,7 +232,7 @@ static PyObject *pool_address(PyObject *pool, PyObject *url)
     return address;
 }
 
-/* The address of a request on a connection that is open already and leads through no tunnel. */
+/* The URL of a request on an open connection without a tunnel. */
 static PyObject *connection_address(PyObject *connection, PyObject *path)
 {
     enum { HTTP_PORT = 80, HTTPS_PORT = 443 };
@@ -320,7 +320,7 @@ static PyObject *usual_put_conn(const Usual *usual, PyObject *const *args, size_
 
 /* ---- requests ------------------------------------------------------------------------------------------------ */
 
-/* Neither a user nor a fragment: those do not get to urllib3, where the URL is checked as it will be sent. */
+/* Whether the URL has neither a user nor a fragment, which urllib3 does not get. */
 static bool is_plain_url(PyObject *url, PyObject *unused)
 {
     if (!PyUnicode_CheckExact(url) || !PyUnicode_IS_ASCII(url)) {
@@ -368,7 +368,7 @@ static PyObject *usual_send_single(const Usual *usual, PyObject *const *args, si
     return PyObject_Vectorcall(usual->original, args, nargs, names);
 }
 
-/* No opening of a websocket: that is another operation. */
+/* Whether the request opens no websocket, which is another operation. */
 static bool has_no_upgrade(PyObject *headers, PyObject *unused)
 {
     if (!PyList_CheckExact(headers)) {
@@ -576,7 +576,7 @@ static const struct {
     {"aiohttp.connection_key", usual_key, 1, false},        {"aiohttp.request", usual_session_request, 1, false},
 };
 
-/* From None, or a tuple: the name of a way, and the objects it needs. They are borrowed from the tuple. */
+/* Reads None, or a tuple of the name of a shortcut and the objects it needs, borrowed from the tuple. */
 int usual_read(PyObject *given, PyObject *original, Usual *out)
 {
     memset(out, 0, sizeof *out);

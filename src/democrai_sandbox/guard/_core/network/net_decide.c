@@ -121,7 +121,7 @@ static PyObject *endpoint_new(const State *state, const char *host, PyObject *ad
     return endpoint;
 }
 
-/* The same endpoint is reported again after a minute, so that what the observer keeps need not last for ever. */
+/* The same endpoint is reported again after a minute, so that the observer can forget old ones. */
 static bool reported_lately(State *state, PyObject *key)
 {
     enum { SECONDS = 60 };
@@ -139,8 +139,8 @@ static bool reported_lately(State *state, PyObject *key)
     return false;
 }
 
-/* Tells the observer, outside the guard and before the connection is made: a packet filter may have to open first. When
- * it fails the connection would too, with less to say. */
+/* Notifies the observer, outside the guard and before the connection is made, because a packet filter may have to allow
+ * it first. If the observer fails, the connection fails with its error. */
 int observe(State *state, const Host *name, const Address *address, int port)
 {
     if (observer == NULL || observer == Py_None) {

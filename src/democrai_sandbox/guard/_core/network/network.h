@@ -60,7 +60,7 @@ PyObject *core_gate(PyObject *module, PyObject *args);
 
 /* ---- fast_paths.c -------------------------------------------------------------------------------------------- */
 typedef struct Usual Usual;
-/* NULL without an exception: not the usual case, the wrapper has to see to it. */
+/* Returns NULL without an exception when the wrapper must handle the call. */
 typedef PyObject *(*UsualWay)(const Usual *usual, PyObject *const *args, size_t nargs, PyObject *names);
 
 struct Usual {

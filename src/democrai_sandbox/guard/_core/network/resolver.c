@@ -60,8 +60,8 @@ static int pin(const Host *name, const char *address)
     return result;
 }
 
-/* Calls back for each name that led to this address, until one says something else than 0. Nothing that it does may run
- * Python. */
+/* Calls `visit` for each name that led to this address, until it returns a value other than 0. It must not run Python
+ * code. */
 int each_name(const Address *address, int (*visit)(const Host *name, void *context), void *context)
 {
     char text[64];
@@ -80,7 +80,7 @@ int each_name(const Address *address, int (*visit)(const Host *name, void *conte
     return result;
 }
 
-/* All that the name led to, the dialled address first. */
+/* All addresses of the name, the connected one first. */
 PyObject *addresses_of(const Host *name, const char *dialled)
 {
     PyObject *list = PyList_New(0), *first = PyUnicode_FromString(dialled), *tuple = NULL;
@@ -181,7 +181,7 @@ static int keep_answers(const Host *name, PyObject *kept)
     return result;
 }
 
-/* Leaves in `entries` only what the name may lead to. `text_of` finds the address in an entry. */
+/* Removes entries that the name may not lead to. `text_of` finds the address in an entry. */
 static PyObject *filter(State *state, const Host *name, PyObject *entries, PyObject *(*text_of)(PyObject *))
 {
     PyObject *result = PyList_New(0), *kept = result ? PyList_New(0) : NULL, *refused = NULL;
@@ -232,7 +232,7 @@ static bool is_numeric(const char *text)
     return text[strspn(text, "0123456789.")] == '\0' || strchr(text, ':') != NULL;
 }
 
-/* The host's own lookups are free, and pinned: a client may have kept the answer for a subject's request. */
+/* Lookups of the host are allowed and pinned: a client may reuse the answer for a subject's request. */
 static PyObject *unguarded_lookup(Call *call, Py_ssize_t at, PyObject *(*text_of)(PyObject *))
 {
     PyObject *result = call_original(call), *entries = NULL;
@@ -365,7 +365,7 @@ PyObject *on_reverse(State *state, Call *call)
 
 /* ---- a name given to connect() ------------------------------------------------------------------------- */
 
-/* Resolves it here, so that what is checked is what is dialled. */
+/* Resolves the name here, so that the checked address is the connected one. */
 int resolve_host(State *state, const Host *host, int family, int port, Address *out)
 {
     PyObject *args = Py_BuildValue("(yiii)", host->text, port, family, 0);

@@ -11,7 +11,7 @@
 
 /* ---- carrying --------------------------------------------------------------------------------------- */
 
-/* The open ticket of this context, if it was given to a subject of the present chain. Borrowed: the context has it. */
+/* The open ticket of this context, if a subject of the current chain has it. Borrowed from the context. */
 Ticket *ticket_current(const State *state)
 {
     PyObject *value = open_tickets == 0 ? NULL : ticket_carried();
@@ -171,7 +171,7 @@ done:
     return ticket;
 }
 
-/* request(method, url) -> Ticket, or None when nothing guards the caller. */
+/* request(method, url) -> Ticket, or None when the caller is not guarded. */
 PyObject *core_request(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
     State *state = state_guarding();
@@ -243,8 +243,8 @@ PyObject *core_websocket_use(PyObject *module, PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* origin(scheme, host, port) -> Ticket or None: to open a connection before the request on it is known. Some request
- * must be permitted there, by rules or by an approval before; which ones are is seen on the wire. */
+/* origin(scheme, host, port) -> Ticket or None: to open a connection before its request is known. At least one request
+ * must be permitted there, by rules or an earlier approval; each is checked on the wire. */
 PyObject *core_origin(PyObject *module, PyObject *args)
 {
     State *state = state_guarding();
@@ -276,7 +276,7 @@ PyObject *core_origin(PyObject *module, PyObject *args)
     return ticket;
 }
 
-/* subject_key(): a number for the subject in force, 0 for none: what pools are kept apart by. */
+/* subject_key(): a number for the current subject, 0 without one. Pools are separated by it. */
 PyObject *core_subject_key(PyObject *module, PyObject *unused)
 {
     State *state = state_guarding();

@@ -71,7 +71,7 @@ static PyObject *diverted_get(PyObject *self, PyObject *instance, PyObject *type
     return instance == NULL || instance == Py_None ? Py_NewRef(self) : PyMethod_New(self, instance);
 }
 
-/* Name, text and the marks by which coroutine functions are known. */
+/* Copies the name, the docstring and the marks of coroutine functions. */
 static PyObject *diverted_getattro(PyObject *self, PyObject *name)
 {
     PyObject *value = PyObject_GenericGetAttr(self, name), *guarded = ((Diverted *)self)->guarded;
@@ -116,7 +116,7 @@ static int divert(PyTypeObject *type, PyObject *name, PyObject *function, PyObje
     return result;
 }
 
-/* Only a native type can be immutable: one that a subject put there under this name is not taken for it. */
+/* Only a native type can be immutable; a type that a subject stored under this name is ignored. */
 static PyTypeObject *native_type(PyObject *module, PyObject *name)
 {
     PyObject *type = PyModule_CheckExact(module) ? PyDict_GetItemWithError(PyModule_GetDict(module), name) : NULL;
@@ -125,7 +125,7 @@ static PyTypeObject *native_type(PyObject *module, PyObject *name)
     return is ? (PyTypeObject *)type : NULL;
 }
 
-/* 1 when done or nothing is to be done, 0 when the type is not there (yet), -1 with an exception. */
+/* 1 when done or not needed, 0 when the type does not exist yet, -1 with an exception. */
 int divert_module(const char *name, PyObject *module)
 {
     int done = 1;
@@ -148,7 +148,7 @@ int divert_module(const char *name, PyObject *module)
     return done;
 }
 
-/* The names of the modules have to be added to those awaited. */
+/* The caller adds the names of the modules to the awaited ones. */
 int diverted_set(PyObject *rows)
 {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(rows); i++) {

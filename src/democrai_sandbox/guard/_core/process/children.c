@@ -65,7 +65,8 @@ static int signal_meant(const Call *call)
     return !is_timer ? number : number >= 0 && number < 3 ? timers[number] : -1;
 }
 
-/* Timers and signals to itself are ordinary where a subject handles them; others are the host's, or end it. */
+/* Timers and signals to this process are allowed if a subject handles the signal. Others belong to the host, or would
+ * end it. */
 static PyObject *send_own(State *state, Call *call)
 {
     int number = signal_meant(call);
@@ -113,7 +114,7 @@ PyObject *on_secret_database(State *state, Call *call)
 
 /* ---- the child's environment ----------------------------------------------------------------- */
 
-/* DEMOCRAI_* for children of this state, as a dict of bytes; the Python face words them, from guard state only. */
+/* Builds DEMOCRAI_* for children of this state, as a dict of bytes; set by the Python side. */
 PyObject *child_environment = NULL;
 
 static PyObject *owned_environment(State *state)
@@ -263,7 +264,7 @@ static PyObject *environment_mapping(State *state, PyObject *given)
 
 /* ---- which programs -------------------------------------------------------------------------- */
 
-/* The program that is to be started, resolved, which the chain has to name; NULL with an error. */
+/* The resolved program, which the chain must list; NULL with an exception. */
 static PyObject *named_program(State *state, PyObject *given)
 {
     PathText text;

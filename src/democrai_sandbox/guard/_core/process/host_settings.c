@@ -19,7 +19,7 @@ typedef struct {
 static Child *children = NULL;
 static size_t children_size = 0;
 
-/* Notes who has started a process; the result of the call is its number. */
+/* Notes which subject started a process; the result of the call is its number. */
 void child_started(const State *state, PyObject *result)
 {
     long pid = result && PyLong_CheckExact(result) ? PyLong_AsLong(result) : -1;
@@ -110,7 +110,7 @@ PyObject *on_host_setting(State *state, Call *call)
     return deny_text(state, DENY_TAMPER, call->row->denied);
 }
 
-/* A setting that does no harm in a process of the subject's own. */
+/* A setting that is harmless in a process that runs one subject alone. */
 PyObject *on_shared_setting(State *state, Call *call)
 {
     return process_owned ? call_original(call) : on_host_setting(state, call);
@@ -149,7 +149,7 @@ PyObject *on_collector(State *state, Call *call)
     return process_owned ? call_original(call) : Py_NewRef(Py_None);
 }
 
-/* stack_size(size): of threads to come, the host's too; without a size it only tells the present one. */
+/* stack_size(size): applies to new threads of the host too. Without a size it returns the current one. */
 PyObject *on_stack_size(State *state, Call *call)
 {
     bool asks = call->nargs == 0 && (call->kwnames == NULL || PyTuple_GET_SIZE(call->kwnames) == 0);
@@ -180,7 +180,7 @@ PyObject *on_register_error(State *state, Call *call)
     return call_original(call);
 }
 
-/* nice(increment): without one it only tells the priority. */
+/* nice(increment): with 0 it only returns the priority. */
 PyObject *on_nice(State *state, Call *call)
 {
     PyObject *nothing = PyLong_FromLong(0);
@@ -203,7 +203,7 @@ PyObject *on_screen(State *state, Call *call)
     return process_owned ? on_named_by_environment(state, call) : deny_text(state, DENY_TAMPER, "curses.initscr");
 }
 
-/* The C library takes the number of a thread for an address. */
+/* The C library uses the number of a thread as an address, so only the caller's own thread is allowed. */
 PyObject *on_own_thread(State *state, Call *call)
 {
     bool own = call->nargs == 1 && PyLong_CheckExact(call->args[0]) &&

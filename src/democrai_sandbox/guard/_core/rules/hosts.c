@@ -71,7 +71,7 @@ static void longest_zeros(const unsigned *groups, int *start, int *length)
     }
 }
 
-/* Texts that are keys are put together by these: they are made for every connection, and printf takes its time. */
+/* These build the keys that are needed for every connection; printf is slower. */
 char *put_text(char *out, const char *text)
 {
     size_t length = strlen(text);
@@ -91,7 +91,7 @@ char *put_number(char *out, unsigned number)
     return put_text(out, p);
 }
 
-/* Written by hand: inet_ntop gives some IPv6 addresses a dotted end, and a text is a key here. */
+/* Not inet_ntop(), which writes some IPv6 addresses with a dotted end: the text is a key here. */
 void address_text(const Address *address, char *out)
 {
     const unsigned char *b = address->bytes;
@@ -142,7 +142,7 @@ static bool any_range(const Address *address, const char *const (*ranges)[2], si
     return false;
 }
 
-/* An IPv4 address wrapped in an IPv6 one: compatible, NAT64, 6to4, Teredo. The network unwraps it on the way. */
+/* An IPv4 address inside an IPv6 address (compatible, NAT64, 6to4, Teredo), which the network extracts. */
 static bool embedded(const Address *address, Address *inner)
 {
     static const struct {
@@ -207,7 +207,7 @@ void host_of_address(const Address *address, Host *out)
     set_key(out);
 }
 
-/* What the C library and browsers read as the last part of an IPv4 address, in any of its old spellings. */
+/* Whether the C library or a browser reads this as the last part of an IPv4 address, in any old spelling. */
 static bool looks_numeric(const char *label)
 {
     bool hexadecimal = label[0] == '0' && label[1] == 'x';

@@ -44,7 +44,7 @@ static unsigned kind_bit(const char *key)
     return key[0] >= 'A' && key[0] <= 'Z' ? 1u << (key[0] - 'A') : 0;
 }
 
-/* What lookups need to know about all keys: their kinds, how deep paths go, which prefix lengths there are. */
+/* Collects the facts about all keys that lookups need: kinds, depth of paths, prefix lengths. */
 static void note_key(NetIndex *index, const char *key, size_t length)
 {
     int version, bits;
@@ -279,7 +279,7 @@ unsigned match_unix(const NetIndex *index, const void *text)
     return length > 0 && (size_t)length < sizeof key ? find(index, key, (size_t)length) : 0;
 }
 
-/* Rules that name this very address, or a range around it. */
+/* Rules for this address, or for a range around it. */
 unsigned match_literal(const NetIndex *index, const void *what)
 {
     const Host *host = what;

@@ -40,14 +40,14 @@ int openat2_missing(void)
     return 0;
 }
 
-/* What stat(), FileIO and the others take for a descriptor: anything with __index__ that is not a path. */
+/* Whether stat(), FileIO and others accept the object as a descriptor: it has __index__ and is not a path. */
 int path_is_descriptor(PyObject *object)
 {
     return PyLong_Check(object) || (PyIndex_Check(object) && !PyUnicode_Check(object) && !PyBytes_Check(object));
 }
 
-/* An exact str or bytes, taken once: a subclass with forged methods or an __fspath__ that changes its answer is read
- * here and never again. */
+/* Converts a path object to an exact str or bytes, once: a subclass, or a changing __fspath__, cannot give another
+ * value later. */
 PyObject *path_exact(PyObject *object)
 {
     if (PyUnicode_CheckExact(object) || PyBytes_CheckExact(object)) {
@@ -75,7 +75,7 @@ static int too_long(PyObject *object)
     return -1;
 }
 
-/* The bytes the kernel would see. *held keeps them alive. */
+/* The bytes that the kernel gets. *held keeps them alive. */
 static const char *path_bytes(PyObject *object, Py_ssize_t *length, PyObject **held)
 {
     *held = NULL;
@@ -95,7 +95,7 @@ static const char *path_bytes(PyObject *object, Py_ssize_t *length, PyObject **h
     return PyBytes_AS_STRING(*held);
 }
 
-/* Whether no part is empty or begins with a dot: such a path is as short as it can be. Its length, or 0. */
+/* The length of a path that is normal already, because no part is empty or begins with a dot; otherwise 0. */
 static size_t normal_length(const char *raw)
 {
     const char *p = raw;
@@ -105,7 +105,7 @@ static size_t normal_length(const char *raw)
     return *p == '\0' ? (size_t)(p - raw) : 0;
 }
 
-/* Collapses "//", "." and "..", without looking at the file system. */
+/* Removes "//", "." and "..", without reading the file system. */
 int path_normalise(const char *raw, char *out)
 {
     size_t normal = normal_length(raw);
@@ -254,7 +254,7 @@ static bool shift_last(char *path, char *rest)
     return true;
 }
 
-/* If `path` is a link that leads nowhere yet, rewrites it to where it points. */
+/* If `path` is a dangling link, replaces it by its target. */
 static bool follow_dangling(char *path)
 {
     char target[PATH_MAX], rest[PATH_MAX] = "";
@@ -297,7 +297,7 @@ static bool has_dots(const char *rest)
     return false;
 }
 
-/* Where a path really leads, also when its last parts do not exist yet. Changes nothing on disk. */
+/* Resolves a path, also when its last parts do not exist. Changes nothing on disk. */
 int path_canonical(const char *raw, int follow, char *out)
 {
     char work[PATH_MAX], rest[PATH_MAX] = "", joined[PATH_MAX];

@@ -80,8 +80,8 @@ static bool is_package(char *path, size_t length)
     return is;
 }
 
-/* Whether the import system loads it: source, bytecode, native modules, folders, and the data beside them in a package.
- * Never anything hidden. `base` is the length of the folder on sys.path. */
+/* Whether the import system loads this path: source, bytecode, native modules, folders, and data files in a package;
+ * never hidden files. `base` is the length of the folder on sys.path. */
 static bool is_importable(const char *path, size_t base)
 {
     char work[PATH_MAX + 16];
@@ -105,7 +105,7 @@ static bool is_importable(const char *path, size_t base)
     return is;
 }
 
-/* is_importable(root, path): whether a path at or below a folder on sys.path is what the import system loads. */
+/* is_importable(root, path): whether the import system loads a path at or below a folder on sys.path. */
 PyObject *core_is_importable(PyObject *module, PyObject *args)
 {
     const char *root, *path;
@@ -128,7 +128,7 @@ static bool is_importable_from(const PathKey *key, const uint16_t *bases, int co
     return is;
 }
 
-/* What a policy gives beside what another one has given: reading that is there already is not looked for. */
+/* The mask of a policy in addition to another mask; skips the lookup for reading if it is allowed already. */
 unsigned policy_mask_beside(const Policy *policy, const PathKey *key, unsigned given_by_other)
 {
     unsigned mask = 0, owned = 0;
@@ -194,7 +194,7 @@ static int compare_paths(const void *one, const void *two, void *given)
     return order ? order : (int)a->length - (int)b->length;
 }
 
-/* Orders what gives something by its path, so that what lies below a folder stands together. */
+/* Sorts the entries that allow something by path, so that entries below a folder are adjacent. */
 static int put_in_order(Policy *policy)
 {
     for (size_t i = 0; i < policy->slots; i++) {
@@ -275,8 +275,7 @@ static void mark_ancestors(Policy *policy, const char *path, uint32_t *used)
     }
 }
 
-/* A root counts where it really is, so that a root that is itself a link works. Resolved here and not in Python, where
- * guarded code could have put another realpath. */
+/* Resolves a root, so that a root that is a link works. Not in Python, where guarded code could replace realpath. */
 static void locate(const char *path, bool resolve, char *out)
 {
     if (!resolve || path_canonical(path, 1, out) < 0) {
@@ -296,8 +295,8 @@ static size_t components(const char *path)
     return count;
 }
 
-/* Room for every entry, and for every ancestor of one that stays. Where each really is goes to `places`: it is looked
- * up once, since a link may lead elsewhere the next time. */
+/* Allocates room for every entry and for the ancestors of pinned entries. `places` gets the resolved roots: each is
+ * resolved once, because a link may change. */
 static int measure(PyObject *entries, bool resolve, PyObject *places, size_t *count, size_t *bytes)
 {
     *count = 0;
@@ -356,7 +355,7 @@ static int note_written(const char *path)
     return result;
 }
 
-/* Since when subjects could have written this file; LLONG_MAX when they never could, -1 with an exception. */
+/* The time since which subjects could write this file; LLONG_MAX if never, -1 with an exception. */
 static long long written_since(const char *path)
 {
     char prefix[PATH_MAX];
@@ -379,8 +378,7 @@ static long long written_since(const char *path)
     return since;
 }
 
-/* 1 for a file that was made or changed where and since subjects could write; -1 with an exception. No program sets the
- * time that is looked at. */
+/* 1 if a subject could have made or changed the file; -1 with an exception. Uses ctime, which programs cannot set. */
 int file_may_be_subjects(const char *path)
 {
     struct stat info;
@@ -391,7 +389,7 @@ int file_may_be_subjects(const char *path)
     return stat(path, &info) == 0 && nanoseconds(&info.st_ctim) >= since;
 }
 
-/* The code lies at `where`, and the host finds it by `path`: neither way there may be changed. */
+/* Pins the code at `where`, which the host finds by `path`: both must stay unchanged. */
 static void keep_in_place(Policy *policy, const char *path, const char *where, unsigned mask, uint32_t *used)
 {
     mark_ancestors(policy, path, used);

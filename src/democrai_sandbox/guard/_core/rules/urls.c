@@ -15,7 +15,7 @@ static struct {
 
 static void forget_latest(void);
 
-/* From the one table there is, democrai_sandbox.policy.DEFAULT_PORTS. */
+/* From democrai_sandbox.policy.DEFAULT_PORTS, the only table. */
 int default_ports_set(PyObject *ports)
 {
     PyObject *scheme, *port;
@@ -66,7 +66,8 @@ int port_of_object(PyObject *object, bool zero)
 
 /* ---- paths --------------------------------------------------------------------------------------- */
 
-/* An encoded dot, slash or backslash, however many times the percent sign was encoded, a control, or no escape. */
+/* Whether this is an encoded dot, slash or backslash (at any depth of encoding), a control character, or a malformed
+ * escape. */
 static bool escape_is_ambiguous(const char *p, const char *end)
 {
     if (end - p < 3 || hex_digit(p[1]) < 0 || hex_digit(p[2]) < 0) {
@@ -84,7 +85,7 @@ static bool escape_is_ambiguous(const char *p, const char *end)
     return last == '.' || last == '/' || last == '\\';
 }
 
-/* ";", or its escape, however many times the percent sign was encoded. */
+/* Whether this is ";" or its escape, at any depth of encoding. */
 static bool is_semicolon(const char *p, const char *end)
 {
     if (p < end && *p == '%') {
@@ -115,7 +116,7 @@ static bool has_dot_segment(const char *path, const char *end)
     return false;
 }
 
-/* Decodes the escapes of a text where it lies. Their number, or -1 when a dot, slash or backslash was encoded. */
+/* Decodes the escapes of a text in place. Returns their number, or -1 for an encoded dot, slash or backslash. */
 static int decode_once(char *text, size_t *length)
 {
     int number = 0;
@@ -182,8 +183,9 @@ static char *put_escape(char *out, int byte)
     return out + sprintf(out, "%%%02X", (unsigned)byte);
 }
 
-/* One spelling: escapes of letters, digits and harmless signs decoded, others in upper case, what must be is escaped.
- * An ambiguous path keeps its escapes. Slashes at the end go away. Returns the end. */
+/* Writes the canonical path: escapes of letters, digits and harmless signs are decoded, others are in upper case, and
+ * reserved characters are escaped. An ambiguous path keeps its escapes. Slashes at the end are removed. Returns the
+ * end. */
 static char *put_path(char *out, const char *path, const char *end, bool ambiguous)
 {
     char *start = out;

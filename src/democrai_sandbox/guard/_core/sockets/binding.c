@@ -44,7 +44,7 @@ static bool is_plain(PyObject *value)
     return value == NULL || PyLong_Check(value);
 }
 
-/* Whether what was looked at before is what the kernel was asked for. */
+/* Whether the arguments are exact numbers, so the checked kind is the created one. */
 bool plain_numbers(PyObject *args, PyObject *kwargs)
 {
     bool plain = true;
@@ -58,7 +58,7 @@ bool plain_numbers(PyObject *args, PyObject *kwargs)
     return plain;
 }
 
-/* Before it is made: by what is asked for, so that the answer does not depend on what this kernel knows. */
+/* Checks a socket before it is created, so that the result does not depend on the kernel. */
 int check_new_socket(State *state, PyObject *args, PyObject *kwargs)
 {
     int family = plain_number(args, kwargs, 0, "family", AF_INET),
@@ -173,9 +173,7 @@ static PyObject *bound_address(PyObject *given, const Address *address, int fami
     return result;
 }
 
-/* Options by which two sockets have one port: the host's visitors would come here. They are off while the port is
- * taken.
- */
+/* Options that let two sockets share a port: clients of the host could connect here. They are off during bind(). */
 static bool switch_off(int fd, int option)
 {
     int value = 0, off = 0;
@@ -258,7 +256,7 @@ PyObject *on_bind(State *state, Call *call)
     return result;
 }
 
-/* Where the kernel has put it: a socket that was never bound would listen on every address. */
+/* Checks the real address: a socket that was never bound would listen on every address. */
 static int check_listener(State *state, int fd)
 {
     union {
@@ -307,7 +305,7 @@ PyObject *on_listen(State *state, Call *call)
 /* ---- numbers that come out of sockets -----------------------------------------------------------------------------
  */
 
-/* _accept() -> (number, address): connections to one's own listener are one's own. */
+/* _accept() -> (number, address): the subject owns connections to its own listener. */
 PyObject *on_accept(State *state, Call *call)
 {
     if (require_own(state, socket_number(call->self)) < 0) {

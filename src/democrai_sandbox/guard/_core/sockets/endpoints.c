@@ -10,7 +10,7 @@ static bool rule_connects(const State *state, const Host *host, int port)
     return state_net(state, match_socket, &what) & NET_CONNECT;
 }
 
-/* Inside a permitted request, another host may be connected to for its sake when a URL rule says `connect`: a proxy. */
+/* During a permitted request, a connection to another host (a proxy) is allowed by a URL rule with `connect`. */
 static const char *relay_scheme(const State *state, const Host *host, int port)
 {
     static const char *const schemes[] = {"http", "https"};
@@ -28,7 +28,7 @@ static bool ticket_covers(const Ticket *ticket, const Host *host, int port)
     return ticket->port == port && strcmp(ticket->host.key, host->key) == 0;
 }
 
-/* Tries one name (or the address itself) for which the address could be dialled. 1 yes, 0 no, -1 error. */
+/* Checks one name of the address, or the address itself. 1 allowed, 0 not, -1 error. */
 static int try_host(State *state, const Host *host, int port, const Ticket *ticket, Wire **wire)
 {
     if (rule_connects(state, host, port)) {
@@ -45,7 +45,7 @@ static int try_host(State *state, const Host *host, int port, const Ticket *tick
     return 0;
 }
 
-/* Nothing covers it: the decider is asked for the name, if there was one, since that is what a person can judge. */
+/* No rule covers it: asks the decider for the name, if one is known, because a user can judge a name better. */
 static int ask_for(State *state, const Host *host, int port)
 {
     SocketTarget what = {host, port};
@@ -64,7 +64,7 @@ typedef struct {
     Host found; /* the name that permits the address, or that the decider is asked for */
 } Endpoint;
 
-/* A name that others looked up is not for this subject to hear of. */
+/* A denial must not reveal a name that other subjects looked up. */
 static bool knows(const State *state, const Host *name)
 {
     return !host_is_own(name) && (state_net(state, match_name, name) || name_noted(state, name));
@@ -111,7 +111,7 @@ static void shadow_endpoint(Endpoint *endpoint, const Host *host, bool allowed)
     }
 }
 
-/* 0 when it may be dialled; *wire is set when only for requests. `name`: what the caller gave, and resolved just now.
+/* 0 when the address may be connected to; *wire is set when only for requests. `name`: the name that the caller gave.
  */
 int permit_endpoint(State *state, const Address *address, int port, const Host *name, bool tickets, Wire **wire,
                     bool *asked)

@@ -68,7 +68,7 @@ static PyObject *send_on_foreign(State *state, Call *call, int fd, PyObject *vie
     return wakes || peer_is_permitted(state, fd) == 0 ? call_with(call, 0, view) : NULL;
 }
 
-/* Numbers as they are: what an object says when it is asked could be said by code that connects this very socket. */
+/* Only exact numbers: converting another object could run code that connects this socket. */
 static bool flags_are_plain(const Call *call, Py_ssize_t at)
 {
     if (call->nargs <= at || PyLong_Check(call->args[at])) {
@@ -78,7 +78,7 @@ static bool flags_are_plain(const Call *call, Py_ssize_t at)
     return false;
 }
 
-/* The bytes as they are now: exact ones, or a view of others. Nothing of theirs runs after this. */
+/* The current bytes: exact bytes, or a view of another object. No code of the object runs afterwards. */
 static PyObject *settled(PyObject *data)
 {
     return PyBytes_CheckExact(data) ? Py_NewRef(data) : PyMemoryView_FromObject(data);
@@ -276,7 +276,8 @@ static int check_rights(State *state, PyObject *data)
     return 0;
 }
 
-/* (level, type, data), copied. Only descriptors and credentials are sent along: other messages lead packets astray. */
+/* Copies (level, type, data). Only descriptors and credentials are allowed, because other messages can redirect
+ * packets. */
 static PyObject *plain_message(State *state, PyObject *item)
 {
     PyObject *message = PySequence_Tuple(item), *result = NULL;
@@ -354,7 +355,7 @@ static PyObject *settled_all(PyObject *buffers)
     return list;
 }
 
-/* Each argument is read once; what was looked at is what is sent. */
+/* Each argument is read once, so the checked data is the sent data. */
 static PyObject *sendmsg_plainly(State *state, Call *call, bool own, int fd)
 {
     PyObject *argv[MAX_ARGS], *data = NULL, *messages = NULL, *result = NULL;
@@ -404,7 +405,7 @@ PyObject *core_deny_foreign(PyObject *module, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-/* may_use(socket or number) -> whether this chain may send on it: what pools ask before they reuse a connection. */
+/* may_use(socket or number) -> whether this chain may send on it. Pools call it before they reuse a connection. */
 PyObject *core_may_use(PyObject *module, PyObject *socket)
 {
     State *state = state_guarding();

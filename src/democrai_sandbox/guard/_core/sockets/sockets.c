@@ -14,7 +14,7 @@
 static Py_ssize_t family_offset = -1;
 static PyCFunction fileno_entry = NULL;
 
-/* The base type's own way to its number and family: a subclass may say anything. */
+/* Reads descriptor and family with the functions of the base type, because a subclass can return any value. */
 int sockets_found(PyTypeObject *type)
 {
     PyObject *number = PyDict_GetItemString(type->tp_dict, "fileno"),
@@ -97,7 +97,7 @@ static bool is_plain_pair(PyObject *given)
            PyUnicode_CheckExact(PyTuple_GET_ITEM(given, 0)) && PyLong_CheckExact(PyTuple_GET_ITEM(given, 1));
 }
 
-/* Whether the rules were asked about just this before: they do not change, and nothing else has a say in it. */
+/* Whether the rules permitted this address last time. Rules do not change, and nothing else matters here. */
 static bool dialled_before(const State *state, PyObject *given, int family)
 {
     PyObject *last = state->dialled;
@@ -171,7 +171,7 @@ int dial(State *state, PyObject *socket, PyObject *given, bool tickets, Dial *ou
 
 /* ---- connect, connect_ex --------------------------------------------------------------------------------------- */
 
-/* Requests go over streams: what is sent by datagram could not be read as one. And over one's own sockets. */
+/* Whether a socket can carry requests: it is a stream, because datagrams cannot be read, and the subject owns it. */
 static bool may_carry_requests(const State *state, int fd)
 {
     int type = 0;

@@ -100,7 +100,7 @@ int ssl_patch(PyObject *module)
     return 1;
 }
 
-/* Enters a new object; takes the wire over. NULL with an exception when it cannot. */
+/* Registers a new TLS object and takes over the wire. NULL with an exception. */
 static PyObject *made(State *state, PyObject *object, Wire *wire, PyObject *bio)
 {
     Stream *stream = object ? PyMem_Calloc(1, sizeof *stream) : NULL;
@@ -317,7 +317,7 @@ PyObject *on_tls_read(State *state, Call *call)
     return call_original(call);
 }
 
-/* What it raises instead of sending has not been taken: it wants the same bytes again. */
+/* Data of a write that raised an exception was not accepted: the same bytes must follow. */
 static Py_ssize_t taken_by(PyObject *result)
 {
     return result == NULL ? 0 : PyLong_AsSsize_t(result);

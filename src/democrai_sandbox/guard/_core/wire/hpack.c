@@ -96,8 +96,8 @@ static size_t entry_size(const HpackEntry *entry)
     return (size_t)entry->name + entry->value + ENTRY_OVERHEAD;
 }
 
-/* What is evicted stays where it is for a while: moving the rest each time would make a block of small entries cost
- * thousands of times its length. */
+/* Evicted entries are not moved at once: moving the rest each time would make a block of small entries cost thousands
+ * of times its length. */
 static void evict(Hpack *table, size_t room)
 {
     while (table->count > 0 && table->size + room > table->limit) {
@@ -129,7 +129,7 @@ static void compact(Hpack *table)
     table->used -= gone;
 }
 
-/* Room for one more entry with so many bytes, twice as much as is needed. */
+/* Makes room for one more entry with this many bytes; doubles the size. */
 static int make_room(Hpack *table, size_t length)
 {
     size_t entries = table->first + table->count + 1, bytes = table->used + length + 1;
@@ -244,7 +244,7 @@ static void make_codes(void)
     }
 }
 
-/* What is left at the end must be the beginning of the longest code: fewer than eight ones. */
+/* The rest at the end must be the beginning of the longest code: fewer than eight ones. */
 static bool is_padding(uint32_t code, int length)
 {
     return length < 8 && code == (1u << length) - 1;
@@ -370,7 +370,7 @@ static int resize(Hpack *table, Cursor *cursor)
     return 0;
 }
 
-/* Decodes one block, calling back for each header. -1: not a block that we understand, or the callback said so. */
+/* Decodes one block and calls `each` for each header. -1 for a malformed block, or when `each` fails. */
 int hpack_decode(Hpack *table, const char *block, size_t length, int (*each)(HpackText, HpackText, void *),
                  void *context)
 {

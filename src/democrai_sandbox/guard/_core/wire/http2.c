@@ -111,7 +111,8 @@ static bool is(HpackText name, const char *word)
     return name.length == strlen(word) && memcmp(name.text, word, name.length) == 0;
 }
 
-/* A front server may write the headers down as HTTP/1.x: nothing may then look like a line or frame another body. */
+/* A front server may convert the headers to HTTP/1.x: no header may then look like another line or frame another body.
+ */
 static bool is_plain(HpackText name, HpackText value)
 {
     static const char *const connection_headers[] = {"connection", "transfer-encoding", "upgrade",
@@ -251,7 +252,8 @@ static int end_block(Frames *frames, State *state, const WireOrigin *origin)
 /* ---- frames --------------------------------------------------------------------------------------------------------
  */
 
-/* Frames in which there is room for a text are not longer than they need to be. */
+/* Frames other than data and headers must have their exact or a limited length, so that they cannot contain other text.
+ */
 static bool has_its_length(const Frames *frames)
 {
     switch (frames->type) {

@@ -76,7 +76,7 @@ int malformed(const char *why)
 
 /* ---- one step per mode: how many bytes it took, -1 with an exception ---------------------------------- */
 
-/* Line ends must be plain before the rest is there: a lenient server would act on a bare one at once. */
+/* Line ends are checked before the head is complete: a lenient server would act on a bare line end at once. */
 static int check_lines(const Reader *reader, size_t from)
 {
     const char *head = reader->head, *end = head + reader->used, *p = head + from;
@@ -122,8 +122,8 @@ static void after_head(Reader *reader, const WireRequest *request)
     }
 }
 
-/* How much of the data belongs to this head: up to its empty line, which may have begun before, or all of it. What
- * follows is not copied: in one write there may be any number of requests. */
+/* The length of the data that belongs to this head: up to its empty line, which may have begun before, or all of it.
+ * The rest is not copied, because one write may contain many requests. */
 static size_t rest_of_head(const Reader *reader, const char *data, size_t length)
 {
     char edge[6];
@@ -264,7 +264,7 @@ static int require_sending(Reader *reader, State *state)
     return allowed;
 }
 
-/* How long a frame's header is, as far as the bytes that are there tell. */
+/* The length of the header of a frame, as far as the available bytes tell. */
 static int header_length(const unsigned char *header)
 {
     int length = header[1] & 0x7f;
@@ -281,8 +281,8 @@ static uint64_t payload_length(const unsigned char *header)
     return length;
 }
 
-/* A client's frames as the standard has them. The server may have ignored the upgrade and still read requests: no word
- * of one passes for a masked frame. */
+/* Frames of a client, read strictly. The server may have ignored the upgrade and still read requests, but no request
+ * begins like the header of a masked frame. */
 static int check_frame(Reader *reader, State *state, const unsigned char *header)
 {
     int opcode = header[0] & 0x0f;
@@ -294,7 +294,7 @@ static int check_frame(Reader *reader, State *state, const unsigned char *header
     return control ? 0 : require_sending(reader, state);
 }
 
-/* Data needs `send`; what only keeps the connection up (ping, pong, close) does not. */
+/* Data frames need `send`; ping, pong and close do not. */
 static Py_ssize_t read_frame(Reader *reader, State *state, const char *data, size_t length)
 {
     if (reader->left > 0) {
@@ -314,8 +314,8 @@ static Py_ssize_t read_frame(Reader *reader, State *state, const char *data, siz
     return 1;
 }
 
-/* The records must be those that a TLS object of this process gave out, one after the other: what it encrypts is read
- * before. Records made in any other way could hold anything. */
+/* The records must come from a TLS object of this process, in order, because its plain text was read before. Other
+ * records could contain anything. */
 static Py_ssize_t read_records(Reader *reader, State *state, const char *data, size_t length)
 {
     if (reader->pipe == NULL) {

@@ -287,7 +287,7 @@ static bool same_origin(const Url *one, const Url *other)
     return strcmp(one->host.key, other->host.key) == 0 && one->port == other->port;
 }
 
-/* Whether the Host header is just what the URL says: most are. */
+/* Whether the Host header equals the host of the URL, as in most requests. */
 static bool names_same(Span host, const Url *url)
 {
     size_t bare = strlen(url->host.text);
@@ -302,8 +302,7 @@ static bool names_same(Span host, const Url *url)
     return host.length - bare == length && memcmp(host.text + bare, port, length) == 0;
 }
 
-/* When the Host header names another host than `url` does, both must be permitted: one server may answer for many, and
- * a proxy may go by either. */
+/* If the Host header names another host than `url`, both must be permitted: a server or proxy may use either. */
 static int require_both(State *state, Url *url, const Head *head, unsigned operations, PyObject **socket_url)
 {
     Url named;
@@ -320,7 +319,7 @@ static int require_both(State *state, Url *url, const Head *head, unsigned opera
     return result;
 }
 
-/* "GET http://host/path": what a proxy is asked. Only a connection that was permitted as one takes requests for others.
+/* "GET http://host/path" for a proxy. Only a connection that was permitted as a proxy takes requests for other hosts.
  */
 static int check_absolute_form(State *state, const WireOrigin *origin, const Head *head, unsigned operations,
                                PyObject **socket_url)
@@ -381,7 +380,7 @@ int stream_check(State *state, const WireOrigin *origin, const char *method, con
     return check_origin_form(state, origin, &head, operations_of(&head, &request), &nothing);
 }
 
-/* A request line goes out before the rest of its head is there: it, at least, must be permitted. */
+/* Checks a request line that is sent before the rest of its head. */
 int line_check(State *state, const WireOrigin *origin, const char *text, size_t length)
 {
     Head head;
@@ -400,7 +399,7 @@ int line_check(State *state, const WireOrigin *origin, const char *text, size_t 
     return result;
 }
 
-/* 0 when the request may be sent; fills in how its body is framed. `state` NULL: only that. */
+/* 0 when the request may be sent; sets the framing of its body. `state` NULL: sets the framing only. */
 int request_check(State *state, const WireOrigin *origin, WireRequest *request, PyObject **socket_url)
 {
     Head head;

@@ -99,7 +99,7 @@ Pipe *pipe_find(const State *state, const char *data, size_t length, uint64_t *p
     return NULL;
 }
 
-/* From here on its object encrypts requests to that origin. */
+/* Binds the TLS object: from now on it encrypts requests to that origin. */
 int pipe_bind(State *state, Pipe *pipe, const WireOrigin *origin)
 {
     if (pipe->wire != NULL) {

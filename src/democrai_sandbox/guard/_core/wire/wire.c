@@ -30,7 +30,7 @@ Wire *wire_new(const char *scheme, const Host *host, int port)
     return wire;
 }
 
-/* What TLS encrypts on the way to this origin. */
+/* A wire for the plain text of TLS to this origin. */
 Wire *wire_inside(const WireOrigin *origin)
 {
     Wire *wire = wire_new(origin->scheme, &origin->host, origin->port);
@@ -85,8 +85,8 @@ int wire_answers(const Wire *wire)
     return -1;
 }
 
-/* Reads what is about to be sent. After 0, wire_end() must follow with what was. Two writers at once would each be read
- * as if they were alone, so there is only one. */
+/* Reads data before it is sent. After 0, wire_end() must follow with the sent length. Only one thread writes at a time,
+ * because concurrent writers would be read as if they were alone. */
 int wire_begin(State *state, Wire *wire, const char *data, size_t length)
 {
     if (wire->busy) {
@@ -161,7 +161,7 @@ void wire_skipped(Wire *wire, Py_ssize_t sent)
     wire_drop(wire);
 }
 
-/* From here on the socket carries TLS. What is encrypted is read by the wire that comes back. */
+/* From now on the socket carries TLS. The returned wire reads the plain text. */
 Wire *wire_start_tls(Wire *wire, const Host *shown)
 {
     Reader *now = wire->now;
@@ -181,7 +181,7 @@ Wire *wire_start_tls(Wire *wire, const Host *shown)
     return inner;
 }
 
-/* A write that OpenSSL could not finish must come again with the same bytes. */
+/* A write that OpenSSL could not finish must be repeated with the same bytes. */
 int wire_again(Wire *wire, PyObject *data)
 {
     PyObject *pending = wire->pending;
