@@ -111,9 +111,6 @@ extern PyObject *served_variable;
 int served_ready(void);
 PyObject *served_save(void);
 void served_restore(PyObject *saved);
-PyObject *core_serve(PyObject *module, PyObject *value);
-PyObject *core_unserve(PyObject *module, PyObject *token);
-PyObject *core_served(PyObject *module, PyObject *unused);
 
 /* ---- owned_process.c ----------------------------------------------------------------------------------------- */
 extern bool process_owned;
@@ -208,7 +205,7 @@ PyObject *question_new(State *state, const Asked *asked);
 int question_ready(PyObject *module);
 
 /* ---- decisions.c --------------------------------------------------------------------------------------------- */
-extern PyObject *decider, *check_failed, *decision_type;
+extern PyObject *decider, *check_failed;
 extern _Thread_local bool probing;
 void raise_check_failed(void);
 PyObject *access_changed(PyObject *module, PyObject *unused);
@@ -231,7 +228,7 @@ typedef enum {
     DENY_NETWORK,
 } DenialKind;
 
-extern PyObject *denial_factory, *recorder;
+extern PyObject *denial_factory, *recorder, *decision_type;
 extern bool recording;
 extern size_t denials_made;
 extern PyObject *usage_error;

@@ -5,7 +5,6 @@
 
 PyObject *decider = NULL;
 PyObject *check_failed = NULL;  /* the class of "no decision could be had" */
-PyObject *decision_type = NULL; /* democrai_sandbox.policy.AccessDecision: an answer with its reasons */
 
 enum { MOST_DECISIONS = 1024 };
 

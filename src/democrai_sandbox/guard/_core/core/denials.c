@@ -7,6 +7,7 @@
 #include <time.h>
 
 PyObject *usage_error = NULL;    /* the class for wrong use of the guard by the host */
+PyObject *decision_type = NULL;  /* democrai_sandbox.policy.AccessDecision: an answer with its reasons */
 PyObject *denial_factory = NULL; /* builds the exception; Python, because it only words what was decided here */
 PyObject *recorder = NULL;       /* of the host: called for every denial, outside the guard */
 

@@ -36,24 +36,3 @@ void served_restore(PyObject *saved)
     Py_DECREF(saved);
     PyErr_Restore(type, value, trace);
 }
-
-/* serve(value) -> token, unserve(token): for code of the host. */
-PyObject *core_serve(PyObject *module, PyObject *value)
-{
-    State *state = state_guarding();
-    return state ? deny_text(state, DENY_TAMPER, "serving") : variable_set(served_variable, value);
-}
-
-PyObject *core_unserve(PyObject *module, PyObject *token)
-{
-    int paused = collection_pause();
-    int result = paused < 0 ? -1 : PyContextVar_Reset(served_variable, token);
-    collection_resume(paused);
-    return result < 0 ? NULL : Py_NewRef(Py_None);
-}
-
-PyObject *core_served(PyObject *module, PyObject *unused)
-{
-    PyObject *value = served_save();
-    return value ? value : PyErr_NoMemory();
-}

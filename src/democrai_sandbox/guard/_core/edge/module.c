@@ -172,6 +172,27 @@ static PyObject *count_residents(PyObject *module, PyObject *unused)
     return PyLong_FromSsize_t(residents);
 }
 
+/* serve(value) -> token, unserve(token): for code of the host. */
+static PyObject *serve(PyObject *module, PyObject *value)
+{
+    State *state = state_guarding();
+    return state ? deny_text(state, DENY_TAMPER, "serving") : variable_set(served_variable, value);
+}
+
+static PyObject *unserve(PyObject *module, PyObject *token)
+{
+    int paused = collection_pause();
+    int result = paused < 0 ? -1 : PyContextVar_Reset(served_variable, token);
+    collection_resume(paused);
+    return result < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *served(PyObject *module, PyObject *unused)
+{
+    PyObject *value = served_save();
+    return value ? value : PyErr_NoMemory();
+}
+
 static PyObject *is_sealed(PyObject *module, PyObject *unused)
 {
     return PyBool_FromLong(sealed);
@@ -275,9 +296,9 @@ static PyMethodDef methods[] = {
     {"own_code", core_own_code, METH_O, NULL},
     {"is_importable", core_is_importable, METH_VARARGS, NULL},
     {"own_process", core_own_process, METH_O, NULL},
-    {"serve", core_serve, METH_O, NULL},
-    {"unserve", core_unserve, METH_O, NULL},
-    {"served", core_served, METH_NOARGS, NULL},
+    {"serve", serve, METH_O, NULL},
+    {"unserve", unserve, METH_O, NULL},
+    {"served", served, METH_NOARGS, NULL},
     {"may_use", core_may_use, METH_O, NULL},
     {"deny_foreign", core_deny_foreign, METH_NOARGS, NULL},
     {"read_url", core_read_url, METH_O, NULL},
