@@ -69,7 +69,7 @@ PyObject *question_new(State *state, const Asked *asked)
     return question;
 }
 
-int question_ready(PyObject *module)
+int access_question_ready(PyObject *module)
 {
     question_type = PyStructSequence_NewType(&description);
     return question_type ? PyModule_AddObjectRef(module, "AccessQuestion", (PyObject *)question_type) : -1;

@@ -31,7 +31,7 @@ static void unlink_hook(void)
 
 /* Finds the entry of the hook, right after it was added at the end of the list. The list may move between patch
  * releases, so it is only used in the release that this was compiled for. */
-void hooklist_found(Py_AuditHookFunction hook)
+void audit_hook_list_found(Py_AuditHookFunction hook)
 {
     if (Py_Version != PY_VERSION_HEX) {
         return;
@@ -45,20 +45,20 @@ void hooklist_found(Py_AuditHookFunction hook)
 }
 
 /* Whether our hook is the only one, in C and in Python. */
-bool hooklist_is_ours(void)
+bool audit_hook_list_is_ours(void)
 {
     return linked && HEAD == own && own->next == NULL && PyInterpreterState_Get()->audit_hooks == NULL;
 }
 
-/* Turns audit events off or on again. Only for callers that have asked hooklist_is_ours(), around calls that run no
- * Python code. */
-void hooklist_silence(bool silent)
+/* Turns audit events off or on again. Only for callers that have asked audit_hook_list_is_ours(), around calls that run
+ * no Python code. */
+void audit_hook_list_silence(bool silent)
 {
     HEAD = silent ? NULL : own;
 }
 
 /* Adds the hook before the first state can act, and removes it after the last state is freed. */
-void hooklist_follow(bool guarded)
+void audit_hook_list_follow(bool guarded)
 {
     if (own == NULL || guarded == linked) {
         return;

@@ -382,7 +382,7 @@ State *resident_running(const State *state, const void *boundary)
     return NULL;
 }
 
-int residents_ready(void)
+int code_owner_ready(void)
 {
     find_package();
     interpreter = PyInterpreterState_Get();

@@ -102,8 +102,7 @@ int collection_ready(void)
 
 /* The fields of a token of a variable, as contextvars keeps them. */
 typedef struct {
-    PyObject_HEAD
-    PyObject *context, *variable, *value; /* what the variable had before */
+    PyObject_HEAD PyObject *context, *variable, *value; /* what the variable had before */
     int used;
 } Token;
 
@@ -148,9 +147,8 @@ int variables_ready(void)
     Token *second = first ? (Token *)PyContextVar_Set(variable, Py_False) : NULL;
     bool fits = second != NULL && PyContextToken_Type.tp_basicsize == sizeof(Token) && first->value == NULL &&
                 second->context == PyThreadState_Get()->context && second->variable == variable &&
-                second->value == Py_True && !second->used &&
-                PyContextVar_Reset(variable, (PyObject *)second) == 0 && second->used == 1 &&
-                PyContextVar_Reset(variable, (PyObject *)first) == 0;
+                second->value == Py_True && !second->used && PyContextVar_Reset(variable, (PyObject *)second) == 0 &&
+                second->used == 1 && PyContextVar_Reset(variable, (PyObject *)first) == 0;
     if (!fits && !PyErr_Occurred()) {
         PyErr_SetString(PyExc_ImportError, "variables cannot be set: the guard does not fit this interpreter");
     }

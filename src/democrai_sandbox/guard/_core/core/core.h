@@ -108,7 +108,7 @@ void ticket_restore(PyObject *carried);   /* steals it; NULL: nothing to do */
 
 /* ---- served_user.c ------------------------------------------------------------------------------------------- */
 extern PyObject *served_variable;
-int served_ready(void);
+int served_user_ready(void);
 PyObject *served_save(void);
 void served_restore(PyObject *saved);
 
@@ -146,7 +146,7 @@ PyObject *wake_new(State *state, PyObject *future);
 extern Py_ssize_t residents; /* policies that have marked code */
 bool code_is_ours(PyCodeObject *code);
 bool code_is_hidden(State *state, PyCodeObject *code);
-int residents_ready(void);
+int code_owner_ready(void);
 const Policy *resident_owner(PyCodeObject *code);
 int resident_take(State *state, PyObject *code);
 void *frame_here(void);
@@ -186,10 +186,10 @@ void bytecode_note(PyObject *made, Bytecode *from);
 void bytecode_forget(void);
 
 /* ---- audit_hook_list.c --------------------------------------------------------------------------------------- */
-void hooklist_found(int (*hook)(const char *, PyObject *, void *));
-void hooklist_follow(bool guarded);
-bool hooklist_is_ours(void);
-void hooklist_silence(bool silent);
+void audit_hook_list_found(int (*hook)(const char *, PyObject *, void *));
+void audit_hook_list_follow(bool guarded);
+bool audit_hook_list_is_ours(void);
+void audit_hook_list_silence(bool silent);
 
 /* ---- access_question.c --------------------------------------------------------------------------------------- */
 /* A question to the decider, without the asking subject. */
@@ -202,7 +202,7 @@ typedef struct {
 } Asked;
 
 PyObject *question_new(State *state, const Asked *asked);
-int question_ready(PyObject *module);
+int access_question_ready(PyObject *module);
 
 /* ---- decisions.c --------------------------------------------------------------------------------------------- */
 extern PyObject *decider, *check_failed;

@@ -4,7 +4,7 @@
 #include <string.h>
 
 PyObject *decider = NULL;
-PyObject *check_failed = NULL;  /* the class of "no decision could be had" */
+PyObject *check_failed = NULL; /* the class of "no decision could be had" */
 
 enum { MOST_DECISIONS = 1024 };
 

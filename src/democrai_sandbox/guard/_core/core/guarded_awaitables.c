@@ -113,7 +113,8 @@ static getter waiter_original = NULL, callbacks_original[2];
 /* A new future with the same status as another one, without a link to it. */
 static PyObject *future_like(PyObject *other)
 {
-    PyObject *done = PyObject_CallMethod(other, "done", NULL), *loop = done ? PyObject_GetAttrString(other, "_loop") : NULL;
+    PyObject *done = PyObject_CallMethod(other, "done", NULL),
+             *loop = done ? PyObject_GetAttrString(other, "_loop") : NULL;
     PyObject *keywords = loop ? Py_BuildValue("{sO}", "loop", loop) : NULL, *none = PyTuple_New(0);
     PyObject *future = keywords && none ? PyObject_Call(future_type, none, keywords) : NULL;
     int is_done = future ? PyObject_IsTrue(done) : -1;

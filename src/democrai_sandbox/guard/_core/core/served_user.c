@@ -5,7 +5,7 @@
 
 PyObject *served_variable = NULL;
 
-int served_ready(void)
+int served_user_ready(void)
 {
     served_variable = PyContextVar_New("democrai_sandbox_served", Py_None);
     return served_variable ? 0 : -1;

@@ -51,7 +51,7 @@ State *state_new(State *parent, Policy *policy, Mode mode, bool allow_subprocess
         return NULL;
     }
     live_states++;
-    hooklist_follow(true);
+    audit_hook_list_follow(true);
     PyObject **own[] = {&state->user, &state->organization, &state->session};
     PyObject *inherited[] = {parent ? parent->user : NULL, parent ? parent->organization : NULL,
                              parent ? parent->session : NULL};
@@ -89,7 +89,7 @@ static void state_dealloc(PyObject *self)
         tracing_gone(state);
     }
     live_states--;
-    hooklist_follow(live_states > 0);
+    audit_hook_list_follow(live_states > 0);
     if (live_states == 0) {
         Py_CLEAR(clean_context);
         bytecode_forget();

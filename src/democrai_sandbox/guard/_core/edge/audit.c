@@ -117,8 +117,8 @@ static bool same_code(PyObject *function, PyObject *value)
     return same;
 }
 
-/* Whether the code of a function and what it gets instead are the same subject's, or a library changes its own function:
- * what it compiles for a subject is marked as the subject's, and stays guarded wherever it runs. */
+/* Whether the code of a function and what it gets instead are the same subject's, or a library changes its own
+ * function: what it compiles for a subject is marked as the subject's, and stays guarded wherever it runs. */
 static bool same_owner(State *state, PyObject *function, PyObject *value)
 {
     PyCodeObject *old = (PyCodeObject *)PyFunction_GET_CODE(function);
@@ -280,8 +280,8 @@ static int on_event(State *state, const char *event, PyObject *args)
             return monitoring_works() ? 0 : refuse(state, event);
         }
         if (is(event, "socket.sethostname") || is(event, "sys.addaudithook") || is(event, "sys._current_frames") ||
-            is(event, "sys._current_exceptions") ||
-            is(event, "sqlite3.enable_load_extension") || is(event, "sqlite3.load_extension")) {
+            is(event, "sys._current_exceptions") || is(event, "sqlite3.enable_load_extension") ||
+            is(event, "sqlite3.load_extension")) {
             return refuse(state, event);
         }
         return 0;
@@ -380,7 +380,7 @@ int audit_ready(void)
     if (PySys_AddAuditHook(hook, NULL) < 0) {
         return -1;
     }
-    hooklist_found(hook);
-    hooklist_follow(live_states > 0);
+    audit_hook_list_found(hook);
+    audit_hook_list_follow(live_states > 0);
     return 0;
 }

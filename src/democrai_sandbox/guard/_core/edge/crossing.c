@@ -5,7 +5,6 @@
  * host makes both. They store their function where guarded code cannot replace it. */
 #include "edge/edge.h"
 
-
 typedef struct {
     PyObject_HEAD vectorcallfunc call;
     PyObject *function;
@@ -181,7 +180,7 @@ PyTypeObject Entrance_Type = {
     .tp_flags = PASSAGE_FLAGS,
 };
 
-int doors_ready(void)
+int crossing_ready(void)
 {
     return PyType_Ready(&Door_Type) < 0 || PyType_Ready(&Entrance_Type) < 0 ? -1 : 0;
 }

@@ -21,7 +21,7 @@ extern PyTypeObject Guard_Type;
 extern bool sealed;
 int guard_prepare(void);
 PyObject *guarded_result(State *state, PyObject *result);
-int contexts_ready(void);
+int guards_ready(void);
 bool is_runtime_code(PyObject *code);
 int register_runtime_code(PyObject *codes);
 PyObject *guard_new(PyObject *module, PyObject *args, PyObject *kwargs);
@@ -35,7 +35,7 @@ int audit_ready(void);
 extern PyTypeObject Door_Type, Entrance_Type;
 PyObject *core_door(PyObject *module, PyObject *function);
 PyObject *core_entrance(PyObject *module, PyObject *args);
-int doors_ready(void);
+int crossing_ready(void);
 
 /* ---- plain_data.c -------------------------------------------------------------------------------------------- */
 PyObject *plain_copy(PyObject *value, bool lists);

@@ -150,7 +150,7 @@ int guard_prepare(void)
         return -1;
     }
     sealed = true;
-    return ownviews_settle() < 0 || steps_settle() < 0 ? -1 : patch_loaded_modules();
+    return module_views_settle() < 0 || steps_settle() < 0 ? -1 : patch_loaded_modules();
 }
 
 /* A new state for this activation. The enclosing state decides whether it merges, replaces or narrows. */
@@ -357,7 +357,7 @@ PyTypeObject Guard_Type = {
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
 };
 
-int contexts_ready(void)
+int guards_ready(void)
 {
     PyTypeObject *types[] = {&Guard_Type, &Steps_Type, &Ready_Type, &Outlet_Type, &Wake_Type};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
@@ -365,5 +365,5 @@ int contexts_ready(void)
             return -1;
         }
     }
-    return served_ready() < 0 || doors_ready() < 0 ? -1 : 0;
+    return served_user_ready() < 0 || crossing_ready() < 0 ? -1 : 0;
 }

@@ -23,35 +23,49 @@ static int refuse_when_sealed(void)
 /* setup(**settings): called by the Python side at import and by the host before the first guard; never afterwards. */
 static PyObject *setup(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"denial_factory",    "usage_error",
-                            "child_environment", "decider",
-                            "recorder",          "facade_files",
-                            "sensitive_roots",   "protected",
-                            "runtime_policy",    "code_policy",
-                            "runtime_code",      "check_failed",
-                            "handle_code",       "invalid_target",
-                            "decision_type",     "default_ports",
-                            "parse_url",         "normalise_host",
-                            "observer",          "adapters",
-                            "diverted",          "libraries",
-                            "watcher",           "native_allowed",
-                            "native_refused",    "native_folder",
-                            "native_packages",   "read_only",
+    static char *names[] = {"denial_factory",
+                            "usage_error",
+                            "child_environment",
+                            "decider",
+                            "recorder",
+                            "facade_files",
+                            "sensitive_roots",
+                            "protected",
+                            "runtime_policy",
+                            "code_policy",
+                            "runtime_code",
+                            "check_failed",
+                            "handle_code",
+                            "invalid_target",
+                            "decision_type",
+                            "default_ports",
+                            "parse_url",
+                            "normalise_host",
+                            "observer",
+                            "adapters",
+                            "diverted",
+                            "libraries",
+                            "watcher",
+                            "native_allowed",
+                            "native_refused",
+                            "native_folder",
+                            "native_packages",
+                            "read_only",
                             NULL};
     PyObject *factory = NULL, *usage = NULL, *environment = NULL, *ask = NULL, *record = NULL, *facade = NULL,
              *roots = NULL;
     PyObject *shut = NULL, *runtime = NULL, *code = NULL, *codes = NULL, *failed = NULL, *handle = NULL;
     PyObject *invalid = NULL, *decision = NULL, *ports = NULL, *parse = NULL, *normalise = NULL, *watch = NULL,
-             *clients = NULL, *exchanged = NULL, *further = NULL, *shadow = NULL, *natives = NULL, *refused = NULL, *folder = NULL,
-             *packages = NULL, *fixed = NULL;
+             *clients = NULL, *exchanged = NULL, *further = NULL, *shadow = NULL, *natives = NULL, *refused = NULL,
+             *folder = NULL, *packages = NULL, *fixed = NULL;
     if (refuse_when_sealed() < 0 ||
-        !PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOOOO!O!O!O!O!OOO!OOO!OOOO!O!O!OO!O!UO!O!", names, &factory, &usage,
-                                     &environment, &ask, &record, &PyFrozenSet_Type, &facade, &PyFrozenSet_Type, &roots,
-                                     &PyTuple_Type, &shut, &Policy_Type, &runtime, &Policy_Type, &code, &codes, &failed,
-                                     &PyCode_Type, &handle, &invalid, &decision, &PyDict_Type, &ports, &parse,
-                                     &normalise, &watch, &PyDict_Type, &clients, &PyTuple_Type, &exchanged, &PyTuple_Type, &further,
-                                     &shadow, &PyFrozenSet_Type, &natives, &PyFrozenSet_Type, &refused, &folder, &PyFrozenSet_Type,
-                                     &packages, &PyTuple_Type, &fixed)) {
+        !PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOOOO!O!O!O!O!OOO!OOO!OOOO!O!O!OO!O!UO!O!", names, &factory,
+                                     &usage, &environment, &ask, &record, &PyFrozenSet_Type, &facade, &PyFrozenSet_Type,
+                                     &roots, &PyTuple_Type, &shut, &Policy_Type, &runtime, &Policy_Type, &code, &codes,
+                                     &failed, &PyCode_Type, &handle, &invalid, &decision, &PyDict_Type, &ports, &parse,
+                                     &normalise, &watch, &PyDict_Type, &clients, &PyTuple_Type, &exchanged,
+                                     &PyTuple_Type, &further, &shadow, &PyFrozenSet_Type, &natives, &PyFrozenSet_Type,
+                                     &refused, &folder, &PyFrozenSet_Type, &packages, &PyTuple_Type, &fixed)) {
         return NULL;
     }
     struct {
@@ -314,11 +328,10 @@ static int check_system(void)
     if (failed == 0) {
         return 0;
     }
-    PyErr_Format(
-        PyExc_ImportError,
-        "democrai-sandbox needs the openat2 system call (%s): Linux 5.6 or newer, and a container profile or "
-        "service manager that permits it (RestrictSUIDSGID= of systemd does not)",
-        strerror(failed));
+    PyErr_Format(PyExc_ImportError,
+                 "democrai-sandbox needs the openat2 system call (%s): Linux 5.6 or newer, and a container profile or "
+                 "service manager that permits it (RestrictSUIDSGID= of systemd does not)",
+                 strerror(failed));
     return -1;
 }
 
@@ -348,6 +361,30 @@ static int all_required_patched(void)
     return 0;
 }
 
+static int diverted_type_ready(void)
+{
+    return PyType_Ready(&Diverted_Type);
+}
+
+/* Run at import, in this order: a preparation may use the results of earlier ones. */
+static int (*const preparations[])(void) = {
+    check_system,         state_ready,
+    collection_ready,     variables_ready,
+    code_owner_ready,     frame_views_ready,
+    tracing_ready,        module_views_ready,
+    environment_ready,    home_ready,
+    tickets_ready,        diverted_type_ready,
+    resolver_ready,       guards_ready,
+    late_modules_ready,   import_first,
+    importlib_ready,      handover_ready,
+    context_views_ready,  protected_names_ready,
+    finalizers_ready,     callback_holders_ready,
+    listings_ready,       stat_results_ready,
+    opens_ready,          imports_ready,
+    native_modules_ready, patch_loaded_modules,
+    all_required_patched,
+};
+
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_core", .m_size = -1, .m_methods = methods};
 
 PyMODINIT_FUNC PyInit__core(void)
@@ -357,19 +394,18 @@ PyMODINIT_FUNC PyInit__core(void)
         return Py_NewRef(only); /* a second import after del sys.modules[...] finds the one that is installed */
     }
     table_ready();
-    if (check_system() < 0 || state_ready() < 0 || collection_ready() < 0 || variables_ready() < 0 || residents_ready() < 0 || frameviews_ready() < 0 || tracing_ready() < 0 || ownviews_ready() < 0 || environment_ready() < 0 || home_ready() < 0 || tickets_ready() < 0 || PyType_Ready(&Diverted_Type) < 0 ||
-        resolver_ready() < 0 || contexts_ready() < 0 || late_ready() < 0 || import_first() < 0 || importlib_ready() < 0 || handover_ready() < 0 || contextviews_ready() < 0 ||
-        names_ready() < 0 || finalisers_ready() < 0 || keepers_ready() < 0 || listings_ready() < 0 || stats_ready() < 0 ||
-        opens_ready() < 0 || imports_ready() < 0 || natives_ready() < 0 || patch_loaded_modules() < 0 || all_required_patched() < 0) {
-        return NULL;
+    for (size_t i = 0; i < sizeof preparations / sizeof *preparations; i++) {
+        if (preparations[i]() < 0) {
+            return NULL;
+        }
     }
-    late_settle();
+    late_modules_settle();
     policies = PyDict_New();
     only = policies ? PyModule_Create(&definition) : NULL;
     if (only == NULL || PyModule_AddObjectRef(only, "Guard", (PyObject *)&Guard_Type) < 0 ||
         PyModule_AddObjectRef(only, "Door", (PyObject *)&Door_Type) < 0 ||
         PyModule_AddObjectRef(only, "Entrance", (PyObject *)&Entrance_Type) < 0 ||
-        PyModule_AddObjectRef(only, "Policy", (PyObject *)&Policy_Type) < 0 || question_ready(only) < 0 ||
+        PyModule_AddObjectRef(only, "Policy", (PyObject *)&Policy_Type) < 0 || access_question_ready(only) < 0 ||
         PyModule_AddObjectRef(only, "Ticket", (PyObject *)&Ticket_Type) < 0 || endpoints_ready(only) < 0) {
         return NULL;
     }

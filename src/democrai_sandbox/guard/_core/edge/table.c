@@ -254,7 +254,7 @@
     X(sys, monitoring, get_local_events, on_tool, .denied = "sys.monitoring.get_local_events", .optional = true)       \
     X(sys, monitoring, restart_events, on_restart_events, .optional = true)                                            \
     X(sys, _, activate_stack_trampoline, on_tamper, .optional = true)                                                  \
-    /* other interpreters would not carry the ContextVar */                                                     \
+    /* other interpreters would not carry the ContextVar */                                                            \
     X(_xxsubinterpreters, _, create, on_tamper, .optional = true)                                                      \
     X(_xxsubinterpreters, _, run_string, on_tamper, .optional = true)                                                  \
     X(_xxsubinterpreters, _, run_func, on_tamper, .optional = true)                                                    \
@@ -270,7 +270,7 @@
     X(_imp, _, create_builtin, on_create_native, .argument = "spec", .scope = SCOPE_ALWAYS)                            \
     X(_imp, _, exec_dynamic, on_exec_native, .scope = SCOPE_ALWAYS)                                                    \
     X(_imp, _, exec_builtin, on_exec_native, .scope = SCOPE_ALWAYS)                                                    \
-    /* libraries that open files in native code */                                                                      \
+    /* libraries that open files in native code */                                                                     \
     X(_ssl, _SSLContext, load_cert_chain, on_certificates, .operations = OP_READ, .optional = true)                    \
     X(_ssl, _SSLContext, load_verify_locations, on_certificates, .operations = OP_READ, .optional = true)              \
     X(_ssl, _SSLContext, set_default_verify_paths, on_named_by_environment, .variables = "SSL_CERT_FILE SSL_CERT_DIR", \
@@ -393,7 +393,8 @@ typedef PyObject *(*T6)(PyObject *, PyTypeObject *, PyObject *const *, size_t, P
         Row *row = &rows[id];                                                                                          \
         return IDLE ? ORIGINAL(T5)(self, args, kwargs) : row_call_tuple(row, self, args, kwargs);                      \
     }                                                                                                                  \
-    static PyObject *id##_6(PyObject *self, PyTypeObject *type, PyObject *const *args, size_t nargs, PyObject *kwnames)\
+    static PyObject *id##_6(PyObject *self, PyTypeObject *type, PyObject *const *args, size_t nargs,                   \
+                            PyObject *kwnames)                                                                         \
     {                                                                                                                  \
         Row *row = &rows[id];                                                                                          \
         return IDLE ? ORIGINAL(T6)(self, type, args, nargs, kwnames)                                                   \
@@ -403,7 +404,7 @@ typedef PyObject *(*T6)(PyObject *, PyTypeObject *, PyObject *const *, size_t, P
 #define MAKE_TRAMPOLINES(module, owner, name, ...) TRAMPOLINES(row_##module##_##owner##_##name)
 ROWS(MAKE_TRAMPOLINES)
 
-#define F(id, n) (PyCFunction)(void (*)(void))id##_##n
+#define F(id, n) (PyCFunction)(void (*)(void)) id##_##n
 #define LIST(id) {F(id, 0), F(id, 1), F(id, 2), F(id, 3), F(id, 4), F(id, 5), F(id, 6)}
 #define MAKE_ROW(in_module, in_owner, of_name, by, ...)                                                                \
     {.module = #in_module,                                                                                             \
@@ -444,5 +445,5 @@ void table_ready(void)
     spawn_row = &rows[row_posix___posix_spawn];
     execve_row = &rows[row_posix___execve];
     getaddrinfo_row = &rows[row__socket___getaddrinfo];
-    late_tables(rows, ROW_COUNT, late, sizeof late / sizeof *late);
+    late_modules_tables(rows, ROW_COUNT, late, sizeof late / sizeof *late);
 }

@@ -20,10 +20,10 @@ enum {
     MOST_BITS = 1024,
     LONGEST_NUMBER = 320,
     SHORT_NUMBER = 18,
-    SLICE = 8192,         /* units of work between two pauses */
-    BYTES_PER_UNIT = 16,  /* of a text */
-    DIGITS_PER_UNIT = 8,  /* of a number */
-    LARGE_TEXT = 16384,   /* bytes from which on copying lets other threads run */
+    SLICE = 8192,        /* units of work between two pauses */
+    BYTES_PER_UNIT = 16, /* of a text */
+    DIGITS_PER_UNIT = 8, /* of a number */
+    LARGE_TEXT = 16384,  /* bytes from which on copying lets other threads run */
     PAUSE_NANOSECONDS = 50000,
 };
 
@@ -273,8 +273,8 @@ static PyObject *read_number(Text *reader)
     char text[LONGEST_NUMBER + 1];
     bool whole = false;
     /* no further than a number can be: many bytes that might become one are not looked at for each again */
-    const unsigned char *limit = reader->end - reader->at > LONGEST_NUMBER + 1 ? reader->at + LONGEST_NUMBER + 1
-                                                                              : reader->end;
+    const unsigned char *limit =
+        reader->end - reader->at > LONGEST_NUMBER + 1 ? reader->at + LONGEST_NUMBER + 1 : reader->end;
     const unsigned char *end = number_end(reader->at, limit, &whole);
     if (end == NULL) {
         return wrong("an unknown value");

@@ -10,7 +10,14 @@ static PyObject *authoriser = NULL;
 static FAST_THREAD_LOCAL bool parameters_checked = false;
 static FAST_THREAD_LOCAL PyObject *refused = NULL; /* the denial behind sqlite's "not authorized" */
 
-enum { SQLITE_OK = 0, SQLITE_DENY = 1, SQLITE_IGNORE = 2, SQLITE_PRAGMA = 19, SQLITE_ATTACH = 24, SQLITE_FUNCTION = 31 };
+enum {
+    SQLITE_OK = 0,
+    SQLITE_DENY = 1,
+    SQLITE_IGNORE = 2,
+    SQLITE_PRAGMA = 19,
+    SQLITE_ATTACH = 24,
+    SQLITE_FUNCTION = 31
+};
 
 /* The path of a "file:" URI, decoded as sqlite does. */
 static void uri_path(const char *uri, char *path)

@@ -430,9 +430,9 @@ int ioctl_check(State *state, PyObject *number, PyObject *request)
 /* Allows copies, flags, locks, seals and the size of a pipe. Others make the kernel signal processes. */
 int fcntl_check(State *state, PyObject *request, PyObject *argument)
 {
-    static const unsigned long harmless[] = {F_DUPFD,     F_DUPFD_CLOEXEC, F_GETFD,      F_SETFD,       F_GETFL,
-                                             F_SETFL,     F_GETLK,         F_SETLK,      F_SETLKW,      F_OFD_GETLK,
-                                             F_OFD_SETLK, F_OFD_SETLKW,    F_GETPIPE_SZ, F_SETPIPE_SZ,  F_ADD_SEALS,
+    static const unsigned long harmless[] = {F_DUPFD,     F_DUPFD_CLOEXEC, F_GETFD,      F_SETFD,      F_GETFL,
+                                             F_SETFL,     F_GETLK,         F_SETLK,      F_SETLKW,     F_OFD_GETLK,
+                                             F_OFD_SETLK, F_OFD_SETLKW,    F_GETPIPE_SZ, F_SETPIPE_SZ, F_ADD_SEALS,
                                              F_GET_SEALS, F_GETOWN,        F_GETSIG,     F_GETLEASE};
     static const unsigned long sets_flags[] = {F_SETFL};
     bool allowed = is_listed(request, harmless, sizeof harmless / sizeof *harmless);

@@ -84,7 +84,7 @@ PyObject *entry_path(PyObject *entry);
 void entry_keep_answer(PyObject *entry, bool follow, PyObject *answer);
 
 /* ---- stat_results.c ------------------------------------------------------------------------------------------ */
-int stats_ready(void);
+int stat_results_ready(void);
 PyObject *stat_object(const struct stat *info);
 
 /* ---- descriptors.c ------------------------------------------------------------------------------------------- */

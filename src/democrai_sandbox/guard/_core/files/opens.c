@@ -62,7 +62,7 @@ typedef struct {
     int flags, mode;
     Wanted wanted;
     bool inside, declared; /* `declared`: the rules give all of it where `path` says, so nothing else is asked */
-    int broken; /* the error of a path that cannot be walked */
+    int broken;            /* the error of a path that cannot be walked */
     char path[PATH_MAX];
 } Opening;
 
@@ -173,7 +173,7 @@ int guarded_open(State *state, PathText *text, int flags, int mode)
 /* Other hooks still get the event of the open; ours skips it. */
 static int announce(PyObject *path, const char *mode, int flags)
 {
-    if (LIKELY(hooklist_is_ours())) {
+    if (LIKELY(audit_hook_list_is_ours())) {
         return 0;
     }
     checked_open = true;

@@ -222,7 +222,8 @@ int resolve(State *state, PathText *text, unsigned wanted, int how, Resolved *ou
     bool directory = text->directory && !(how & PARENT);
     how |= directory ? FOLLOW : 0;
     out->granted = location_mask(state, text->text) & wanted;
-    bool inside = sufficient(out->granted, wanted, how), decided = inside && !text->dotted && !path_is_memory(text->text);
+    bool inside = sufficient(out->granted, wanted, how),
+         decided = inside && !text->dotted && !path_is_memory(text->text);
     if (text->dotted && check_dots(state, text) < 0) {
         return -1;
     }

@@ -130,7 +130,7 @@ static Py_ssize_t size_of(const char *name)
     return size;
 }
 
-int stats_ready(void)
+int stat_results_ready(void)
 {
     PyObject *posix = PyImport_ImportModule("posix");
     result_type = posix ? (PyTypeObject *)PyObject_GetAttrString(posix, "stat_result") : NULL; /* kept for good */

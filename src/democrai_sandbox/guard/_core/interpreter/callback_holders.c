@@ -156,8 +156,7 @@ static PyObject *add_done_callback(const Keeper *keeper, PyObject *args, PyObjec
     bool plain = PyTuple_GET_SIZE(args) == 2 && kwargs == NULL && PyCallable_Check(PyTuple_GET_ITEM(args, 1));
     if (!plain) {
         State *state = state_guarding();
-        return state ? call_bound(state, keeper, args, kwargs)
-                     : PyObject_Call(keeper->original, args, kwargs);
+        return state ? call_bound(state, keeper, args, kwargs) : PyObject_Call(keeper->original, args, kwargs);
     }
     PyObject *bound = callback_of(state_current(), PyTuple_GET_ITEM(args, 1), PyTuple_GET_ITEM(args, 0));
     PyObject *result =
@@ -206,7 +205,8 @@ static PyObject *keeper_call(PyObject *self, PyObject *args, PyObject *kwargs)
 
 static PyObject *keeper_bind(PyObject *self, PyObject *object, PyObject *type)
 {
-    return object == NULL || object == Py_None || !((Keeper *)self)->binds ? Py_NewRef(self) : PyMethod_New(self, object);
+    return object == NULL || object == Py_None || !((Keeper *)self)->binds ? Py_NewRef(self)
+                                                                           : PyMethod_New(self, object);
 }
 
 static bool is_one_of(PyObject *name, const char *const *names, size_t count)
@@ -465,7 +465,8 @@ static int shut_type(const char *name)
 int task_patch(PyObject *module)
 {
     futures_patch(module);
-    int result = patch_type(module, "Task", "__init__", offsetof(PyTypeObject, tp_init), (void *)task_init, &task_original);
+    int result =
+        patch_type(module, "Task", "__init__", offsetof(PyTypeObject, tp_init), (void *)task_init, &task_original);
     return shut_type("TaskStepMethWrapper") < 0 ? -1 : result;
 }
 
@@ -474,7 +475,7 @@ int finalize_patch(PyObject *module)
     return replace_method(module, FINALIZE, NULL);
 }
 
-int keepers_ready(void)
+int callback_holders_ready(void)
 {
     submit_name = PyUnicode_InternFromString("submit");
     return submit_name ? shut_type("InstructionSequence") : -1;

@@ -115,7 +115,7 @@ static PyObject *context_compare(PyObject *self, PyObject *other, int op)
     return result;
 }
 
-int contextviews_ready(void)
+int context_views_ready(void)
 {
     static const char *const comparisons[] = {"__eq__", "__ne__"};
     PyTypeObject *type = &PyContext_Type;

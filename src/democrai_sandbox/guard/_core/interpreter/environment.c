@@ -24,9 +24,9 @@ bool is_owned_variable(const char *text)
 /* Variables by which C libraries complete host names, and choose files and native code to load. */
 static bool steers_libraries(const char *name)
 {
-    static const char *const names[] = {"LOCALDOMAIN",  "RES_OPTIONS",          "HOSTALIASES",     "GCONV_PATH",
-                                        "LOCPATH",      "NLSPATH",              "TZDIR",           "INPUTRC",
-                                        "OPENSSL_CONF", "OPENSSL_CONF_INCLUDE", "OPENSSL_ENGINES", "OPENSSL_MODULES"};
+    static const char *const names[] = {
+        "LOCALDOMAIN", "RES_OPTIONS", "HOSTALIASES",  "GCONV_PATH",           "LOCPATH",         "NLSPATH",
+        "TZDIR",       "INPUTRC",     "OPENSSL_CONF", "OPENSSL_CONF_INCLUDE", "OPENSSL_ENGINES", "OPENSSL_MODULES"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (strcmp(name, names[i]) == 0) {
             return true;
@@ -331,7 +331,8 @@ int environment_ready(void)
     }
     environ_type = (PyTypeObject *)Py_NewRef(Py_TYPE(instances[0]));
     PyObject *dict = type_dictionary(environ_type);
-    int result = dict && keep_values(instances[0]) == 0 && keep_values(instances[1]) == 0 ? replace_attributes(dict) : -1;
+    int result =
+        dict && keep_values(instances[0]) == 0 && keep_values(instances[1]) == 0 ? replace_attributes(dict) : -1;
     Py_XDECREF(dict);
     return result;
 }

@@ -90,7 +90,7 @@ static PyObject *type_new(PyTypeObject *meta, PyObject *args, PyObject *kwargs)
     return made;
 }
 
-int finalisers_ready(void)
+int finalizers_ready(void)
 {
     finaliser_name = PyUnicode_InternFromString("__democrai_finaliser__");
     if (finaliser_name == NULL || PyType_Ready(&Finaliser_Type) < 0) {

@@ -74,9 +74,11 @@ static bool find_caller(Caller *out)
         bool package = code_is_library(code) && !code_is_ours(code);
         const char *file = package ? PyUnicode_AsUTF8(code->co_filename) : NULL;
         PyErr_Clear();
-        bool importing = file != NULL && strncmp(file, "<frozen importlib", 17) == 0; /* a native module, by its maker */
-        bool passed_on = file != NULL && is_helper(file) &&
-                         PyUnicode_CompareWithASCIIString(code->co_name, "<module>") != 0; /* it works for itself then */
+        bool importing =
+            file != NULL && strncmp(file, "<frozen importlib", 17) == 0; /* a native module, by its maker */
+        bool passed_on =
+            file != NULL && is_helper(file) &&
+            PyUnicode_CompareWithASCIIString(code->co_name, "<module>") != 0; /* it works for itself then */
         done = !importing && !passed_on;
         found = done && file != NULL && file[0] == '/' && package_name(file, out->package);
         out->behind_helper = helper != NULL;
@@ -123,7 +125,7 @@ static bool is_trusted(const char *package)
 
 /* ---- who made a function pointer ----------------------------------------------------------------- */
 
-static PyObject *makers = NULL; /* address of the object -> the package that made it */
+static PyObject *makers = NULL;   /* address of the object -> the package that made it */
 static const char anyone[] = "*"; /* in place of a package: made before the guard was loaded, so not by a subject */
 
 static void set_maker(PyObject *function, const char *package)
@@ -151,7 +153,8 @@ static PyObject *maker_of(PyObject *function)
     return name;
 }
 
-/* Whether a trusted package made it, which need not be the caller: packages come in two parts, one for the functions. */
+/* Whether a trusted package made it, which need not be the caller: packages come in two parts, one for the functions.
+ */
 static bool is_made_by_trusted(PyObject *function)
 {
     PyObject *name = maker_of(function);

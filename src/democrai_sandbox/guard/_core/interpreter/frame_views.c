@@ -124,7 +124,7 @@ static void replace_setter(PyGetSetDef *entry, const char *name, setter *origina
     }
 }
 
-int frameviews_ready(void)
+int frame_views_ready(void)
 {
     for (PyGetSetDef *entry = PyFrame_Type.tp_getset; entry != NULL && entry->name != NULL; entry++) {
         replace_getter(entry, "f_locals", &locals_original, frame_locals);

@@ -24,7 +24,7 @@ bool is_foreign_context(State *state, PyObject *context);
 /* ---- callback_holders.c -------------------------------------------------------------------------------------- */
 extern PyObject *handle_code;
 PyObject *bind_foreign(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
-int keepers_ready(void);
+int callback_holders_ready(void);
 int executor_patch(PyObject *module);
 int anyio_patch(PyObject *module);
 int future_patch(PyObject *module);
@@ -37,28 +37,28 @@ int asyncio_patch(PyObject *module);
 
 /* ---- finalizers.c -------------------------------------------------------------------------------------------- */
 extern PyObject *finaliser_name;
-int finalisers_ready(void);
+int finalizers_ready(void);
 int guard_finaliser(State *state, PyTypeObject *type);
 
 /* ---- protected_names.c --------------------------------------------------------------------------------------- */
 PyObject *on_display(State *state, Call *call);
-int names_ready(void);
+int protected_names_ready(void);
 int local_patch(PyObject *module);
 int set_type_attribute(PyObject *type, PyObject *name, PyObject *value);
 
 /* ---- module_views.c ------------------------------------------------------------------------------------------ */
-int ownviews_ready(void);
+int module_views_ready(void);
 PyObject *type_dictionary(PyTypeObject *type);
-int ownviews_settle(void);
+int module_views_settle(void);
 PyObject *on_method_reduce(State *state, Call *call);
 
 /* ---- frame_views.c ------------------------------------------------------------------------------------------- */
-int frameviews_ready(void);
+int frame_views_ready(void);
 PyObject *on_frame_clear(State *state, Call *call);
 
 /* ---- context_views.c ----------------------------------------------------------------------------------------- */
 PyObject *on_context_view(State *unused, Call *call);
-int contextviews_ready(void);
+int context_views_ready(void);
 
 /* ---- imports.c ----------------------------------------------------------------------------------------------- */
 extern bool finders_suspect;
@@ -72,7 +72,7 @@ int import_native_check(State *state, PyObject *path);
 extern PyObject *native_allowed, *native_refused, *native_folder;
 PyObject *on_create_native(State *state, Call *call);
 PyObject *on_exec_native(State *state, Call *call);
-int natives_ready(void);
+int native_modules_ready(void);
 bool native_is_refused(PyObject *name);
 
 /* ---- tracing.c ----------------------------------------------------------------------------------------------- */

@@ -11,14 +11,14 @@ static PyObject *load_code(const Call *call)
     PyObject *given = call->args[0];
     Py_buffer content;
     bool plain = call->nargs == 1 && call->kwnames == NULL && (PyBytes_CheckExact(given) || PyMemoryView_Check(given));
-    if (!plain || !hooklist_is_ours() || PyObject_GetBuffer(given, &content, PyBUF_SIMPLE) < 0) {
+    if (!plain || !audit_hook_list_is_ours() || PyObject_GetBuffer(given, &content, PyBUF_SIMPLE) < 0) {
         PyErr_Clear();
         return call_original(call);
     }
     int collects = PyGC_Disable();
-    hooklist_silence(true);
+    audit_hook_list_silence(true);
     PyObject *made = PyMarshal_ReadObjectFromString(content.buf, content.len);
-    hooklist_silence(false);
+    audit_hook_list_silence(false);
     if (collects) {
         PyGC_Enable();
     }

@@ -29,7 +29,7 @@ static bool is_shared(PyObject *module)
 
 /* Called before a guard is entered, by the host. A module that guarded code is the first to import comes later, and
  * importlib has to fill it. */
-int ownviews_settle(void)
+int module_views_settle(void)
 {
     PyObject *modules = PyImport_GetModuleDict(), *name, *module;
     Py_ssize_t at = 0;
@@ -72,9 +72,9 @@ static PyObject *module_dict(PyObject *module, void *unused)
     if (dict == NULL) {
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
     }
-    bool hidden = state_guarding() != NULL &&
-                  (is_shared(module) || (is_our_name(PyDict_GetItemString(dict, "__name__")) &&
-                                         (is_complete(module) || !frame_is_import_machinery())));
+    bool hidden =
+        state_guarding() != NULL && (is_shared(module) || (is_our_name(PyDict_GetItemString(dict, "__name__")) &&
+                                                           (is_complete(module) || !frame_is_import_machinery())));
     return hidden ? PyDict_Copy(dict) : Py_NewRef(dict);
 }
 
@@ -154,7 +154,7 @@ static int defaults_ready(void)
     return -1;
 }
 
-int ownviews_ready(void)
+int module_views_ready(void)
 {
     if (defaults_ready() < 0) {
         return -1;

@@ -191,8 +191,9 @@ static bool is_own(State *state, long id)
 
 static int bit_of(long event)
 {
-    return event > 0 && (event & (event - 1)) == 0 && event < (1L << (EVENTS - 1)) ? __builtin_ctzl((unsigned long)event)
-                                                                                  : -1;
+    return event > 0 && (event & (event - 1)) == 0 && event < (1L << (EVENTS - 1))
+               ? __builtin_ctzl((unsigned long)event)
+               : -1;
 }
 
 /* register_callback(tool, event, function): what was there before is the subject's own. */

@@ -105,8 +105,8 @@ done:
     return result;
 }
 
-/* The name of a file of the interpreter's, up to its first dot; a file can have several modules in it. None for files of
- * others, NULL with an exception. */
+/* The name of a file of the interpreter's, up to its first dot; a file can have several modules in it. None for files
+ * of others, NULL with an exception. */
 static PyObject *own_file(PyObject *origin)
 {
     PathText text;
@@ -251,7 +251,7 @@ PyObject *on_exec_native(State *unused, Call *call)
     return patched(call_original(call), call->nargs > 0 ? call->args[0] : NULL, NULL);
 }
 
-int natives_ready(void)
+int native_modules_ready(void)
 {
     PyObject *types = PyImport_ImportModule("types");
     namespace_type = types ? PyObject_GetAttrString(types, "SimpleNamespace") : NULL;

@@ -233,7 +233,7 @@ PyObject *on_display(State *state, Call *call)
     return result < 0 ? NULL : Py_NewRef(Py_None);
 }
 
-int names_ready(void)
+int protected_names_ready(void)
 {
     module_name = PyUnicode_InternFromString("__module__");
     if (module_name == NULL || proxies_ready() < 0 || replace_wrapper("__setattr__", wrap_set, &set_wrapper) < 0 ||

@@ -61,8 +61,8 @@ static void tracer_dealloc(PyObject *self)
 
 static bool is_same_subject(const Policy *one, const Policy *other)
 {
-    return one == other || (PyUnicode_Compare(one->subject, other->subject) == 0 &&
-                            PyUnicode_Compare(one->kind, other->kind) == 0);
+    return one == other ||
+           (PyUnicode_Compare(one->subject, other->subject) == 0 && PyUnicode_Compare(one->kind, other->kind) == 0);
 }
 
 /* Whether the subject is at work here, and the frame is its own or a library's that works for it. */

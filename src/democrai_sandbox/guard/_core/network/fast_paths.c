@@ -123,7 +123,7 @@ static bool mounts_only(PyObject *value, PyObject *type)
 /* ---- a request and its ticket --------------------------------------------------------------------------- */
 
 /* Makes the call inside a ticket for this request. `method` and `address`, exact texts, are stolen. */
-static PyObject *call_permitted(const Usual *usual, PyObject *method, PyObject *address, PyObject *const *args,
+static PyObject *call_permitted(const FastPath *path, PyObject *method, PyObject *address, PyObject *const *args,
                                 size_t nargs, PyObject *names)
 {
     PyObject *asked[2] = {method, address};
@@ -131,12 +131,12 @@ static PyObject *call_permitted(const Usual *usual, PyObject *method, PyObject *
     Py_DECREF(method);
     Py_DECREF(address);
     if (ticket != NULL && ticket_begin(ticket) == 0) {
-        result = PyObject_Vectorcall(usual->original, args, nargs, names);
+        result = PyObject_Vectorcall(path->original, args, nargs, names);
         if (ticket_end(ticket) < 0) {
             Py_CLEAR(result);
         }
         if (result == NULL) {
-            let_denial_out(usual->objects[0]);
+            let_denial_out(path->objects[0]);
         }
     }
     Py_XDECREF(ticket);
@@ -164,7 +164,7 @@ static PyObject *pool_beside(PyObject *owner, PyObject *key, bool latest)
 }
 
 /* Makes the call with another first argument. */
-static PyObject *call_on(const Usual *usual, PyObject *self, PyObject *const *args, size_t nargs, PyObject *names)
+static PyObject *call_on(const FastPath *path, PyObject *self, PyObject *const *args, size_t nargs, PyObject *names)
 {
     PyObject *argv[MAX_ARGS];
     Call call = {.args = args, .nargs = PyVectorcall_NARGS(nargs), .kwnames = names}, copy;
@@ -172,7 +172,7 @@ static PyObject *call_on(const Usual *usual, PyObject *self, PyObject *const *ar
         return NULL;
     }
     argv[0] = self;
-    return PyObject_Vectorcall(usual->original, argv, (size_t)copy.nargs, names);
+    return PyObject_Vectorcall(path->original, argv, (size_t)copy.nargs, names);
 }
 
 static bool has_few_arguments(size_t nargs, PyObject *names)
@@ -222,7 +222,8 @@ static PyObject *plain_address(const char *scheme, PyObject *host, PyObject *por
 
 static PyObject *pool_address(PyObject *pool, PyObject *url)
 {
-    PyObject *scheme = attribute(pool, name_scheme), *host = attribute(pool, name_host), *port = attribute(pool, name_port);
+    PyObject *scheme = attribute(pool, name_scheme), *host = attribute(pool, name_host),
+             *port = attribute(pool, name_port);
     PyObject *address = is_ascii_text(scheme) && strlen((const char *)PyUnicode_1BYTE_DATA(scheme)) < 16
                             ? plain_address((const char *)PyUnicode_1BYTE_DATA(scheme), host, port, url)
                             : NULL;
@@ -236,9 +237,9 @@ static PyObject *pool_address(PyObject *pool, PyObject *url)
 static PyObject *connection_address(PyObject *connection, PyObject *path)
 {
     enum { HTTP_PORT = 80, HTTPS_PORT = 443 };
-    PyObject *usual = attribute(connection, name_default_port), *address = NULL;
-    long standard = usual && PyLong_CheckExact(usual) ? PyLong_AsLong(usual) : -1;
-    Py_XDECREF(usual);
+    PyObject *number = attribute(connection, name_default_port), *address = NULL;
+    long standard = number && PyLong_CheckExact(number) ? PyLong_AsLong(number) : -1;
+    Py_XDECREF(number);
     if ((standard == HTTP_PORT || standard == HTTPS_PORT) && attribute_is(connection, name_sock, is_something, NULL) &&
         attribute_is(connection, name__tunnel_host, is_empty, NULL)) {
         PyObject *host = attribute(connection, name_host), *port = attribute(connection, name_port);
@@ -251,7 +252,7 @@ static PyObject *connection_address(PyObject *connection, PyObject *path)
 }
 
 /* HTTPConnection.putrequest(self, method, url, ...) on a connection that is kept: it needs no ticket to be opened. */
-static PyObject *usual_putrequest(const Usual *usual, PyObject *const *args, size_t nargs, PyObject *names)
+static PyObject *fast_putrequest(const FastPath *path, PyObject *const *args, size_t nargs, PyObject *names)
 {
     if (PyVectorcall_NARGS(nargs) < 3 || !is_ascii_text(args[1]) || !PyUnicode_CheckExact(args[2]) ||
         PyUnicode_CompareWithASCIIString(args[1], "CONNECT") == 0) {
@@ -264,11 +265,11 @@ static PyObject *usual_putrequest(const Usual *usual, PyObject *const *args, siz
     PyObject *asked[2] = {args[1], address}, *ticket = core_request(NULL, asked, 2);
     Py_DECREF(address);
     Py_XDECREF(ticket);
-    return ticket ? PyObject_Vectorcall(usual->original, args, nargs, names) : NULL;
+    return ticket ? PyObject_Vectorcall(path->original, args, nargs, names) : NULL;
 }
 
 /* HTTPConnectionPool.urlopen(self, method, url, ...) */
-static PyObject *usual_urlopen(const Usual *usual, PyObject *const *args, size_t nargs, PyObject *names)
+static PyObject *fast_urlopen(const FastPath *path, PyObject *const *args, size_t nargs, PyObject *names)
 {
     Call call = {.args = args, .nargs = PyVectorcall_NARGS(nargs), .kwnames = names};
     Py_ssize_t method = call_find(&call, 1, "method"), url = call_find(&call, 2, "url");
@@ -277,18 +278,18 @@ static PyObject *usual_urlopen(const Usual *usual, PyObject *const *args, size_t
         return NULL;
     }
     PyObject *address = pool_address(args[0], args[url]);
-    return address ? call_permitted(usual, Py_NewRef(args[method]), address, args, nargs, names) : NULL;
+    return address ? call_permitted(path, Py_NewRef(args[method]), address, args, nargs, names) : NULL;
 }
 
 /* HTTPConnectionPool._get_conn(self, timeout) */
-static PyObject *usual_get_conn(const Usual *usual, PyObject *const *args, size_t nargs, PyObject *names)
+static PyObject *fast_get_conn(const FastPath *path, PyObject *const *args, size_t nargs, PyObject *names)
 {
     if (PyVectorcall_NARGS(nargs) < 1 || !has_few_arguments(nargs, names) ||
         !attribute_is(args[0], name_pool, is_something, NULL)) {
         return NULL;
     }
     PyObject *key = core_subject_key(NULL, NULL), *share = key ? pool_beside(args[0], key, true) : NULL;
-    PyObject *connection = share ? call_on(usual, share, args, nargs, names) : NULL;
+    PyObject *connection = share ? call_on(path, share, args, nargs, names) : NULL;
     if (connection != NULL && PyObject_SetAttr(connection, name__democrai_sandbox_subject, key) < 0) {
         Py_CLEAR(connection);
     }
@@ -299,7 +300,7 @@ static PyObject *usual_get_conn(const Usual *usual, PyObject *const *args, size_
 
 /* HTTPConnectionPool._put_conn(self, conn), for unguarded callers too: a connection belongs to the chain that opened
  * it. */
-static PyObject *usual_put_conn(const Usual *usual, PyObject *const *args, size_t nargs, PyObject *names)
+static PyObject *fast_put_conn(const FastPath *path, PyObject *const *args, size_t nargs, PyObject *names)
 {
     if (PyVectorcall_NARGS(nargs) != 2 || names != NULL || args[1] == Py_None ||
         Py_TYPE(args[1])->tp_getattro != PyObject_GenericGetAttr) {
@@ -307,11 +308,11 @@ static PyObject *usual_put_conn(const Usual *usual, PyObject *const *args, size_
     }
     PyObject *key = own_attribute(args[1], name__democrai_sandbox_subject), *result = NULL;
     if (key == NULL) {
-        return PyObject_Vectorcall(usual->original, args, nargs, names);
+        return PyObject_Vectorcall(path->original, args, nargs, names);
     }
     if (PyLong_CheckExact(key) && PyObject_IsTrue(key) == 1 && attribute_is(args[0], name_pool, is_something, NULL)) {
         PyObject *share = pool_beside(args[0], key, false);
-        result = share ? call_on(usual, share, args, nargs, names) : NULL;
+        result = share ? call_on(path, share, args, nargs, names) : NULL;
         Py_XDECREF(share);
     }
     Py_DECREF(key);
@@ -333,15 +334,15 @@ static bool is_plain_url(PyObject *url, PyObject *unused)
 }
 
 /* Session.send(self, request, **kwargs) */
-static PyObject *usual_send(const Usual *usual, PyObject *const *args, size_t nargs, PyObject *names)
+static PyObject *fast_send(const FastPath *path, PyObject *const *args, size_t nargs, PyObject *names)
 {
     if (PyVectorcall_NARGS(nargs) != 2 || !attribute_is(args[1], name_url, is_plain_url, NULL) ||
-        !attribute_is(args[0], name_adapters, holds_only, usual->objects[1])) {
+        !attribute_is(args[0], name_adapters, holds_only, path->objects[1])) {
         return NULL;
     }
-    PyObject *result = PyObject_Vectorcall(usual->original, args, nargs, names);
+    PyObject *result = PyObject_Vectorcall(path->original, args, nargs, names);
     if (result == NULL && PyErr_ExceptionMatches(PyExc_OSError)) {
-        let_denial_out(usual->objects[0]);
+        let_denial_out(path->objects[0]);
     }
     return result;
 }
@@ -358,14 +359,14 @@ static bool has_plain_parts(PyObject *url, PyObject *unused)
 }
 
 /* Client._send_single_request(self, request), if the request continues in httpcore, where it is checked. */
-static PyObject *usual_send_single(const Usual *usual, PyObject *const *args, size_t nargs, PyObject *names)
+static PyObject *fast_send_single(const FastPath *path, PyObject *const *args, size_t nargs, PyObject *names)
 {
     if (PyVectorcall_NARGS(nargs) != 2 || names != NULL || !attribute_is(args[1], name_url, has_plain_parts, NULL) ||
-        !attribute_is(args[0], name__transport, is_of_type, usual->objects[1]) ||
-        !attribute_is(args[0], name__mounts, mounts_only, usual->objects[1])) {
+        !attribute_is(args[0], name__transport, is_of_type, path->objects[1]) ||
+        !attribute_is(args[0], name__mounts, mounts_only, path->objects[1])) {
         return NULL;
     }
-    return PyObject_Vectorcall(usual->original, args, nargs, names);
+    return PyObject_Vectorcall(path->original, args, nargs, names);
 }
 
 /* Whether the request opens no websocket, which is another operation. */
@@ -448,7 +449,7 @@ static PyObject *request_method(PyObject *request)
 }
 
 /* ConnectionPool.handle_request(self, request) */
-static PyObject *usual_handle(const Usual *usual, PyObject *const *args, size_t nargs, PyObject *names)
+static PyObject *fast_handle(const FastPath *path, PyObject *const *args, size_t nargs, PyObject *names)
 {
     if (PyVectorcall_NARGS(nargs) != 2 || names != NULL) {
         return NULL;
@@ -458,7 +459,7 @@ static PyObject *usual_handle(const Usual *usual, PyObject *const *args, size_t 
     PyObject *result = NULL;
     if (method != NULL) {
         PyObject *changed[2] = {pool, args[1]};
-        result = call_permitted(usual, method, address, changed, 2, NULL);
+        result = call_permitted(path, method, address, changed, 2, NULL);
     }
     else {
         Py_XDECREF(address);
@@ -501,7 +502,8 @@ static PyObject *text_of_url(PyObject *url, PyObject *type)
         !is_empty(parts[2], NULL) && PyUnicode_READ_CHAR(parts[2], 0) == '/') {
         text = PyUnicode_FromFormat(is_empty(parts[3], NULL) ? "%U://%U%U" : "%U://%U%U?%U", parts[0], parts[1],
                                     parts[2], parts[3]);
-    } else {
+    }
+    else {
         text = PyObject_Str(url);
     }
     for (int i = 0; i < 5; i++) {
@@ -510,15 +512,16 @@ static PyObject *text_of_url(PyObject *url, PyObject *type)
     return text;
 }
 
-/* BaseConnector.connect(self, req, ...) of the usual connector, which asks for a ticket where it opens a connection. */
-static PyObject *usual_connect(const Usual *usual, PyObject *const *args, size_t nargs, PyObject *names)
+/* BaseConnector.connect(self, req, ...) of the standard connector, which asks for a ticket where it opens a connection.
+ */
+static PyObject *fast_connect(const FastPath *path, PyObject *const *args, size_t nargs, PyObject *names)
 {
-    if (PyVectorcall_NARGS(nargs) < 2 || (PyObject *)Py_TYPE(args[0]) != usual->objects[0] ||
+    if (PyVectorcall_NARGS(nargs) < 2 || (PyObject *)Py_TYPE(args[0]) != path->objects[0] ||
         !attribute_is(args[1], name_headers, holds_no_upgrade, NULL)) {
         return NULL;
     }
     PyObject *url = attribute(args[1], name_url), *ticket = NULL;
-    PyObject *address = url ? text_of_url(url, usual->objects[1]) : NULL;
+    PyObject *address = url ? text_of_url(url, path->objects[1]) : NULL;
     PyObject *method = address ? attribute(args[1], name_method) : NULL;
     PyErr_Clear();
     bool plain = method && PyUnicode_CheckExact(method) && is_plain_url(address, NULL);
@@ -530,21 +533,21 @@ static PyObject *usual_connect(const Usual *usual, PyObject *const *args, size_t
     Py_XDECREF(address);
     Py_XDECREF(method);
     Py_XDECREF(ticket);
-    return ticket ? PyObject_Vectorcall(usual->original, args, nargs, names) : NULL;
+    return ticket ? PyObject_Vectorcall(path->original, args, nargs, names) : NULL;
 }
 
 /* ClientSession._request: a coroutine. */
-static PyObject *usual_session_request(const Usual *usual, PyObject *const *args, size_t nargs, PyObject *names)
+static PyObject *fast_session_request(const FastPath *path, PyObject *const *args, size_t nargs, PyObject *names)
 {
-    return outlet_new(PyObject_Vectorcall(usual->original, args, nargs, names), usual->objects[0]);
+    return outlet_new(PyObject_Vectorcall(path->original, args, nargs, names), path->objects[0]);
 }
 
 /* ClientRequest.connection_key: a tuple, in which the subject becomes a part of one item. */
-static PyObject *usual_key(const Usual *usual, PyObject *const *args, size_t nargs, PyObject *names)
+static PyObject *fast_connection_key(const FastPath *path, PyObject *const *args, size_t nargs, PyObject *names)
 {
-    PyObject *key = PyObject_Vectorcall(usual->original, args, nargs, names);
+    PyObject *key = PyObject_Vectorcall(path->original, args, nargs, names);
     Py_ssize_t size = key && PyTuple_Check(key) ? PyTuple_GET_SIZE(key) : 0;
-    Py_ssize_t place = PyLong_AsSsize_t(usual->objects[0]);
+    Py_ssize_t place = PyLong_AsSsize_t(path->objects[0]);
     if (key == NULL || place < 0 || place >= size) {
         Py_XDECREF(key);
         return NULL;
@@ -565,19 +568,24 @@ static PyObject *usual_key(const Usual *usual, PyObject *const *args, size_t nar
 
 static const struct {
     const char *name;
-    UsualWay way;
+    FastPathCall way;
     int objects;
     bool everyone;
 } ways[] = {
-    {"urllib3.urlopen", usual_urlopen, 1, false},       {"urllib3.get_conn", usual_get_conn, 0, false},
-    {"urllib3.put_conn", usual_put_conn, 0, true},      {"requests.send", usual_send, 2, false},
-    {"httpx.send_single", usual_send_single, 2, false}, {"httpcore.handle", usual_handle, 1, false},
-    {"http_client.putrequest", usual_putrequest, 0, false}, {"aiohttp.connect", usual_connect, 2, false},
-    {"aiohttp.connection_key", usual_key, 1, false},        {"aiohttp.request", usual_session_request, 1, false},
+    {"urllib3.urlopen", fast_urlopen, 1, false},
+    {"urllib3.get_conn", fast_get_conn, 0, false},
+    {"urllib3.put_conn", fast_put_conn, 0, true},
+    {"requests.send", fast_send, 2, false},
+    {"httpx.send_single", fast_send_single, 2, false},
+    {"httpcore.handle", fast_handle, 1, false},
+    {"http_client.putrequest", fast_putrequest, 0, false},
+    {"aiohttp.connect", fast_connect, 2, false},
+    {"aiohttp.connection_key", fast_connection_key, 1, false},
+    {"aiohttp.request", fast_session_request, 1, false},
 };
 
 /* Reads None, or a tuple of the name of a shortcut and the objects it needs, borrowed from the tuple. */
-int usual_read(PyObject *given, PyObject *original, Usual *out)
+int fast_path_read(PyObject *given, PyObject *original, FastPath *out)
 {
     memset(out, 0, sizeof *out);
     if (given == Py_None) {

@@ -59,17 +59,17 @@ PyObject *core_name_mask(PyObject *module, PyObject *args);
 PyObject *core_gate(PyObject *module, PyObject *args);
 
 /* ---- fast_paths.c -------------------------------------------------------------------------------------------- */
-typedef struct Usual Usual;
+typedef struct FastPath FastPath;
 /* Returns NULL without an exception when the wrapper must handle the call. */
-typedef PyObject *(*UsualWay)(const Usual *usual, PyObject *const *args, size_t nargs, PyObject *names);
+typedef PyObject *(*FastPathCall)(const FastPath *path, PyObject *const *args, size_t nargs, PyObject *names);
 
-struct Usual {
-    UsualWay way;
+struct FastPath {
+    FastPathCall way;
     PyObject *original, *objects[2]; /* objects: as each way needs them, such as the client's own transport */
     bool everyone;                   /* there is something to do for unguarded callers, too */
 };
 
-int usual_read(PyObject *given, PyObject *original, Usual *out);
+int fast_path_read(PyObject *given, PyObject *original, FastPath *out);
 PyObject *own_attribute(PyObject *object, PyObject *name);
 
 /* ---- client_errors.c ----------------------------------------------------------------------------------------- */

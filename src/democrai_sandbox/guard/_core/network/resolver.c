@@ -116,8 +116,8 @@ static void shadow_name(State *state, const Host *host, int port)
         return;
     }
     bool allowed = state_net(state, match_name, host);
-    bool other = allowed ? candidate_net(state, match_name, host)
-                         : candidate_net(state, match_socket, &what) & NET_CONNECT;
+    bool other =
+        allowed ? candidate_net(state, match_name, host) : candidate_net(state, match_socket, &what) & NET_CONNECT;
     if (allowed != other) {
         shadow_socket(state, host, port, allowed, WHEN_ASKED);
     }

@@ -8,7 +8,7 @@
 typedef struct {
     PyObject_HEAD vectorcallfunc call;
     PyObject *original, *wrapper, *attributes, *past, *given;
-    Usual usual; /* its objects are kept by `given` */
+    FastPath fast_path; /* its objects are kept by `given` */
 } Gate;
 
 /* An object with the attribute `past` was checked before. Code that sets it itself only loses the early refusal. */
@@ -25,14 +25,14 @@ static bool goes_past(const Gate *gate, PyObject *const *args, size_t nargs)
 static PyObject *gate_call(PyObject *self, PyObject *const *args, size_t nargs, PyObject *names)
 {
     Gate *gate = (Gate *)self;
-    if (state_guarding() == NULL && !gate->usual.everyone) {
+    if (state_guarding() == NULL && !gate->fast_path.everyone) {
         return PyObject_Vectorcall(gate->original, args, nargs, names);
     }
     if (goes_past(gate, args, nargs)) {
         return PyObject_Vectorcall(gate->original, args, nargs, names);
     }
-    if (gate->usual.way != NULL) {
-        PyObject *result = gate->usual.way(&gate->usual, args, nargs, names);
+    if (gate->fast_path.way != NULL) {
+        PyObject *result = gate->fast_path.way(&gate->fast_path, args, nargs, names);
         if (LIKELY(result != NULL) || PyErr_Occurred()) {
             return result;
         }
@@ -80,13 +80,13 @@ PyTypeObject Gate_Type = {
                 Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
 };
 
-/* gate(original, wrapper, attributes, past, usual) */
+/* gate(original, wrapper, attributes, past, fast_path) */
 PyObject *core_gate(PyObject *module, PyObject *args)
 {
     PyObject *original, *wrapper, *attributes, *past, *given;
-    Usual usual;
+    FastPath fast_path;
     if (!PyArg_ParseTuple(args, "OOO!OO", &original, &wrapper, &PyDict_Type, &attributes, &past, &given) ||
-        usual_read(given, original, &usual) < 0 || PyType_Ready(&Gate_Type) < 0) {
+        fast_path_read(given, original, &fast_path) < 0 || PyType_Ready(&Gate_Type) < 0) {
         return NULL;
     }
     Gate *gate = PyObject_GC_New(Gate, &Gate_Type);
@@ -99,7 +99,7 @@ PyObject *core_gate(PyObject *module, PyObject *args)
     gate->attributes = PyDict_Copy(attributes);
     gate->past = Py_NewRef(past);
     gate->given = Py_NewRef(given);
-    gate->usual = usual;
+    gate->fast_path = fast_path;
     PyObject_GC_Track((PyObject *)gate);
     return (PyObject *)gate;
 }

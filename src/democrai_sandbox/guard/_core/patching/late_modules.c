@@ -123,7 +123,7 @@ static int check_versions(void)
 }
 
 /* Sets the tables of patched builtins and of modules with types to patch. */
-void late_tables(Row *table, int count, const LatePatch *patches, size_t patch_count)
+void late_modules_tables(Row *table, int count, const LatePatch *patches, size_t patch_count)
 {
     builtins = table;
     builtin_count = count;
@@ -131,7 +131,7 @@ void late_tables(Row *table, int count, const LatePatch *patches, size_t patch_c
     late_count = patch_count;
 }
 
-int late_ready(void)
+int late_modules_ready(void)
 {
     PyObject *sys = PyImport_AddModule("sys");
     sys_names = sys ? PyModule_GetDict(sys) : NULL;
@@ -146,7 +146,7 @@ int late_ready(void)
 }
 
 /* From now on native modules are patched when they are created, so only incomplete ones stay in the list. */
-void late_settle(void)
+void late_modules_settle(void)
 {
     Py_ssize_t kept = 0;
     for (Py_ssize_t i = 0; i < awaited_count; i++) {

@@ -80,10 +80,10 @@ typedef struct {
 } LatePatch;
 
 extern bool look_at_all_modules;
-void late_tables(Row *table, int count, const LatePatch *patches, size_t patch_count);
+void late_modules_tables(Row *table, int count, const LatePatch *patches, size_t patch_count);
 int patch_module(const char *name, PyObject *module);
-int late_ready(void);
-void late_settle(void);
+int late_modules_ready(void);
+void late_modules_settle(void);
 int patch_loaded_modules(void);
 bool modules_changed(void);
 int adapters_set(PyObject *functions);

@@ -5,7 +5,6 @@
  * table before the first guard, so loading a module runs no code that a subject may have changed. */
 #include "patching/patching.h"
 
-
 typedef struct {
     PyObject_HEAD PyObject *original;
     PyObject *guarded; /* NULL: the original, with every callable bound to the caller's state */

@@ -278,7 +278,8 @@ static PyObject *named_program(State *state, PyObject *given)
         return NULL;
     }
     if (location_of(&text, FOLLOW, location) == 0 && grant(state, location, OP_EXECUTE, &granted) == 0) {
-        result = granted & OP_EXECUTE ? path_object(location, text.object) : deny_path(state, location, OP_EXECUTE, false);
+        result =
+            granted & OP_EXECUTE ? path_object(location, text.object) : deny_path(state, location, OP_EXECUTE, false);
     }
     Py_DECREF(text.object);
     return result;

@@ -60,12 +60,13 @@ static Child *find_child(const State *state, long pid)
 static bool has_ended(const Call *call, PyObject *result)
 {
     bool looks_only = strcmp(call->row->name, "waitid") == 0;
-    PyObject *pid = !looks_only && PyTuple_Check(result) && PyTuple_GET_SIZE(result) > 0 ? PyTuple_GET_ITEM(result, 0) : NULL;
+    PyObject *pid =
+        !looks_only && PyTuple_Check(result) && PyTuple_GET_SIZE(result) > 0 ? PyTuple_GET_ITEM(result, 0) : NULL;
     return pid != NULL && PyLong_Check(pid) && PyLong_AsLong(pid) > 0;
 }
 
-/* waitpid(pid, options), wait4(pid, options), waitid(idtype, id, options): `index` is where the number is; -1: any child,
- * which includes the host's. */
+/* waitpid(pid, options), wait4(pid, options), waitid(idtype, id, options): `index` is where the number is; -1: any
+ * child, which includes the host's. */
 PyObject *on_wait(State *state, Call *call)
 {
     Py_ssize_t at = call->row->index;
@@ -168,8 +169,8 @@ PyObject *on_stack_size(State *state, Call *call)
 /* register_error(name, handler): each codec of the process uses those that the interpreter has. */
 PyObject *on_register_error(State *state, Call *call)
 {
-    static const char *const kept[] = {"strict", "ignore", "replace", "xmlcharrefreplace", "backslashreplace",
-                                       "namereplace", "surrogatepass", "surrogateescape"};
+    static const char *const kept[] = {"strict",           "ignore",      "replace",       "xmlcharrefreplace",
+                                       "backslashreplace", "namereplace", "surrogatepass", "surrogateescape"};
     const char *name = call->nargs > 0 && PyUnicode_Check(call->args[0]) ? PyUnicode_AsUTF8(call->args[0]) : NULL;
     PyErr_Clear(); /* a name that is not text is refused by the function itself */
     for (size_t i = 0; name != NULL && i < sizeof kept / sizeof *kept; i++) {
@@ -215,7 +216,8 @@ PyObject *on_own_thread(State *state, Call *call)
 PyObject *on_enough_arguments(State *state, Call *call)
 {
     if (call->nargs < call->row->least || call->kwnames != NULL) {
-        PyErr_Format(PyExc_TypeError, "%s expected %d arguments, got %zd", call->row->name, call->row->least, call->nargs);
+        PyErr_Format(PyExc_TypeError, "%s expected %d arguments, got %zd", call->row->name, call->row->least,
+                     call->nargs);
         return NULL;
     }
     return call_original(call);

@@ -124,8 +124,8 @@ static void semaphore_dealloc(PyObject *self)
 
 int semaphores_patch(PyObject *module)
 {
-    int result = patch_type(module, "SemLock", NULL, offsetof(PyTypeObject, tp_new), (void *)semaphore_new,
-                            &semaphore_original);
+    int result =
+        patch_type(module, "SemLock", NULL, offsetof(PyTypeObject, tp_new), (void *)semaphore_new, &semaphore_original);
     return result != 1 ? result
                        : patch_type(module, "SemLock", NULL, offsetof(PyTypeObject, tp_dealloc),
                                     (void *)semaphore_dealloc, &dealloc_original);

@@ -133,7 +133,8 @@ unsigned policy_mask_beside(const Policy *policy, const PathKey *key, unsigned g
 {
     unsigned mask = 0, owned = 0;
     bool guarded = false, above = false, fixed = false;
-    uint16_t bases[MOST_NESTED]; /* folders of the application; looked into last, and only where no entry gives reading */
+    uint16_t
+        bases[MOST_NESTED]; /* folders of the application; looked into last, and only where no entry gives reading */
     int count = 0;
     if (policy->slots == 0) {
         return 0;
@@ -459,7 +460,8 @@ static int build(Policy *policy, PyObject *entries, bool resolve)
     policy->table = PyMem_Calloc(policy->slots, sizeof(Entry));
     policy->listed = PyMem_Calloc(policy->slots * BITS_PER_SLOT / BITS_PER_WORD, sizeof *policy->listed);
     policy->arena = PyMem_Malloc(bytes);
-    int result = policy->table && policy->listed && policy->arena ? fill(policy, entries, places) : (PyErr_NoMemory(), -1);
+    int result =
+        policy->table && policy->listed && policy->arena ? fill(policy, entries, places) : (PyErr_NoMemory(), -1);
     result = result < 0 ? -1 : put_in_order(policy);
     Py_DECREF(places);
     return result;
@@ -467,9 +469,9 @@ static int build(Policy *policy, PyObject *entries, bool resolve)
 
 PyObject *policy_new(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"subject",  "kind",      "entries", "imports", "allow_subprocess", "include_runtime",
-                            "declared", "ancestors", "resolve", "network", "network_only",     "opened_by",
-                            "named_programs", NULL};
+    static char *names[] = {"subject",         "kind",      "entries",        "imports", "allow_subprocess",
+                            "include_runtime", "declared",  "ancestors",      "resolve", "network",
+                            "network_only",    "opened_by", "named_programs", NULL};
     PyObject *subject, *kind, *entries, *imports, *declared, *ancestors, *network, *opened_by;
     int allow_subprocess, include_runtime, resolve, network_only, named_programs;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UUO!O!ppUO!pO!pUp", names, &subject, &kind, &PyTuple_Type, &entries,

@@ -42,15 +42,15 @@ enum {
     OP_DELETE = 8,
     OP_EXECUTE = 16,
     OP_ALL = 31,
-    FLAG_CODE = 32,      /* a read-only code root: interpreter, standard library, site-packages */
-    FLAG_IMPORT = 64,    /* a directory only the import machinery may look into */
-    FLAG_OWNED = 128,    /* counts below a protected path too: the runtime gave it to this subject */
-    FLAG_STREAM = 2048,  /* may be opened for writing, and nothing else be done to it: /dev/null */
-    FLAG_IMPORTABLE = 8192, /* a folder of the application's: what the import system loads is readable, the rest is not */
-    FLAG_PROTECTED = 256, /* nothing here or below, over all other entries */
-    FLAG_ABOVE = 4096,    /* a folder around something protected: it cannot be moved or replaced, also with an approval */
-    FLAG_READ_ONLY = 16384, /* code of the host: a wider grant does not make it writable, a narrower one below it does */
-    FLAG_PINNED = 32768   /* a link on the way to code of the host: it stays where it is */
+    FLAG_CODE = 32,         /* a read-only code root: interpreter, standard library, site-packages */
+    FLAG_IMPORT = 64,       /* a directory only the import machinery may look into */
+    FLAG_OWNED = 128,       /* counts below a protected path too: the runtime gave it to this subject */
+    FLAG_STREAM = 2048,     /* may only be opened for writing: /dev/null */
+    FLAG_IMPORTABLE = 8192, /* a folder of the application: only files that the import system loads are readable */
+    FLAG_PROTECTED = 256,   /* nothing here or below, over all other entries */
+    FLAG_ABOVE = 4096,      /* an ancestor of a protected path: cannot be moved or replaced, even with an approval */
+    FLAG_READ_ONLY = 16384, /* code of the host: only a narrower grant below it makes it writable */
+    FLAG_PINNED = 32768     /* a link on the way to code of the host: cannot be changed */
 };
 
 #define OP_WRITING ((unsigned)(OP_CREATE | OP_MODIFY | OP_DELETE))
@@ -212,7 +212,7 @@ typedef struct Policy {
     bool allow_subprocess;
     bool named_programs; /* names the programs that may be started, by entries to execute */
     bool include_runtime;
-    bool network_only; /* says nothing about files, imports and processes */
+    bool network_only;   /* says nothing about files, imports and processes */
     PyObject *opened_by; /* exact str: the public function that the host called for it; empty for the runtime's own */
     const struct Policy *candidate; /* what its subject is held against; not owned, valid for its generation alone */
     uint64_t candidate_generation;

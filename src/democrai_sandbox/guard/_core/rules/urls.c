@@ -81,7 +81,8 @@ static bool escape_is_ambiguous(const char *p, const char *end)
     while (end - q >= 4 && q[0] == '2' && q[1] == '5') {
         q += 2;
     }
-    int last = end - q >= 2 && hex_digit(q[0]) >= 0 && hex_digit(q[1]) >= 0 ? hex_digit(q[0]) * 16 + hex_digit(q[1]) : 0;
+    int last =
+        end - q >= 2 && hex_digit(q[0]) >= 0 && hex_digit(q[1]) >= 0 ? hex_digit(q[0]) * 16 + hex_digit(q[1]) : 0;
     return last == '.' || last == '/' || last == '\\';
 }
 

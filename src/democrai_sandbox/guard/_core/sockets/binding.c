@@ -76,9 +76,8 @@ static bool refused_by_kernel(int number)
     }
     PyErr_Fetch(&type, &value, &traceback);
     PyErr_NormalizeException(&type, &value, &traceback);
-    PyObject *found = value && Py_IS_TYPE(value, (PyTypeObject *)PyExc_PermissionError)
-                          ? ((PyOSErrorObject *)value)->myerrno
-                          : NULL;
+    PyObject *found =
+        value && Py_IS_TYPE(value, (PyTypeObject *)PyExc_PermissionError) ? ((PyOSErrorObject *)value)->myerrno : NULL;
     if (found == NULL || !PyLong_CheckExact(found) || PyLong_AsLong(found) != number) {
         PyErr_Restore(type, value, traceback);
         return false;
@@ -118,7 +117,8 @@ enum { FIRST_FREE_PORT = 1024 }; /* those below are also refused where a process
 
 /* ---- bind, listen --------------------------------------------------------------------------------------------- */
 
-/* `named`: the port that a rule or an approval would name; 0 where the system chose it, and chooses another next time. */
+/* `named`: the port that a rule or an approval would name; 0 where the system chose it, and chooses another next time.
+ */
 static int require_listening(State *state, const Address *address, int port, int named)
 {
     Host host;

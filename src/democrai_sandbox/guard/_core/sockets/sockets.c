@@ -101,7 +101,8 @@ static bool is_plain_pair(PyObject *given)
 static bool dialled_before(const State *state, PyObject *given, int family)
 {
     PyObject *last = state->dialled;
-    if (last == NULL || state->dialled_family != family || candidates_held || (observer != NULL && observer != Py_None)) {
+    if (last == NULL || state->dialled_family != family || candidates_held ||
+        (observer != NULL && observer != Py_None)) {
         return false;
     }
     int overflow = 0;

@@ -3,7 +3,8 @@
 
 #include <string.h>
 
-/* ---- the fixed tables --------------------------------------------------------------------------------------------- */
+/* ---- the fixed tables ---------------------------------------------------------------------------------------------
+ */
 
 /* RFC 7541, appendices A and B: the static table, and the length of each symbol's Huffman code. The codes follow from
  * the lengths: shorter before longer, and by symbol among equals. */

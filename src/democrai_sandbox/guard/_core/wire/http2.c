@@ -33,7 +33,7 @@ struct Frames {
 /* ---- life
  * ------------------------------------------------------------------------------------------------------------ */
 
-Frames *frames_new(void)
+Frames *http2_new(void)
 {
     Frames *frames = PyMem_Calloc(1, sizeof *frames);
     if (frames == NULL) {
@@ -44,7 +44,7 @@ Frames *frames_new(void)
     return frames;
 }
 
-void frames_drop(Frames *frames)
+void http2_drop(Frames *frames)
 {
     if (frames != NULL) {
         hpack_clear(&frames->table);
@@ -53,7 +53,7 @@ void frames_drop(Frames *frames)
     }
 }
 
-Frames *frames_copy(const Frames *from)
+Frames *http2_copy(const Frames *from)
 {
     Frames *to = PyMem_Malloc(sizeof *to);
     if (to == NULL) {
@@ -359,7 +359,7 @@ static int end_frame(Frames *frames, State *state, const WireOrigin *origin)
 }
 
 /* How many bytes it took, -1 with an exception. */
-Py_ssize_t frames_read(Frames *frames, State *state, const WireOrigin *origin, const char *data, size_t length)
+Py_ssize_t http2_read(Frames *frames, State *state, const WireOrigin *origin, const char *data, size_t length)
 {
     if (frames->in_magic < (int)sizeof magic - 1) {
         bool right = *data == magic[frames->in_magic++];

@@ -18,10 +18,10 @@ static void copy_origin(WireOrigin *to, const WireOrigin *from)
 int reader_copy(Reader *to, const Reader *from)
 {
     char *head = from->used > 0 ? PyMem_Malloc(from->used) : NULL;
-    Frames *frames = from->frames ? frames_copy(from->frames) : NULL;
+    Frames *frames = from->frames ? http2_copy(from->frames) : NULL;
     if ((from->used > 0 && head == NULL) || (from->frames != NULL && frames == NULL)) {
         PyMem_Free(head);
-        frames_drop(frames);
+        http2_drop(frames);
         PyErr_NoMemory();
         return -1; /* nothing is shared: what is cleared later is as it was */
     }
@@ -46,7 +46,7 @@ void reader_clear(Reader *reader)
     Py_CLEAR(reader->socket_url);
     pipe_drop(reader->pipe);
     reader->pipe = NULL;
-    frames_drop(reader->frames);
+    http2_drop(reader->frames);
     reader->frames = NULL;
 }
 
@@ -165,7 +165,7 @@ static Py_ssize_t read_head(Reader *reader, State *state, const char *data, size
     if (first && reader->used == sizeof preface - 1 && memcmp(reader->head, preface, reader->used) == 0) {
         reader->mode = IN_STREAMS;
         reader->used = 0;
-        reader->frames = frames_new();
+        reader->frames = http2_new();
         return reader->frames ? taken : -1;
     }
     WireRequest request;
@@ -352,7 +352,7 @@ static Py_ssize_t step(Reader *reader, State *state, const char *data, size_t le
     case IN_RECORDS:
         return read_records(reader, state, data, length);
     case IN_STREAMS:
-        return frames_read(reader->frames, state, &reader->origin, data, length);
+        return http2_read(reader->frames, state, &reader->origin, data, length);
     default:
         return malformed("an earlier write on it failed half-way");
     }

@@ -71,10 +71,10 @@ void pipe_sent(Pipe *pipe, uint64_t position);
 /* ---- http2.c ------------------------------------------------------------------------------------------------- */
 typedef struct Frames Frames;
 
-Frames *frames_new(void);
-Frames *frames_copy(const Frames *from);
-void frames_drop(Frames *frames);
-Py_ssize_t frames_read(Frames *frames, State *state, const WireOrigin *origin, const char *data, size_t length);
+Frames *http2_new(void);
+Frames *http2_copy(const Frames *from);
+void http2_drop(Frames *frames);
+Py_ssize_t http2_read(Frames *frames, State *state, const WireOrigin *origin, const char *data, size_t length);
 
 /* ---- hpack.c ------------------------------------------------------------------------------------------------- */
 typedef struct {
