@@ -29,7 +29,7 @@ Popular packages and the standard library, each used by a program that does typi
 | without the guard | in an interpreter that does not import democrai-sandbox |
 | idle guard | the guard is loaded, and the program runs outside of it, as host code |
 | guarded | inside `process_guard_context` with the folder in `allowed_paths`, in the process of the application |
-| worker | as a module in a worker process of its own: the guard, Landlock, seccomp and the egress allowlist |
+| worker | as a module in a separate worker process: the guard, Landlock, seccomp and the egress allowlist |
 
 In a worker, every installed package can use `ctypes` and `cffi`, because the kernel confines the process.
 In the process of the application only the packages in `sandbox.guard.native_packages` can; these runs list {trusted}.

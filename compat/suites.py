@@ -21,9 +21,9 @@ from compat.running_suites import Suite, cpython_suites
 
 RESULTS = Path(__file__).parent / "results"
 ABOUT = {
-    "cpython": "Each module runs in a process of its own, in a folder that the guard grants, with loopback declared "
+    "cpython": "Each module runs in a separate process, in a folder that the guard grants, with loopback declared "
     "(`python -m compat.suites --only cpython`).",
-    "packages": "The test suite of each package's source archive runs in a process of its own, with a copy of the "
+    "packages": "The test suite of each package's source archive runs in a separate process, with a copy of the "
     "archive granted and loopback declared (`python -m compat.suites --only packages`).",
 }
 SHOWN = 25

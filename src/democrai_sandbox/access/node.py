@@ -164,7 +164,7 @@ class AccessNode:
                 _log.error("cannot reach the decision store: %s", error.__cause__ or error)
             self._reachable = False
             return False
-        except Exception:  # noqa: BLE001 - whatever it is, this thread goes on
+        except Exception:  # noqa: BLE001 - the thread must continue
             _log.exception("refreshing the decisions failed; retrying")
             return False
         return True

@@ -125,7 +125,7 @@ class ResumeRunner:
             return _Outcome(f"the resume context cannot be read: {error}", final=True)
         except StoreUnavailable:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever the source of the keys raises becomes a recorded failure
+        except Exception as error:  # noqa: BLE001 - every error of the key source becomes a recorded failure
             return _Outcome(_told(error))
         return _call(handler, context, resume)
 
@@ -232,7 +232,7 @@ def _call(handler: ResumeHandler, context: Any, resume: Resume) -> _Outcome:
         result = handler(context, origin=resume.origin, subject=resume.subject, request_id=resume.request_id)
     except SandboxError as error:
         return _Outcome(_told(error))
-    except Exception as error:  # noqa: BLE001 - whatever it is, that it happened is recorded and shown
+    except Exception as error:  # noqa: BLE001 - every error is recorded and shown
         return _Outcome(_withheld(error))
     if inspect.isawaitable(result):
         if inspect.iscoroutine(result):

@@ -29,12 +29,12 @@ GET /api/v1/requests     (no Authorization header)
 
     def __init__(self, location: str = "") -> None:
         """Take the address of the sign-in page, which returns the user afterwards."""
-        super().__init__(errno.EACCES, "nobody is signed in")
+        super().__init__(errno.EACCES, "the caller is not signed in")
         self.location = location
 
     def __str__(self) -> str:
         """Return the text without the address."""
-        return "nobody is signed in"
+        return "the caller is not signed in"
 
 
 class ConfirmationNeeded(SandboxError, PermissionError):

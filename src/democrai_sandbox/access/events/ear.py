@@ -103,6 +103,6 @@ def _tell_all(inbox: Inbox, heard: Heard) -> None:
                 return
             try:
                 heard(generation)
-            except Exception:  # noqa: BLE001 - whatever it was, the next event is told
+            except Exception:  # noqa: BLE001 - the next event is still delivered
                 _LOG.exception("handling an event failed; still listening")
         inbox.rest(_REST)

@@ -97,7 +97,7 @@ class Hub:
                         _LOG.warning("the lock or socket of the event hub was removed; another hub takes over")
                         return
                     next_look = time.monotonic() + _LOOK_AROUND
-        except Exception:  # noqa: BLE001 - nodes must be let go, whatever it was
+        except Exception:  # noqa: BLE001 - the nodes must be released in any case
             _LOG.exception("the event hub failed; another hub takes over")
         finally:
             if self._folder.has(self._socket_name, self._listens_at):

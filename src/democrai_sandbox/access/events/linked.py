@@ -127,7 +127,7 @@ class LinkedBus(ABC):
         while not self._stopping.is_set():
             try:
                 self._listen()
-            except Exception as error:  # noqa: BLE001 - whatever ended it, it is tried again
+            except Exception as error:  # noqa: BLE001 - every error is retried
                 self._mouth.close()
                 self._joined.clear()
                 if not self._stopping.is_set():

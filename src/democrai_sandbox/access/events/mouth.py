@@ -69,7 +69,7 @@ class Mouth:
         while (generation := self._next()) is not None:
             try:
                 self._send(generation)
-            except Exception as error:  # noqa: BLE001 - whatever it was, it is tried again
+            except Exception as error:  # noqa: BLE001 - every error is retried
                 self._outage.failed(_SENDING, error)
                 self._wait_with(generation)
             else:

@@ -46,7 +46,7 @@ class _ReadOnly:
 
     def __init__(self, file: str) -> None:
         self._file = file
-        is_alone = not os.path.exists(f"{file}-wal")  # noqa: PTH110 - a folder that is shut is no error here
+        is_alone = not os.path.exists(f"{file}-wal")  # noqa: PTH110 - an inaccessible folder is not an error here
         uri = f"file:{quote(file)}?mode=ro{'&immutable=1' if is_alone else ''}"
         self._engine = create_engine(
             "sqlite://", creator=lambda: sqlite3.connect(uri, uri=True, timeout=_PATIENCE), poolclass=NullPool

@@ -18,7 +18,7 @@ declaration or approval that would change it. Changes nothing.
   explain --code sandbox_network_denied                        a code
   explain --subject module:reports --operation receive --target https://api.example.com/v1
 
-If no node answers, a line is explained from the error catalogue alone."""
+If no node answers, a line is explained from the error catalog alone."""
 
 
 def add_to(parser: Parser) -> None:

@@ -67,7 +67,7 @@ LIFETIMES = (
 
 
 @router.get("/")
-def start(request: Request, visitor: Who) -> Response:  # noqa: ARG001 - whoever is nobody signs in first
+def start(request: Request, visitor: Who) -> Response:  # noqa: ARG001 - an unknown visitor signs in first
     """Redirect to the queue."""
     return redirect(request, "/requests")
 

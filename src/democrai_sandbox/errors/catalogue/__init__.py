@@ -1,4 +1,4 @@
-"""Catalogue of all codes, collected from the error classes, with the codes that only answers contain.
+"""Catalog of all codes, collected from the error classes, with the codes that only answers contain.
 
 ``explain`` and the console show it, and ``python -m democrai_sandbox.errors docs/errors`` writes the pages.
 """

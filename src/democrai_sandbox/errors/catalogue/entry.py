@@ -1,4 +1,4 @@
-"""Entries of the catalogue: the help for one code."""
+"""Entries of the catalog: the help for one code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages of the catalogue: one per family, with a section per code, and the index."""
+"""Pages of the catalog: one per family, with a section per code, and the index."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def pages() -> Mapping[str, str]:
 
 
 def plain(text: str) -> str:
-    """Return a text of the catalogue without Markdown, for a terminal."""
+    """Return a text of the catalog without Markdown, for a terminal."""
     parts = text.split("`")
     return "".join(part if place % 2 else part.replace("*", "") for place, part in enumerate(parts))
 

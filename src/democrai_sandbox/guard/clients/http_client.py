@@ -24,7 +24,7 @@ _HTTPS_PORT = 443
 def origin_of(connection: Any) -> tuple[str, str, Any]:
     """Return scheme, host and port of the final server: behind a tunnel, not the proxy."""
     scheme = "https" if connection.default_port == _HTTPS_PORT else "http"
-    if connection._tunnel_host:  # noqa: SLF001 - there is no other way to know
+    if connection._tunnel_host:  # noqa: SLF001 - the only source of this value
         return scheme, connection._tunnel_host, connection._tunnel_port  # noqa: SLF001
     return scheme, connection.host, connection.port
 

@@ -517,8 +517,8 @@ static PyObject *steps_abandon(PyObject *self, PyObject *unused)
 }
 
 static PyMethodDef steps_methods[] = {
-    {"isolated", steps_isolated, METH_NOARGS, "Step it in a context of its own. For the host's own code."},
-    {"abandon", steps_abandon, METH_NOARGS, "End it at its next step, whatever it does. For the host's own code."},
+    {"isolated", steps_isolated, METH_NOARGS, "Step it in a separate context. For the host's code only."},
+    {"abandon", steps_abandon, METH_NOARGS, "End it at its next step unconditionally. For the host's code only."},
     {"send", steps_send, METH_O, NULL},
     {"throw", steps_throw, METH_VARARGS, NULL},
     {"close", steps_close, METH_NOARGS, NULL},

@@ -172,7 +172,7 @@ PyTypeObject Door_Type = {
 
 PyTypeObject Entrance_Type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "democrai_sandbox.guard._core.Entrance",
-    .tp_doc = "A function of a subject's that runs under that subject's declarations, whoever calls it.",
+    .tp_doc = "A function of a subject that runs under that subject's declarations, for every caller.",
     .tp_basicsize = sizeof(Passage),
     .tp_dealloc = passage_dealloc,
     .tp_call = PyVectorcall_Call,

@@ -188,7 +188,7 @@ static int check_frame(PyFrameObject *frame, bool *suspendable)
                  PyUnicode_CompareWithASCIIString(code->co_name, "enter_async_context") == 0;
     Py_DECREF(code);
     if (flags & (CO_GENERATOR | CO_ASYNC_GENERATOR)) {
-        PyErr_SetString(usage_error, "a guard cannot be entered in a generator: it would reach whoever consumes it; "
+        PyErr_SetString(usage_error, "a guard cannot be entered in a generator: it would apply to the consumer; "
                                      "use guard.run(...) around the consumer");
         return -1;
     }

@@ -284,7 +284,7 @@ static PyMethodDef methods[] = {
     {"recent", recent_for_host, METH_NOARGS, NULL},
     {"current_view", current_view, METH_NOARGS, NULL},
     {"live_states", count_states, METH_NOARGS, "Count the guard states that are alive in this process."},
-    {"residents", count_residents, METH_NOARGS, "Count the policies that have code of their own in this process."},
+    {"residents", count_residents, METH_NOARGS, "Count the policies that own code in this process."},
     {"is_sealed", is_sealed, METH_NOARGS, NULL},
     {"tell_probes", core_tell_probes, METH_NOARGS, NULL},
     {"is_probe", core_is_probe, METH_NOARGS, NULL},

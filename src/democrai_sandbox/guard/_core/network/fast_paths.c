@@ -606,6 +606,6 @@ int fast_path_read(PyObject *given, PyObject *original, FastPath *out)
         out->original = original;
         return texts_ready();
     }
-    PyErr_SetString(PyExc_ValueError, "there is no such way past an adapter");
+    PyErr_SetString(PyExc_ValueError, "unknown fast path of an adapter");
     return -1;
 }

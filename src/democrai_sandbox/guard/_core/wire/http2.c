@@ -375,7 +375,7 @@ Py_ssize_t http2_read(Frames *frames, State *state, const WireOrigin *origin, co
     size_t taken = frames->left < length ? frames->left : length;
     for (size_t i = 0; frames->type == SETTINGS && i < taken; i++) {
         if ((frames->payload - frames->left + i) % 6 == 0 && data[i] != 0) {
-            return malformed_stream("settings that nobody knows"); /* their numbers are below 256 */
+            return malformed_stream("unknown settings"); /* their numbers are below 256 */
         }
     }
     if (holds_headers(frames) && keep(frames, data, taken) < 0) {

@@ -69,20 +69,20 @@ static int read_request_line(const char *line, const char *end, Head *head)
         return odd("its version is neither HTTP/1.0 nor HTTP/1.1");
     }
     if (memchr(head->target.text, '#', head->target.length) != NULL) {
-        return odd("a fragment is no part of a request"); /* some servers take it for part of the path */
+        return odd("a request may not contain a fragment"); /* some servers take it for part of the path */
     }
-    return is_token(head->method.text, head->method.length) ? 0 : odd("its method is no word");
+    return is_token(head->method.text, head->method.length) ? 0 : odd("its method is not a token");
 }
 
 static int read_length(Span value, WireRequest *request)
 {
     if (value.length == 0 || value.length > 18) {
-        return odd("its Content-Length is no number");
+        return odd("its Content-Length is not a number");
     }
     request->body = 0;
     for (size_t i = 0; i < value.length; i++) {
         if (value.text[i] < '0' || value.text[i] > '9') {
-            return odd("its Content-Length is no number");
+            return odd("its Content-Length is not a number");
         }
         request->body = request->body * 10 + (uint64_t)(value.text[i] - '0');
     }
