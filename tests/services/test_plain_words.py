@@ -21,8 +21,9 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "democrai_sandbox"
 AVOIDED = re.compile(
     r"\b(?:somebody|anybody|nobody(?! democrai)|everybody|whoever|whomever|whatever|whereabouts"
-    r"|(?:is|are) no (?!longer)|there (?:is|are) no|of (?:its|their) own (?=[a-z]* *(?:$|[.,;:]))|by way of|puts? down|shut out|(?:is|are) told"
-    r"|leaves? word|lets? go of|comes? to nothing|goes on with|behaviour|colour|licence|catalogue|misspelt)\b",
+    r"|(?:is|are) no (?!longer)|there (?:is|are) no|of (?:its|their) own (?=[a-z]* *(?:$|[.,;:]))|by way of"
+    r"|puts? down|shut out|(?:is|are) told|leaves? word|lets? go of|comes? to nothing|goes on with"
+    r"|behaviour|colour|licence|catalogue|misspelt)\b",
     re.IGNORECASE,
 )
 NAMES = frozenset({"nobody", "NOBODY", "everybody", "catalogue"})
