@@ -214,7 +214,7 @@ class InstallFailed(SandboxError, RuntimeError):
         example="""\
 $ democrai-sandbox extensions install engine:whisper     # install declares no network access
 extension_install_failed: engine:whisper: ...
-  refused: External URL is locked. (sandbox_network_denied:whisper:https://pypi.org/simple)""",
+  refused: External URL is locked. (sandbox_network_denied:whisper:https://packages.example.com/simple)""",
         see=("engines.md",),
     )
 

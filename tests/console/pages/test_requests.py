@@ -291,7 +291,7 @@ def test_every_choice_has_its_risk(desk, ada):
     one = desk.ask("/home/uma/app/.env", operation="read")
     page = read(ada, f"/requests/{one}")
     exact, folder, *_ = page.parts("risk")
-    assert exact.startswith("high risk contains keys")
+    assert exact.startswith("high risk") and "contains keys" in exact
     assert folder == exact
     assert len(page.parts("risk")) == len(page.parts("choice"))
 
