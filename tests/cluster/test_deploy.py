@@ -148,18 +148,9 @@ def test_a_builder_is_given_what_the_container_file_copies():
 
 
 COMPILER = """#!/bin/sh
-for source; do case $source in */_core/*.c | */_native/*.c)
-    folder=${source%/*}
-    name=${folder##*/}
-    header=$folder/${name#_}.h
-    [ -e "$header.gch" ] || {
-        printf '"%s"\\n' "$@" | grep '^"-[IDfsWO]' > "$header.flags"
-        gcc "@$header.flags" -O0 -g0 -w -x c-header "$header" -o "$header.gch" || exit
-    } ;;
-esac done
 exec gcc "$@" -O0 -g0 -w
 """
-"""Does not optimize, and compiles the header of each folder once: that takes most of the time."""
+"""Does not optimize, which would take most of the time."""
 
 
 @pytest.mark.slow
