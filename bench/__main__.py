@@ -12,11 +12,11 @@ from bench import report, summary
 from bench.cases import CASES
 from bench.cases.sweeps import DEPTHS
 from bench.decisions import prepared_databases
-from bench.ground import prepared_ground
 from bench.reference import ReferenceUnavailableError, reference_python
 from bench.rounds import FULL, QUICK, Campaign, Measured, Settings
 from bench.serving import serving
 from bench.workers import REFERENCE_MODES, REPOSITORY, SERVICE_MODE
+from bench.workspace import prepared_workspace
 
 if TYPE_CHECKING:
     from bench.registry import Case
@@ -98,7 +98,7 @@ def _wanted(name: str, only: list[str]) -> bool:
 def _measured(cases: list[Case], settings: Settings, packages: Path, *, reference: bool) -> Measured:
     databases = [case.database for case in cases if case.database]
     measured = Measured()
-    with prepared_ground(DEPTHS) as ground, serving(ground), prepared_databases(databases, ground):
+    with prepared_workspace(DEPTHS) as ground, serving(ground), prepared_databases(databases, ground):
         for python, popular in ((Path(sys.executable), False), (packages, True)):
             some = [case for case in cases if case.popular == popular]
             pythons = dict.fromkeys(("plain", "control", "idle", *_own_modes(some)), python)

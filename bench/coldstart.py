@@ -6,9 +6,9 @@ import sys
 from time import perf_counter_ns
 
 from bench.decisions import APPROVED_URL, SUBJECT
+from democrai_sandbox.access.checks import AccessService
 from democrai_sandbox.access.events import open_bus
 from democrai_sandbox.access.node import AccessNode
-from democrai_sandbox.access.service import AccessService
 from democrai_sandbox.access.store import open_store
 from democrai_sandbox.policy import Subject, SubjectKind
 

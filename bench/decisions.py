@@ -14,7 +14,7 @@ from bench.registry import UnavailableError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from bench.ground import Ground
+    from bench.workspace import Workspace
     from democrai_sandbox.policy import Subject
 
 SUBJECT = "bench"
@@ -51,7 +51,7 @@ class Database:
 
 
 @contextmanager
-def prepared_databases(wanted: Iterable[Database], ground: Ground) -> Iterator[None]:
+def prepared_databases(wanted: Iterable[Database], ground: Workspace) -> Iterator[None]:
     """Create the databases, and store their places or the reasons why they are missing."""
     places = {}
     with ExitStack() as stack:
@@ -71,7 +71,7 @@ def prepared_databases(wanted: Iterable[Database], ground: Ground) -> Iterator[N
         yield
 
 
-def find_database(database: Database, ground: Ground) -> str:
+def find_database(database: Database, ground: Workspace) -> str:
     """Return the URL of a database that the driver created."""
     place = json.loads(ground.databases_file.read_text())[database.name]
     if "reason" in place:

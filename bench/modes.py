@@ -7,16 +7,16 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any, Protocol
 
-from bench.askers import ask_reference, ask_service, open_service, take_apart
+from bench.clients import ask_reference, ask_service, open_service, take_apart
 from bench.decisions import SUBJECT, Database, find_database
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from bench.askers import Ask
-    from bench.ground import Ground
+    from bench.clients import Ask
     from bench.registry import Access
+    from bench.workspace import Workspace
 
 OPERATIONS = ("read", "create", "modify", "delete")
 NATIVE_PACKAGES = ("numpy", "scipy", "threadpoolctl", "torch")
@@ -34,7 +34,7 @@ class Mode(Protocol):
     def run(self, paths: list[str], function: Callable[..., Any], *args: object) -> Any:
         """Call the function under such a guard, without a with block."""
 
-    def asker(self, ground: Ground, database: Database, *, guarded: bool) -> Ask:
+    def asker(self, ground: Workspace, database: Database, *, guarded: bool) -> Ask:
         """Return a function for access checks with the service that has these decisions."""
 
 
@@ -58,7 +58,7 @@ class Plain:
         del paths
         return function(*args)
 
-    def asker(self, ground: Ground, database: Database, *, guarded: bool) -> Ask:
+    def asker(self, ground: Workspace, database: Database, *, guarded: bool) -> Ask:
         """Return a stand-in for a service."""
         del ground, database, guarded
         return take_apart
@@ -86,7 +86,7 @@ class Product:
         context: Any = self.guard(paths)
         return context.run(function, *args)
 
-    def asker(self, ground: Ground, database: Database, *, guarded: bool) -> Ask:
+    def asker(self, ground: Workspace, database: Database, *, guarded: bool) -> Ask:
         raise NotImplementedError("its guard has no decider")
 
 
@@ -94,7 +94,7 @@ class Service(Product):
     """Our package, whose guard asks the access-policy service about undeclared access."""
 
     def __init__(self) -> None:
-        self._surroundings = importlib.import_module("democrai_sandbox.runtime.surroundings").GuardSurroundings()
+        self._surroundings = importlib.import_module("democrai_sandbox.runtime.access_environment").GuardSurroundings()
         self._services: dict[Database, Any] = {}
         self._asked: Any = None
         # Before the first guard, which seals the configuration.
@@ -105,7 +105,7 @@ class Service(Product):
         """Answer for the guard of the last case with the service."""
         return self._asked is not None and self._asked.decide(question)
 
-    def asker(self, ground: Ground, database: Database, *, guarded: bool) -> Ask:
+    def asker(self, ground: Workspace, database: Database, *, guarded: bool) -> Ask:
         if database not in self._services:
             self._services[database] = open_service(find_database(database, ground), self._surroundings)
         service = self._services[database]
@@ -152,7 +152,7 @@ class Reference:
     def run(self, paths: list[str], function: Callable[..., Any], *args: object) -> Any:
         raise NotImplementedError("it supports with blocks only")
 
-    def asker(self, ground: Ground, database: Database, *, guarded: bool) -> Ask:
+    def asker(self, ground: Workspace, database: Database, *, guarded: bool) -> Ask:
         del guarded
         return ask_reference(ground, database.decisions)
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bench.bed import Bed
     from bench.decisions import Database
+    from bench.fixture import Fixture
 
 Loop = Callable[[int], int]
 """Function that runs the operation that many times and returns the nanoseconds."""
@@ -26,7 +26,7 @@ class UnavailableError(Exception):
     """Missing requirement of a case; the text says how to install it."""
 
 
-def no_access(bed: Bed) -> Access:
+def no_access(bed: Fixture) -> Access:
     """Declare no network rules."""
     del bed
     return ()
@@ -45,7 +45,7 @@ class Case:
     """One row of the table."""
 
     name: str
-    prepare: Callable[[Bed], Loop]
+    prepare: Callable[[Fixture], Loop]
     limit: float | None = None
     """Maximum of guarded time over not-installed time; None shows the row without a target."""
     idle_limit: float | None = None
@@ -58,7 +58,7 @@ class Case:
     roots: int = 1
     """Allowed roots of the guard around the loop."""
     sweep: Sweep | None = None
-    access: Callable[[Bed], Access] = no_access
+    access: Callable[[Fixture], Access] = no_access
     """Network rules of that guard."""
     reference: bool = True
     """Whether the reference product guards this operation."""
@@ -96,15 +96,15 @@ def case(
     wrapped: bool = True,
     per: int = 1,
     idle: float = IDLE_LIMIT,
-    access: Callable[[Bed], Access] = no_access,
+    access: Callable[[Fixture], Access] = no_access,
     reference: bool = True,
     parts: int = PARTS,
     stretch: int = 1,
     beside: bool = False,
-) -> Callable[[Callable[[Bed], Loop]], Callable[[Bed], Loop]]:
+) -> Callable[[Callable[[Fixture], Loop]], Callable[[Fixture], Loop]]:
     """Register the decorated function as the preparation of a case; a limited row is limited when idle too."""
 
-    def register(prepare: Callable[[Bed], Loop]) -> Callable[[Bed], Loop]:
+    def register(prepare: Callable[[Fixture], Loop]) -> Callable[[Fixture], Loop]:
         idle_limit = None if limit is None else idle
         add(
             Case(

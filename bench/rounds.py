@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from bench.ground import Ground
     from bench.registry import Case
+    from bench.workspace import Workspace
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ class Campaign:
         self.measured = measured
         measured.rounds.update({case.name: [] for case in cases})
 
-    def run(self, pythons: Mapping[str, Path], ground: Ground) -> None:
+    def run(self, pythons: Mapping[str, Path], ground: Workspace) -> None:
         """Measure in as many generations of workers as configured."""
         for generation in range(1, self._settings.generations + 1):
             with running(pythons, ground) as started:

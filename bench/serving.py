@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from bench.ground import Ground
+    from bench.workspace import Workspace
 
 SCRIPT = Path(__file__).with_name("server.py")
 PATIENCE = 30.0
@@ -24,7 +24,7 @@ class ServerUnavailableError(Exception):
 
 
 @contextmanager
-def serving(ground: Ground) -> Iterator[None]:
+def serving(ground: Workspace) -> Iterator[None]:
     """Run the server, and store its output for the workers."""
     # Without the package and this process's settings, so that nothing is installed on the other side.
     server = subprocess.Popen(

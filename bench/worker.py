@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from bench.bed import Bed
 from bench.cases import CASES
-from bench.ground import Ground
+from bench.fixture import Fixture
 from bench.modes import MODES
 from bench.registry import UnavailableError
+from bench.workspace import Workspace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Worker:
     """Worker that prepares cases on first use, and measures them."""
 
-    def __init__(self, bed: Bed) -> None:
+    def __init__(self, bed: Fixture) -> None:
         self._bed = bed
         self._loops: dict[str, Loop] = {}
         self._guards: dict[str, AbstractContextManager[Any]] = {}
@@ -71,7 +71,7 @@ def main() -> None:
     answers = _private_output()
     mode_name, base = sys.argv[1:]
     try:
-        worker = Worker(Bed(Ground(Path(base)), mode_name, MODES[mode_name]()))
+        worker = Worker(Fixture(Workspace(Path(base)), mode_name, MODES[mode_name]()))
     except Exception as error:
         _answer(answers, error=f"{type(error).__name__}: {error}")
         return

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from bench.ground import Ground
+    from bench.workspace import Workspace
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 REFERENCE_MODES = ("reference-plain", "reference-guarded")
@@ -43,7 +43,7 @@ class Running:
 class WorkerProcess:
     """One interpreter in one mode."""
 
-    def __init__(self, mode: str, python: Path, ground: Ground) -> None:
+    def __init__(self, mode: str, python: Path, ground: Workspace) -> None:
         self.mode = mode
         self._process = subprocess.Popen(
             [str(python), "-m", "bench.worker", mode, str(ground.base)],
@@ -107,7 +107,7 @@ class WorkerProcess:
 
 
 @contextmanager
-def running(pythons: Mapping[str, Path], ground: Ground) -> Iterator[Running]:
+def running(pythons: Mapping[str, Path], ground: Workspace) -> Iterator[Running]:
     """Start a worker for each mode; record the reason of one that cannot start."""
     with ExitStack() as stack:
         result = Running({}, {})
@@ -126,7 +126,7 @@ def running(pythons: Mapping[str, Path], ground: Ground) -> Iterator[Running]:
                 worker.let_go()
 
 
-def _environment(ground: Ground, mode: str) -> dict[str, str]:
+def _environment(ground: Workspace, mode: str) -> dict[str, str]:
     """Return the same environment for every worker, without the user's files and settings."""
     kept = {name: value for name, value in os.environ.items() if not _is_own(name)}
     search = [REPOSITORY]

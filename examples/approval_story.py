@@ -13,7 +13,7 @@ from democrai_sandbox import access_changed, configure_guard, process_guard_cont
 from democrai_sandbox.access import Access, AccessSettings, Administration, Caller
 from democrai_sandbox.access.audit import verify_store
 from democrai_sandbox.errors import NetworkDenied
-from democrai_sandbox.runtime.surroundings import GuardSurroundings, serving
+from democrai_sandbox.runtime.access_environment import GuardSurroundings, serving
 
 ADA = Caller(user_id="ada", role="super")
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from democrai_sandbox.access import Access, AccessSettings, Caller
 from democrai_sandbox.errors import NotInstalled, SandboxDenied
 from democrai_sandbox.runtime import Runtime, RuntimeSettings
+from democrai_sandbox.runtime.access_environment import GuardSurroundings, serving
 from democrai_sandbox.runtime.ai.scripted import ScriptedModel, calls
-from democrai_sandbox.runtime.surroundings import GuardSurroundings, serving
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

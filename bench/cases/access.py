@@ -17,12 +17,12 @@ from bench.registry import SHORT_PARTS, Case, Sweep, add
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from bench.askers import Ask
-    from bench.bed import Bed
+    from bench.clients import Ask
+    from bench.fixture import Fixture
     from bench.registry import Loop
 
     Question = tuple[str, str, str]
-    Questions = Callable[[Bed], Iterator[Question]]
+    Questions = Callable[[Fixture], Iterator[Question]]
 
 DECISIONS = (10, 100, 1_000, 10_000, 100_000)
 USUAL = Database(1_000)
@@ -39,10 +39,12 @@ PATIENCE = 60
 _READ = "SELECT id, target, effect, scope, session_key, expires_at FROM access_decisions WHERE ended_at IS NULL"
 
 
-def _check(questions: Questions, database: Database, *, allowed: bool, guarded: bool = False) -> Callable[[Bed], Loop]:
+def _check(
+    questions: Questions, database: Database, *, allowed: bool, guarded: bool = False
+) -> Callable[[Fixture], Loop]:
     """Check in turns, with everything warm; fail on a wrong answer."""
 
-    def prepare(bed: Bed) -> Loop:
+    def prepare(bed: Fixture) -> Loop:
         ask = bed.asker(database, guarded=guarded)
         asked = questions(bed)
 
@@ -65,7 +67,7 @@ def _urls(*urls: str) -> Questions:
     return lambda _: cycle([("network", "receive", url) for url in urls])
 
 
-def _file(bed: Bed) -> Iterator[Question]:
+def _file(bed: Fixture) -> Iterator[Question]:
     return repeat(("filesystem", "read", str(bed.ground.approved)))
 
 
@@ -104,13 +106,13 @@ def _register_sweep(title: str, questions: Questions, *, allowed: bool) -> None:
         )
 
 
-def _open_approved(bed: Bed) -> Loop:
+def _open_approved(bed: Fixture) -> Loop:
     """Open a file that only an approval allows; checked once, because the activation caches the result."""
     bed.asker(USUAL, guarded=True)
     return open_loop(str(bed.ground.approved))
 
 
-def _open_approved_first(bed: Bed) -> Loop:
+def _open_approved_first(bed: Fixture) -> Loop:
     """Enter a guard, open the file once and leave, so that each open is checked."""
     bed.asker(USUAL, guarded=True)
     guard = bed.guard()
@@ -126,10 +128,10 @@ def _open_approved_first(bed: Bed) -> Loop:
     return loop
 
 
-def _cold(database: Database) -> Callable[[Bed], Loop]:
+def _cold(database: Database) -> Callable[[Fixture], Loop]:
     """Start a node in a new process; without a service, only read the rows."""
 
-    def prepare(bed: Bed) -> Loop:
+    def prepare(bed: Fixture) -> Loop:
         url = find_database(database, bed.ground)
         if not bed.guarded:
             return _reading(url)
@@ -162,7 +164,7 @@ def _reading(url: str) -> Loop:
     return loop
 
 
-def _registration(bed: Bed) -> Loop:
+def _registration(bed: Fixture) -> Loop:
     """File a new request each time; without a service, insert a row with the same durability."""
     ask = bed.asker(USUAL) if bed.guarded else _inserting(str(bed.ground.temp / f"rows-{os.getpid()}"))
     # Other processes have filed requests in the same database.

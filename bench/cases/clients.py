@@ -9,14 +9,14 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from bench.cases.sockets import IDLE, LIMIT
+from bench.discard_server import HOST
 from bench.registry import SHORT_PARTS, UnavailableError, case
-from bench.sink import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from bench.bed import Bed
+    from bench.fixture import Fixture
     from bench.registry import Access, Loop
 
 STRETCH = 5
@@ -34,11 +34,11 @@ def _client(name: str) -> ModuleType:
         raise UnavailableError(f"{name} is not installed: make setup") from None
 
 
-def _origin(bed: Bed) -> str:
+def _origin(bed: Fixture) -> str:
     return f"http://{HOST}:{bed.ground.port('http')}"
 
 
-def _receiving(bed: Bed) -> Access:
+def _receiving(bed: Fixture) -> Access:
     return (("receive", f"{_origin(bed)}/v1/"),)
 
 
@@ -69,7 +69,7 @@ def _get_loop(make: Callable[[], Callable[[], bytes]]) -> Loop:
     stretch=STRETCH,
     beside=True,
 )
-def with_requests(bed: Bed) -> Loop:
+def with_requests(bed: Fixture) -> Loop:
     requests = _client("requests")
     url = f"{_origin(bed)}/v1/item"
 
@@ -80,7 +80,7 @@ def with_requests(bed: Bed) -> Loop:
     return _get_loop(make)
 
 
-def _with_httpx(bed: Bed, name: str) -> Loop:
+def _with_httpx(bed: Fixture, name: str) -> Loop:
     httpx = _client(name)
     url = f"{_origin(bed)}/v1/item"
 
@@ -101,12 +101,12 @@ def _with_httpx(bed: Bed, name: str) -> Loop:
     stretch=STRETCH,
     beside=True,
 )
-def with_httpx2(bed: Bed) -> Loop:
+def with_httpx2(bed: Fixture) -> Loop:
     return _with_httpx(bed, "httpx2")
 
 
 @case("httpx keep-alive GET", access=_receiving, parts=SHORT_PARTS, beside=True)
-def with_httpx(bed: Bed) -> Loop:
+def with_httpx(bed: Fixture) -> Loop:
     return _with_httpx(bed, "httpx")
 
 
@@ -118,7 +118,7 @@ def with_httpx(bed: Bed) -> Loop:
     stretch=STRETCH,
     beside=True,
 )
-def with_urllib3(bed: Bed) -> Loop:
+def with_urllib3(bed: Fixture) -> Loop:
     urllib3 = _client("urllib3")
     url = f"{_origin(bed)}/v1/item"
 
@@ -137,7 +137,7 @@ def with_urllib3(bed: Bed) -> Loop:
     stretch=STRETCH,
     beside=True,
 )
-def with_http_client(bed: Bed) -> Loop:
+def with_http_client(bed: Fixture) -> Loop:
     client = _client("http.client")
     port = bed.ground.port("http")
 
@@ -162,7 +162,7 @@ def with_http_client(bed: Bed) -> Loop:
     stretch=STRETCH,
     beside=True,
 )
-def with_aiohttp(bed: Bed) -> Loop:
+def with_aiohttp(bed: Fixture) -> Loop:
     aiohttp = _client("aiohttp")
     url = f"{_origin(bed)}/v1/item"
     access = _receiving(bed)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from bench.registry import case
 
 if TYPE_CHECKING:
-    from bench.bed import Bed
+    from bench.fixture import Fixture
     from bench.registry import Loop
 
 
@@ -29,7 +29,7 @@ async def _yielding(turns: int) -> None:
 
 
 @case("asyncio task switch", limit=1.05, wrapped=False)
-def task_switch(bed: Bed) -> Loop:
+def task_switch(bed: Fixture) -> Loop:
     events = asyncio.new_event_loop()
 
     async def guarded(turns: int) -> int:
@@ -40,7 +40,7 @@ def task_switch(bed: Bed) -> Loop:
 
 
 @case("task switch under Guard.run", wrapped=False)
-def task_switch_run(bed: Bed) -> Loop:
+def task_switch_run(bed: Fixture) -> Loop:
     events = asyncio.new_event_loop()
 
     async def guarded(turns: int) -> int:
@@ -51,7 +51,7 @@ def task_switch_run(bed: Bed) -> Loop:
 
 
 @case("thread start+join")
-def thread_start(bed: Bed) -> Loop:
+def thread_start(bed: Fixture) -> Loop:
     del bed
 
     def loop(turns: int) -> int:
@@ -66,7 +66,7 @@ def thread_start(bed: Bed) -> Loop:
 
 
 @case("executor submit+result")
-def executor_submit(bed: Bed) -> Loop:
+def executor_submit(bed: Fixture) -> Loop:
     del bed
     # The host's pool, created and warmed before any guard: the usual case for guarded code.
     pool = ThreadPoolExecutor(1)

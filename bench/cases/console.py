@@ -26,7 +26,7 @@ from bench.registry import Case, add
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from bench.bed import Bed
+    from bench.fixture import Fixture
     from bench.registry import Loop
 
 FEW, MANY = 10, 10_000
@@ -112,9 +112,8 @@ def _furnish(config: Path, admin: str, pending: int) -> tuple[list[str], str]:
 
 
 def _ask(connection: Any, pending: int) -> None:
-    from democrai_sandbox.access.ids import new_id
-    from democrai_sandbox.access.store import asking
-    from democrai_sandbox.access.values import AccessTuple, NewRequest, Origin
+    from democrai_sandbox.access.store import requests
+    from democrai_sandbox.access.values import AccessTuple, NewRequest, Requester, new_id
     from democrai_sandbox.policy import Operation, ResourceType, Subject, SubjectKind
 
     now = datetime.now(UTC)
@@ -122,15 +121,15 @@ def _ask(connection: Any, pending: int) -> None:
         subject = Subject(SubjectKind.MODULE, f"m{number % 5}")
         target = f"https://host{number}.example/v1/items"
         access = AccessTuple(subject, ResourceType.NETWORK, Operation.RECEIVE, target)
-        origin = Origin(f"user{number % 10}", "", f"session{number % 100}")
-        asking.register(connection, NewRequest(access, target, (str(subject),), origin, id=new_id()), now=now)
+        origin = Requester(f"user{number % 10}", "", f"session{number % 100}")
+        requests.register(connection, NewRequest(access, target, (str(subject),), origin, id=new_id()), now=now)
 
 
 def _enter(connection: Any, admin: str) -> list[str]:
     from sqlalchemy import insert
 
-    from democrai_sandbox.access.ids import new_id
-    from democrai_sandbox.host.accounts.secrecy import hashed
+    from democrai_sandbox.access.values import new_id
+    from democrai_sandbox.host.accounts.passwords import hashed
     from democrai_sandbox.host.accounts.tables import sessions
 
     made = [secrets.token_urlsafe() for _ in range(PEOPLE)]
@@ -147,7 +146,7 @@ def _server(folder: Path, pending: int) -> _Server:
     return _Server(folder / f"console-{os.getpid()}-{pending}", pending)
 
 
-def queue(path: str, bed: Bed) -> Loop:
+def queue(path: str, bed: Fixture) -> Loop:
     """Open the queue: of ten thousand requests in the guarded column, otherwise of ten."""
     server = _server(bed.ground.temp, MANY if bed.guarded else FEW)
 
@@ -205,7 +204,7 @@ def _visit(server: _Server, cookie: str) -> None:
             server.get(path, cookie)
 
 
-def crowd(bed: Bed) -> Loop:
+def crowd(bed: Fixture) -> Loop:
     """Sign in two hundred users at once; for comparison, some of them one after another, extrapolated."""
     server = _server(bed.ground.temp, FEW)
     visitors = server.cookies if bed.guarded else server.cookies[:ALONE]

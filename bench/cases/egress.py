@@ -17,7 +17,7 @@ from bench.registry import Case, UnavailableError, add
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bench.bed import Bed
+    from bench.fixture import Fixture
     from bench.registry import Loop
 
 LIMIT = 1.0
@@ -64,8 +64,8 @@ def _restoring(thread: ThreadPoolExecutor) -> Loop:
 
 def _swapping(thread: ThreadPoolExecutor) -> Loop:
     from democrai_sandbox.kernel.helper.cgroups import find_tree
-    from democrai_sandbox.kernel.helper.enforcing import Enforcer
-    from democrai_sandbox.kernel.helper.policy import Endpoint, Policy
+    from democrai_sandbox.kernel.helper.enforcer import Enforcer
+    from democrai_sandbox.kernel.helper.policy import Policy, PolicyEndpoint
     from democrai_sandbox.kernel.helper.processes import facts
 
     # An application in that network, which does nothing and ends with this process.
@@ -74,7 +74,7 @@ def _swapping(thread: ThreadPoolExecutor) -> Loop:
     enforcer = Enforcer(application.pid, facts(application.pid).start_time)
     numbers = count()
     policies = [
-        Policy(tuple(Endpoint(address, port) for address in _ADDRESSES), digest=str(port)) for port in (443, 8443)
+        Policy(tuple(PolicyEndpoint(address, port) for address in _ADDRESSES), digest=str(port)) for port in (443, 8443)
     ]
 
     def end() -> None:
@@ -92,7 +92,7 @@ def _swapping(thread: ThreadPoolExecutor) -> Loop:
     return _timed(thread, swap)
 
 
-def swap_of_a_thousand(bed: Bed) -> Loop:
+def swap_of_a_thousand(bed: Fixture) -> Loop:
     thread = _elsewhere()
     return _swapping(thread) if bed.guarded else _restoring(thread)
 

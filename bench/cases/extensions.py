@@ -14,7 +14,7 @@ from bench.registry import SHORT_PARTS, case
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from bench.bed import Bed
+    from bench.fixture import Fixture
     from bench.registry import Loop
 
 LIMIT = 1.3
@@ -35,22 +35,23 @@ async def _nothing() -> None:
     pass
 
 
-def _modules(bed: Bed) -> tuple[Any, Any]:
+def _modules(bed: Fixture) -> tuple[Any, Any]:
     """Load one module like a runtime; return the module runtime, and a caller."""
     from democrai_sandbox.access import Caller
-    from democrai_sandbox.runtime import doors, loading
-    from democrai_sandbox.runtime.extensions import discover
+    from democrai_sandbox.runtime import sdk_services
+    from democrai_sandbox.runtime.extensions import importer
+    from democrai_sandbox.runtime.extensions.registry import discover
+    from democrai_sandbox.runtime.extensions.settings import RuntimeSettings
     from democrai_sandbox.runtime.modules import ModuleRuntime
-    from democrai_sandbox.runtime.settings import RuntimeSettings
 
     base = bed.ground.temp / f"modules-{os.getpid()}"
     if not base.exists():
         (base / "modules" / "demo").mkdir(parents=True)
         (base / "modules" / "demo" / "manifest.json").write_text(json.dumps({"name": "demo"}))
         (base / "modules" / "demo" / "module.py").write_text(_SOURCE)
-    loading.preload()
-    declarations = loading.Declarations()
-    doors.install({"declare": declarations.declare})
+    importer.preload()
+    declarations = importer.Declarations()
+    sdk_services.install({"declare": declarations.declare})
     settings = RuntimeSettings(modules_path=str(base / "modules"), data_dir=str(base / "data"))
     modules = ModuleRuntime(settings, discover(settings), declarations)
     modules.load_all(Caller())
@@ -67,7 +68,7 @@ def _timed(events: asyncio.AbstractEventLoop, call: Callable[[], Awaitable[objec
     return lambda turns: events.run_until_complete(turn(turns))
 
 
-def _in_context(bed: Bed) -> Callable[[], Awaitable[None]]:
+def _in_context(bed: Fixture) -> Callable[[], Awaitable[None]]:
     """Enter and leave a guard around the function, like the reference product's runtime for a module."""
 
     async def call() -> None:
@@ -78,7 +79,7 @@ def _in_context(bed: Bed) -> Callable[[], Awaitable[None]]:
 
 
 @case("module action (to a task of the same loop)", limit=LIMIT, wrapped=False, parts=SHORT_PARTS)
-def module_action(bed: Bed) -> Loop:
+def module_action(bed: Fixture) -> Loop:
     events = asyncio.new_event_loop()
     if not bed.guarded:
         return _timed(events, lambda: events.create_task(_nothing()))
@@ -89,7 +90,7 @@ def module_action(bed: Bed) -> Loop:
 
 
 @case("module action in a thread (to an executor hop)", wrapped=False, reference=False)
-def module_thread(bed: Bed) -> Loop:
+def module_thread(bed: Fixture) -> Loop:
     events = asyncio.new_event_loop()
     if not bed.guarded:
         return _timed(events, lambda: events.run_in_executor(None, int))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from bench.registry import case
 
 if TYPE_CHECKING:
-    from bench.bed import Bed
+    from bench.fixture import Fixture
     from bench.registry import Loop
 
 
@@ -41,12 +41,12 @@ def stat_loop(path: str) -> Loop:
 
 
 @case("open+close", limit=1.25)
-def open_close(bed: Bed) -> Loop:
+def open_close(bed: Fixture) -> Loop:
     return open_loop(str(bed.ground.file))
 
 
 @case("os.open+close")
-def os_open_close(bed: Bed) -> Loop:
+def os_open_close(bed: Fixture) -> Loop:
     path = str(bed.ground.file)
 
     def loop(turns: int) -> int:
@@ -59,12 +59,12 @@ def os_open_close(bed: Bed) -> Loop:
 
 
 @case("os.stat", limit=2.0)
-def os_stat(bed: Bed) -> Loop:
+def os_stat(bed: Fixture) -> Loop:
     return stat_loop(str(bed.ground.file))
 
 
 @case("os.path.exists", limit=2.0)
-def path_exists(bed: Bed) -> Loop:
+def path_exists(bed: Fixture) -> Loop:
     path = str(bed.ground.file)
 
     def loop(turns: int) -> int:
@@ -78,7 +78,7 @@ def path_exists(bed: Bed) -> Loop:
 
 
 @case("os.listdir, 10 files", limit=1.3)
-def listdir(bed: Bed) -> Loop:
+def listdir(bed: Fixture) -> Loop:
     path = str(bed.ground.folder)
 
     def loop(turns: int) -> int:
@@ -91,7 +91,7 @@ def listdir(bed: Bed) -> Loop:
 
 
 @case("os.scandir, 10 files", limit=1.25)
-def scandir(bed: Bed) -> Loop:
+def scandir(bed: Fixture) -> Loop:
     path = str(bed.ground.folder)
 
     def loop(turns: int) -> int:
@@ -106,7 +106,7 @@ def scandir(bed: Bed) -> Loop:
 
 
 @case("Path.read_text", limit=1.2)
-def read_text(bed: Bed) -> Loop:
+def read_text(bed: Fixture) -> Loop:
     path = Path(bed.ground.file)
 
     def loop(turns: int) -> int:
@@ -119,7 +119,7 @@ def read_text(bed: Bed) -> Loop:
 
 
 @case("write and remove a small file")
-def write_small(bed: Bed) -> Loop:
+def write_small(bed: Fixture) -> Loop:
     # A new file each time: file systems flush a truncated and rewritten file, which would dominate the time.
     path = str(bed.ground.work / f"written-{os.getpid()}")
 
@@ -135,7 +135,7 @@ def write_small(bed: Bed) -> Loop:
 
 
 @case("os.walk, 4 folders of 4 files")
-def walk(bed: Bed) -> Loop:
+def walk(bed: Fixture) -> Loop:
     path = str(bed.ground.package)
 
     def loop(turns: int) -> int:
@@ -148,13 +148,13 @@ def walk(bed: Bed) -> Loop:
     return loop
 
 
-def _refused_path(bed: Bed) -> str:
+def _refused_path(bed: Fixture) -> str:
     """Return an existing file that is denied; without a guard, a missing file, which fails as cheaply."""
     return str(bed.ground.outside if bed.guarded else bed.ground.work / "missing")
 
 
 @case("denied open (to ENOENT)", limit=3.0)
-def denied_open(bed: Bed) -> Loop:
+def denied_open(bed: Fixture) -> Loop:
     path = _refused_path(bed)
 
     def loop(turns: int) -> int:
@@ -171,7 +171,7 @@ def denied_open(bed: Bed) -> Loop:
 
 
 @case("denied os.stat (to ENOENT)")
-def denied_stat(bed: Bed) -> Loop:
+def denied_stat(bed: Fixture) -> Loop:
     path = _refused_path(bed)
 
     def loop(turns: int) -> int:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from bench.registry import case
 
 if TYPE_CHECKING:
-    from bench.bed import Bed
+    from bench.fixture import Fixture
     from bench.registry import Loop
 
 
 @case("enter+leave, compiled", cheaper=50.0, wrapped=False)
-def enter_leave(bed: Bed) -> Loop:
+def enter_leave(bed: Fixture) -> Loop:
     guard = bed.guard()
 
     def loop(turns: int) -> int:
@@ -28,7 +28,7 @@ def enter_leave(bed: Bed) -> Loop:
 
 
 @case("enter+leave, nested")
-def enter_leave_nested(bed: Bed) -> Loop:
+def enter_leave_nested(bed: Fixture) -> Loop:
     guard = bed.new_guard()
 
     def loop(turns: int) -> int:
@@ -42,7 +42,7 @@ def enter_leave_nested(bed: Bed) -> Loop:
 
 
 @case("make+enter+leave", wrapped=False)
-def make_enter_leave(bed: Bed) -> Loop:
+def make_enter_leave(bed: Fixture) -> Loop:
     def loop(turns: int) -> int:
         start = perf_counter_ns()
         for _ in repeat(None, turns):

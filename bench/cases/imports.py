@@ -8,16 +8,16 @@ from itertools import repeat
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
-from bench.ground import FRESH_MODULE
 from bench.registry import case
+from bench.workspace import FRESH_MODULE
 
 if TYPE_CHECKING:
-    from bench.bed import Bed
+    from bench.fixture import Fixture
     from bench.registry import Loop
 
 
 @case("fresh import", limit=1.3)
-def fresh_import(bed: Bed) -> Loop:
+def fresh_import(bed: Fixture) -> Loop:
     sys.path.insert(0, str(bed.ground.modules))
     py_compile.compile(str(bed.ground.modules / f"{FRESH_MODULE}.py"))
 
@@ -33,7 +33,7 @@ def fresh_import(bed: Bed) -> Loop:
 
 
 @case("import of a loaded module")
-def loaded_import(bed: Bed) -> Loop:
+def loaded_import(bed: Fixture) -> Loop:
     del bed
 
     def loop(turns: int) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from bench.registry import case
 
 if TYPE_CHECKING:
-    from bench.bed import Bed
+    from bench.fixture import Fixture
     from bench.registry import Loop
 
 
@@ -26,7 +26,7 @@ class _Discarding:
 
 
 @case("plain function call", limit=1.05, per=8)
-def plain_call(bed: Bed) -> Loop:
+def plain_call(bed: Fixture) -> Loop:
     del bed
 
     def add(left: int, right: int) -> int:
@@ -43,7 +43,7 @@ def plain_call(bed: Bed) -> Loop:
 
 
 @case("id()", per=8)
-def identity(bed: Bed) -> Loop:
+def identity(bed: Fixture) -> Loop:
     def loop(turns: int) -> int:
         it = bed
         start = perf_counter_ns()
@@ -55,7 +55,7 @@ def identity(bed: Bed) -> Loop:
 
 
 @case("copy.deepcopy")
-def deep_copy(bed: Bed) -> Loop:
+def deep_copy(bed: Fixture) -> Loop:
     del bed
     value = {"name": "x", "parts": [{"key": number, "tags": ["a", "b"]} for number in range(8)], "limits": (1, [2, 3])}
 
@@ -69,7 +69,7 @@ def deep_copy(bed: Bed) -> Loop:
 
 
 @case("logging.info")
-def logging_call(bed: Bed) -> Loop:
+def logging_call(bed: Fixture) -> Loop:
     del bed
     logger = logging.getLogger("bench")
     logger.setLevel(logging.INFO)

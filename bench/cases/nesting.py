@@ -18,7 +18,7 @@ from bench.registry import SHORT_PARTS, case
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from bench.bed import Bed
+    from bench.fixture import Fixture
     from bench.registry import Loop
 
 LIMIT = 1.3
@@ -89,11 +89,11 @@ async def _bare_pipeline(text: str) -> str:
 def _runtime() -> Any:
     """Set up the levels like a host, once, and return the interface for guarded code."""
     sdk = import_module("democrai_sandbox.sdk.ai")
-    doors = import_module("democrai_sandbox.runtime.doors")
+    doors = import_module("democrai_sandbox.runtime.sdk_services")
     if not doors.is_served("ai.entrance"):
-        interface = import_module("democrai_sandbox.runtime.ai.interface")
+        interface = import_module("democrai_sandbox.runtime.ai.model")
         models = {"bench": Model(interface.Message, interface.ToolCall)}
-        ai = import_module("democrai_sandbox.runtime.ai.running").AiRuntime(models)
+        ai = import_module("democrai_sandbox.runtime.ai.runtime").AiRuntime(models)
         ai.register("tool", echo, name="echo")
         ai.register("agent", prompt, name="asks", model="bench", tools=["echo"])
         ai.register("pipeline", prompt, name="all", steps=["agent:asks"])
@@ -103,7 +103,9 @@ def _runtime() -> Any:
     return sdk
 
 
-def _levels_loop(bed: Bed, guarded: Callable[[Any], Callable[[], Awaitable[Any]]], bare: Callable[..., Any]) -> Loop:
+def _levels_loop(
+    bed: Fixture, guarded: Callable[[Any], Callable[[], Awaitable[Any]]], bare: Callable[..., Any]
+) -> Loop:
     events = asyncio.new_event_loop()
 
     async def turns_of(turns: int, turn: Callable[[], Awaitable[Any]]) -> int:
@@ -124,10 +126,10 @@ def _levels_loop(bed: Bed, guarded: Callable[[Any], Callable[[], Awaitable[Any]]
 
 
 @case("tool, from a module", limit=LIMIT, wrapped=False, reference=False, parts=SHORT_PARTS)
-def tool_level(bed: Bed) -> Loop:
+def tool_level(bed: Fixture) -> Loop:
     return _levels_loop(bed, lambda sdk: lambda: sdk.run_tool("echo", {"text": "x"}), echo)
 
 
 @case("pipeline, agent, tool", limit=LIMIT, wrapped=False, reference=False, parts=SHORT_PARTS)
-def all_levels(bed: Bed) -> Loop:
+def all_levels(bed: Fixture) -> Loop:
     return _levels_loop(bed, lambda sdk: lambda: sdk.run_pipeline("all", {"text": "x"}), _bare_pipeline)

@@ -13,7 +13,7 @@ from bench.cases.work import IDLE, LIMIT
 from bench.registry import Case, UnavailableError, add
 
 if TYPE_CHECKING:
-    from bench.bed import Bed
+    from bench.fixture import Fixture
     from bench.registry import Loop
 
 ROUNDS = 12
@@ -27,7 +27,7 @@ PACKAGES = {
 """Module to import, by name."""
 
 
-def _run(bed: Bed, mode: str, module: str, names: str) -> str:
+def _run(bed: Fixture, mode: str, module: str, names: str) -> str:
     """Start a new process; matplotlib stores its font list in the declared folder."""
     folder = bed.ground.work
     return subprocess.run(
@@ -40,7 +40,7 @@ def _run(bed: Bed, mode: str, module: str, names: str) -> str:
     ).stdout
 
 
-def _prepared(bed: Bed, name: str) -> Loop:
+def _prepared(bed: Fixture, name: str) -> Loop:
     module = PACKAGES[name]
     if find_spec(module.partition(".")[0]) is None:
         raise UnavailableError(f"{name} is not installed: make compat")

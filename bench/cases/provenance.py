@@ -14,7 +14,7 @@ from bench.registry import SHORT_PARTS, case
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bench.bed import Bed
+    from bench.fixture import Fixture
     from bench.registry import Loop
 
 DEPTHS = (1, 10, 30, 60)
@@ -43,7 +43,7 @@ def _levels(depth: int) -> Callable[[Loop, int], int]:
     return found
 
 
-def _at_depth(bed: Bed, loop: Loop, depth: int) -> Loop:
+def _at_depth(bed: Fixture, loop: Loop, depth: int) -> Loop:
     descend = _levels(depth)
 
     def measured(turns: int) -> int:
@@ -57,10 +57,10 @@ def _at_depth(bed: Bed, loop: Loop, depth: int) -> Loop:
 
 
 def _add(depth: int) -> None:
-    def stat(bed: Bed) -> Loop:
+    def stat(bed: Fixture) -> Loop:
         return _at_depth(bed, stat_loop(str(bed.ground.file)), depth)
 
-    def opened(bed: Bed) -> Loop:
+    def opened(bed: Fixture) -> Loop:
         return _at_depth(bed, open_loop(str(bed.ground.file)), depth)
 
     for name, prepare, limits in (("os.stat", stat, STAT_LIMITS), ("open+close", opened, OPEN_LIMITS)):

@@ -14,7 +14,7 @@ from bench.registry import SHORT_PARTS, Case, Sweep, add
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bench.bed import Bed
+    from bench.fixture import Fixture
     from bench.registry import Access, Loop
 
 RULES = (10, 100, 1_000, 10_000)
@@ -35,12 +35,12 @@ def _rule(number: int) -> tuple[str, str]:
     )[number % 5]
 
 
-def _among(rules: int, own: Callable[[Bed], Access]) -> Callable[[Bed], Access]:
+def _among(rules: int, own: Callable[[Fixture], Access]) -> Callable[[Fixture], Access]:
     """Declare that many rules, one of which covers the measured access."""
     return lambda bed: (*map(_rule, range(rules - 1)), *own(bed))
 
 
-def _request_loop(bed: Bed) -> Loop:
+def _request_loop(bed: Fixture) -> Loop:
     """Check requests like the client adapters; without a guard, only parse the URLs."""
     request = import_module("democrai_sandbox.guard._core").request if bed.guarded else _split
 
@@ -58,15 +58,15 @@ def _split(method: str, url: str) -> object:
     return method, urlsplit(url)
 
 
-def _to_urls(bed: Bed) -> Access:
+def _to_urls(bed: Fixture) -> Access:
     del bed
     return (("receive", "https://api.example.org/v1/"),)
 
 
 def _register(
     title: str,
-    prepare: Callable[[Bed], Loop],
-    own: Callable[[Bed], Access],
+    prepare: Callable[[Fixture], Loop],
+    own: Callable[[Fixture], Access],
     points: tuple[int, ...] = RULES,
 ) -> None:
     for rules in points:

@@ -7,13 +7,13 @@ from itertools import repeat
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
+from bench.discard_server import HOST
 from bench.registry import SHORT_PARTS, case
-from bench.sink import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bench.bed import Bed
+    from bench.fixture import Fixture
     from bench.registry import Access, Loop
 
 LIMIT = 1.1
@@ -21,18 +21,18 @@ IDLE = 1.02
 MESSAGE = b"A line of text.\n" * 4
 
 
-def connecting(service: str) -> Callable[[Bed], Access]:
+def connecting(service: str) -> Callable[[Fixture], Access]:
     """Declare a connection to a service of the server."""
     return lambda bed: (("connect", f"{HOST}:{bed.ground.port(service)}"),)
 
 
-def to_sink(bed: Bed) -> Access:
+def to_sink(bed: Fixture) -> Access:
     """Declare a connection to the worker's listener."""
     return (("connect", f"{HOST}:{bed.sink.port}"),)
 
 
 @case("socket.connect+close, loopback", limit=LIMIT, idle=IDLE, access=to_sink, parts=SHORT_PARTS)
-def connect_close(bed: Bed) -> Loop:
+def connect_close(bed: Fixture) -> Loop:
     address = (HOST, bed.sink.port)
 
     def loop(turns: int) -> int:
@@ -47,7 +47,7 @@ def connect_close(bed: Bed) -> Loop:
 
 
 @case("create_connection+close, loopback", limit=LIMIT, idle=IDLE, access=to_sink, parts=SHORT_PARTS)
-def create_connection(bed: Bed) -> Loop:
+def create_connection(bed: Fixture) -> Loop:
     address = (HOST, bed.sink.port)
 
     def loop(turns: int) -> int:
@@ -60,7 +60,7 @@ def create_connection(bed: Bed) -> Loop:
 
 
 @case("send+recv of 64 bytes", access=connecting("echo"), parts=SHORT_PARTS, beside=True)
-def send_receive(bed: Bed) -> Loop:
+def send_receive(bed: Fixture) -> Loop:
     address = (HOST, bed.ground.port("echo"))
     sock: socket.socket | None = None
 
@@ -82,14 +82,14 @@ def _echoing(address: tuple[str, int]) -> socket.socket:
     return sock
 
 
-def _sending(bed: Bed) -> Access:
+def _sending(bed: Fixture) -> Access:
     """Declare both operations: a datagram is a connection in one product, and sent data in the other."""
     target = f"{HOST}:{bed.ground.port('datagrams')}"
     return (("connect", target), ("send", target))
 
 
 @case("UDP sendto of 64 bytes", access=_sending)
-def datagram(bed: Bed) -> Loop:
+def datagram(bed: Fixture) -> Loop:
     address = (HOST, bed.ground.port("datagrams"))
     sock: socket.socket | None = None
 
@@ -105,7 +105,7 @@ def datagram(bed: Bed) -> Loop:
 
 
 @case("UDP connect", access=connecting("datagrams"))
-def datagram_connect(bed: Bed) -> Loop:
+def datagram_connect(bed: Fixture) -> Loop:
     # Repeatedly on one socket, so that the kernel does little work.
     address = (HOST, bed.ground.port("datagrams"))
     sock: socket.socket | None = None
@@ -123,7 +123,7 @@ def datagram_connect(bed: Bed) -> Loop:
 
 # The reference product queries its database for denied access, and a benchmark has none.
 @case("denied connect (to ECONNREFUSED)", access=to_sink, parts=SHORT_PARTS, reference=False)
-def denied_connect(bed: Bed) -> Loop:
+def denied_connect(bed: Fixture) -> Loop:
     # Without a guard, a port without a listener fails as cheaply.
     address = (HOST, bed.ground.port("echo" if bed.guarded else "closed"))
 
@@ -143,7 +143,7 @@ def denied_connect(bed: Bed) -> Loop:
 
 
 @case("getaddrinfo of localhost")
-def resolve_localhost(bed: Bed) -> Loop:
+def resolve_localhost(bed: Fixture) -> Loop:
     del bed
 
     def loop(turns: int) -> int:

@@ -15,7 +15,7 @@ from bench.registry import SHORT_PARTS, Case, add
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bench.bed import Bed
+    from bench.fixture import Fixture
     from bench.registry import Loop
 
 PLAIN_LIMIT = 1.5
@@ -66,7 +66,7 @@ def _server() -> Any:
 
 def _environment() -> dict[str, str]:
     """Return the environment of children: a small part of the host's, and their subject."""
-    from democrai_sandbox.runtime.children.environment import base_environment
+    from democrai_sandbox.runtime.children.launch_request import base_environment
 
     own = {"HOME": "/", "DEMOCRAI_NETWORK_SUBJECT": "demo", "DEMOCRAI_NETWORK_SUBJECT_KIND": "module"}
     return {**base_environment(os.environ), **own, "DEMOCRAI_ACCESS": "[]"}
@@ -88,7 +88,7 @@ def _by_server(order: Any) -> Loop:
     return _timed(start)
 
 
-def plain(bed: Bed) -> Loop:
+def plain(bed: Fixture) -> Loop:
     return _by_server(_order()) if bed.guarded else _timed(_directly)
 
 
@@ -105,7 +105,7 @@ add(
 )
 
 
-def alike(bed: Bed) -> Loop:
+def alike(bed: Fixture) -> Loop:
     return _by_server(_order()) if bed.guarded else _timed(_alike)
 
 
@@ -122,7 +122,7 @@ add(
 )
 
 
-def _folders(bed: Bed) -> list[str]:
+def _folders(bed: Fixture) -> list[str]:
     """Create that many folders for rules."""
     base = bed.ground.temp / f"spawning-{os.getpid()}"
     folders = [base / f"rule{number}" for number in range(_RULES - len(_SYSTEM))]
@@ -134,7 +134,7 @@ def _folders(bed: Bed) -> list[str]:
 _SYSTEM = ("/usr", "/lib", "/bin", "/etc/ld.so.cache")
 
 
-def _launched(bed: Bed) -> Loop:
+def _launched(bed: Fixture) -> Loop:
     """Run the reference product's launcher; it removes the file with its order, so each run has a separate one."""
     rules = [
         *({"resource_type": "filesystem", "operation": "execute", "target": path} for path in _SYSTEM),
@@ -150,7 +150,7 @@ def _launched(bed: Bed) -> Loop:
     return _timed(launch)
 
 
-def _confined_order(bed: Bed) -> Any:
+def _confined_order(bed: Fixture) -> Any:
     from democrai_sandbox.kernel.landlock import landlock_support
     from democrai_sandbox.kernel.spawn import NO_LIMITS, confinement_of, enforcement_of
 
@@ -176,7 +176,7 @@ def _cgroup() -> int:
         return -1
 
 
-def confined(bed: Bed) -> Loop:
+def confined(bed: Fixture) -> Loop:
     if bed.is_reference:
         return _launched(bed)
     return _by_server(_confined_order(bed)) if bed.guarded else _timed(_directly)
@@ -206,7 +206,7 @@ add(
 )
 
 
-def large(bed: Bed) -> Loop:
+def large(bed: Fixture) -> Loop:
     """Measure the server's children from an application with much memory, compared with a small one."""
     if bed.guarded and not _ballast:
         block = bytearray(_LARGE)

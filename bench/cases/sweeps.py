@@ -10,7 +10,7 @@ from bench.registry import Case, Sweep, add
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bench.bed import Bed
+    from bench.fixture import Fixture
     from bench.registry import Loop
 
 ROOTS = (1, 10, 100, 1_000, 10_000)
@@ -19,11 +19,11 @@ FLAT = 1.15
 """Maximum ratio of the most expensive point of a series to the cheapest."""
 
 
-def _at_file(loop: Callable[[str], Loop]) -> Callable[[Bed], Loop]:
+def _at_file(loop: Callable[[str], Loop]) -> Callable[[Fixture], Loop]:
     return lambda bed: loop(str(bed.ground.file))
 
 
-def _at_depth(loop: Callable[[str], Loop], depth: int) -> Callable[[Bed], Loop]:
+def _at_depth(loop: Callable[[str], Loop], depth: int) -> Callable[[Fixture], Loop]:
     return lambda bed: loop(str(bed.ground.deep(depth)))
 
 

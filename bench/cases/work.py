@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from bench.bed import Bed
+    from bench.fixture import Fixture
     from bench.registry import Loop
 
 LIMIT = 1.05
@@ -59,14 +59,14 @@ def _timed(work: Callable[[], object], tidy: Callable[[], object] = lambda: None
     return loop
 
 
-def _folder(bed: Bed, name: str) -> Path:
+def _folder(bed: Fixture, name: str) -> Path:
     """Create a folder for this worker, below the declared one."""
     folder = bed.ground.work / f"{name}-{os.getpid()}"
     folder.mkdir(exist_ok=True)
     return folder
 
 
-def csv_round_trip(bed: Bed) -> Loop:
+def csv_round_trip(bed: Fixture) -> Loop:
     pandas = package("pandas")
     file = _folder(bed, "csv") / "table.csv"
     columns = {f"column{number}": [number + row / 7 for row in range(ROWS)] for number in range(4)}
@@ -79,7 +79,7 @@ def csv_round_trip(bed: Bed) -> Loop:
     return _timed(work)
 
 
-def sqlite_inserts(bed: Bed) -> Loop:
+def sqlite_inserts(bed: Fixture) -> Loop:
     file = _folder(bed, "sqlite") / "rows.db"
 
     def work() -> None:
@@ -93,7 +93,7 @@ def sqlite_inserts(bed: Bed) -> Loop:
     return _timed(work, lambda: file.unlink(missing_ok=True))
 
 
-def template_renders(bed: Bed) -> Loop:
+def template_renders(bed: Fixture) -> Loop:
     jinja2 = package("jinja2")
     folder = _folder(bed, "templates")
     (folder / "base.html").write_text(BASE)
@@ -108,7 +108,7 @@ def template_renders(bed: Bed) -> Loop:
     return _timed(work)
 
 
-def small_files(bed: Bed) -> Loop:
+def small_files(bed: Fixture) -> Loop:
     folder = _folder(bed, "files")
     text = "A line of text.\n" * 20
 
@@ -123,7 +123,7 @@ def small_files(bed: Bed) -> Loop:
     return _timed(work)
 
 
-def scikit_fit(bed: Bed) -> Loop:
+def scikit_fit(bed: Fixture) -> Loop:
     del bed
     ensemble, linear, datasets = (package(f"sklearn.{name}") for name in ("ensemble", "linear_model", "datasets"))
     points, labels = datasets.make_classification(n_samples=300, n_features=10, random_state=0)
@@ -135,7 +135,7 @@ def scikit_fit(bed: Bed) -> Loop:
     return _timed(work)
 
 
-def asgi_requests(bed: Bed) -> Loop:
+def asgi_requests(bed: Fixture) -> Loop:
     del bed
     fastapi, httpx = package("fastapi"), package("httpx")
     app = fastapi.FastAPI()

@@ -14,7 +14,7 @@ from bench.registry import SHORT_PARTS, Case, add, case
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from bench.bed import Bed
+    from bench.fixture import Fixture
     from bench.registry import Loop
 
 LIMIT = 2.0
@@ -55,15 +55,15 @@ class _Host:
         del label, question, allowed, times
 
 
-def _worker(bed: Bed, source: str, name: str) -> Any:
-    from democrai_sandbox.runtime.worker.interface import WorkerSpec
-    from democrai_sandbox.runtime.worker.pool import Worker
+def _worker(bed: Fixture, source: str, name: str) -> Any:
+    from democrai_sandbox.runtime.worker.handle import WorkerHandle
+    from democrai_sandbox.runtime.worker.process import WorkerSpec
 
     folder = bed.ground.temp / f"worker-{name}-{os.getpid()}"
     folder.mkdir()
     (folder / "main.py").write_text(source)
     spec = WorkerSpec("engine", name, str(folder), sys.executable, own_read=(str(folder),))
-    return Worker(spec, _Host())
+    return WorkerHandle(spec, _Host())
 
 
 def _timed(events: asyncio.AbstractEventLoop, call: Callable[[], Awaitable[object]]) -> Loop:
@@ -82,7 +82,7 @@ def _hopping(events: asyncio.AbstractEventLoop) -> Loop:
     return _timed(events, lambda: events.run_in_executor(None, int))
 
 
-def plain_call(bed: Bed) -> Loop:
+def plain_call(bed: Fixture) -> Loop:
     events = asyncio.new_event_loop()
     if not bed.guarded:
         return _hopping(events)
@@ -104,7 +104,7 @@ add(
 
 
 @case("worker call of a coroutine (to an executor hop)", wrapped=False, reference=False)
-def later_call(bed: Bed) -> Loop:
+def later_call(bed: Fixture) -> Loop:
     events = asyncio.new_event_loop()
     if not bed.guarded:
         return _hopping(events)
@@ -113,7 +113,7 @@ def later_call(bed: Bed) -> Loop:
 
 
 @case("worker call with 1 MiB (to an executor hop)", wrapped=False, reference=False)
-def large_call(bed: Bed) -> Loop:
+def large_call(bed: Fixture) -> Loop:
     events = asyncio.new_event_loop()
     if not bed.guarded:
         return _hopping(events)
@@ -123,7 +123,7 @@ def large_call(bed: Bed) -> Loop:
 
 
 @case("item of a worker's stream (to an executor hop)", wrapped=False, reference=False, per=_ITEMS)
-def stream(bed: Bed) -> Loop:
+def stream(bed: Fixture) -> Loop:
     events = asyncio.new_event_loop()
 
     async def hop() -> None:

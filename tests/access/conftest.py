@@ -11,11 +11,11 @@ from zlib import crc32
 import pytest
 
 from democrai_sandbox.access.administration import Administration
+from democrai_sandbox.access.caller import SUPER, Caller
+from democrai_sandbox.access.checks import AccessService
 from democrai_sandbox.access.events import open_bus
-from democrai_sandbox.access.identity import SUPER, Caller
 from democrai_sandbox.access.node import AccessNode
-from democrai_sandbox.access.registrar import Limits
-from democrai_sandbox.access.service import AccessService
+from democrai_sandbox.access.pending_requests import PendingLimits
 from democrai_sandbox.access.store import open_store
 from democrai_sandbox.policy import Subject, SubjectKind
 
@@ -126,4 +126,4 @@ def make_desk(database):
 
 def limits(**changes):
     """Return the default limits with changes."""
-    return replace(Limits(), **changes)
+    return replace(PendingLimits(), **changes)

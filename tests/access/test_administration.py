@@ -9,8 +9,15 @@ from types import SimpleNamespace
 import pytest
 
 from democrai_sandbox.access.administration import Administration
-from democrai_sandbox.access.identity import SUPER, Caller
-from democrai_sandbox.access.values import DecisionFilter, Effect, Page, RequestFilter, RequestState, Scope
+from democrai_sandbox.access.caller import SUPER, Caller
+from democrai_sandbox.access.values import (
+    DecisionEffect,
+    DecisionFilter,
+    DecisionScope,
+    PageRequest,
+    RequestFilter,
+    RequestState,
+)
 from democrai_sandbox.errors import (
     DecisionConflict,
     DecisionUnknown,
@@ -161,9 +168,9 @@ class TestDecisions:
         """The store never contains contradicting decisions."""
         desk.decide("deny_external_access", desk.check(URL).request_id)
         wanted = {"resource_type": "network", "operation": "receive", "target": URL}
-        desk.decide("decide_unasked", DEMO, **wanted, effect=Effect.APPROVAL)
+        desk.decide("decide_unasked", DEMO, **wanted, effect=DecisionEffect.APPROVAL)
         assert desk.check(URL).code is DecisionCode.PERMANENT_APPROVAL
-        desk.decide("decide_unasked", DEMO, **wanted, effect=Effect.DENIAL)
+        desk.decide("decide_unasked", DEMO, **wanted, effect=DecisionEffect.DENIAL)
         assert desk.check(URL).code is DecisionCode.DENIED
         assert len(desk.decide("denials").items) == 1
         assert desk.decide("approvals").items == ()
@@ -173,7 +180,12 @@ class TestDecisions:
         denial = desk.decide("deny_external_access", desk.check("https://api.test").request_id).decision
         with pytest.raises(DecisionConflict, match=denial.id):
             desk.decide(
-                "decide_unasked", DEMO, resource_type="network", operation="receive", target=URL, effect=Effect.APPROVAL
+                "decide_unasked",
+                DEMO,
+                resource_type="network",
+                operation="receive",
+                target=URL,
+                effect=DecisionEffect.APPROVAL,
             )
         assert desk.store.generation() == 1
 
@@ -250,13 +262,13 @@ class TestLists:
         asked = [desk.check(f"{URL}/{number}").request_id for number in range(5)]
         desk.check("/srv/x", operation="read", kind="filesystem")
         wanted = RequestFilter(states=(RequestState.PENDING,), resource_type="network")
-        seen, page = [], Page(limit=2)
+        seen, page = [], PageRequest(limit=2)
         while True:
             listing = desk.decide("pending_requests", wanted, page)
             seen += [found.id for found in listing.items]
             if not listing.next:
                 break
-            page = Page(limit=2, after=listing.next)
+            page = PageRequest(limit=2, after=listing.next)
         assert sorted(seen) == sorted(asked)
         assert seen == list(reversed(asked))
 
@@ -264,10 +276,10 @@ class TestLists:
         """A filter that contradicts the list is an error."""
         desk.decide("approve_for_session", desk.check(f"{URL}/1").request_id)
         desk.decide("deny_external_access", desk.check(f"{URL}/2").request_id)
-        assert [found.scope for found in desk.decide("approvals").items] == [Scope.SESSION]
-        assert [found.effect for found in desk.decide("denials").items] == [Effect.DENIAL]
+        assert [found.scope for found in desk.decide("approvals").items] == [DecisionScope.SESSION]
+        assert [found.effect for found in desk.decide("denials").items] == [DecisionEffect.DENIAL]
         with pytest.raises(InvalidInputError):
-            desk.decide("denials", DecisionFilter(effect=Effect.APPROVAL))
+            desk.decide("denials", DecisionFilter(effect=DecisionEffect.APPROVAL))
 
 
 class TestPatterns:
@@ -294,20 +306,20 @@ class TestExpectedState:
 
     def test_a_newer_denial_is_kept(self, desk):
         """An approval from an older state neither takes effect nor ends the denial."""
-        access = self.unasked(desk, Effect.APPROVAL).decision.access
+        access = self.unasked(desk, DecisionEffect.APPROVAL).decision.access
         (seen,) = desk.decide("versions", access)
-        denial = self.unasked(desk, Effect.DENIAL).decision
+        denial = self.unasked(desk, DecisionEffect.DENIAL).decision
         with pytest.raises(DecisionConflict, match=denial.id):
-            self.unasked(desk, Effect.APPROVAL, expected=seen)
+            self.unasked(desk, DecisionEffect.APPROVAL, expected=seen)
         assert [found.id for found in desk.decide("denials").items] == [denial.id]
 
     def test_the_same_state_is_decided_once(self, desk):
         """The second decision from the same version is a conflict."""
-        access = self.unasked(desk, Effect.DENIAL).decision.access
+        access = self.unasked(desk, DecisionEffect.DENIAL).decision.access
         (seen,) = desk.decide("versions", access)
-        made = self.unasked(desk, Effect.APPROVAL, expected=seen).decision
+        made = self.unasked(desk, DecisionEffect.APPROVAL, expected=seen).decision
         with pytest.raises(DecisionConflict):
-            self.unasked(desk, Effect.APPROVAL, expected=seen)
+            self.unasked(desk, DecisionEffect.APPROVAL, expected=seen)
         assert [found.id for found in desk.decide("approvals").items] == [made.id]
 
     def test_a_wider_target_has_a_version_too(self, desk):
@@ -315,7 +327,7 @@ class TestExpectedState:
         request = desk.store.request(desk.check(f"{URL}/below").request_id)
         before = desk.decide("versions", request.access, [request.access.target, URL])
         assert before == (0, 0)
-        ended = self.unasked(desk, Effect.APPROVAL).decision
+        ended = self.unasked(desk, DecisionEffect.APPROVAL).decision
         desk.decide("revoke", ended.id)
         exact, wider = desk.decide("versions", request.access, [request.access.target, URL])
         assert (exact, wider > 0) == (0, True)

@@ -11,7 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from democrai_sandbox.access.keyring import KEY_BYTES, Key, KeyFile, KeyRing, introduce, promote, retire, rotate
+from democrai_sandbox.access.keyring import (
+    KEY_BYTES,
+    EncryptionKey,
+    KeyFile,
+    KeyRing,
+    introduce,
+    promote,
+    retire,
+    rotate,
+)
 from democrai_sandbox.errors import InvalidInputError
 from tests.access.prepared import Started
 from tests.services.golden import sentence
@@ -91,7 +100,7 @@ def test_the_order_of_the_lines_is_the_order_of_the_keys(place):
     """The first line encrypts; comments, empty lines and surrounding white space do not matter."""
     other = base64.b64encode(SECRET[::-1]).decode()
     ring = KeyRing.open(write(place, f"# ours\n\n  new-1:{ENCODED}  \r\n#old:\nold_1.x:{other}"))
-    assert ring == KeyRing((Key("new-1", SECRET), Key("old_1.x", SECRET[::-1])))
+    assert ring == KeyRing((EncryptionKey("new-1", SECRET), EncryptionKey("old_1.x", SECRET[::-1])))
     assert ring.first.id == "new-1"
     assert ring.find("old_1.x").secret == SECRET[::-1]
     assert ring.find("old") is None
@@ -146,17 +155,17 @@ def test_a_huge_file_is_refused(place):
 
 def test_a_ring_is_never_empty_nor_ambiguous():
     """Rings created in code follow the same rules as files."""
-    for keys in ((), (Key("a", SECRET), Key("a", SECRET[::-1]))):
+    for keys in ((), (EncryptionKey("a", SECRET), EncryptionKey("a", SECRET[::-1]))):
         with pytest.raises(InvalidInputError):
             KeyRing(keys)
     for key_id, secret in (("", SECRET), ("a:b", SECRET), ("a\n", SECRET), ("a", SECRET[1:])):
         with pytest.raises(InvalidInputError):
-            Key(key_id, secret)
+            EncryptionKey(key_id, secret)
 
 
 def test_secrets_are_not_shown():
     """The representation of keys and rings contains only their ids."""
-    assert repr(KeyRing((Key("a", SECRET),))) == "KeyRing(keys=(Key(id='a'),))"
+    assert repr(KeyRing((EncryptionKey("a", SECRET),))) == "KeyRing(keys=(Key(id='a'),))"
 
 
 @rows("mode", [0o640, 0o620, 0o604, 0o602, 0o610, 0o777])
@@ -357,7 +366,7 @@ def test_a_key_file_that_goes_bad_keeps_the_ring_and_says_so_once(place, spoil, 
         assert [file.ring(), file.ring()] == [ring, ring]
     assert [str(place) in record.getMessage() for record in caplog.records] == [True]
     write(place, f"b:{ENCODED}\n")
-    assert file.ring() == KeyRing((Key("b", SECRET),))
+    assert file.ring() == KeyRing((EncryptionKey("b", SECRET),))
 
 
 def test_a_bad_key_file_is_refused_at_start(place):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from democrai_sandbox.access.risk import History, Risk, assess
+from democrai_sandbox.access.risk import History, RiskLevel, assess
 from democrai_sandbox.access.values import AccessTuple
 from democrai_sandbox.policy import Operation, ResourceType, Subject, SubjectKind
 
@@ -121,7 +121,7 @@ def test_level_and_reason(level, operation, target, code, resource_type):
     """The level, and a reason with that level."""
     found = assess(access(operation, target, resource_type))
     assert (found.level, code in {reason.code for reason in found.reasons if reason.level == found.level}) == (
-        Risk(level),
+        RiskLevel(level),
         True,
     ), found
 
@@ -129,28 +129,28 @@ def test_level_and_reason(level, operation, target, code, resource_type):
 def test_an_earlier_denial_raises_a_low_risk():
     """An access that was denied before is not routine."""
     found = assess(access("read", "/srv/data/x", ResourceType.FILESYSTEM), History(denials=1))
-    assert (found.level, found.reasons[0].code) == (Risk.MEDIUM, "denied_before")
+    assert (found.level, found.reasons[0].code) == (RiskLevel.MEDIUM, "denied_before")
 
 
 def test_reasons_come_with_the_highest_first():
     """Reasons of all levels are listed."""
     found = assess(access("send", "http://10.0.0.7/", ResourceType.NETWORK), History(revocations=1))
     assert [(reason.code, reason.level) for reason in found.reasons] == [
-        ("not_encrypted", Risk.HIGH),
-        ("operation", Risk.MEDIUM),
-        ("private", Risk.MEDIUM),
-        ("revoked_before", Risk.MEDIUM),
+        ("not_encrypted", RiskLevel.HIGH),
+        ("operation", RiskLevel.MEDIUM),
+        ("private", RiskLevel.MEDIUM),
+        ("revoked_before", RiskLevel.MEDIUM),
     ]
 
 
 def test_a_target_that_cannot_be_read_is_a_high_risk():
     """A database can contain targets that an earlier version wrote differently."""
-    assert assess(access("send", "http://[::/", ResourceType.NETWORK)).level is Risk.HIGH
+    assert assess(access("send", "http://[::/", ResourceType.NETWORK)).level is RiskLevel.HIGH
 
 
 def test_a_program_that_a_system_dependency_names():
     """Running a program is a high risk for both resource types."""
-    assert assess(access("execute", "ffmpeg", ResourceType.SYSTEM_DEPENDENCY)).level is Risk.HIGH
+    assert assess(access("execute", "ffmpeg", ResourceType.SYSTEM_DEPENDENCY)).level is RiskLevel.HIGH
 
 
 def test_something_broader_is_at_least_as_risky():
@@ -159,6 +159,6 @@ def test_something_broader_is_at_least_as_risky():
     file, folder = (
         AccessTuple(subject, ResourceType.FILESYSTEM, Operation.READ, path) for path in ("/srv/app/.env", "/srv/app")
     )
-    assert assess(folder).level is Risk.LOW
+    assert assess(folder).level is RiskLevel.LOW
     found = assess(folder, includes=assess(file))
-    assert (found.level, [reason.code for reason in found.reasons]) == (Risk.HIGH, ["secret", "operation"])
+    assert (found.level, [reason.code for reason in found.reasons]) == (RiskLevel.HIGH, ["secret", "operation"])

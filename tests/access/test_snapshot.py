@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from democrai_sandbox.access.snapshot import Snapshot
-from democrai_sandbox.access.targets import Reader
+from democrai_sandbox.access.targets import TargetParser
 from democrai_sandbox.access.values import Changes, DecisionRow
 from democrai_sandbox.policy import DecisionCode
 
@@ -41,7 +41,7 @@ def row(number, target="https://a.test", *, effect="approval", session="", expir
 
 def ask(snapshot, target, *, session="", now=0):
     """Return the code of the result, or None."""
-    found = snapshot.find(("module", "demo"), Reader().read("network", "receive", target), session, now)
+    found = snapshot.find(("module", "demo"), TargetParser().read("network", "receive", target), session, now)
     return found and found.code
 
 

@@ -6,12 +6,12 @@ import argparse
 import inspect
 from importlib import import_module
 
-from democrai_sandbox.access.values import AuditAction, RequestState, Scope
-from democrai_sandbox.cli.arguments import words
-from democrai_sandbox.cli.arguments.admin import USUAL_SCOPES
+from democrai_sandbox.access.values import AuditAction, DecisionScope, RequestState
+from democrai_sandbox.cli.arguments import choices
+from democrai_sandbox.cli.arguments.host import USUAL_SCOPES
 from democrai_sandbox.cli.commands import COMMANDS
-from democrai_sandbox.cli.logs import Format
-from democrai_sandbox.cli.parsing import Parser, add_verbs, parser_of
+from democrai_sandbox.cli.parser import CommandParser, add_verbs, parser_of
+from democrai_sandbox.cli.serve import LogFormat
 from democrai_sandbox.host import scopes
 from democrai_sandbox.manifests import ManifestKind, McpTransport
 from democrai_sandbox.policy import Operation, ResourceType, SubjectKind
@@ -23,16 +23,16 @@ ENUMS = {
     "OPERATIONS": Operation,
     "MANIFEST_KINDS": ManifestKind,
     "MCP_TRANSPORTS": McpTransport,
-    "SCOPES": Scope,
+    "SCOPES": DecisionScope,
     "REQUEST_STATES": RequestState,
     "AUDIT_ACTIONS": AuditAction,
-    "LOG_FORMATS": Format,
+    "LOG_FORMATS": LogFormat,
 }
 
 
 def test_words_are_those_of_the_enums():
     """The choices are those of the enums, in the same order; each list has an enum."""
-    written = {name: value for name, value in vars(words).items() if name.isupper()}
+    written = {name: value for name, value in vars(choices).items() if name.isupper()}
     assert written == {name: tuple(one.value for one in kind) for name, kind in ENUMS.items()}
 
 
@@ -59,7 +59,7 @@ def test_what_is_taken_is_done_somewhere(command):
         module, _, name = place.partition(":")
         function = getattr(import_module(f"democrai_sandbox.cli.{module}"), name)
         assert len(inspect.signature(function).parameters) == 2
-    shared = {"recording:run_extension"}  # told by ``verb``
+    shared = {"record:run_extension"}  # told by ``verb``
     assert len(set(named) - shared) == len([place for place in named if place not in shared])
 
 
@@ -75,7 +75,7 @@ def test_a_parser_is_made_when_it_is_needed():
         for name in ("one", "two"):
             verbs.add_parser(name, help=name, takes=verb(name))
 
-    parser = Parser(prog="x", takes=takes)
+    parser = CommandParser(prog="x", takes=takes)
     assert "verb" in parser.format_usage()
     assert made == []
     assert parser.parse_args(["two"]).run == "two"

@@ -15,7 +15,7 @@ from unittest import mock
 import pytest
 
 from democrai_sandbox.cli.commands import COMMANDS
-from democrai_sandbox.cli.node import Node
+from democrai_sandbox.cli.node_client import NodeClient
 from democrai_sandbox.host.scopes import Scope
 from tests.cli.goldens import CHOICES, COMMAND, CTRL_C, environment, golden, in_terminal, transcript, within
 from tests.cli.odd_servers import ANSWERS, DRIPS, EXPORT, Odd, unknown_certificate
@@ -147,11 +147,11 @@ def test_something_else_answers():
 def test_nobody_answers_in_time():
     """A silent or endlessly slow server runs into the timeout of the whole answer."""
     steps = []
-    with Odd(None, keeps=True) as odd, mock.patch.object(Node, "patience", 0.3):
+    with Odd(None, keeps=True) as odd, mock.patch.object(NodeClient, "patience", 0.3):
         steps.append((("silence",), within(("status", "--url", odd.url), NOWHERE)))
     for name, (begins, goes_on) in DRIPS.items():
         command = ("audit", "export") if name == "a line" else ("status",)
-        with Odd(begins, drips=goes_on) as odd, mock.patch.object(Node, "longest", 0.3):
+        with Odd(begins, drips=goes_on) as odd, mock.patch.object(NodeClient, "longest", 0.3):
             done = within((*command, "--url", odd.url), NOWHERE)
         steps.append(((name,), done._replace(out="")))
     for _, done in steps:
@@ -247,10 +247,10 @@ def test_a_state_folder_of_somebody_else():
         file.chmod(0o644)
         # The interpreter may lie where that user cannot read it: everything is imported before.
         program = (
-            "import os, sys, encodings.idna; from democrai_sandbox.cli import entry, status, failing, output, signals"
+            "import os, sys, encodings.idna; from democrai_sandbox.cli import entry, errors, output, signals, status"
         )
-        program += "; from democrai_sandbox.cli import parsing; from democrai_sandbox.cli.arguments import status as _"
-        program += "; from democrai_sandbox.host import whereabouts; from democrai_sandbox.host.config import load"
+        program += "; from democrai_sandbox.cli import parser; from democrai_sandbox.cli.arguments import host as _"
+        program += "; from democrai_sandbox.host import node_address; from democrai_sandbox.host.config import load"
         program += "; load(sys.argv[2]); os.setgroups([]); os.setgid(65534); os.setuid(65534)"
         program += "; sys.exit(entry.main(['status', '--config', *sys.argv[2:]]))"
         for given, kept in (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from democrai_sandbox.host.config.display import without_password
 from democrai_sandbox.host.config.keys import KEYS
-from democrai_sandbox.host.config.showing import without_password
 from tests.cli.goldens import golden, piped, terminal, transcript
 from tests.cli.local import configured, says
 from tests.services.rows import rows

@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 
 from democrai_sandbox.access.keyring import KeyRing
-from democrai_sandbox.access.store import migrating, open_store
+from democrai_sandbox.access.store import alembic_upgrade, open_store
+from democrai_sandbox.access.store.database import Database
+from democrai_sandbox.access.store.database_location import parse_url
 from democrai_sandbox.access.store.schema import HEAD
-from democrai_sandbox.access.store.transactions import Database
-from democrai_sandbox.access.store.urls import parse_url
 from democrai_sandbox.host.config import load
-from democrai_sandbox.host.doctoring.services import service_lines
+from democrai_sandbox.host.doctor import service_lines
 from tests.cli.goldens import COMMAND, PATIENCE, code_of, environment, golden, piped, terminal
 from tests.cli.local import configured, says
 from tests.kernel.appcase import NOBODY, SOURCE, interpreter_for_all, needs_other_user, short_folder
@@ -86,7 +86,7 @@ def test_what_is_wrong_is_said_with_its_fix(tmp_path):
         (state / "keys").chmod(0o644)
         open_store(f"sqlite:///{state}/sandbox.db").close()
         with closing(Database(parse_url(f"sqlite:///{state}/sandbox.db"))) as database:
-            database.act(lambda connection: migrating.downgrade(connection, "0002"))
+            database.act(lambda connection: alembic_upgrade.downgrade(connection, "0002"))
         broken = tmp_path / "modules" / "broken"
         broken.mkdir(parents=True)
         (broken / "manifest.json").write_text("{}")

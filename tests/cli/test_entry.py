@@ -153,8 +153,10 @@ def test_a_folder_that_cannot_be_written():
         for path in (folder / "state", file):
             os.chown(path, 65534, 65534)
         # The interpreter may lie where that user cannot read it: everything is imported before.
-        program = "import os, sys; from democrai_sandbox.host import places, config; os.setgid(65534); os.setuid(65534)"
-        program += "; places.prepare_places(config.load(sys.argv[1], environ={}).settings)"
+        program = (
+            "import os, sys; from democrai_sandbox.host import directories, config; os.setgid(65534); os.setuid(65534)"
+        )
+        program += "; directories.prepare_directories(config.load(sys.argv[1], environ={}).settings)"
         done = subprocess.run([sys.executable, "-c", program, str(file)], capture_output=True, text=True, timeout=60)
         last = done.stderr.splitlines()[-1]
         assert "StateUnusable: state_dir: " in last

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from democrai_sandbox.cli.commands import COMMANDS
-from democrai_sandbox.cli.parsing import parser_of
+from democrai_sandbox.cli.parser import parser_of
 from tests.cli.goldens import COMMAND, environment, golden, terminal, within
 from tests.services.rows import rows
 
@@ -46,7 +46,7 @@ for line in sys.stdin:
 
 An empty line is for a parser of argparse that takes nothing.
 """
-LIGHT = {"", ".cli", ".cli.arguments", ".cli.commands", ".cli.entry", ".cli.parsing", ".cli.terminals"}
+LIGHT = {"", ".cli", ".cli.arguments", ".cli.commands", ".cli.entry", ".cli.parser", ".cli.terminal"}
 ARGUMENTS = "democrai_sandbox.cli.arguments."
 
 

@@ -8,17 +8,17 @@ import logging
 
 import pytest
 
-from democrai_sandbox.cli import logs
+from democrai_sandbox.cli import serve
 
 
 @pytest.fixture
 def written(monkeypatch):
     """Captured standard error with the logging of a command."""
-    names = ("", "asyncio", "uvicorn.error", *logs._QUIET)
+    names = ("", "asyncio", "uvicorn.error", *serve._QUIET)
     before = [(log := logging.getLogger(name), log.level, [*log.handlers], [*log.filters]) for name in names]
     stream = io.StringIO()
     monkeypatch.setattr("sys.stderr", stream)
-    logs.set_up_logging("json")
+    serve.set_up_logging("json")
     yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
     for log, level, handlers, filters in before:
         log.setLevel(level)
@@ -28,7 +28,7 @@ def written(monkeypatch):
 def test_complaints_of_the_event_loop_are_bounded(written, monkeypatch):
     """Of thousands of records some are logged, and later the number of the others."""
     now = 100.0
-    monkeypatch.setattr(logs, "monotonic", lambda: now)
+    monkeypatch.setattr(serve, "monotonic", lambda: now)
     for _ in range(5000):
         logging.getLogger("asyncio").error("socket.accept() out of %s", "system resource")
     assert len(written()) == 20
@@ -52,6 +52,6 @@ def test_advice_on_websockets_is_left_out(written):
 def test_without_standard_error_nothing_fails(monkeypatch, written):
     """A process with a closed standard error logs nothing."""
     monkeypatch.setattr("sys.stderr", None)
-    logs.set_up_logging()
+    serve.set_up_logging()
     logging.getLogger("democrai_sandbox").error("nobody reads this")
     assert written() == []

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from democrai_sandbox.kernel.landlock.support import landlock_support
+from democrai_sandbox.kernel.landlock.rights import landlock_support
 from tests.console.serving import CHEAPLY, PLAIN, serving, until
 
 

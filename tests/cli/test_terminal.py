@@ -15,8 +15,7 @@ from datetime import datetime
 
 import pytest
 
-from democrai_sandbox.cli.output import Mood, Output, visible
-from democrai_sandbox.cli.times import ago, when
+from democrai_sandbox.cli.output import CommandOutput, Mood, ago, visible, when
 from tests.cli.goldens import Screen, golden
 
 ESCAPES = re.compile(r"\x1b\[\d+m")
@@ -51,7 +50,7 @@ def test_colours_are_for_terminals_that_have_them(monkeypatch, environ, is_colou
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     with a_terminal() as (stream, written):
-        output = Output(out=stream)
+        output = CommandOutput(out=stream)
         output.table(("NAME", "STATE"), [("one", "denied")], {"denied": Mood.BAD})
         output.line("whole", Mood.OK)
         text = written()
@@ -84,13 +83,13 @@ def test_another_character_set(asked):
 def test_progress_is_for_terminals():
     """Progress is one line that vanishes; a file gets none."""
     with a_terminal() as (stream, written):
-        with Output(out=io.StringIO(), err=stream) as output:
+        with CommandOutput(out=io.StringIO(), err=stream) as output:
             output.progress("500 lines")
             output.progress("9 lines")
             output.say("done")
         assert written() == "\r500 lines\r9 lines  \r       \rdone\n"
     file = io.StringIO()
-    with Output(out=io.StringIO(), err=file) as output:
+    with CommandOutput(out=io.StringIO(), err=file) as output:
         output.progress("500 lines")
     assert file.getvalue() == ""
 
@@ -98,7 +97,7 @@ def test_progress_is_for_terminals():
 def test_nothing_hidden_reaches_a_terminal():
     """Control characters, line ends and direction marks are escaped."""
     stream = io.StringIO()
-    Output(out=stream).table(("A",), [("x\x1b[2J\r\ny\u202e\u200b\x9b",)])
+    CommandOutput(out=stream).table(("A",), [("x\x1b[2J\r\ny\u202e\u200b\x9b",)])
     assert stream.getvalue() == "A\nx\\x1b[2J\\r\\ny\\u202e\\u200b\\x9b\n"
     assert visible("été 漢字") == "été 漢字"
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from democrai_sandbox.cli.exits import Exit
+from democrai_sandbox.cli.output import Exit
 from tests.cli.local import configured
 from tests.console.serving import PLAIN, until
 from tests.services.commands import COMMAND

@@ -63,7 +63,7 @@ def test_systemd_takes_the_unit_of_the_helper(tmp_path):
 
 def test_the_unit_is_as_the_program_behaves():
     """It says when it is ready, its refusals are not tried again, and nothing keeps sudo from starting the helper."""
-    from democrai_sandbox.cli.exits import Exit
+    from democrai_sandbox.cli.output import Exit
 
     unit = settings_of((SYSTEMD / "democrai-sandbox.service").read_text())
     assert unit["Type"] == "notify"
@@ -82,7 +82,7 @@ def test_no_unit_takes_away_what_the_guard_needs():
 
 def test_the_drop_in_for_the_helper_is_what_the_command_prints():
     """For the folders and the command of the unit: the shell waits for the socket that the helper will have."""
-    from democrai_sandbox.kernel.helper.printing import ServicePaths, systemd_unit
+    from democrai_sandbox.kernel.helper.install_files import ServicePaths, systemd_unit
 
     state = "/var/lib/democrai-sandbox"
     printed = systemd_unit(["/usr/bin/python3"], ServicePaths(state, f"{state}/data"), seconds=60)

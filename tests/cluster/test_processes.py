@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from democrai_sandbox.cli.exits import Exit
+from democrai_sandbox.cli.output import Exit
 from tests.cluster.machines import Node
 from tests.console.serving import CHEAPLY, PATIENCE, PLAIN, serving, until
 from tests.console.test_outage import values
@@ -252,7 +252,7 @@ def test_every_line_of_the_log_is_json(tmp_path, lab):
         signalled(node, "helper", signal.SIGKILL)
         until(lambda: node.log.read_text().count("democrai-os-helper[") > 1, "another one")
     lines = [json.loads(line) for line in node.log.read_text().splitlines()]
-    assert {"democrai_sandbox.kernel.helper", "democrai_sandbox.kernel.flow"} <= {line["logger"] for line in lines}
+    assert {"democrai_sandbox.kernel.helper", "democrai_sandbox.kernel.flow_log"} <= {line["logger"] for line in lines}
 
 
 @pytest.fixture

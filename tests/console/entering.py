@@ -7,9 +7,9 @@ from functools import partial
 
 from sqlalchemy import insert
 
-from democrai_sandbox.access.ids import new_id
-from democrai_sandbox.host.accounts import sessions
-from democrai_sandbox.host.accounts.secrecy import hashed, new_session_secret
+from democrai_sandbox.access.values import new_id
+from democrai_sandbox.host.accounts import store
+from democrai_sandbox.host.accounts.passwords import hashed, new_session_secret
 from democrai_sandbox.host.accounts.tables import sessions as table
 
 
@@ -24,7 +24,7 @@ def enter_often(accounts, person_id, times, *, confirmed=timedelta(0), agent="te
     rows, found = [], []
     for _ in range(times):
         secret = new_session_secret()
-        session = sessions.new_session(new_id(), person_id, "127.0.0.1", agent, now)
+        session = store.new_session(new_id(), person_id, "127.0.0.1", agent, now)
         row = {name: getattr(session, name) for name in table.c.keys() if name != "token_hash"}  # noqa: SIM118
         rows.append({**row, "token_hash": hashed(secret), "confirmed_at": now - confirmed})
         found.append(({accounts.cookie_name: secret}, session.id))

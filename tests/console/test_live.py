@@ -7,8 +7,8 @@ from contextlib import aclosing
 
 import pytest
 
-from democrai_sandbox.console import live
-from democrai_sandbox.console.live import Pulse, TooManyListeners
+from democrai_sandbox.console import live_updates
+from democrai_sandbox.console.live_updates import Pulse, TooManyListeners
 from democrai_sandbox.errors import StoreUnavailable
 
 QUICK = 0.01
@@ -160,7 +160,7 @@ def test_there_is_an_end_to_listeners(monkeypatch):
             with pytest.raises(TooManyListeners):
                 pulse.check_room()
 
-    monkeypatch.setattr(live, "MOST_LISTENERS", 1)
+    monkeypatch.setattr(live_updates, "MOST_LISTENERS", 1)
     asyncio.run(story())
 
 

@@ -13,11 +13,11 @@ import httpx
 import pytest
 from sqlalchemy import insert
 
-from democrai_sandbox.access.ids import new_id
-from democrai_sandbox.access.store import asking, open_store
-from democrai_sandbox.access.store.journal import Ledger
+from democrai_sandbox.access.store import open_store
+from democrai_sandbox.access.store import requests as asking
+from democrai_sandbox.access.store.audit_log import Ledger
 from democrai_sandbox.access.store.tables import requests
-from democrai_sandbox.access.values import AccessTuple, NewRequest, Origin
+from democrai_sandbox.access.values import AccessTuple, NewRequest, Requester, new_id
 from democrai_sandbox.console.server import bind
 from democrai_sandbox.host.settings import ServerSettings
 from democrai_sandbox.policy import Operation, ResourceType, Subject
@@ -53,7 +53,7 @@ def _request(number, host):
     subject = Subject.parse(f"module:m{number % 5}")
     target = f"https://{host}{number}.example/v1/items"
     access = AccessTuple(subject, ResourceType.NETWORK, Operation.RECEIVE, target)
-    origin = Origin(f"user{number % 10}", "", f"session{number % 100}")
+    origin = Requester(f"user{number % 10}", "", f"session{number % 100}")
     return NewRequest(access, target, (str(subject),), origin, id=new_id())
 
 

@@ -11,14 +11,13 @@ import pytest
 from jinja2 import UndefinedError
 from starlette.requests import Request
 
-from democrai_sandbox.access.identity import Caller
+from democrai_sandbox.access.caller import Caller
 from democrai_sandbox.access.values import RequestState
-from democrai_sandbox.console import rendering
-from democrai_sandbox.console.messages import MESSAGES
-from democrai_sandbox.console.problems import Told
-from democrai_sandbox.console.rendering import STATIC, ago, id_in_query, redirect, render, url
-from democrai_sandbox.console.visitors import Visitor
-from democrai_sandbox.host.interface import Identity
+from democrai_sandbox.console import render as rendering
+from democrai_sandbox.console.auth import Visitor
+from democrai_sandbox.console.problems import ErrorAnswer
+from democrai_sandbox.console.render import MESSAGES, STATIC, ago, id_in_query, redirect, render, url
+from democrai_sandbox.host.authentication import Identity
 from tests.services.golden import sentence
 from tests.services.rows import rows
 
@@ -50,7 +49,7 @@ def visitor(role="super"):
 
 def page(request, who=None, **told):
     """The error page, which stands for all pages."""
-    answer = render(request, "error.html", visitor=who, told=Told(404, "not_found", **told), number="17")
+    answer = render(request, "error.html", visitor=who, told=ErrorAnswer(404, "not_found", **told), number="17")
     return answer.body.decode()
 
 
@@ -181,7 +180,7 @@ def test_half_a_character_does_not_break_a_page():
     assert (
         "nothing at half\\udcff"
         in render(
-            asked(), "error.html", visitor=visitor(), told=Told(404, "x", "y"), number="nothing at half\udcff"
+            asked(), "error.html", visitor=visitor(), told=ErrorAnswer(404, "x", "y"), number="nothing at half\udcff"
         ).body.decode()
     )
 

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from starlette.requests import Request
 
-from democrai_sandbox.console.returning import safe_next
+from democrai_sandbox.console.auth import safe_next
 from tests.services.rows import rows
 
 PIECES = st.sampled_from(

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from democrai_sandbox.console.visitors import client_address
+from democrai_sandbox.console.auth import client_address
 from democrai_sandbox.host.scopes import Scope
 from tests.console.serving import PASSWORD, serving
 from tests.services.ports import port

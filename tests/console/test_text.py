@@ -10,16 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import Markup
 
-from democrai_sandbox.console.text import (
-    mixed_scripts,
+from democrai_sandbox.console.untrusted_text import (
     split_target,
     target_shown,
     target_whole,
-    unicode_host,
     visible,
     visible_lines,
     visible_text,
 )
+from democrai_sandbox.policy.hosts import mixed_scripts, unicode_host
 from tests.services.golden import sentence
 from tests.services.rows import rows
 

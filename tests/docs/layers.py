@@ -179,11 +179,11 @@ def under(layer, ground):
 
 def _confine(ground, *, landlock, seccomp, packet_filter):
     """Do what the spawn server does to a worker, and what a worker does to itself then."""
-    from democrai_sandbox.kernel.landlock.building import build
+    from democrai_sandbox.kernel.landlock.raw_ruleset import build
     from democrai_sandbox.kernel.seccomp import filters
     from democrai_sandbox.kernel.spawn.confinement import confinement_of, enforcement_of
     from democrai_sandbox.policy import parse_access
-    from democrai_sandbox.runtime.confinement.paths import runtime_paths
+    from democrai_sandbox.runtime.confinement.process_paths import runtime_paths
 
     native, runtime = ground.native, runtime_paths()
     wanted = confinement_of(
@@ -254,7 +254,12 @@ def prepare(layer):
     """Import once what every fork under a layer would import for itself."""
     names = ["errors"]
     if layer in {LANDLOCK, SECCOMP, ALL}:
-        names += ["kernel.landlock.building", "kernel.seccomp", "kernel.spawn.confinement", "runtime.confinement.paths"]
+        names += [
+            "kernel.landlock.building",
+            "kernel.seccomp",
+            "kernel.spawn.confinement",
+            "runtime.confinement.process_paths",
+        ]
     if layer in {GUARD, ALL}:
         names.append("guard")
     for name in names:
@@ -266,7 +271,7 @@ def _held(ground, folder):
     from democrai_sandbox.kernel import os_settings
     from democrai_sandbox.kernel.application import ApplicationPlaces, Kernel
     from democrai_sandbox.kernel.egress import AllowlistBuilder
-    from democrai_sandbox.kernel.egress.interface import SourceEntry
+    from democrai_sandbox.kernel.egress.endpoints import SourceEntry
 
     host, port = ground.declared
     source = SimpleNamespace(name="layers", endpoints=lambda: [SourceEntry(f"http://{host}:{port}/open", "layers")])

@@ -8,7 +8,7 @@ import re
 import sys
 
 from democrai_sandbox.cli.commands import COMMANDS, PROGRAM
-from democrai_sandbox.cli.parsing import parser_of
+from democrai_sandbox.cli.parser import parser_of
 from tests.docs.pages import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "cli.md"

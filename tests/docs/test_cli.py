@@ -7,8 +7,8 @@ import re
 from fnmatch import fnmatch
 
 from democrai_sandbox.cli.commands import COMMANDS
-from democrai_sandbox.cli.exits import Exit
-from democrai_sandbox.cli.parsing import parser_of
+from democrai_sandbox.cli.output import Exit
+from democrai_sandbox.cli.parser import parser_of
 from tests.docs import reference
 from tests.docs.pages import REPOSITORY, pages
 

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from democrai_sandbox.kernel.helper.printing import polkit_rule
+from democrai_sandbox.kernel.helper.install_files import polkit_rule
 from tests.docs.examples import blocks as examples_of
 from tests.docs.examples import examples, run
 from tests.services.redis import RedisServer

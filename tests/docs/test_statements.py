@@ -10,13 +10,13 @@ import pytest
 
 from democrai_sandbox.errors import FilesystemDenied, InvalidInputError, ResultInvalid
 from democrai_sandbox.host.config import load
-from democrai_sandbox.host.config.document import read_document
-from democrai_sandbox.host.config.showing import shown_values
+from democrai_sandbox.host.config.display import shown_values
+from democrai_sandbox.host.config.yaml_document import read_document
 from democrai_sandbox.kernel import os_settings
 from democrai_sandbox.kernel.landlock.rights import HIGHEST_ABI
 from democrai_sandbox.kernel.status import SPAWN_SERVER, not_wanted
 from democrai_sandbox.policy import SubjectKind
-from democrai_sandbox.runtime.children.launching import UNCONFINED
+from democrai_sandbox.runtime.children.service import UNCONFINED
 from democrai_sandbox.sdk import testing
 from tests.docs.examples import run
 from tests.docs.pages import REPOSITORY, blocks, pages
@@ -164,7 +164,7 @@ from pathlib import Path
 
 from democrai_sandbox import configure_guard, process_guard_context
 from democrai_sandbox.access import Access, AccessSettings, Caller
-from democrai_sandbox.runtime.surroundings import GuardSurroundings, serving
+from democrai_sandbox.runtime.access_environment import GuardSurroundings, serving
 
 state = Path("state").resolve()
 state.mkdir()

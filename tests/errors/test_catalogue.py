@@ -13,12 +13,12 @@ import pytest
 
 from democrai_sandbox import errors
 from democrai_sandbox.console import problems, security
-from democrai_sandbox.errors import fixes
+from democrai_sandbox.errors import denials
 from democrai_sandbox.errors.__main__ import main
 from democrai_sandbox.errors.catalogue import ENTRIES, FAMILIES
 from democrai_sandbox.errors.catalogue.pages import pages, plain
-from democrai_sandbox.errors.helper_reasons import HELPER_REASONS
-from democrai_sandbox.kernel.helper.answers import Reason
+from democrai_sandbox.errors.kernel import HELPER_REASONS
+from democrai_sandbox.kernel.helper.protocol import Reason
 from democrai_sandbox.policy import DecisionCode
 from tests.docs.pages import anchors
 
@@ -123,12 +123,12 @@ def test_every_code_has_an_anchor_on_the_page_of_its_family():
 def test_hints_use_the_texts_of_fixes():
     """The hint of a denial is the text in ``fixes``, and the catalogue names the same call."""
     denial = errors.SubprocessDenied("subprocess.Popen")
-    assert denial.hint == fixes.SDK_SUBPROCESS
+    assert denial.hint == denials.SDK_SUBPROCESS
     assert "sdk.tasks.run_subprocess([...])" in ENTRIES[denial.code].fix
     engine = errors.FilesystemDenied(
         "/x", subject="voice", subject_kind="engine", operations=("read",), installing=True
     )
-    assert fixes.place_of("engine", "voice", "access", installing=True) in engine.hint
+    assert denials.place_of("engine", "voice", "access", installing=True) in engine.hint
 
 
 @pytest.mark.parametrize("kind", ["skill", "core"])

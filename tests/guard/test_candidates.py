@@ -32,9 +32,9 @@ class Told:
 
 def activation(name, *entries, imports=(), **more):
     from democrai_sandbox.policy import Subject
-    from democrai_sandbox.runtime.activation import Activation
+    from democrai_sandbox.runtime.calls.guard_factory import GuardFactory
 
-    return Activation(Subject.parse(name), section(*entries, imports=imports), **more)
+    return GuardFactory(Subject.parse(name), section(*entries, imports=imports), **more)
 
 
 def section(*entries, imports=()):
@@ -54,7 +54,7 @@ def watched():
 
 
 def uma():
-    from democrai_sandbox.access.identity import Caller
+    from democrai_sandbox.access.caller import Caller
 
     return Caller(user_id="uma")
 

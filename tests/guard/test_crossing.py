@@ -76,7 +76,7 @@ def test_only_exact_plain_types_pass_and_what_does_not_is_named_by_its_place(cas
 def through_a_door(world):
     from democrai_sandbox.errors import InvalidInputError, SandboxDenied
     from democrai_sandbox.guard import door, is_guarded, process_guard_context
-    from democrai_sandbox.guard.views import RawView
+    from democrai_sandbox.guard.interface import RawView
 
     kept = []
 
@@ -272,7 +272,7 @@ def test_what_the_runtime_gives_to_a_subject_is_open_below_what_is_protected_fro
 
 def narrowed(world):
     from democrai_sandbox.guard import door, process_guard_context
-    from democrai_sandbox.guard.views import RawView
+    from democrai_sandbox.guard.interface import RawView
 
     knock = door(lambda view: RawView(*view).narrowed)
 

@@ -18,7 +18,7 @@ def case(tmp_path):
 
 def walking(world):
     from democrai_sandbox.guard import current_guard, own_code, process_guard_context
-    from democrai_sandbox.runtime.outcomes import capture, capture_async
+    from democrai_sandbox.runtime.calls.outcome import capture, capture_async
 
     source = """
 import asyncio, sys, traceback
@@ -185,34 +185,34 @@ def test_frames_of_libraries_are_shown_where_they_work_for_the_subject(case):
 
 def own_names(world):
     from democrai_sandbox import policy
-    from democrai_sandbox.guard import external, process_guard_context
+    from democrai_sandbox.guard import external_access, process_guard_context
 
     def subject():
         found = {}
-        vars(external)["ask_external_access"] = None
-        external.ask_external_access.__globals__["_LOCKED"] = None
+        vars(external_access)["ask_external_access"] = None
+        external_access.ask_external_access.__globals__["_LOCKED"] = None
         policy.__dict__["Subject"] = None
-        found["dictionaries"] = [external.ask_external_access is not None, external._LOCKED is not None]
+        found["dictionaries"] = [external_access.ask_external_access is not None, external_access._LOCKED is not None]
         found["class"] = policy.Subject is not None
 
         def own():
             return found
 
         found["own"] = [own.__globals__ is globals(), own.__closure__ is not None]
-        function = external.ask_external_access
+        function = external_access.ask_external_access
         for name, value in (("__defaults__", ()), ("__kwdefaults__", {"register_request": False})):
             found[name] = world.verdict(setattr, function, name, value)
         found["code"] = world.verdict(setattr, function, "__code__", own.__code__)
-        found["reload"] = world.verdict(__import__("importlib").reload, external)
+        found["reload"] = world.verdict(__import__("importlib").reload, external_access)
         return found
 
     def imports():
         """Import one of our modules that is not loaded yet."""
-        import democrai_sandbox.runtime.promises as promises
+        import democrai_sandbox.runtime.sdk_services as promises
 
-        return callable(promises.Promises)
+        return callable(promises.SdkFutures)
 
-    before = external.ask_external_access.__kwdefaults__["register_request"]
+    before = external_access.ask_external_access.__kwdefaults__["register_request"]
     return [
         process_guard_context(subject="demo").run(subject),
         process_guard_context(subject="demo").run(imports),
@@ -238,9 +238,9 @@ def test_our_modules_and_functions_are_read_and_not_written(case):
 
 def bound_to(world):
     from democrai_sandbox.guard import process_guard_context
-    from democrai_sandbox.runtime.output import Output
+    from democrai_sandbox.runtime.calls.output import ExtensionOutput
 
-    output = Output()
+    output = ExtensionOutput()
     method = output.add
 
     class Own:
@@ -249,7 +249,7 @@ def bound_to(world):
 
     def subject():
         own = Own()
-        return [method.__self__ is None, own.method.__self__ is own, Output.add.__closure__]
+        return [method.__self__ is None, own.method.__self__ is own, ExtensionOutput.add.__closure__]
 
     return [process_guard_context(subject="demo").run(subject), method.__self__ is output]
 

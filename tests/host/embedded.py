@@ -80,7 +80,7 @@ class Embedded:
 
     def as_ada(self, act, *args, **details):
         """Run a function as the administrator."""
-        from democrai_sandbox.runtime.surroundings import serving
+        from democrai_sandbox.runtime.access_environment import serving
 
         with serving(self.caller("ada")):
             return getattr(self.sandbox.access.administration, act)(*args, **details)

@@ -232,7 +232,7 @@ def sessions(world):
     import asyncio
 
     from democrai_sandbox.host import Sandbox, Visit
-    from democrai_sandbox.runtime.surroundings import serving
+    from democrai_sandbox.runtime.access_environment import serving
 
     app = world.load(EMBEDDED)["Embedded"](world.base)
     app.module("demo", ASKING)

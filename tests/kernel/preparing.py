@@ -21,9 +21,9 @@ MODULES = (
     *("asyncio", "encodings.idna", "encodings.ascii", "dataclasses", "tempfile", "types", "collections", "contextlib"),
     "democrai_sandbox.kernel.application",
     "democrai_sandbox.kernel.egress",
-    "democrai_sandbox.kernel.egress.interface",
-    "democrai_sandbox.kernel.helper.lifetime",
-    "democrai_sandbox.kernel.helper.enforcing",
+    "democrai_sandbox.kernel.egress.endpoints",
+    "democrai_sandbox.kernel.helper.main",
+    "democrai_sandbox.kernel.helper.enforcer",
     "democrai_sandbox.kernel.seccomp.syscalls",
     "democrai_sandbox.kernel.spawn",
     "tests.kernel.landlock.world",
@@ -47,7 +47,7 @@ def settle(order, given):
     threading.current_thread()._set_native_id()  # some Python versions keep that of the parent
     # Read the environment again, which imported modules have read before.
     sys.modules["tempfile"].tempdir = None
-    sys.modules["democrai_sandbox.kernel.landlock.support"]._limit_from_environment.cache_clear()
+    sys.modules["democrai_sandbox.kernel.landlock.rights"]._limit_from_environment.cache_clear()
 
 
 def run(code):

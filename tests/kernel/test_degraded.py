@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from democrai_sandbox.kernel import selftest_acts as acts
+from democrai_sandbox.kernel import selftest_operations as acts
 from tests.kernel.appcase import (
     EVERYTHING,
     NOBODY,

@@ -7,9 +7,16 @@ import os
 import signal
 import socket
 
-from democrai_sandbox.kernel import selftest_acts as acts
-from democrai_sandbox.kernel.selftest import _AS_ROOT, OPEN, judged, needless
-from democrai_sandbox.kernel.selftest_ground import Ground, readable_outside, writable_outside
+from democrai_sandbox.kernel import selftest_operations as acts
+from democrai_sandbox.kernel.selftest import (
+    _AS_ROOT,
+    OPEN,
+    SelfTestFixtures,
+    judged,
+    needless,
+    readable_outside,
+    writable_outside,
+)
 from tests.kernel.appcase import EVERYTHING, NOBODY, application, needs_other_user, short_folder
 from tests.kernel.netlab import needs_netlab, shared_lab
 from tests.services.rows import rows
@@ -44,7 +51,7 @@ def test_a_network_that_is_not_there_proves_nothing_and_is_no_hole():
 
 def test_every_act_goes_through_where_nothing_holds_it(tmp_path):
     """Each operation succeeds without controls, so only a control can stop it later."""
-    with Ground(str(tmp_path)) as ground:
+    with SelfTestFixtures(str(tmp_path)) as ground:
         assert acts.outcome_of(acts.read, ground.file) == acts.THROUGH
         assert acts.outcome_of(acts.write, ground.folder) == acts.THROUGH
         assert acts.outcome_of(acts.open_for_writing, ground.file) == acts.THROUGH
@@ -89,7 +96,7 @@ def test_the_ground_has_room_for_long_paths(tmp_path):
     """A state directory with a path longer than a socket address works."""
     deep = tmp_path.joinpath(*["a-folder-with-a-long-name"] * 6)
     deep.mkdir(parents=True)
-    with Ground(str(deep)) as ground:
+    with SelfTestFixtures(str(deep)) as ground:
         assert acts.outcome_of(ground.call_unix) == acts.THROUGH
 
 

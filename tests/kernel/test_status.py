@@ -8,7 +8,7 @@ import pytest
 
 from democrai_sandbox.errors import HelperFailed, KernelRefused, PolicyFileRefused
 from democrai_sandbox.kernel import ControlState, ControlStatus
-from democrai_sandbox.kernel import selftest_acts as acts
+from democrai_sandbox.kernel import selftest_operations as acts
 from democrai_sandbox.kernel.selftest import judged
 from democrai_sandbox.kernel.status import (
     KernelStatus,

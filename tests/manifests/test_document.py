@@ -8,8 +8,7 @@ from functools import cache
 from hypothesis import given
 from hypothesis import strategies as st
 
-from democrai_sandbox.manifests.document import LARGEST_MANIFEST, MOST_VALUES, read_document
-from democrai_sandbox.manifests.problems import ManifestError
+from democrai_sandbox.manifests.document import LARGEST_MANIFEST, MOST_VALUES, ManifestError, read_document
 from tests.manifests.growth import cost
 from tests.services.golden import sentence
 from tests.services.rows import rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 
-from democrai_sandbox.guard.settings import SENSITIVE_ROOTS
+from democrai_sandbox.guard.configuration import SENSITIVE_ROOTS
 from democrai_sandbox.manifests import (
     FindingCode,
     ModuleManifest,

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from democrai_sandbox.manifests import FindingCode, ManifestKind, Severity, lint, load_manifest
-from democrai_sandbox.manifests.native_access import NATIVE_ACCESS, native_imports
+from democrai_sandbox.manifests.lint import NATIVE_ACCESS, native_imports
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 
 from democrai_sandbox.manifests import ManifestKind, make_manifest, parse_manifest
-from democrai_sandbox.manifests.proposing import Observed
-from democrai_sandbox.manifests.suggesting import section_of, suggest
+from democrai_sandbox.manifests.proposal import ObservedUse, section_of, suggest
 
-READ = Observed("filesystem", "read", "/srv/a")
+READ = ObservedUse("filesystem", "read", "/srv/a")
 
 
 def entry(operation, target):
@@ -49,7 +48,7 @@ def test_what_is_declared_and_what_was_not_used():
     written = {"name": "demo", "access": [entry("read", "/srv"), entry("receive", "https://a.example.com")]}
     found = suggest(make_manifest(written, ManifestKind.MODULE), [READ])
     assert found.is_declared(READ)
-    assert not found.is_declared(Observed("filesystem", "modify", "/srv/a"))
+    assert not found.is_declared(ObservedUse("filesystem", "modify", "/srv/a"))
     assert [rule.normalized_target for rule in found.unused] == ["https://a.example.com"]
     assert suggest(make_manifest({"name": "demo", "access": written["access"]}, "module"), []).value["access"] == []
 
@@ -57,15 +56,15 @@ def test_what_is_declared_and_what_was_not_used():
 def test_paths_below_the_manifest_are_relative_to_it():
     """The folder can then be moved."""
     manifest = make_manifest({"name": "demo"}, ManifestKind.MODULE, folder="/opt/demo")
-    seen = [Observed("filesystem", "modify", path) for path in ("/opt/demo/state/x", "/opt/demolition")]
+    seen = [ObservedUse("filesystem", "modify", path) for path in ("/opt/demo/state/x", "/opt/demolition")]
     targets = {item["target"] for item in suggest(manifest, seen).value["access"]}
     assert targets == {"state/x", "/opt/demolition"}
     assert [
-        item["target"] for item in suggest(manifest, [Observed("filesystem", "read", "/opt/demo")]).value["access"]
+        item["target"] for item in suggest(manifest, [ObservedUse("filesystem", "read", "/opt/demo")]).value["access"]
     ] == ["."]
 
 
 def test_it_is_linted():
     """Findings are about the proposal, with its lines."""
-    found = suggest(make_manifest({"name": "demo"}, ManifestKind.MODULE), [Observed("filesystem", "read", "/etc")])
+    found = suggest(make_manifest({"name": "demo"}, ManifestKind.MODULE), [ObservedUse("filesystem", "read", "/etc")])
     assert [(finding.code, finding.line) for finding in found.findings] == [("broad_root", 4)]

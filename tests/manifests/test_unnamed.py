@@ -15,8 +15,8 @@ from democrai_sandbox.manifests import (
     manifest_to_dict,
     parse_manifest,
 )
-from democrai_sandbox.runtime.extensions import discover
-from democrai_sandbox.runtime.settings import RuntimeSettings
+from democrai_sandbox.runtime.extensions.registry import discover
+from democrai_sandbox.runtime.extensions.settings import RuntimeSettings
 from democrai_sandbox.sdk import testing
 from tests.cli.local import says
 from tests.manifests.schema_reader import accepts

@@ -15,7 +15,7 @@ from democrai_sandbox.policy import (
     rules_from_json,
     rules_to_json,
 )
-from democrai_sandbox.policy.patterns import literal_target, pattern_in
+from democrai_sandbox.policy.paths import literal_target, pattern_in
 from tests.services.rows import rows
 
 PATTERNS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from democrai_sandbox.policy import InvalidInputError
-from democrai_sandbox.policy.sections import Section, absolute_path, described, each, number, switch, whole
+from democrai_sandbox.policy.config_section import ConfigSection, absolute_path, described, each, number, switch, whole
 from tests.services.golden import sentence
 from tests.services.rows import rows
 
@@ -13,7 +13,7 @@ from tests.services.rows import rows
 def test_each_key_is_taken_once_and_others_are_refused():
     """The problems contain the nearest known key and the pointer."""
     problems = []
-    section = Section({"on": True, "por": 5, "inner": {"x": 1, "y": 2}, "list": [1, "b"]}, "/top", problems)
+    section = ConfigSection({"on": True, "por": 5, "inner": {"x": 1, "y": 2}, "list": [1, "b"]}, "/top", problems)
     assert section.take("on", switch, default=False) is True
     assert section.take("port", whole(0, 9), default=7) == 7
     inner = section.inner("inner")
@@ -32,7 +32,7 @@ def test_each_key_is_taken_once_and_others_are_refused():
 def test_what_nobody_took_can_be_handed_on():
     """They are not rejected afterwards."""
     problems = []
-    section = Section({"type": "x", "a": 1, "b": 2}, "", problems)
+    section = ConfigSection({"type": "x", "a": 1, "b": 2}, "", problems)
     assert section.raw("type") == "x"
     assert section.rest() == {"a": 1, "b": 2}
     section.refuse_others()
@@ -43,7 +43,7 @@ def test_what_nobody_took_can_be_handed_on():
 def test_no_object_is_one_without_keys(value):
     """A section whose keys are all commented out is not a mistake."""
     problems = []
-    assert Section(value, "", problems).inner("any").take("key", switch, default="none") == "none"
+    assert ConfigSection(value, "", problems).inner("any").take("key", switch, default="none") == "none"
     assert problems == []
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from democrai_sandbox.policy.suffixes import is_public_suffix
+from democrai_sandbox.policy.hosts import is_public_suffix
 from tests.services.rows import rows
 
 

@@ -57,7 +57,7 @@ class House:
         """Run a coroutine function while the runtime serves, and return its result."""
         from democrai_sandbox.access import Access, AccessSettings
         from democrai_sandbox.runtime import Runtime, RuntimeSettings
-        from democrai_sandbox.runtime.surroundings import GuardSurroundings
+        from democrai_sandbox.runtime.access_environment import GuardSurroundings
 
         settings_of_access = AccessSettings(
             database=database(self.state), key_file=f"{self.state}/keys", poll_seconds=0.1
@@ -90,7 +90,7 @@ class House:
     def admin(self, act, *args, **details):
         """Run an operation as an administrator."""
         from democrai_sandbox.access import Caller
-        from democrai_sandbox.runtime.surroundings import serving
+        from democrai_sandbox.runtime.access_environment import serving
 
         with serving(Caller(user_id="ada", role="super")):
             return getattr(self.access.administration, act)(*args, **details)

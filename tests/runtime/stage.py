@@ -33,7 +33,7 @@ class Stage:
         """Make the access service and the runtime; nothing is loaded yet."""
         from democrai_sandbox.access import Access, AccessSettings
         from democrai_sandbox.runtime import Runtime, RuntimeSettings
-        from democrai_sandbox.runtime.surroundings import GuardSurroundings
+        from democrai_sandbox.runtime.access_environment import GuardSurroundings
 
         state = self.base / "state"
         state.mkdir()

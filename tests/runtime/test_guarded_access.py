@@ -14,7 +14,7 @@ def open_access(world, **more):
     """Return the service as a host sets it up, as the decider of the guard."""
     from democrai_sandbox import access_changed, configure_guard
     from democrai_sandbox.access import Access, AccessSettings
-    from democrai_sandbox.runtime.surroundings import GuardSurroundings
+    from democrai_sandbox.runtime.access_environment import GuardSurroundings
 
     folder = os.path.join(world.base, "state")
     os.makedirs(folder)
@@ -29,7 +29,7 @@ def open_access(world, **more):
 def as_admin(act, *args, **details):
     """Decide as an administrator, on a separate thread, because the caller may be guarded."""
     from democrai_sandbox.access import Caller
-    from democrai_sandbox.runtime.surroundings import serving
+    from democrai_sandbox.runtime.access_environment import serving
 
     with serving(Caller(user_id="ada", role="super")):
         return act(*args, **details)
@@ -312,7 +312,7 @@ def subject_story(world):
     from democrai_sandbox.access import Caller
     from democrai_sandbox.guard import ask_external_access
     from democrai_sandbox.policy import Operation, ResourceType
-    from democrai_sandbox.runtime.surroundings import serving
+    from democrai_sandbox.runtime.access_environment import serving
 
     access = open_access(world)
     told = {}

@@ -328,7 +328,7 @@ def test_nothing_is_declared_after_the_import_and_no_code_of_others_is_imported(
 
 
 def sessions(world):
-    from democrai_sandbox.runtime.surroundings import serving
+    from democrai_sandbox.runtime.access_environment import serving
 
     code = (
         "@sdk.action('read')\n"

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from democrai_sandbox.errors import ExtensionFailed, FilesystemDenied, InvalidInputError
-from democrai_sandbox.errors.ai import StepFailed
+from democrai_sandbox.errors.services import StepFailed
 from democrai_sandbox.sdk import testing
 
 CODE = """

@@ -114,7 +114,7 @@ def settle(order, given):
     # What was taken from the surroundings when these were imported is taken from the new ones.
     sys.path.insert(0, order["folder"])
     sys.modules["tempfile"].tempdir = None
-    sys.modules["democrai_sandbox.guard.settings"].install_runtime_paths()
+    sys.modules["democrai_sandbox.guard.configuration"].install_runtime_paths()
 
 
 def stream(number):
@@ -133,7 +133,7 @@ def main(number, *modules):
     """Import, wait for orders, and be the command that one of them wants."""
     for name in modules:
         importlib.import_module(name)
-    if rendering := sys.modules.get("democrai_sandbox.console.rendering"):
+    if rendering := sys.modules.get("democrai_sandbox.console.render"):
         rendering.prepare()
     # What is there is there for good: no fork has to look through it, which would copy it.
     gc.collect()

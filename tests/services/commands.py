@@ -164,7 +164,7 @@ def prepared():
             "democrai_sandbox.console.server",
             "anyio._backends._asyncio",
             "anyio._core._fileio",
-            "democrai_sandbox.runtime.scripts.running",
+            "democrai_sandbox.runtime.single_run",
             "democrai_sandbox.sdk.recording",
             "democrai_sandbox.sdk.testing",
             *(module.name for module in found),

@@ -59,8 +59,8 @@ def settle(order):
     # What was taken from the environment when these were imported is taken from the new one.
     if "tempfile" in sys.modules:
         sys.modules["tempfile"].tempdir = None
-    if "democrai_sandbox.guard.settings" in sys.modules:
-        sys.modules["democrai_sandbox.guard.settings"].install_runtime_paths()
+    if "democrai_sandbox.guard.configuration" in sys.modules:
+        sys.modules["democrai_sandbox.guard.configuration"].install_runtime_paths()
     if order.get("workers"):
         file, *given = order["workers"]
         loaded(file).start_by(*given)

@@ -19,10 +19,10 @@ from tests.guard import harness
 
 PROGRAM = Path(__file__).with_name("forking.py")
 STORE = (
-    "democrai_sandbox.access.assembly",
+    "democrai_sandbox.access.access",
     "democrai_sandbox.access.events.memory",
     "democrai_sandbox.access.store",
-    "democrai_sandbox.access.store.migrating",
+    "democrai_sandbox.access.store.alembic_upgrade",
     "alembic.command",
     "alembic.runtime.environment",
     "alembic.ddl.sqlite",
@@ -46,8 +46,8 @@ BARE = (
     ),
     *("typing", "weakref", "democrai_sandbox.errors", "democrai_sandbox.policy"),
 )
-ACCESS = ("democrai_sandbox.access", "democrai_sandbox.runtime.surroundings", *STORE)
-RUNTIME = ("democrai_sandbox.runtime", "democrai_sandbox.runtime.assembly", "democrai_sandbox.sdk", "asyncio", *STORE)
+ACCESS = ("democrai_sandbox.access", "democrai_sandbox.runtime.access_environment", *STORE)
+RUNTIME = ("democrai_sandbox.runtime", "democrai_sandbox.runtime.runtime", "democrai_sandbox.sdk", "asyncio", *STORE)
 HOST = ("democrai_sandbox.host", "democrai_sandbox.host.sandbox", *RUNTIME)
 
 

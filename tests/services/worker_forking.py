@@ -123,7 +123,7 @@ def settle(order, given):
     time.tzset()
     # What was taken from the surroundings when these were imported is taken from the new ones.
     sys.modules["tempfile"].tempdir = None
-    sys.modules["democrai_sandbox.guard.settings"].install_runtime_paths()
+    sys.modules["democrai_sandbox.guard.configuration"].install_runtime_paths()
     sys.argv = [*order["words"], str(lane), str(control)]
 
 

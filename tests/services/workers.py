@@ -14,7 +14,7 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
-from democrai_sandbox.runtime.inherited import BASE_INTERPRETER
+from democrai_sandbox.runtime.child_process import BASE_INTERPRETER
 from democrai_sandbox.runtime.worker import bootstrap, process
 
 PROGRAM = Path(__file__).with_name("worker_forking.py")

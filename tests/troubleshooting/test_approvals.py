@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from democrai_sandbox.access.caller import Caller
+from democrai_sandbox.access.checks import AccessService
 from democrai_sandbox.access.events import open_bus
-from democrai_sandbox.access.identity import Caller
 from democrai_sandbox.access.node import AccessNode
-from democrai_sandbox.access.service import AccessService
 from democrai_sandbox.access.store import open_store
 from democrai_sandbox.errors import ExternalAccessAdminRequired
 from democrai_sandbox.policy import Subject
@@ -85,7 +85,7 @@ def test_an_approval_for_a_session_needs_its_key(desk):
 def approve_elsewhere(world):
     """Approve a request in another process, whose stream the first one may or may not hear."""
     from democrai_sandbox.access.administration import Administration
-    from democrai_sandbox.runtime.surroundings import GuardSurroundings, serving
+    from democrai_sandbox.runtime.access_environment import GuardSurroundings, serving
 
     database, request, folder = world.args
     store = open_store(database)

@@ -52,7 +52,7 @@ class Application:
     def admin(self, act, *args, **details):
         """Do something as the administrator."""
         from democrai_sandbox.access import Caller
-        from democrai_sandbox.runtime.surroundings import serving
+        from democrai_sandbox.runtime.access_environment import serving
 
         with serving(Caller(user_id="ada", role="super")):
             return getattr(self.sandbox.access.administration, act)(*args, **details)
@@ -71,7 +71,7 @@ class Application:
     async def explained(self, text, session="s1"):
         """What is said about a text now; nothing for one that is no error of ours."""
         from democrai_sandbox.errors import ErrorUnknown
-        from democrai_sandbox.host.line_answers import explain_line
+        from democrai_sandbox.host.explain.explainer import explain_line
 
         try:
             found = await asyncio.to_thread(explain_line, self.sandbox, text, user_id="uma", session_key=session)

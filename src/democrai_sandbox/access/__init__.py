@@ -9,27 +9,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .administration import Administration
-    from .aio import AsyncAccess
-    from .assembly import Access, AccessSettings
-    from .identity import Caller
+    from .access import Access, AccessSettings, AsyncAccess
+    from .administration import Administration, Outcome
+    from .caller import Caller
+    from .checks import AccessService
     from .node import AccessNode, NodeStatus
-    from .outcomes import Outcome
-    from .registrar import Limits
-    from .service import AccessService
+    from .pending_requests import PendingLimits
 
 _HOMES = {
-    "Access": "assembly",
+    "Access": "access",
     "AccessNode": "node",
-    "AccessService": "service",
-    "AccessSettings": "assembly",
+    "AccessService": "checks",
+    "AccessSettings": "access",
     "Administration": "administration",
-    "AsyncAccess": "aio",
-    "Caller": "identity",
-    "Limits": "registrar",
+    "AsyncAccess": "access",
+    "Caller": "caller",
     "NodeStatus": "node",
-    "Outcome": "outcomes",
+    "Outcome": "administration",
+    "PendingLimits": "pending_requests",
 }
+_RENAMED = {"Limits": "PendingLimits"}
+"""Deprecated names."""
 
 __all__ = [
     "Access",
@@ -39,14 +39,15 @@ __all__ = [
     "Administration",
     "AsyncAccess",
     "Caller",
-    "Limits",
     "NodeStatus",
     "Outcome",
+    "PendingLimits",
 ]
 
 
 def __getattr__(name: str) -> Any:
     """Import the module that defines a name and return the name's value."""
+    name = _RENAMED.get(name, name)
     if name in _HOMES:
         return getattr(import_module(f".{_HOMES[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

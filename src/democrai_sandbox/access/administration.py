@@ -10,38 +10,99 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from democrai_sandbox.errors import DecisionConflict, ExternalAccessAdminRequired
+from democrai_sandbox.errors import DecisionConflict, ExternalAccessAdminRequired, SandboxError, StoreUnavailable
 from democrai_sandbox.policy import InvalidInputError, ResourceType, Subject
-from democrai_sandbox.policy.patterns import pattern_problem
+from democrai_sandbox.policy.paths import pattern_problem
 
-from .coverage import Covering, covers
-from .outcomes import Outcome, decide_each
-from .reading import Reading, check_id
+from .queries import AccessQueries, check_id
+from .snapshot import DecisionMatch, covers
 from .targets import read_declared
 from .values import (
     AccessTuple,
     AuditAction,
     AuditFilter,
     Decision,
+    DecisionEffect,
     DecisionFilter,
-    Effect,
+    DecisionScope,
     Expected,
     NewDecision,
-    Page,
-    Request,
+    PageRequest,
     RequestFilter,
     RequestState,
-    Scope,
+    StoredRequest,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from datetime import datetime
 
-    from democrai_sandbox.policy import SandboxError
-
-    from .identity import Caller
+    from .caller import Caller
     from .values import AuditRecord, Undone
+
+MOST_AT_ONCE = 500
+"""Maximum number of requests per bulk decision, so that an administrator can review them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Outcome of an attempt to decide."""
+
+    decision: Decision | None
+    skipped: str = ""
+    """Reason why nothing was stored, if that is not an error."""
+
+
+def decide_each(
+    request_ids: Iterable[str],
+    decide: Callable[[str, int | None], Outcome],
+    request_of: Callable[[str], StoredRequest],
+    expected: Mapping[str, int],
+) -> tuple[tuple[str, Outcome | SandboxError], ...]:
+    """Decide the requests one by one and return their outcomes. A missing right to decide aborts the loop."""
+    made: list[Decision] = []
+    found: list[tuple[str, Outcome | SandboxError]] = []
+    own: dict[str, int] = {}
+    away: StoreUnavailable | None = None
+    for request_id in _checked(request_ids):
+        if away is not None:
+            found.append((request_id, away))  # waiting for the store again for each request would take minutes
+            continue
+        try:
+            version = expected.get(request_id)
+            if version is not None and own:
+                # A change by an earlier decision of this loop is not a conflict with another administrator.
+                version = max(version, own.get(request_of(request_id).access.digest, 0))
+            outcome: Outcome | SandboxError = decide(request_id, version)
+        except ExternalAccessAdminRequired:
+            raise
+        except DecisionConflict as error:
+            outcome = _answered_before(request_of(request_id), made) or error
+        except StoreUnavailable as error:
+            outcome = away = error
+        except SandboxError as error:
+            outcome = error
+        if isinstance(outcome, Outcome) and outcome.decision is not None:
+            made.append(outcome.decision)
+            own[outcome.decision.access.digest] = outcome.decision.generation
+        found.append((request_id, outcome))
+    return tuple(found)
+
+
+def _answered_before(request: StoredRequest, made: list[Decision]) -> Outcome | None:
+    """Return the decision of this loop that also answered this request, so that it is not reported as a conflict."""
+    return next((Outcome(decision) for decision in made if decision.id == request.decision_id), None)
+
+
+def _checked(request_ids: Iterable[str]) -> tuple[str, ...]:
+    unique = tuple(dict.fromkeys(request_ids))
+    if not unique:
+        raise InvalidInputError.of("name at least one request", pointer="/request_ids")
+    if len(unique) > MOST_AT_ONCE:
+        message = f"expected at most {MOST_AT_ONCE} requests, got {len(unique)}"
+        raise InvalidInputError.of(message, pointer="/request_ids")
+    return unique
+
 
 LONGEST_REASON = 2000
 _MOST_NOTES = 20
@@ -49,11 +110,11 @@ _LONGEST_LIFETIME = timedelta(days=36525)
 
 
 @dataclass(frozen=True, slots=True)
-class _Verdict:
+class _AdminVerdict:
     """Decision that an administrator makes about a request."""
 
-    effect: Effect
-    scope: Scope
+    effect: DecisionEffect
+    scope: DecisionScope
     target: str | None
     reason: str
     lifetime: timedelta | None = None
@@ -63,15 +124,15 @@ class _Verdict:
 
 _ACTS = MappingProxyType(
     {
-        "session": (Effect.APPROVAL, Scope.SESSION),
-        "permanent": (Effect.APPROVAL, Scope.PERMANENT),
-        "deny": (Effect.DENIAL, Scope.PERMANENT),
+        "session": (DecisionEffect.APPROVAL, DecisionScope.SESSION),
+        "permanent": (DecisionEffect.APPROVAL, DecisionScope.PERMANENT),
+        "deny": (DecisionEffect.DENIAL, DecisionScope.PERMANENT),
     }
 )
 """Acts that can be applied to many requests together."""
 
 
-class Administration(Reading):
+class Administration(AccessQueries):
     """Approve, deny and revoke for callers that may decide; reading is inherited."""
 
     # ---- acts --------------------------------------------------------------------------------------------------------
@@ -87,7 +148,9 @@ class Administration(Reading):
         If the request has no session or the session has ended, nothing is stored. The request stays pending and the
         outcome says why.
         """
-        return self._decided(request_id, _Verdict(Effect.APPROVAL, Scope.SESSION, target, reason, expected=expected))
+        return self._decided(
+            request_id, _AdminVerdict(DecisionEffect.APPROVAL, DecisionScope.SESSION, target, reason, expected=expected)
+        )
 
     def approve_permanently(
         self,
@@ -99,14 +162,16 @@ class Administration(Reading):
         expected: int | None = None,
     ) -> Outcome:
         """Approve a request permanently or for a time. ``target`` may be broader than the requested target."""
-        verdict = _Verdict(Effect.APPROVAL, Scope.PERMANENT, target, reason, lifetime, expected)
+        verdict = _AdminVerdict(DecisionEffect.APPROVAL, DecisionScope.PERMANENT, target, reason, lifetime, expected)
         return self._decided(request_id, verdict)
 
     def deny_external_access(
         self, request_id: str, *, target: str | None = None, reason: str = "", expected: int | None = None
     ) -> Outcome:
         """Deny a request until the denial is revoked or replaced by an approval."""
-        return self._decided(request_id, _Verdict(Effect.DENIAL, Scope.PERMANENT, target, reason, expected=expected))
+        return self._decided(
+            request_id, _AdminVerdict(DecisionEffect.DENIAL, DecisionScope.PERMANENT, target, reason, expected=expected)
+        )
 
     def decide_unasked(
         self,
@@ -115,23 +180,23 @@ class Administration(Reading):
         resource_type: str,
         operation: str,
         target: str,
-        effect: Effect,
+        effect: DecisionEffect,
         reason: str = "",
         lifetime: timedelta | None = None,
         expected: int | None = None,
     ) -> Outcome:
         """Approve or deny permanently an access that has not been requested yet."""
         caller = self._authorised(subject)
-        if effect not in tuple(Effect):
+        if effect not in tuple(DecisionEffect):
             raise InvalidInputError.of(f"unknown effect {effect!r}; one of: approval, denial", pointer="/effect")
         _check_pattern(resource_type, target)
         access = self._declared(subject, resource_type, operation, target)
-        if effect == Effect.APPROVAL:
+        if effect == DecisionEffect.APPROVAL:
             self._check_no_denial(access)
         new = NewDecision(
             access,
-            Effect(effect),
-            Scope.PERMANENT,
+            DecisionEffect(effect),
+            DecisionScope.PERMANENT,
             caller.user_id,
             reason=_reason(reason),
             expires_at=self._expiry(lifetime),
@@ -187,7 +252,7 @@ class Administration(Reading):
         self._authorised(None)
         if act not in _ACTS:
             raise InvalidInputError.of(f"unknown act {act!r}; one of: session, permanent, deny", pointer="/act")
-        verdict = _Verdict(*_ACTS[act], None, _reason(reason), bulk=bulk)
+        verdict = _AdminVerdict(*_ACTS[act], None, _reason(reason), bulk=bulk)
 
         def decide(request_id: str, version: int | None) -> Outcome:
             return self._decided(request_id, replace(verdict, expected=version))
@@ -254,23 +319,23 @@ class Administration(Reading):
 
     # ---- parts -------------------------------------------------------------------------------------------------------
 
-    def _asked(self, request_id: str) -> tuple[Request, Caller]:
+    def _asked(self, request_id: str) -> tuple[StoredRequest, Caller]:
         self._authorised(None)
         check_id(request_id, "request_id")
         with self._surroundings.outside():
             request = self._node.store.request(request_id)
         return request, self._authorised(request.access.subject)
 
-    def _decided(self, request_id: str, verdict: _Verdict) -> Outcome:
+    def _decided(self, request_id: str, verdict: _AdminVerdict) -> Outcome:
         request, caller = self._asked(request_id)
         session = request.origin.session_key
-        for_session = verdict.scope is Scope.SESSION and request.state is RequestState.PENDING
+        for_session = verdict.scope is DecisionScope.SESSION and request.state is RequestState.PENDING
         if for_session and (not session or request.session_ended):
             what = "the session of this request has ended" if session else "this request was made without a session"
             return Outcome(None, f"{what}; approve it permanently or deny it")
         return self._answer(request, caller, verdict)
 
-    def _answer(self, request: Request, caller: Caller, verdict: _Verdict) -> Outcome:
+    def _answer(self, request: StoredRequest, caller: Caller, verdict: _AdminVerdict) -> Outcome:
         access = request.access
         if verdict.target is not None:
             access = self._about(access, verdict.target)
@@ -278,9 +343,9 @@ class Administration(Reading):
                 _check_pattern(access.resource_type, verdict.target)
                 message = f"{access.target} does not cover the requested target {request.access.target}"
                 raise InvalidInputError.of(message, pointer="/target")
-        if verdict.effect is Effect.APPROVAL:
+        if verdict.effect is DecisionEffect.APPROVAL:
             self._check_no_denial(access)
-        session = request.origin.session_key if verdict.scope is Scope.SESSION else ""
+        session = request.origin.session_key if verdict.scope is DecisionScope.SESSION else ""
         new = NewDecision(
             access,
             verdict.effect,
@@ -311,7 +376,7 @@ class Administration(Reading):
 
     def _check_notes(self, request_id: str, caller: Caller) -> None:
         theirs = AuditFilter(actions=(AuditAction.NOTED,), actor=caller.user_id, request_id=request_id)
-        if len(self._node.store.audit(theirs, Page(limit=_MOST_NOTES)).items) >= _MOST_NOTES:
+        if len(self._node.store.audit(theirs, PageRequest(limit=_MOST_NOTES)).items) >= _MOST_NOTES:
             raise DecisionConflict(f"request {request_id} already has the maximum of {_MOST_NOTES} notes by you")
 
     def _declared(self, subject: Subject, resource_type: str, operation: str, target: str) -> AccessTuple:
@@ -331,7 +396,7 @@ class Administration(Reading):
     def _check_no_denial(self, access: AccessTuple) -> None:
         """Refuse an approval that would have no effect because a broader denial exists."""
         wanted = DecisionFilter(
-            effect=Effect.DENIAL,
+            effect=DecisionEffect.DENIAL,
             subject=access.subject,
             resource_type=access.resource_type,
             operation=access.operation,
@@ -351,7 +416,7 @@ class Administration(Reading):
             operation=access.operation,
             session_key=session,
         )
-        covering = Covering(access)
+        covering = DecisionMatch(access)
         pending = self._all(self._node.store.requests, wanted)
         return tuple(found.id for found in pending if found.id != own and covering.covers(found.access))
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import TextIO
 
-    from .interface import Store
+    from .protocols import Store
     from .values import AccessTuple, AuditRecord
 
 SCHEMA = "democrai-sandbox/audit/1"

@@ -1,31 +1,158 @@
-"""Keys for resume contexts: an ordered ring in a file that only its owner can read.
+"""Key ring: ordered encryption keys in a file that only its owner can read.
+
+Empty lines and comments, which start with ``#``, are skipped. The comment ``# introduced: id`` marks a key that does
+not encrypt yet. It is a comment so that versions without this feature read the same keys.
 
 The first key encrypts, all keys decrypt. Every node of one database needs the same file.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import errno
 import fcntl
 import logging
 import os
+import re
+import secrets
 import stat
 import threading
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from democrai_sandbox.policy import InvalidInputError, nearest
+from democrai_sandbox.policy import InvalidInputError, Problem, nearest
 from democrai_sandbox.policy.text import shown
 
-from .files import whole
-from .keys import KEY_BYTES, Key, parse_keys, with_first, with_introduced, without
+from .atomic_file import atomic_write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["KEY_BYTES", "Key", "KeyFile", "KeyRing", "introduce", "make_key_file", "promote", "retire", "rotate"]
+KEY_BYTES = 32
+_LONGEST_ID = 64
+_ID = re.compile(rf"[A-Za-z0-9._-]{{1,{_LONGEST_ID}}}", re.ASCII)
+_INTRODUCED = re.compile(rf"#\s*introduced:\s*({_ID.pattern})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class EncryptionKey:
+    """Key with the id that ciphertexts refer to."""
+
+    id: str
+    secret: bytes = field(repr=False)
+    introduced: bool = field(default=False, repr=False, compare=False)
+    """Whether the key was only introduced and does not encrypt yet."""
+
+    def __post_init__(self) -> None:
+        """Reject ids that a file cannot hold and secrets that are not AES-256 keys."""
+        if not _ID.fullmatch(self.id):
+            raise InvalidInputError.of(f"invalid key id {shown(self.id)}", pointer="/id")
+        if len(self.secret) != KEY_BYTES:
+            raise InvalidInputError.of(f"expected {KEY_BYTES} bytes, got {len(self.secret)}", pointer="/secret")
+
+    @classmethod
+    def random(cls) -> EncryptionKey:
+        """Return a new key."""
+        return cls(secrets.token_hex(8), secrets.token_bytes(KEY_BYTES))
+
+    @property
+    def line(self) -> str:
+        """Line of the key in a file. Secret."""
+        return f"{self.id}:{base64.b64encode(self.secret).decode('ascii')}\n"
+
+
+def with_first(text: str, key: EncryptionKey) -> str:
+    """Return the text with a key at the front, which encrypts from then on; comments stay.
+
+    The mark of the previous first key is removed, because that key has been in use.
+    """
+    lines = without(text, key.id).splitlines(keepends=True)
+    first = next((_named(line) for line in lines if _is_key(line)), "")
+    return key.line + "".join(line for line in lines if not first or _marked(line) != first)
+
+
+def with_introduced(text: str, key: EncryptionKey) -> str:
+    """Return the text with a key at the end, marked as not in use yet."""
+    ended = text if text.endswith("\n") else f"{text}\n"
+    return f"{ended}# introduced: {key.id}\n{key.line}"
+
+
+def without(text: str, key_id: str) -> str:
+    """Return the text without the line and the mark of a key; other comments stay."""
+    return "".join(line for line in text.splitlines(keepends=True) if key_id not in (_named(line), _marked(line)))
+
+
+def parse_keys(text: str, place: Path) -> tuple[EncryptionKey, ...]:
+    """Parse the keys of a file. Problems name the line but not its content, which may be a key."""
+    keys: list[EncryptionKey] = []
+    lines: dict[str, int] = {}
+    problems: list[Problem] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not _is_key(line):
+            continue
+        key = _parse_line(line.strip())
+        if isinstance(key, str):
+            problems.append(Problem("", f"{place}, line {number}: {key}"))
+        elif key.id in lines:
+            problems.append(Problem("", f"{place}, line {number}: the same id as in line {lines[key.id]}"))
+        else:
+            keys.append(key)
+            lines[key.id] = number
+    if not keys and not problems:
+        problems.append(Problem("", f"{place}: the key file contains no key"))
+    if problems:
+        raise InvalidInputError(problems)
+    marked = {_marked(line) for line in text.splitlines()}
+    # The first key encrypts even if a mark that was edited by hand says otherwise.
+    return (keys[0], *(replace(key, introduced=key.id in marked) for key in keys[1:]))
+
+
+def _parse_line(line: str) -> EncryptionKey | str:
+    """Return the key, or the problem with its line."""
+    key_id, colon, encoded = line.partition(":")
+    if not colon:
+        return "expected id:base64"
+    if not _ID.fullmatch(key_id):
+        return f"expected an id of 1 to {_LONGEST_ID} letters, digits, dots, dashes and underscores"
+    try:
+        secret = base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError):
+        return "the text after the colon is not base64"
+    if len(secret) != KEY_BYTES:
+        return f"expected a key of {KEY_BYTES} bytes, got {len(secret)}"
+    return EncryptionKey(key_id, secret)
+
+
+def _is_key(line: str) -> bool:
+    """Return whether a line is neither empty nor a comment."""
+    return bool(line.strip()) and not line.lstrip().startswith("#")
+
+
+def _named(line: str) -> str:
+    """Return the id of the key in a line."""
+    return line.strip().partition(":")[0]
+
+
+def _marked(line: str) -> str:
+    """Return the id of the key that a line marks as introduced, or an empty text."""
+    found = _INTRODUCED.fullmatch(line.strip())
+    return found[1] if found else ""
+
+
+__all__ = [
+    "KEY_BYTES",
+    "EncryptionKey",
+    "KeyFile",
+    "KeyRing",
+    "introduce",
+    "make_key_file",
+    "promote",
+    "retire",
+    "rotate",
+]
 
 _LARGEST_FILE = 64 * 1024
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -37,7 +164,7 @@ _log = logging.getLogger(__name__)
 class KeyRing:
     """Ordered, non-empty keys: the first encrypts, all decrypt."""
 
-    keys: tuple[Key, ...]
+    keys: tuple[EncryptionKey, ...]
 
     def __post_init__(self) -> None:
         """Reject an empty ring and duplicate ids."""
@@ -65,11 +192,11 @@ class KeyRing:
         return _read(Path(path))
 
     @property
-    def first(self) -> Key:
+    def first(self) -> EncryptionKey:
         """The key that encrypts."""
         return self.keys[0]
 
-    def find(self, key_id: str) -> Key | None:
+    def find(self, key_id: str) -> EncryptionKey | None:
         """Return the key with this id."""
         return next((key for key in self.keys if key.id == key_id), None)
 
@@ -109,7 +236,7 @@ def rotate(path: str | os.PathLike[str]) -> KeyRing:
     place = Path(path)
     with _locked(place) as text:
         _parse(text, place)
-        return _write(place, with_first(text, Key.random()))
+        return _write(place, with_first(text, EncryptionKey.random()))
 
 
 def introduce(path: str | os.PathLike[str]) -> KeyRing:
@@ -120,7 +247,7 @@ def introduce(path: str | os.PathLike[str]) -> KeyRing:
     place = Path(path)
     with _locked(place) as text:
         _parse(text, place)
-        return _write(place, with_introduced(text, Key.random()))
+        return _write(place, with_introduced(text, EncryptionKey.random()))
 
 
 def promote(path: str | os.PathLike[str], key_id: str) -> KeyRing:
@@ -141,7 +268,7 @@ def retire(path: str | os.PathLike[str], key_id: str) -> KeyRing:
         return _write(place, without(text, key_id))
 
 
-def _known(ring: KeyRing, key_id: str) -> Key:
+def _known(ring: KeyRing, key_id: str) -> EncryptionKey:
     found = ring.find(key_id)
     if found is None:
         known = nearest(key_id, (key.id for key in ring.keys))
@@ -216,8 +343,8 @@ def _make(place: Path) -> bool:
     if not place.parent.is_dir():
         raise InvalidInputError.of(f"{place}: the folder for the key file does not exist")
     try:
-        with whole(place, replaces=False) as made:
-            made.write_text(Key.random().line, encoding="ascii")
+        with atomic_write(place, replaces=False) as made:
+            made.write_text(EncryptionKey.random().line, encoding="ascii")
     except FileExistsError:
         return False
     _log.info("created the key file %s with a new key", place)
@@ -227,7 +354,7 @@ def _make(place: Path) -> bool:
 def _write(place: Path, text: str) -> KeyRing:
     """Replace the file atomically if the new text is valid."""
     ring = _parse(text, place)
-    with whole(place) as made:
+    with atomic_write(place) as made:
         made.write_text(text, encoding="ascii")
     return ring
 

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from os import getpid
 from time import monotonic, time_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from democrai_sandbox.errors import ExternalAccessCheckFailed
+from democrai_sandbox.errors import ExternalAccessCheckFailed, StoreUnavailable
 
 from .snapshot import Snapshot
-from .threads import Worker
+from .worker_thread import WorkerThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .interface import Bus, Store
+    from .protocols import Bus, Store
 
 _log = logging.getLogger("democrai_sandbox.access")
 _LONGEST_PAUSE = 2.0
@@ -63,7 +63,7 @@ class AccessNode:
         self._refreshing = threading.Lock()
         self._wake = threading.Event()
         self._ending = threading.Event()
-        self._thread: Worker | None = None
+        self._thread: WorkerThread | None = None
         self._listeners: list[Callable[[], None]] = []
         self._chores: list[Callable[[], None]] = []
 
@@ -96,7 +96,7 @@ class AccessNode:
         self.store.check_schema()
         self.refresh()
         self._ending.clear()
-        self._thread = Worker("access-refresh", self._follow)
+        self._thread = WorkerThread("access-refresh", self._follow)
         self._thread.start()
         self.bus.start(self._heard)
 
@@ -175,3 +175,54 @@ class AccessNode:
                 listener()
             except Exception:  # noqa: BLE001 - one listener is not another's affair
                 _log.exception("a listener failed after a change of decisions")
+
+
+T = TypeVar("T")
+
+_SECONDS = 2.0
+"""Timeout of one query. The store's own timeout is longer, because other callers prefer waiting to failing."""
+_MOST = 16
+"""Maximum number of running queries, including abandoned ones, which end when the store times out."""
+_places = threading.BoundedSemaphore(_MOST)
+
+
+def ask_in_time(node: AccessNode, question: Callable[[], T], seconds: float = _SECONDS) -> T:
+    """Return the result of a query or raise its error; raises ``StoreUnavailable`` after ``seconds``.
+
+    While the node considers the store unreachable, nothing is asked; the node notices when the store is back.
+    """
+    if not node.status.store_reachable or not _places.acquire(timeout=seconds):
+        raise StoreUnavailable
+    asked = _TimedQuery(question)
+    try:
+        WorkerThread("store-probe", asked.run).start()
+    except BaseException:
+        _places.release()
+        raise
+    return asked.answer(seconds)
+
+
+class _TimedQuery(Generic[T]):
+    """Running query and its result."""
+
+    def __init__(self, question: Callable[[], T]) -> None:
+        self._question = question
+        self._done = threading.Event()
+        self._answer: list[T] = []
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._answer.append(self._question())
+        except BaseException as error:  # noqa: BLE001 - raised again where it was asked
+            self._error = error
+        finally:
+            _places.release()
+            self._done.set()
+
+    def answer(self, seconds: float) -> T:
+        if not self._done.wait(seconds):
+            raise StoreUnavailable from TimeoutError(f"the database did not answer within {seconds:g} seconds")
+        if self._error is not None:
+            raise self._error
+        return self._answer[0]

@@ -19,8 +19,7 @@ from democrai_sandbox.policy import (
     TargetKind,
     parse_declaration,
 )
-from democrai_sandbox.policy.hosts import LOOPBACK, host_key, is_address
-from democrai_sandbox.policy.lookalikes import mixed_scripts, unicode_host
+from democrai_sandbox.policy.hosts import LOOPBACK, host_key, is_address, mixed_scripts, unicode_host
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from .values import AccessTuple
 
 
-class Risk(StrEnum):
+class RiskLevel(StrEnum):
     """Level of a risk."""
 
     HIGH = "high"
@@ -43,25 +42,25 @@ class Risk(StrEnum):
         return _RANKS[self]
 
 
-_RANKS: Mapping[Risk, int] = MappingProxyType({Risk.HIGH: 2, Risk.MEDIUM: 1, Risk.LOW: 0})
+_RANKS: Mapping[RiskLevel, int] = MappingProxyType({RiskLevel.HIGH: 2, RiskLevel.MEDIUM: 1, RiskLevel.LOW: 0})
 NOT_ASSESSED = 3
 """Rank of requests that an earlier version stored. They are listed first until they are assessed."""
 
 
-class Reason(NamedTuple):
+class RiskFactor(NamedTuple):
     """Reason for a risk. Codes are stable."""
 
     code: str
-    level: Risk
+    level: RiskLevel
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Assessment:
+class RiskAssessment:
     """Highest level of all reasons, and the reasons, the highest first."""
 
-    level: Risk
-    reasons: tuple[Reason, ...]
+    level: RiskLevel
+    reasons: tuple[RiskFactor, ...]
 
 
 class History(NamedTuple):
@@ -74,21 +73,23 @@ class History(NamedTuple):
 
 NO_HISTORY = History()
 
-OPERATIONS: Mapping[Operation, Reason] = MappingProxyType(
+OPERATIONS: Mapping[Operation, RiskFactor] = MappingProxyType(
     {
-        Operation.READ: Reason("operation", Risk.LOW, "reads files"),
-        Operation.RECEIVE: Reason("operation", Risk.LOW, "receives data"),
-        Operation.CREATE: Reason("operation", Risk.MEDIUM, "creates files"),
-        Operation.MODIFY: Reason("operation", Risk.MEDIUM, "changes files"),
-        Operation.CONNECT: Reason("operation", Risk.MEDIUM, "opens a connection that carries data both ways"),
-        Operation.SEND: Reason("operation", Risk.MEDIUM, "sends data"),
-        Operation.DELETE: Reason("operation", Risk.HIGH, "deletes files"),
-        Operation.EXECUTE: Reason("operation", Risk.HIGH, "runs a program"),
+        Operation.READ: RiskFactor("operation", RiskLevel.LOW, "reads files"),
+        Operation.RECEIVE: RiskFactor("operation", RiskLevel.LOW, "receives data"),
+        Operation.CREATE: RiskFactor("operation", RiskLevel.MEDIUM, "creates files"),
+        Operation.MODIFY: RiskFactor("operation", RiskLevel.MEDIUM, "changes files"),
+        Operation.CONNECT: RiskFactor("operation", RiskLevel.MEDIUM, "opens a connection that carries data both ways"),
+        Operation.SEND: RiskFactor("operation", RiskLevel.MEDIUM, "sends data"),
+        Operation.DELETE: RiskFactor("operation", RiskLevel.HIGH, "deletes files"),
+        Operation.EXECUTE: RiskFactor("operation", RiskLevel.HIGH, "runs a program"),
     }
 )
 
 
-def assess(access: AccessTuple, history: History = NO_HISTORY, *, includes: Assessment | None = None) -> Assessment:
+def assess(
+    access: AccessTuple, history: History = NO_HISTORY, *, includes: RiskAssessment | None = None
+) -> RiskAssessment:
     """Return the risk of approving an access.
 
     ``includes`` is the risk of something that it covers: a folder is at least as much of a risk as a file in it.
@@ -97,19 +98,19 @@ def assess(access: AccessTuple, history: History = NO_HISTORY, *, includes: Asse
     if includes is not None:
         found += [reason for reason in includes.reasons if reason not in found]
     reasons = sorted(found, key=lambda reason: -reason.level.rank)
-    return Assessment(reasons[0].level, tuple(reasons))
+    return RiskAssessment(reasons[0].level, tuple(reasons))
 
 
-def _reasons(access: AccessTuple, history: History) -> Iterator[Reason]:
+def _reasons(access: AccessTuple, history: History) -> Iterator[RiskFactor]:
     yield OPERATIONS[access.operation]
     if access.resource_type is ResourceType.NETWORK:
         yield from _of_network(access.target, access.operation)
     else:
         yield from _of_path(access.target, access.operation)
     if history.denials:
-        yield Reason("denied_before", Risk.MEDIUM, "was denied before")
+        yield RiskFactor("denied_before", RiskLevel.MEDIUM, "was denied before")
     if history.revocations:
-        yield Reason("revoked_before", Risk.MEDIUM, "was approved before, and the approval was revoked")
+        yield RiskFactor("revoked_before", RiskLevel.MEDIUM, "was approved before, and the approval was revoked")
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
@@ -153,38 +154,38 @@ _ANY_COMMAND = re.compile(
 _WRITING = frozenset({Operation.CREATE, Operation.MODIFY, Operation.DELETE})
 
 
-def _of_path(target: str, operation: Operation) -> Iterator[Reason]:
+def _of_path(target: str, operation: Operation) -> Iterator[RiskFactor]:
     found = _HOME.match(target)
     inside = target[found.end() :] if found else ""
     if operation is Operation.EXECUTE:
         if _ANY_COMMAND.fullmatch(target.rpartition("/")[2]):
-            yield Reason("any_command", Risk.HIGH, "this program can run any command")
+            yield RiskFactor("any_command", RiskLevel.HIGH, "this program can run any command")
         return
     if _is_secret(target, inside):
-        yield Reason("secret", Risk.HIGH, "contains keys, passwords or other credentials")
+        yield RiskFactor("secret", RiskLevel.HIGH, "contains keys, passwords or other credentials")
     elif place := _of_place(target, inside, is_in_home=found is not None):
         yield place
     if operation in _WRITING and _is_program(target, inside):
-        yield Reason("program", Risk.HIGH, "changes programs, or settings that start programs")
+        yield RiskFactor("program", RiskLevel.HIGH, "changes programs, or settings that start programs")
 
 
-def _of_place(target: str, inside: str, *, is_in_home: bool) -> Reason | None:
-    found: tuple[str, Risk, str] | None = None
+def _of_place(target: str, inside: str, *, is_in_home: bool) -> RiskFactor | None:
+    found: tuple[str, RiskLevel, str] | None = None
     if target == "/":
-        found = ("everything", Risk.HIGH, "covers every file of the machine")
+        found = ("everything", RiskLevel.HIGH, "covers every file of the machine")
     elif is_in_home and not inside:
-        found = ("home", Risk.HIGH, "covers a whole home folder, with its keys and passwords")
+        found = ("home", RiskLevel.HIGH, "covers a whole home folder, with its keys and passwords")
     elif target in _HOMES:
-        found = ("homes", Risk.HIGH, "covers the home folders of all users")
+        found = ("homes", RiskLevel.HIGH, "covers the home folders of all users")
     elif _DEVICE.fullmatch(target):
-        found = ("device", Risk.HIGH, "is a disk or memory device of the machine")
+        found = ("device", RiskLevel.HIGH, "is a disk or memory device of the machine")
     elif target.count("/") == 1 and target != _TEMPORARY:
-        found = ("broad", Risk.HIGH, "covers a folder at the top of the file system")
+        found = ("broad", RiskLevel.HIGH, "covers a folder at the top of the file system")
     elif is_in_home:
-        found = ("in_home", Risk.MEDIUM, "is in a home folder")
+        found = ("in_home", RiskLevel.MEDIUM, "is in a home folder")
     elif _is_below(target, _SYSTEM):
-        found = ("system", Risk.MEDIUM, "belongs to the system")
-    return Reason(*found) if found else None
+        found = ("system", RiskLevel.MEDIUM, "belongs to the system")
+    return RiskFactor(*found) if found else None
 
 
 def _is_below(path: str, places: Iterable[str]) -> bool:
@@ -227,68 +228,76 @@ _CONTROL_SOCKET = re.compile(
 )
 
 
-def _of_network(target: str, operation: Operation) -> Iterator[Reason]:
+def _of_network(target: str, operation: Operation) -> Iterator[RiskFactor]:
     try:
         parsed = parse_declaration(target)
     except InvalidInputError:
-        yield Reason("unreadable", Risk.HIGH, "the target cannot be parsed")
+        yield RiskFactor("unreadable", RiskLevel.HIGH, "the target cannot be parsed")
         return
     if parsed.kind is TargetKind.UNIX:
         yield _of_socket(parsed.socket or "")
         return
     yield from _of_host(parsed)
     if parsed.scheme in _NOT_ENCRYPTED and not _is_loopback(parsed):
-        level = Risk.MEDIUM if operation is Operation.RECEIVE else Risk.HIGH
-        yield Reason("not_encrypted", level, "is not encrypted: the data can be read and changed in transit")
+        level = RiskLevel.MEDIUM if operation is Operation.RECEIVE else RiskLevel.HIGH
+        yield RiskFactor("not_encrypted", level, "is not encrypted: the data can be read and changed in transit")
     if parsed.scheme not in _WEB and parsed.port not in _WEB_PORTS:
-        yield Reason("service", Risk.MEDIUM, f"uses port {parsed.port}, which is not a web port")
+        yield RiskFactor("service", RiskLevel.MEDIUM, f"uses port {parsed.port}, which is not a web port")
 
 
-def _of_socket(address: str) -> Reason:
+def _of_socket(address: str) -> RiskFactor:
     if _CONTROL_SOCKET.fullmatch(address):
-        return Reason("control", Risk.HIGH, "controls the machine or its containers")
-    return Reason("local_service", Risk.MEDIUM, "is a service of this machine")
+        return RiskFactor("control", RiskLevel.HIGH, "controls the machine or its containers")
+    return RiskFactor("local_service", RiskLevel.MEDIUM, "is a service of this machine")
 
 
-def _of_host(parsed: NetworkTarget) -> Iterator[Reason]:
+def _of_host(parsed: NetworkTarget) -> Iterator[RiskFactor]:
     host = parsed.host
     if host in _METADATA:
-        yield Reason("metadata", Risk.HIGH, "serves the credentials of a cloud machine")
+        yield RiskFactor("metadata", RiskLevel.HIGH, "serves the credentials of a cloud machine")
     elif parsed.kind is TargetKind.NETWORK:
         yield from _of_range(host)
     elif parsed.kind is TargetKind.WILDCARD:
-        yield Reason("breadth", Risk.MEDIUM, f"covers every host below {host}")
+        yield RiskFactor("breadth", RiskLevel.MEDIUM, f"covers every host below {host}")
     elif _is_loopback(parsed):
-        yield Reason("loopback", Risk.MEDIUM, "reaches services on this machine, which often trust local callers")
+        yield RiskFactor(
+            "loopback", RiskLevel.MEDIUM, "reaches services on this machine, which often trust local callers"
+        )
     elif is_address(host):
         yield _of_address(host)
     elif "." not in host or host.endswith(_PRIVATE_NAMES):
-        yield Reason("private", Risk.MEDIUM, "is a name of a private network")
+        yield RiskFactor("private", RiskLevel.MEDIUM, "is a name of a private network")
     yield from _of_letters(host)
 
 
-def _of_letters(host: str) -> Iterator[Reason]:
+def _of_letters(host: str) -> Iterator[RiskFactor]:
     if mixed_scripts(unicode_host(host)):
-        yield Reason("confusable", Risk.HIGH, "mixes letters of several scripts, so it can look like another name")
+        yield RiskFactor(
+            "confusable", RiskLevel.HIGH, "mixes letters of several scripts, so it can look like another name"
+        )
     elif "xn--" in host:
-        yield Reason("other_letters", Risk.MEDIUM, "has letters outside ASCII, so it can look like another name")
+        yield RiskFactor(
+            "other_letters", RiskLevel.MEDIUM, "has letters outside ASCII, so it can look like another name"
+        )
 
 
-def _of_range(text: str) -> Iterator[Reason]:
+def _of_range(text: str) -> Iterator[RiskFactor]:
     network = ipaddress.ip_network(text)
     if any(address in network for address in _METADATA_ADDRESSES if address.version == network.version):
-        yield Reason("metadata", Risk.HIGH, "includes an address that serves the credentials of a cloud machine")
-    level = Risk.HIGH if network.num_addresses > _MOST_ADDRESSES else Risk.MEDIUM
-    yield Reason("breadth", level, f"covers {network.num_addresses:,} addresses")
+        yield RiskFactor(
+            "metadata", RiskLevel.HIGH, "includes an address that serves the credentials of a cloud machine"
+        )
+    level = RiskLevel.HIGH if network.num_addresses > _MOST_ADDRESSES else RiskLevel.MEDIUM
+    yield RiskFactor("breadth", level, f"covers {network.num_addresses:,} addresses")
 
 
-def _of_address(host: str) -> Reason:
+def _of_address(host: str) -> RiskFactor:
     address = ipaddress.ip_address(host)
     if address.is_link_local:
-        return Reason("link_local", Risk.HIGH, "is a link-local address, where metadata services run")
+        return RiskFactor("link_local", RiskLevel.HIGH, "is a link-local address, where metadata services run")
     if address.is_private:
-        return Reason("private", Risk.MEDIUM, "is an address of a private network")
-    return Reason("address", Risk.MEDIUM, "is an address without a name, whose owner can change")
+        return RiskFactor("private", RiskLevel.MEDIUM, "is an address of a private network")
+    return RiskFactor("address", RiskLevel.MEDIUM, "is an address without a name, whose owner can change")
 
 
 def _is_loopback(parsed: NetworkTarget) -> bool:

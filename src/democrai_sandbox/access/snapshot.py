@@ -1,23 +1,55 @@
-"""Snapshot: all decisions in force, in memory. Every check is answered from it. Immutable; a change creates a new one.
+"""Snapshot: all decisions in force, in memory, and the match of a decision with a request. Immutable.
 
 A subject's decisions are indexed at its first check, so that a node with many decisions starts fast.
 """
 
 from __future__ import annotations
 
+import gc
+import threading
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from democrai_sandbox.policy import InvalidInputError
 
-from .bulk import no_collection
-from .targets import Reader, decision_key, is_network, prefix_of
-from .values import Effect, Scope
+from .targets import TargetParser, decision_key, is_network, prefix_of
+from .values import Changes, DecisionEffect, DecisionRow, DecisionScope
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from .targets import Wanted
-    from .values import Changes, DecisionRow
+    from democrai_sandbox.policy import Subject
+
+    from .targets import RequestedTarget
+    from .values import AccessTuple, Decision
+
+_lock = threading.Lock()
+_holders = 0
+_was_enabled = False
+
+
+@contextmanager
+def pause_collection() -> Iterator[None]:
+    """Disable the cyclic garbage collector of the process for a short time.
+
+    While a hundred thousand rows are loaded, the collector would scan the whole process repeatedly and find no garbage,
+    which takes as long as loading the rows.
+    """
+    global _holders, _was_enabled  # noqa: PLW0603 - the collector is one for the process
+    with _lock:
+        if not _holders:
+            _was_enabled = gc.isenabled()
+            gc.disable()
+        _holders += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _holders -= 1
+            if not _holders and _was_enabled:
+                gc.enable()
+
 
 _Rows: TypeAlias = "tuple[DecisionRow, ...]"
 _ANSWERS_KEPT = 4096
@@ -32,7 +64,7 @@ SESSION_APPROVAL = "session_approval"
 PERMANENT_APPROVAL = "permanent_approval"
 
 
-class Found(NamedTuple):
+class FoundDecision(NamedTuple):
     """Decision that answers a question."""
 
     code: str
@@ -42,7 +74,7 @@ class Found(NamedTuple):
     """Reason of a denial, if the administrator gave one."""
 
 
-class _Table:
+class _OperationDecisions:
     """Decisions about one operation of one subject, by key, with a cache of results.
 
     A session approval has a separate key, so that a key nearly always has one row. It has more only if spellings of a
@@ -57,9 +89,9 @@ class _Table:
         self._rows = rows
         self._depth = depth
         self._prefixes = prefixes
-        self._answers: dict[tuple[str, str], tuple[Found | None, int]] = {}
+        self._answers: dict[tuple[str, str], tuple[FoundDecision | None, int]] = {}
 
-    def changed(self, rows: Iterable[DecisionRow]) -> _Table:
+    def changed(self, rows: Iterable[DecisionRow]) -> _OperationDecisions:
         """Return the table after these rows; this one stays valid."""
         latest = {row.id: row for row in rows}
         groups = _grouped(latest.values())
@@ -78,14 +110,14 @@ class _Table:
         # Both only grow: looking for ended decisions, or too deep, costs little.
         depth = max((key.count("/") for key in groups), default=0)
         prefixes = {prefix_of(key) for key, some in groups.items() if is_network(some[0].resource_type, key)}
-        return _Table(kept, max(self._depth, depth), self._prefixes | prefixes)
+        return _OperationDecisions(kept, max(self._depth, depth), self._prefixes | prefixes)
 
     def rows(self) -> Iterator[DecisionRow]:
         """Yield the decisions, including expired ones."""
         for some in self._rows.values():
             yield from some
 
-    def find(self, wanted: Wanted, session_key: str, now: int) -> Found | None:
+    def find(self, wanted: RequestedTarget, session_key: str, now: int) -> FoundDecision | None:
         """Return the decision. A repeated question is answered from the cache until a matching decision expires."""
         asked = (wanted.target, session_key)
         known = self._answers.get(asked)
@@ -99,7 +131,7 @@ class _Table:
             self._answers[asked] = (found, until)
         return found
 
-    def _look(self, wanted: Wanted, session_key: str, now: int) -> tuple[Found | None, int]:
+    def _look(self, wanted: RequestedTarget, session_key: str, now: int) -> tuple[FoundDecision | None, int]:
         """Return the decision and the time until which it is valid."""
         session = permanent = None
         until = _NEVER
@@ -109,15 +141,15 @@ class _Table:
                     if row.expires_at <= now:
                         continue
                     until = min(until, row.expires_at)
-                if row.effect == Effect.DENIAL:
-                    return Found(DENIED, row.id, row.reason), until
-                if row.scope == Scope.SESSION:
+                if row.effect == DecisionEffect.DENIAL:
+                    return FoundDecision(DENIED, row.id, row.reason), until
+                if row.scope == DecisionScope.SESSION:
                     session = session or row.id
                 else:
                     permanent = permanent or row.id
         if session:
-            return Found(SESSION_APPROVAL, session), until
-        return (Found(PERMANENT_APPROVAL, permanent) if permanent else None), until
+            return FoundDecision(SESSION_APPROVAL, session), until
+        return (FoundDecision(PERMANENT_APPROVAL, permanent) if permanent else None), until
 
 
 def _grouped(rows: Iterable[DecisionRow]) -> dict[str, list[DecisionRow]]:
@@ -133,19 +165,19 @@ def _grouped(rows: Iterable[DecisionRow]) -> dict[str, list[DecisionRow]]:
     return groups
 
 
-class _Decisions:
+class _SubjectDecisions:
     """Decisions about one subject: rows until its first check, tables afterwards."""
 
     __slots__ = ("_rows", "_tables")
 
-    def __init__(self, rows: _Rows = (), tables: dict[tuple[str, str], _Table] | None = None) -> None:
+    def __init__(self, rows: _Rows = (), tables: dict[tuple[str, str], _OperationDecisions] | None = None) -> None:
         self._rows = rows
         self._tables = tables
 
-    def changed(self, rows: _Rows) -> _Decisions:
+    def changed(self, rows: _Rows) -> _SubjectDecisions:
         """Return the decisions after these rows."""
         before, found = self._rows, self._tables  # in this order: rows are removed after the tables are set
-        return _Decisions((*before, *rows)) if found is None else _Decisions((), _built(found, rows))
+        return _SubjectDecisions((*before, *rows)) if found is None else _SubjectDecisions((), _built(found, rows))
 
     def rows(self) -> list[DecisionRow]:
         """Return the decisions, including expired ones."""
@@ -155,12 +187,12 @@ class _Decisions:
         latest = {row.id: row for row in rows}
         return [row for row in latest.values() if not row.ended]
 
-    def find(self, wanted: Wanted, session_key: str, now: int) -> Found | None:
+    def find(self, wanted: RequestedTarget, session_key: str, now: int) -> FoundDecision | None:
         """Return the decision about an access."""
         rows, tables = self._rows, self._tables  # in this order, see above
         if tables is None:
             # Two threads may do this at the same time, with the same result.
-            with no_collection():
+            with pause_collection():
                 self._tables = tables = _built({}, rows)
             self._rows = ()
         table = tables.get(wanted.place)
@@ -175,7 +207,7 @@ class Snapshot:
     def __init__(
         self,
         generation: int = 0,
-        subjects: Mapping[tuple[str, str], _Decisions] | None = None,
+        subjects: Mapping[tuple[str, str], _SubjectDecisions] | None = None,
         expiries: Mapping[str, int] | None = None,
     ) -> None:
         """Create an empty snapshot; ``changed`` returns snapshots with decisions."""
@@ -194,7 +226,7 @@ class Snapshot:
             by_subject.setdefault((row.subject_kind, row.subject_name), []).append(row)
         subjects = dict(self._subjects)
         for subject, rows in by_subject.items():
-            subjects[subject] = (subjects.get(subject) or _Decisions()).changed(tuple(rows))
+            subjects[subject] = (subjects.get(subject) or _SubjectDecisions()).changed(tuple(rows))
         expiries = dict(self._expiries)
         for row in changes.rows:
             if row.expires_at is not None and not row.ended:
@@ -203,7 +235,9 @@ class Snapshot:
                 expiries.pop(row.id, None)
         return Snapshot(max(self.generation, changes.generation), subjects, expiries)
 
-    def find(self, subject: tuple[str, str], wanted: Wanted, session_key: str, now: int) -> Found | None:
+    def find(
+        self, subject: tuple[str, str], wanted: RequestedTarget, session_key: str, now: int
+    ) -> FoundDecision | None:
         """Return the decision: a denial before a session approval before a permanent approval.
 
         ``subject`` is kind and name as plain text, ``now`` is in microseconds since the epoch.
@@ -227,24 +261,29 @@ class Snapshot:
                 yield from _in_force(decisions, resource_type, now)
 
 
-def _in_force(decisions: _Decisions, resource_type: str, now: int) -> Iterator[DecisionRow]:
+def _in_force(decisions: _SubjectDecisions, resource_type: str, now: int) -> Iterator[DecisionRow]:
     found = [
         row
         for row in decisions.rows()
         if row.resource_type == resource_type and (row.expires_at is None or row.expires_at > now)
     ]
     denied = {
-        (row.operation, decision_key(row.resource_type, row.target)) for row in found if row.effect == Effect.DENIAL
+        (row.operation, decision_key(row.resource_type, row.target))
+        for row in found
+        if row.effect == DecisionEffect.DENIAL
     }
-    reader = Reader()
+    reader = TargetParser()
     for row in found:
-        if row.effect != Effect.APPROVAL or (row.operation, decision_key(row.resource_type, row.target)) in denied:
+        if (
+            row.effect != DecisionEffect.APPROVAL
+            or (row.operation, decision_key(row.resource_type, row.target)) in denied
+        ):
             continue
         if not denied or not _is_denied(decisions, reader, row, now):
             yield row
 
 
-def _is_denied(decisions: _Decisions, reader: Reader, row: DecisionRow, now: int) -> bool:
+def _is_denied(decisions: _SubjectDecisions, reader: TargetParser, row: DecisionRow, now: int) -> bool:
     """Return whether a broader denial overrides an approval."""
     try:
         wanted = reader.read(str(row.resource_type), str(row.operation), row.target)
@@ -254,9 +293,89 @@ def _is_denied(decisions: _Decisions, reader: Reader, row: DecisionRow, now: int
     return found is not None and found.code == DENIED
 
 
-def _built(tables: dict[tuple[str, str], _Table], rows: Iterable[DecisionRow]) -> dict[tuple[str, str], _Table]:
+def _built(
+    tables: dict[tuple[str, str], _OperationDecisions], rows: Iterable[DecisionRow]
+) -> dict[tuple[str, str], _OperationDecisions]:
     groups: dict[tuple[str, str], list[DecisionRow]] = {}
     for row in rows:
         groups.setdefault((row.resource_type, row.operation), []).append(row)
-    changed = {place: (tables.get(place) or _Table({})).changed(some) for place, some in groups.items()}
+    changed = {place: (tables.get(place) or _OperationDecisions({})).changed(some) for place, some in groups.items()}
     return {**tables, **changed}
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def covers(broad: AccessTuple, narrow: AccessTuple) -> bool:
+    """Return whether a decision about ``broad`` answers a request for ``narrow``, matched as in every check."""
+    return DecisionMatch(broad).covers(narrow)
+
+
+class DecisionMatch:
+    """Decision that is compared with many requests."""
+
+    def __init__(self, broad: AccessTuple, reader: TargetParser | None = None) -> None:
+        """Prepare the decision. Decisions that are compared with the same requests can share a ``reader``."""
+        self._broad = broad
+        self._snapshot = Snapshot().changed(Changes(1, (_row(broad),)))
+        self._reader = reader or TargetParser()
+
+    def covers(self, narrow: AccessTuple) -> bool:
+        """Return whether the decision answers a request."""
+        broad = self._broad
+        if broad == narrow:
+            return True
+        if broad.subject != narrow.subject or broad.resource_type != narrow.resource_type:
+            return False
+        try:
+            wanted = self._reader.read(narrow.resource_type, narrow.operation, narrow.target)
+        except InvalidInputError:
+            return False  # a pattern is covered only by itself
+        return self._snapshot.find(_who(narrow.subject), wanted, "", 0) is not None
+
+
+def answering(
+    decisions: Iterable[Decision], wanted: RequestedTarget, session_key: str, now: datetime
+) -> Decision | None:
+    """Return the decision in force that answers a question, matched as in every check."""
+    known = {decision.id: decision for decision in decisions}
+    if not known:
+        return None
+    subject = next(iter(known.values())).access.subject
+    snapshot = Snapshot().changed(Changes(1, tuple(map(_row_of, known.values()))))
+    found = snapshot.find(_who(subject), wanted, session_key, _micros(now))
+    return None if found is None else known[found.decision_id]
+
+
+def _row_of(decision: Decision) -> DecisionRow:
+    return _row(decision.access)._replace(
+        id=decision.id,
+        effect=decision.effect,
+        scope=decision.scope,
+        session_key=decision.session_key,
+        expires_at=None if decision.expires_at is None else _micros(decision.expires_at),
+    )
+
+
+def _micros(moment: datetime) -> int:
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def _who(subject: Subject) -> tuple[str, str]:
+    return str(subject.kind), subject.name
+
+
+def _row(access: AccessTuple) -> DecisionRow:
+    return DecisionRow(
+        id="covers",
+        subject_kind=access.subject.kind,
+        subject_name=access.subject.name,
+        resource_type=access.resource_type,
+        operation=access.operation,
+        target=access.target,
+        effect=DecisionEffect.APPROVAL,
+        scope=DecisionScope.PERMANENT,
+        session_key="",
+        expires_at=None,
+        ended=False,
+    )

@@ -28,7 +28,7 @@ _LONGEST_REMEMBERED = 512
 _REMEMBERED = 4096
 
 
-class Wanted(NamedTuple):
+class RequestedTarget(NamedTuple):
     """Requested resource."""
 
     resource_type: ResourceType
@@ -70,7 +70,7 @@ def prefix_of(key: str) -> tuple[int, int]:
     return int(version), int(length)
 
 
-class Reader:
+class TargetParser:
     """Parser of requested resources, with a cache.
 
     Each service has a separate reader, so that guarded code cannot reach and change its cache.
@@ -83,7 +83,7 @@ class Reader:
 
     def read(
         self, resource_type: object, operation: object, target: object, place_of: Callable[[str], str] | None = None
-    ) -> Wanted:
+    ) -> RequestedTarget:
         """Parse a requested resource, or raise with the problem. ``place_of`` resolves the links of a path.
 
         The guard asks about the resolved path, so an approval must name the same path.
@@ -119,10 +119,10 @@ def _lexical(path: str) -> str:
     return normalise_target(ResourceType.FILESYSTEM, path)
 
 
-def _read(resource_type: str, operation: str, target: str) -> Wanted:
+def _read(resource_type: str, operation: str, target: str) -> RequestedTarget:
     kind, act = read_operation(resource_type, operation)
     place = (str(kind), str(act))
     if kind is not ResourceType.NETWORK:
-        return Wanted(kind, act, normalise_target(kind, target), place=place)
+        return RequestedTarget(kind, act, normalise_target(kind, target), place=place)
     parsed = parse_request(target)
-    return Wanted(kind, act, parsed.normalized, parsed, place)
+    return RequestedTarget(kind, act, parsed.normalized, parsed, place)

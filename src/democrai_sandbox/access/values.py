@@ -1,9 +1,11 @@
-"""Frozen values of the service: requests, decisions, audit records and resumptions."""
+"""Frozen values of the service, with their ids: requests, decisions, audit records, resumptions."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+import time
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,15 +18,30 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.policy import Operation, ResourceType, Subject, SubjectKind
 
+    from .risk import RiskFactor, RiskLevel
 
-class Effect(StrEnum):
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # without i, l, o and u, which are easily misread
+_TIME_DIGITS = 10
+_RANDOM_BYTES = 10
+
+
+def new_id() -> str:
+    """Return 26 characters: ten for the time in milliseconds, sixteen random ones."""
+    return _digits(time.time_ns() // 1_000_000, _TIME_DIGITS) + _digits(int.from_bytes(os.urandom(_RANDOM_BYTES)), 16)
+
+
+def _digits(number: int, count: int) -> str:
+    return "".join(_ALPHABET[number >> 5 * place & 31] for place in reversed(range(count)))
+
+
+class DecisionEffect(StrEnum):
     """Effect of a decision."""
 
     APPROVAL = "approval"
     DENIAL = "denial"
 
 
-class Scope(StrEnum):
+class DecisionScope(StrEnum):
     """Scope of a decision. A denial is always permanent."""
 
     SESSION = "session"
@@ -48,7 +65,7 @@ class RequestState(StrEnum):
     """A contrary decision replaced the decision about the request."""
 
 
-class ResumeState(StrEnum):
+class ResumptionState(StrEnum):
     """State of a resume action."""
 
     WAITING = "waiting"
@@ -109,7 +126,7 @@ class AccessTuple:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class Requester:
     """User, organization, session and task of a request. Missing parts are empty texts, so that uniqueness works."""
 
     user_id: str = ""
@@ -125,7 +142,7 @@ class NewRequest:
     access: AccessTuple
     raw_target: str
     chain: tuple[str, ...]
-    origin: Origin
+    origin: Requester
     resume_action: str = ""
     id: str = ""
     """Chosen by the service, because the encrypted context is bound to it."""
@@ -139,14 +156,14 @@ class NewRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class StoredRequest:
     """Stored request. The encrypted context stays in the store and is fetched only for decryption."""
 
     id: str
     access: AccessTuple
     raw_target: str
     chain: tuple[str, ...]
-    origin: Origin
+    origin: Requester
     resume_action: str
     has_context: bool
     state: RequestState
@@ -193,8 +210,8 @@ class Decision:
 
     id: str
     access: AccessTuple
-    effect: Effect
-    scope: Scope
+    effect: DecisionEffect
+    scope: DecisionScope
     session_key: str
     created_at: datetime
     created_by: str
@@ -222,8 +239,8 @@ class NewDecision:
     """Decision to be stored."""
 
     access: AccessTuple
-    effect: Effect
-    scope: Scope
+    effect: DecisionEffect
+    scope: DecisionScope
     decided_by: str
     session_key: str = ""
     reason: str = ""
@@ -268,7 +285,7 @@ class Undone:
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class DecisionReach:
     """Number of other pending requests that a decision would answer."""
 
     requests: int
@@ -324,15 +341,15 @@ class AuditRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Resume:
+class Resumption:
     """Action that resumes after the approval of its request, as the requester."""
 
     id: str
     request_id: str
     action: str
-    origin: Origin
+    origin: Requester
     subject: Subject
-    state: ResumeState
+    state: ResumptionState
     attempts: int
     created_at: datetime
     next_attempt: datetime
@@ -365,8 +382,8 @@ class RequestFilter:
 class DecisionFilter:
     """Filter for decisions; empty fields match everything."""
 
-    effect: Effect | None = None
-    scope: Scope | None = None
+    effect: DecisionEffect | None = None
+    scope: DecisionScope | None = None
     subject: Subject | None = None
     resource_type: ResourceType | None = None
     operation: Operation | None = None
@@ -389,7 +406,7 @@ class AuditFilter:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class PageRequest:
     """Page of a list. Pages continue after the last item, so that new rows do not shift them."""
 
     limit: int = 100
@@ -398,7 +415,7 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class ResultPage:
     """One page of a list."""
 
     items: tuple[Any, ...]
@@ -412,3 +429,31 @@ class Listing:
     def __len__(self) -> int:
         """Return the number of items on this page."""
         return len(self.items)
+
+
+MOST_USERS = 5
+"""Number of users of a group that are named; the others are only counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingGroup:
+    """All pending requests for one access, of all users and sessions."""
+
+    access: AccessTuple
+    newest_id: str
+    """Newest request; it determines the position in the queue."""
+    requests: int
+    """Number of requests: one for each waiting user and session."""
+    count: int
+    """Number of times that the access was requested, by all users together."""
+    users: tuple[str, ...]
+    """Some of the waiting users, the latest first."""
+    user_count: int
+    session_count: int
+    first_seen: datetime
+    last_seen: datetime
+    risk: RiskLevel
+    risk_reasons: tuple[RiskFactor, ...]
+    """Highest risk first."""
+    chain: tuple[str, ...]
+    """Call chain of the newest request."""

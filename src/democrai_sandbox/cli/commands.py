@@ -5,28 +5,28 @@ from __future__ import annotations
 from collections import namedtuple
 
 PROGRAM = "democrai-sandbox"
-Command = namedtuple("Command", ("name", "help"))  # noqa: PYI024 - typing is slow to import
-"""A command; the module of the same name in ``arguments`` adds its arguments."""
+Command = namedtuple("Command", ("name", "arguments", "help"))  # noqa: PYI024 - typing is slow to import
+"""A command; ``<name>_arguments`` in this module of ``arguments`` adds its arguments."""
 
 COMMANDS = (
-    Command("serve", "serve the console and the API"),
-    Command("run", "run a script, a module or a program once under a policy"),
-    Command("record", "run code, record its accesses, and propose the smallest manifest"),
-    Command("explain", "explain an error line, a code, or a planned access"),
-    Command("manifest", "check, lint and compare manifests, and print their schema"),
-    Command("shadow", "compare a candidate manifest with the current one while extensions run"),
-    Command("requests", "list, show, approve and deny access requests"),
-    Command("approvals", "list and revoke approvals and denials"),
-    Command("extensions", "list extensions, install engines and extractors, and change their settings"),
-    Command("mcp", "list, register, change and remove MCP servers"),
-    Command("models", "list, add, change and remove models for agents"),
-    Command("audit", "show, export and verify the audit log"),
-    Command("status", "show what a node enforces now"),
-    Command("doctor", "test what this machine and this configuration can enforce"),
-    Command("config", "show and check the configuration"),
-    Command("db", "check, upgrade and back up the database, and rotate its keys"),
-    Command("helper", "run or list the privileged helper, and print its installation files"),
-    Command("admin", "manage users and API tokens"),
+    Command("serve", "host", "serve the console and the API"),
+    Command("run", "run", "run a script, a module or a program once under a policy"),
+    Command("record", "run", "run code, record its accesses, and propose the smallest manifest"),
+    Command("explain", "requests", "explain an error line, a code, or a planned access"),
+    Command("manifest", "extensions", "check, lint and compare manifests, and print their schema"),
+    Command("shadow", "requests", "compare a candidate manifest with the current one while extensions run"),
+    Command("requests", "requests", "list, show, approve and deny access requests"),
+    Command("approvals", "requests", "list and revoke approvals and denials"),
+    Command("extensions", "extensions", "list extensions, install engines and extractors, and change their settings"),
+    Command("mcp", "extensions", "list, register, change and remove MCP servers"),
+    Command("models", "extensions", "list, add, change and remove models for agents"),
+    Command("audit", "requests", "show, export and verify the audit log"),
+    Command("status", "host", "show what a node enforces now"),
+    Command("doctor", "host", "test what this machine and this configuration can enforce"),
+    Command("config", "host", "show and check the configuration"),
+    Command("db", "host", "check, upgrade and back up the database, and rotate its keys"),
+    Command("helper", "host", "run or list the privileged helper, and print its installation files"),
+    Command("admin", "host", "manage users and API tokens"),
 )
 
 _HEAD = f"""\

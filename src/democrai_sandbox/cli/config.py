@@ -5,23 +5,22 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from .exits import Exit
-from .output import Mood, visible
-from .places import configuration
+from .connection import configuration
+from .output import Exit, Mood, visible
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable
 
-    from democrai_sandbox.host.config.showing import ShownValue
+    from democrai_sandbox.host.config.display import ShownValue
 
-    from .output import Output
+    from .output import CommandOutput
 
 
-def run_show(options: argparse.Namespace, output: Output) -> int:
+def run_show(options: argparse.Namespace, output: CommandOutput) -> int:
     """Print every value."""
-    from democrai_sandbox.host.config.origins import DEFAULT  # noqa: PLC0415 - takes its time
-    from democrai_sandbox.host.config.showing import shown_values  # noqa: PLC0415
+    from democrai_sandbox.host.config.display import shown_values  # noqa: PLC0415
+    from democrai_sandbox.host.config.keys import DEFAULT  # noqa: PLC0415 - takes its time
 
     found = [
         each for each in shown_values(configuration(options)) if not (options.given and each.origin.source == DEFAULT)
@@ -37,7 +36,7 @@ def run_show(options: argparse.Namespace, output: Output) -> int:
     return Exit.OK
 
 
-def run_check(options: argparse.Namespace, output: Output) -> int:
+def run_check(options: argparse.Namespace, output: CommandOutput) -> int:
     """Load the configuration, which raises an error with all problems, and report success."""
     loaded = configuration(options)
     file = loaded.settings.config_file

@@ -1,48 +1,61 @@
-"""``democrai-sandbox db``: maintain the database."""
+"""``democrai-sandbox db``: check, upgrade and back up the database, and replace its encryption key.
+
+With one key file for all nodes, this is one step. If each node has a copy, there are three steps, and the file is
+copied to all nodes after each: ``--introduce``, ``--use ID``, ``--retire``. No node encrypts with a key that another
+node does not have.
+
+A node encrypts inside the transaction that stores the data, one at a time (``Store.settle``). After waiting for that,
+and with the new key first in the file of every node, nothing more is encrypted with an old key.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
 
-from democrai_sandbox.errors import CommandRefused
+from democrai_sandbox.errors import CommandMisused, CommandRefused
 
-from .asking import confirm
-from .databases import database_file, database_url, opened, shown
-from .exits import Exit
-from .output import Mood, visible
+from .confirmation import confirm
+from .connection import configuration
+from .open_database import database_file, database_url, open_database, shown_database
+from .output import Exit, Mood, visible
 
 if TYPE_CHECKING:
     import argparse
 
     from democrai_sandbox.access.audit import AuditReport
+    from democrai_sandbox.access.encryption import Resealed
+    from democrai_sandbox.access.keyring import EncryptionKey, KeyRing
+    from democrai_sandbox.access.store import SqlStore
     from democrai_sandbox.access.store.schema import Schema
+    from democrai_sandbox.access.values import StoredRequest
 
-    from .output import Output
+    from .output import CommandOutput
 
 
-def run_upgrade(options: argparse.Namespace, output: Output) -> int:
+def run_upgrade(options: argparse.Namespace, output: CommandOutput) -> int:
     """Upgrade the schema."""
     from democrai_sandbox.access.store.schema import HEAD, upgrade_schema  # noqa: PLC0415 - takes its time
 
     url = database_url(options)
     before = _schema(url)
-    result = {"database": shown(url), "from": before.version, "to": HEAD, "changed": False}
+    result = {"database": shown_database(url), "from": before.version, "to": HEAD, "changed": False}
     if HEAD in before.nodes:
-        return _told(output, result, f"nothing to do: the schema is {before.version}")
+        return _report_upgrade(output, result, f"nothing to do: the schema is {before.version}")
     way = f"from {before.version or 'nothing'} to {HEAD}"
     if options.dry_run:
-        return _told(output, result, f"would upgrade {visible(shown(url))} {way}")
-    confirm(f"upgrade the database {visible(shown(url))} {way}?", yes=options.yes)
+        return _report_upgrade(output, result, f"would upgrade {visible(shown_database(url))} {way}")
+    confirm(f"upgrade the database {visible(shown_database(url))} {way}?", yes=options.yes)
     output.progress("upgrading; this may take a while")
     if upgrade_schema(url) == HEAD:
-        return _told(output, result, f"nothing to do: another process upgraded it {way}")
-    return _told(output, {**result, "changed": True}, f"upgraded {visible(shown(url))} {way}")
+        return _report_upgrade(output, result, f"nothing to do: another process upgraded it {way}")
+    return _report_upgrade(output, {**result, "changed": True}, f"upgraded {visible(shown_database(url))} {way}")
 
 
 def _schema(url: str) -> Schema:
     """Return the schema of a database, without changing it."""
-    from democrai_sandbox.access.store.peeking import peek_schema  # noqa: PLC0415 - takes its time
-    from democrai_sandbox.access.store.urls import parse_url  # noqa: PLC0415
+    from democrai_sandbox.access.store.database_location import parse_url  # noqa: PLC0415
+    from democrai_sandbox.access.store.schema import peek_schema  # noqa: PLC0415 - takes its time
     from democrai_sandbox.errors import InvalidInputError  # noqa: PLC0415
 
     try:
@@ -55,7 +68,7 @@ def _schema(url: str) -> Schema:
     return peek_schema(url)
 
 
-def _told(output: Output, result: dict[str, object], text: str) -> int:
+def _report_upgrade(output: CommandOutput, result: dict[str, object], text: str) -> int:
     if output.is_json:
         output.data("db.upgrade/1", result)
     else:
@@ -63,7 +76,7 @@ def _told(output: Output, result: dict[str, object], text: str) -> int:
     return Exit.OK
 
 
-def run_check(options: argparse.Namespace, output: Output) -> int:
+def run_check(options: argparse.Namespace, output: CommandOutput) -> int:
     """Check the connection and the schema."""
     from democrai_sandbox.access.store.schema import HEAD  # noqa: PLC0415 - takes its time
 
@@ -77,14 +90,14 @@ def run_check(options: argparse.Namespace, output: Output) -> int:
             "db.check/1",
             {
                 "ok": is_well,
-                "database": shown(url),
+                "database": shown_database(url),
                 "version": found.version,
                 "needed": HEAD,
                 "audit": None if audit is None else _audit(audit),
             },
         )
         return Exit.OK if is_well else Exit.FAILED
-    output.line(f"{visible(shown(url))} answers")
+    output.line(f"{visible(shown_database(url))} answers")
     if fits:
         output.line(f"schema {found.version} is current", Mood.OK)
     else:
@@ -97,10 +110,10 @@ def run_check(options: argparse.Namespace, output: Output) -> int:
     return Exit.OK if is_well else Exit.FAILED
 
 
-def _audited(url: str, output: Output) -> AuditReport:
+def _audited(url: str, output: CommandOutput) -> AuditReport:
     from democrai_sandbox.access.audit import verify_store  # noqa: PLC0415 - takes its time
 
-    with opened(url) as store:
+    with open_database(url) as store:
         output.progress("reading the audit")
         return verify_store(store)
 
@@ -109,21 +122,222 @@ def _audit(report: AuditReport) -> dict[str, object]:
     return {"ok": report.ok, "records": report.count, "first_bad": report.first_bad, "what": report.what}
 
 
-def run_backup(options: argparse.Namespace, output: Output) -> int:
+def run_backup(options: argparse.Namespace, output: CommandOutput) -> int:
     """Copy a SQLite database to a file."""
-    from democrai_sandbox.access.store.copying import copy_database  # noqa: PLC0415 - takes its time
+    from democrai_sandbox.access.store.database_location import copy_database  # noqa: PLC0415 - takes its time
 
     url = database_url(options)
     file = database_file(url)
     if not file:
         raise CommandRefused("db backup copies SQLite databases only", fix="use pg_dump for PostgreSQL")
     if not _schema(url).version:  # any version: an older database is copied before it is upgraded
-        raise CommandRefused(f"the database {shown(url)} is not a database of democrai-sandbox", fix="name another one")
+        raise CommandRefused(
+            f"the database {shown_database(url)} is not a database of democrai-sandbox", fix="name another one"
+        )
     output.progress("copying")
     size = copy_database(file, options.file)
     if output.is_json:
-        output.data("db.backup/1", {"database": shown(url), "file": options.file, "bytes": size})
+        output.data("db.backup/1", {"database": shown_database(url), "file": options.file, "bytes": size})
     else:
         output.line(f"{visible(options.file)}: {size} bytes")
         output.say("the copy does not contain the key file: back it up as well, in another place")
     return Exit.OK
+
+
+def run_rotate_key(options: argparse.Namespace, output: CommandOutput) -> int:
+    """Run one step of the rotation."""
+    file = _key_file(options)
+    with open_database(database_url(options)) as store:
+        rotation = _Rotation(options, output, file, _ring(file), store)
+        if options.introduce:
+            return rotation.introduce()
+        return rotation.retire() if options.retire else rotation.exchange()
+
+
+def _ring(file: str) -> KeyRing:
+    from democrai_sandbox.access.keyring import KeyRing  # noqa: PLC0415 - takes its time
+
+    try:
+        return KeyRing.read(file)
+    except FileNotFoundError:
+        raise CommandRefused(
+            f"the key file {visible(file)} does not exist", fix="start a node, which creates it, or add --key-file FILE"
+        ) from None
+
+
+def _key_file(options: argparse.Namespace) -> str:
+    if options.key_file is not None:
+        return str(options.key_file)
+    if options.database is not None:
+        raise CommandMisused("--database needs a key file", fix="add --key-file FILE")
+    return configuration(options).settings.key_file
+
+
+class _Rotation:
+    """One step of the rotation."""
+
+    def __init__(
+        self, options: argparse.Namespace, output: CommandOutput, file: str, ring: KeyRing, store: SqlStore
+    ) -> None:
+        self._options = options
+        self._output = output
+        self._file = file
+        self._ring = ring
+        self._store = store
+        self._used = _count_key_use(store)
+
+    def introduce(self) -> int:
+        from democrai_sandbox.access.keyring import introduce  # noqa: PLC0415 - takes its time
+
+        if not self._goes_on(f"add a key to {visible(self._file)} without using it yet"):
+            return Exit.OK
+        self._ring = introduce(self._file)
+        new = self._ring.keys[-1].id
+        self._output.say(
+            f"copy {visible(self._file)} to every node, then run: democrai-sandbox db rotate-key --use {new}"
+        )
+        return self._told(f"added the key {new}")
+
+    def exchange(self) -> int:
+        from democrai_sandbox.access.keyring import promote, rotate  # noqa: PLC0415 - takes its time
+
+        wanted = self._options.use
+        if wanted is not None and self._ring.find(wanted) is None:
+            known = ", ".join(key.id for key in self._ring.keys)
+            raise CommandMisused(f"{self._file} has no key {wanted!r}", fix=f"name one of {known}")
+        key = f"the key {wanted}" if wanted else "a new key"
+        kept = _stored(self._used.contexts.total(), self._used.models.total())
+        if not self._goes_on(f"encrypt with {key} from now on, and {kept} with it"):
+            return Exit.OK
+        self._ring = promote(self._file, wanted) if wanted else rotate(self._file)
+        done, models = self._resealed()
+        text = f"{self._ring.first.id} encrypts from now on; re-encrypted: {_stored(done.replaced, models.replaced)}"
+        status = self._told(text, done=done, models=models)
+        if done.unreadable or models.unreadable:
+            unchanged = _stored(len(done.unreadable), len(models.unreadable))
+            self._output.say(f"no key decrypts {unchanged}; left unchanged")
+        return status
+
+    def retire(self) -> int:
+        from democrai_sandbox.access.keyring import retire  # noqa: PLC0415 - takes its time
+
+        old = self._unused([key.id for key in self._ring.keys[1:] if not self._is_introduced(key)])
+        if not old:
+            return self._told("no key to remove", changed=False)
+        if not self._goes_on(f"permanently remove {_keys(old)} from {visible(self._file)}"):
+            return Exit.OK
+        self._store.settle()  # nodes continued during the question
+        self._used = _count_key_use(self._store)
+        old = self._unused(old)
+        for key in old:
+            self._ring = retire(self._file, key)
+        return self._told(f"removed {_keys(old)}" if old else "no key to remove", changed=bool(old))
+
+    def _is_introduced(self, key: EncryptionKey) -> bool:
+        """Return whether a key is not in use yet, and report it."""
+        if key.introduced:
+            self._output.say(f"{key.id} stays: it was introduced and is not in use yet")
+        return key.introduced
+
+    def _unused(self, keys: list[str]) -> list[str]:
+        """Return the keys that encrypt nothing, and report the others."""
+        for key in keys:
+            if self._used.count(key):
+                kept = _stored(self._used.contexts[key], self._used.models[key])
+                self._output.say(f"{key} stays: it encrypts {kept}")
+        return [key for key in keys if not self._used.count(key)]
+
+    def _resealed(self) -> tuple[Resealed, Resealed]:
+        """Re-encrypt contexts and model keys, and return the counts."""
+        from democrai_sandbox.access.encryption import Resealed, Sealer, reseal_all  # noqa: PLC0415 - takes its time
+        from democrai_sandbox.host.ai_models import reseal_model_keys  # noqa: PLC0415
+        from democrai_sandbox.runtime.store import RuntimeStore  # noqa: PLC0415
+
+        self._output.progress("encrypting stored data")
+        done = reseal_all(self._store, Sealer(lambda: self._ring))
+        models = Resealed(*reseal_model_keys(RuntimeStore(self._store.database), self._ring))
+        self._used = _count_key_use(self._store)
+        return done, models
+
+    def _goes_on(self, what: str) -> bool:
+        """Report the change in a dry run, or ask for confirmation."""
+        if self._options.dry_run:
+            self._told(f"would {what}", changed=False)
+            return False
+        confirm(f"{what}?", yes=self._options.yes)
+        return True
+
+    def _told(
+        self, text: str, *, changed: bool = True, done: Resealed | None = None, models: Resealed | None = None
+    ) -> int:
+        if not self._output.is_json:
+            self._output.line(text)
+            return Exit.OK
+        keys = [
+            {
+                "id": key.id,
+                "encrypts": key is self._ring.first,
+                "introduced": key.introduced,
+                "contexts": self._used.contexts[key.id],
+                "model_keys": self._used.models[key.id],
+            }
+            for key in self._ring.keys
+        ]
+        self._output.data(
+            "db.rotate-key/1",
+            {
+                "key_file": self._file,
+                "changed": changed,
+                "keys": keys,
+                "replaced": done.replaced if done else 0,
+                "unreadable": list(done.unreadable) if done else [],
+                "replaced_model_keys": models.replaced if models else 0,
+                "unreadable_model_keys": list(models.unreadable) if models else [],
+            },
+        )
+        return Exit.OK
+
+
+class _KeyUse(NamedTuple):
+    """Number of stored values per key."""
+
+    contexts: Counter[str]
+    models: Counter[str]
+
+    def count(self, key: str) -> int:
+        return self.contexts[key] + self.models[key]
+
+
+def _count_key_use(store: SqlStore) -> _KeyUse:
+    """Count the stored values without changing them."""
+    from democrai_sandbox.access.encryption import DecryptionError, encrypted_with  # noqa: PLC0415 - takes its time
+    from democrai_sandbox.runtime.store import RuntimeStore  # noqa: PLC0415
+
+    found = _KeyUse(Counter(), Counter())
+
+    def key_of(blob: bytes) -> str:
+        try:
+            return encrypted_with(blob)
+        except DecryptionError:
+            return ""
+
+    def count(_: StoredRequest, blob: bytes) -> None:
+        found.contexts[key_of(blob)] += 1
+
+    store.replace_contexts(count)
+    found.models.update(key_of(one.sealed_key) for one in RuntimeStore(store.database).models() if one.sealed_key)
+    return found
+
+
+def _keys(ids: list[str]) -> str:
+    return f"the key{'' if len(ids) == 1 else 's'} {', '.join(ids)}"
+
+
+def _stored(contexts: int, models: int) -> str:
+    """Return the counts as text; model keys only if there are any."""
+    parts = [_counted_values(contexts, "stored context")] if contexts or not models else []
+    return " and ".join([*parts, *([_counted_values(models, "model key")] if models else [])])
+
+
+def _counted_values(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

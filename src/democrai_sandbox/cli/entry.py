@@ -12,7 +12,7 @@ import sys
 from democrai_sandbox import __version__
 
 from .commands import COMMANDS, PROGRAM, overview
-from .terminals import give_up
+from .terminal import give_up
 
 TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:
@@ -69,7 +69,6 @@ def _carried_out(given: list[str], *, heeds_signals: bool) -> int:
     try:
         options = _parsed(command, given[1:])
         # Imported before the command, because an import can fail or be refused after an error.
-        from .failing import ending  # noqa: PLC0415 - see above
 
         if heeds_signals:
             _heed_signals()
@@ -111,7 +110,7 @@ def _one_line(error: Exception) -> str:
 
 def _parsed(command: Command, given: list[str]) -> argparse.Namespace:
     """Parse the command line; exits for ``--help`` and usage errors."""
-    from .parsing import parser_of  # noqa: PLC0415 - see above
+    from .parser import parser_of  # noqa: PLC0415 - see above
 
     return parser_of(command).parse_args(given)
 
@@ -120,10 +119,10 @@ def _done(options: argparse.Namespace) -> int:
     """Import the module of the command and run it."""
     from importlib import import_module  # noqa: PLC0415 - see above
 
-    from .output import Output  # noqa: PLC0415
+    from .output import CommandOutput  # noqa: PLC0415
 
     module, _, name = options.run.partition(":")
-    with Output(is_json=getattr(options, "json", False)) as output:
+    with CommandOutput(is_json=getattr(options, "json", False)) as output:
         return int(getattr(import_module(f".{module}", __package__), name)(options, output))
 
 

@@ -1,34 +1,34 @@
-"""``democrai-sandbox extensions``: list extensions, install engines and extractors, and change their settings."""
+"""``democrai-sandbox extensions``, ``mcp`` and ``models``: manage extensions, MCP servers and models of a node."""
 
 from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from democrai_sandbox.cli.arguments.options import written_value
 from democrai_sandbox.errors import CommandMisused, CommandRefused
 
-from . import asking, places
-from .arguments.values import written_value
-from .exits import Exit
-from .node import below
-from .output import Mood, visible
+from . import confirmation, connection
+from .node_client import below
+from .output import Exit, Mood, visible
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
 
-    from .node import Node
-    from .output import Output
+    from .node_client import NodeClient
+    from .output import CommandOutput
 
-_HEADS = ("KIND", "NAME", "STATE", "VERSION", "PROBLEMS")
+_EXTENSION_HEADS = ("KIND", "NAME", "STATE", "VERSION", "PROBLEMS")
 _MOODS = {"ok": Mood.OK, "broken": Mood.BAD, "not_installed": Mood.WARNING, "outdated": Mood.WARNING}
 _PAUSE = 0.5
 
 
-def run_list(options: argparse.Namespace, output: Output) -> int:
+def run_list(options: argparse.Namespace, output: CommandOutput) -> int:
     """List extensions."""
-    items = places.node(options).get("/extensions")["items"]
+    items = connection.node(options).get("/extensions")["items"]
     if output.is_json:
         output.data("extensions.list/1", {"items": items})
     elif items:
@@ -36,15 +36,15 @@ def run_list(options: argparse.Namespace, output: Output) -> int:
             (one["kind"], one["name"], one["state"], one["version"] or "-", one["problem_count"] or "-")
             for one in items
         ]
-        output.table(_HEADS, rows, _MOODS)
+        output.table(_EXTENSION_HEADS, rows, _MOODS)
     else:
         output.say("no extension was found; set modules_path, engines_path or extractors_path in the configuration")
     return Exit.OK
 
 
-def run_install(options: argparse.Namespace, output: Output) -> int:
+def run_install(options: argparse.Namespace, output: CommandOutput) -> int:
     """Install an engine or extractor; the exit status is that of the installation."""
-    node, place = places.node(options), _place(options.subject)
+    node, place = connection.node(options), _extension_path(options.subject)
     status = node.post(f"{place}/install", {"again": options.again})
     if not options.no_wait:
         status = _waited(node, place, output)
@@ -60,7 +60,7 @@ def run_install(options: argparse.Namespace, output: Output) -> int:
     return Exit.OK if options.no_wait or is_there else Exit.FAILED
 
 
-def _waited(node: Node, place: str, output: Output) -> dict[str, Any]:
+def _waited(node: NodeClient, place: str, output: CommandOutput) -> dict[str, Any]:
     """Wait for an installation, show its progress, and return the exit status."""
     while True:
         status: dict[str, Any] = node.get(place)["install"] or {"state": "missing", "problem": "", "progress": None}
@@ -72,48 +72,50 @@ def _waited(node: Node, place: str, output: Output) -> dict[str, Any]:
         time.sleep(_PAUSE)
 
 
-def _say_failure(output: Output, subject: str, status: Mapping[str, Any]) -> None:
+def _say_failure(output: CommandOutput, subject: str, status: Mapping[str, Any]) -> None:
     output.say(f"{visible(subject)} could not be installed", Mood.BAD)
     for line in str(status["problem"] or "the log of the node has the reason").splitlines():
         output.say(f"  {visible(line)}")
 
 
-def run_settings(options: argparse.Namespace, output: Output) -> int:
+def run_settings(options: argparse.Namespace, output: CommandOutput) -> int:
     """Show settings."""
-    found = places.node(options).get(f"{_place(options.subject)}/settings")
-    _show(output, "settings", options.subject, found)
+    found = connection.node(options).get(f"{_extension_path(options.subject)}/settings")
+    _show_extensions(output, "settings", options.subject, found)
     return Exit.OK
 
 
-def run_set(options: argparse.Namespace, output: Output) -> int:
+def run_set(options: argparse.Namespace, output: CommandOutput) -> int:
     """Change settings."""
     wanted = {name: written_value(text) for name, text in options.values}
     if not wanted and not options.unset and not options.secret:
         raise CommandMisused("no change was given", fix="give NAME=VALUE, --secret or --unset")
-    node = places.node(options)
+    node = connection.node(options)
     names = [*wanted, *([options.secret] if options.secret else []), *(f"no {name}" for name in options.unset)]
-    asking.confirm(f"change settings of {visible(options.subject)}: {visible(', '.join(names))}?", yes=options.yes)
+    confirmation.confirm(
+        f"change settings of {visible(options.subject)}: {visible(', '.join(names))}?", yes=options.yes
+    )
     if options.secret:
         wanted[options.secret] = _secret(options.secret)
     order = {"set": wanted, "unset": options.unset}
-    found = node.patch(f"{_place(options.subject)}/settings", order)
-    _show(output, "set", options.subject, found)
+    found = node.patch(f"{_extension_path(options.subject)}/settings", order)
+    _show_extensions(output, "set", options.subject, found)
     return Exit.OK
 
 
 def _secret(name: str) -> str:
-    found = asking.secret(f"{visible(name)}: ")
+    found = confirmation.secret(f"{visible(name)}: ")
     if not found:
         raise CommandRefused(f"{visible(name)} is empty, and nothing was changed", fix="use --unset to remove it")
     return found
 
 
-def _show(output: Output, verb: str, subject: str, found: Mapping[str, Any]) -> None:
+def _show_extensions(output: CommandOutput, verb: str, subject: str, found: Mapping[str, Any]) -> None:
     if output.is_json:
         output.data(f"extensions.{verb}/1", {"subject": subject, **found})
         return
     if found["settings"]:
-        rows = [(name, _shown(value)) for name, value in sorted(found["settings"].items())]
+        rows = [(name, _shown_settings(value)) for name, value in sorted(found["settings"].items())]
         output.table(("NAME", "VALUE"), rows)
     else:
         output.say(f"no settings for {visible(subject)}")
@@ -121,10 +123,181 @@ def _show(output: Output, verb: str, subject: str, found: Mapping[str, Any]) -> 
         output.say("set in the configuration; change them there")
 
 
-def _place(subject: str) -> str:
+def _extension_path(subject: str) -> str:
     kind, _, name = subject.partition(":")
     return f"/extensions{below(kind, name)}"
 
 
-def _shown(value: object) -> str:
+def _shown_settings(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+_SERVER_HEADS = ("NAME", "STATE", "TRANSPORT", "TIMEOUT", "ENDPOINT", "SET IN")
+
+
+def run_list_servers(options: argparse.Namespace, output: CommandOutput) -> int:
+    """List servers."""
+    found = connection.node(options).get("/mcp-servers")
+    if output.is_json:
+        output.data("mcp.list/1", found)
+        return Exit.OK
+    if found["items"]:
+        output.table(_SERVER_HEADS, [_server_row(one) for one in found["items"]], {"enabled": Mood.OK})
+    else:
+        output.say("no MCP server is registered; democrai-sandbox mcp add registers one")
+    if found["approval"] == "required":
+        output.say("each endpoint also needs an approval (extensions.mcp.approval is required)")
+    return Exit.OK
+
+
+def run_add_server(options: argparse.Namespace, output: CommandOutput) -> int:
+    """Register a server."""
+    node = connection.node(options)
+    confirmation.confirm(
+        f"register MCP server {visible(options.name)} at {visible(options.endpoint)}?", yes=options.yes
+    )
+    order = {"name": options.name, **_server_facts(options), "enabled": not options.disabled}
+    return _report_server(output, "add", node.post("/mcp-servers", order), "is registered")
+
+
+def run_change_server(options: argparse.Namespace, output: CommandOutput) -> int:
+    """Change a server."""
+    changes = _server_facts(options)
+    if options.enable or options.disable:
+        changes["enabled"] = bool(options.enable)
+    if not changes:
+        raise CommandMisused("no change was given", fix="add --endpoint, --enable, --disable or another option")
+    node = connection.node(options)
+    confirmation.confirm(
+        f"change MCP server {visible(options.name)}: {visible(_server_words(changes))}?", yes=options.yes
+    )
+    return _report_server(output, "change", node.patch(f"/mcp-servers{below(options.name)}", changes), "is changed")
+
+
+def run_remove_server(options: argparse.Namespace, output: CommandOutput) -> int:
+    """Remove a server."""
+    node = connection.node(options)
+    confirmation.confirm(f"remove MCP server {visible(options.name)}?", yes=options.yes)
+    return _report_server(output, "remove", node.delete(f"/mcp-servers{below(options.name)}"), "is removed")
+
+
+def _server_facts(options: argparse.Namespace) -> dict[str, Any]:
+    given = {"endpoint_url": options.endpoint, "transport": options.transport, "timeout_ms": options.timeout_ms}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _server_words(changes: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in changes.items())
+
+
+def _report_server(output: CommandOutput, verb: str, server: Mapping[str, Any], what: str) -> int:
+    if output.is_json:
+        output.data(f"mcp.{verb}/1", server)
+    else:
+        output.say(f"MCP server {visible(server['name'])} {what}")
+    return Exit.OK
+
+
+def _server_row(server: Mapping[str, Any]) -> tuple[object, ...]:
+    state = "enabled" if server["enabled"] else "disabled"
+    timeout = f"{server['timeout_ms'] / 1000:g} s"
+    return (server["name"], state, server["transport"], timeout, server["endpoint_url"], server["source"])
+
+
+_MODEL_HEADS = ("NAME", "STATE", "ADDRESS", "KEY", "AGENTS", "SET IN")
+_LONGEST_KEY = 4096
+
+
+def run_list_models(options: argparse.Namespace, output: CommandOutput) -> int:
+    """List models; the exit status is 1 if one is missing."""
+    items = connection.node(options).get("/models")["items"]
+    missing = [one["name"] for one in items if not one["is_configured"]]
+    if output.is_json:
+        output.data("models.list/1", {"items": items})
+    elif items:
+        output.table(_MODEL_HEADS, [_model_row(one) for one in items], {"configured": Mood.OK, "missing": Mood.BAD})
+    else:
+        output.say("no models yet, and no agent uses one; democrai-sandbox models add adds one")
+    if not output.is_json:
+        for name in missing:
+            output.say(f"to fix it: democrai-sandbox models add {visible(name)} --endpoint URL --model TEXT")
+    return Exit.FAILED if missing else Exit.OK
+
+
+def run_add_model(options: argparse.Namespace, output: CommandOutput) -> int:
+    """Add a model."""
+    node = connection.node(options)
+    confirmation.confirm(f"add model {visible(options.name)} at {visible(options.endpoint)}?", yes=options.yes)
+    order = {"name": options.name, **_model_facts(options), **_model_key(options)}
+    return _report_model(output, "add", node.post("/models", order), "is added")
+
+
+def run_change_model(options: argparse.Namespace, output: CommandOutput) -> int:
+    """Change a model."""
+    changes = _model_facts(options)
+    names = [*changes, *(["api_key"] if options.ask_key or options.api_key_file or options.no_key else [])]
+    if not names:
+        raise CommandMisused("no change was given", fix="add --endpoint, --model, --ask-key or another option")
+    node = connection.node(options)
+    confirmation.confirm(f"change model {visible(options.name)}: {', '.join(names)}?", yes=options.yes)
+    changed = node.patch(f"/models{below(options.name)}", {**changes, **_model_key(options)})
+    return _report_model(output, "change", changed, "is changed")
+
+
+def run_remove_model(options: argparse.Namespace, output: CommandOutput) -> int:
+    """Remove a model."""
+    node = connection.node(options)
+    confirmation.confirm(f"remove model {visible(options.name)}?", yes=options.yes)
+    return _report_model(output, "remove", node.delete(f"/models{below(options.name)}"), "is removed")
+
+
+def _model_facts(options: argparse.Namespace) -> dict[str, Any]:
+    timeout = None if options.timeout_ms is None else options.timeout_ms / 1000
+    chosen = {name: written_value(text) for name, text in options.option} or None
+    given = {
+        "endpoint": options.endpoint,
+        "model": options.model,
+        "timeout_seconds": timeout,
+        "options": chosen,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _model_key(options: argparse.Namespace) -> dict[str, str]:
+    """Return the key to send, or an empty dict if no key was given."""
+    if options.no_key:
+        return {"api_key": ""}
+    if options.api_key_file is not None:
+        return {"api_key": _present(_first_line(options.api_key_file))}
+    return {"api_key": _present(confirmation.secret("API key: "))} if options.ask_key else {}
+
+
+def _first_line(file: str) -> str:
+    try:
+        with Path(file).open("rb") as stream:
+            return stream.readline(_LONGEST_KEY + 1).decode("ascii", "replace").strip()
+    except OSError as error:
+        raise CommandRefused(f"{visible(file)} cannot be read: {error.strerror}", fix="name another file") from None
+
+
+def _present(key: str) -> str:
+    if not key:
+        raise CommandRefused(
+            "the key is empty, and nothing was changed", fix="remove the option for a model without a key"
+        )
+    return key
+
+
+def _report_model(output: CommandOutput, verb: str, model: Mapping[str, Any], what: str) -> int:
+    if output.is_json:
+        output.data(f"models.{verb}/1", model)
+    else:
+        output.say(f"model {visible(model['name'])} {what}")
+    return Exit.OK
+
+
+def _model_row(model: Mapping[str, Any]) -> tuple[object, ...]:
+    state = "configured" if model["is_configured"] else "missing"
+    key = "yes" if model["has_key"] else "-"
+    agents = ", ".join(model["agents"]) or "-"
+    return (model["name"], state, model["target"] or "-", key, agents, model["source"] or "-")

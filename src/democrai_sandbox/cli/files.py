@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from democrai_sandbox.access import files
+from democrai_sandbox.access import atomic_file
 from democrai_sandbox.errors import CommandRefused
 
 from .output import visible
@@ -19,7 +19,7 @@ READABLE = 0o644
 
 
 @contextmanager
-def text_of(file: str, *, fix: str) -> Iterator[IO[str]]:
+def open_text(file: str, *, fix: str) -> Iterator[IO[str]]:
     """Open a text file; bytes that are not UTF-8 are replaced."""
     try:
         stream = open(file, encoding="utf-8", errors="replace")  # noqa: SIM115, PTH123 - closed below; as it was typed
@@ -31,13 +31,13 @@ def text_of(file: str, *, fix: str) -> Iterator[IO[str]]:
 
 
 @contextmanager
-def whole(file: str, *, fix: str, mode: int = files.OWN) -> Iterator[IO[bytes]]:
+def write_whole(file: str, *, fix: str, mode: int = atomic_file.OWN) -> Iterator[IO[bytes]]:
     """Open a file for writing; it gets its name when complete and is removed otherwise.
 
     ``mode`` is reduced by the umask of this process.
     """
     try:
-        with files.whole(Path(file), mode=mode & ~_mask()) as made, made.open("wb") as stream:
+        with atomic_file.atomic_write(Path(file), mode=mode & ~_mask()) as made, made.open("wb") as stream:
             yield stream
     except OSError as error:
         raise CommandRefused(f"{visible(file)} cannot be written: {error.strerror}", fix=fix) from None

@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.errors import CommandMisused, CommandRefused
 
-from .exits import Exit
-from .output import Mood, visible
-from .places import configuration
+from .connection import configuration
+from .output import Exit, Mood, visible
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable
 
-    from democrai_sandbox.kernel.egress.looking import Chain, Seen
-    from democrai_sandbox.kernel.helper.printing import Installable
+    from democrai_sandbox.kernel.egress.inspection import FoundChain, FoundHelper
+    from democrai_sandbox.kernel.helper.install_files import Installable
 
-    from .output import Output
+    from .output import CommandOutput
 
 _MOODS = {"answers": Mood.OK, "silent": Mood.BAD}
 
@@ -26,9 +25,9 @@ _MOODS = {"answers": Mood.OK, "silent": Mood.BAD}
 # ---- run -------------------------------------------------------------------------------------------------------------
 
 
-def run(options: argparse.Namespace, output: Output) -> int:
+def run_helper(options: argparse.Namespace, output: CommandOutput) -> int:
     """Replace this process by the helper, the program that sudo and polkit permit."""
-    from democrai_sandbox.kernel.egress.elevation import elevation  # noqa: PLC0415 - takes its time
+    from democrai_sandbox.kernel.egress.helper_process import elevation  # noqa: PLC0415 - takes its time
     from democrai_sandbox.kernel.helper.arguments import helper_command  # noqa: PLC0415
 
     words = [*elevation().prefix, *helper_command(), *_told(options)]
@@ -53,13 +52,13 @@ def _told(options: argparse.Namespace) -> list[str]:
 # ---- status ----------------------------------------------------------------------------------------------------------
 
 
-def run_status(options: argparse.Namespace, output: Output) -> int:
+def run_status(options: argparse.Namespace, output: CommandOutput) -> int:
     """List running helpers and their allowlists."""
-    from democrai_sandbox.kernel.egress.looking import chains, helpers  # noqa: PLC0415 - takes its time
+    from democrai_sandbox.kernel.egress.inspection import list_chains, list_helpers  # noqa: PLC0415 - takes its time
 
     settings = configuration(options).settings
-    found = helpers(settings.os, data_dir=settings.data_dir, state_dir=settings.state_dir)
-    rules = chains() if os.geteuid() == 0 else None
+    found = list_helpers(settings.os, data_dir=settings.data_dir, state_dir=settings.state_dir)
+    rules = list_chains() if os.geteuid() == 0 else None
     works = all(each.answers and _in_force(each, rules) for each in found)
     is_well = works and (bool(found) or not settings.os.enabled)
     if output.is_json:
@@ -80,28 +79,28 @@ def run_status(options: argparse.Namespace, output: Output) -> int:
     return Exit.OK if is_well else Exit.FAILED
 
 
-def _in_force(each: Seen, rules: Iterable[Chain] | None) -> bool:
+def _in_force(each: FoundHelper, rules: Iterable[FoundChain] | None) -> bool:
     if rules is None or not each.application:
         return True  # unknown
     return any(rule.application == each.application and rule.in_force for rule in rules)
 
 
-def _answer(each: Seen) -> str:
+def _answer(each: FoundHelper) -> str:
     return "answers" if each.answers else "silent"
 
 
-def _given(each: Seen) -> str:
+def _given(each: FoundHelper) -> str:
     return "?" if each.endpoints is None else str(len(each.endpoints))
 
 
-def _rules(each: Seen, rules: Iterable[Chain] | None) -> str:
+def _rules(each: FoundHelper, rules: Iterable[FoundChain] | None) -> str:
     if rules is None:
         return "visible to root only"
     own = [rule for rule in rules if rule.application == each.application and rule.in_force]
     return ", ".join(f"{rule.family} {rule.rules}" for rule in own) or "none"
 
 
-def _status_data(found: Iterable[Seen], rules: Iterable[Chain] | None, *, ok: bool) -> dict[str, Any]:
+def _status_data(found: Iterable[FoundHelper], rules: Iterable[FoundChain] | None, *, ok: bool) -> dict[str, Any]:
     helpers = [
         {
             "application": each.application,
@@ -119,12 +118,12 @@ def _status_data(found: Iterable[Seen], rules: Iterable[Chain] | None, *, ok: bo
 # ---- apply -----------------------------------------------------------------------------------------------------------
 
 
-def run_apply(options: argparse.Namespace, output: Output) -> int:
+def run_apply(options: argparse.Namespace, output: CommandOutput) -> int:
     """Print the packet filter rules of a policy file."""
-    from democrai_sandbox.kernel.egress.rehearsing import rehearse  # noqa: PLC0415 - takes its time
+    from democrai_sandbox.kernel.egress.inspection import dry_run  # noqa: PLC0415 - takes its time
 
     output.progress("resolving names")
-    found = rehearse(options.file, _number("--parent-pid", options.parent_pid))
+    found = dry_run(options.file, _number("--parent-pid", options.parent_pid))
     if output.is_json:
         output.data(
             "helper.apply/1",
@@ -152,24 +151,24 @@ def run_apply(options: argparse.Namespace, output: Output) -> int:
 # ---- what is installed -----------------------------------------------------------------------------------------------
 
 
-def run_sudoers(options: argparse.Namespace, output: Output) -> int:
+def run_sudoers(options: argparse.Namespace, output: CommandOutput) -> int:
     """Print the rule for sudo."""
-    from democrai_sandbox.kernel.helper.printing import sudoers_file  # noqa: PLC0415 - takes its time
+    from democrai_sandbox.kernel.helper.install_files import sudoers_file  # noqa: PLC0415 - takes its time
 
     return _printed(output, "helper.sudoers/1", lambda: sudoers_file(_user(options.user)))
 
 
-def run_polkit(options: argparse.Namespace, output: Output) -> int:
+def run_polkit(options: argparse.Namespace, output: CommandOutput) -> int:
     """Print the rule for pkexec."""
-    from democrai_sandbox.kernel.helper.printing import polkit_file  # noqa: PLC0415 - takes its time
+    from democrai_sandbox.kernel.helper.install_files import polkit_file  # noqa: PLC0415 - takes its time
 
     return _printed(output, "helper.polkit/1", lambda: polkit_file(_user(options.user)))
 
 
-def run_systemd(options: argparse.Namespace, output: Output) -> int:
+def run_systemd(options: argparse.Namespace, output: CommandOutput) -> int:
     """Print the unit for a service, with the paths of the configuration."""
-    from democrai_sandbox.host.config.origins import DEFAULT  # noqa: PLC0415 - takes its time
-    from democrai_sandbox.kernel.helper.printing import ServicePaths, systemd_file  # noqa: PLC0415
+    from democrai_sandbox.host.config.keys import DEFAULT  # noqa: PLC0415 - takes its time
+    from democrai_sandbox.kernel.helper.install_files import ServicePaths, systemd_file  # noqa: PLC0415
 
     state, data = _folder("--state-dir", options.state_dir), _folder("--data-dir", options.data_dir)
     given = options.refresh_seconds
@@ -189,7 +188,7 @@ def run_systemd(options: argparse.Namespace, output: Output) -> int:
     return _printed(output, "helper.systemd/1", lambda: systemd_file(paths, chosen))
 
 
-def _printed(output: Output, schema: str, make: Any) -> int:
+def _printed(output: CommandOutput, schema: str, make: Any) -> int:
     """Print a file; warn and exit with 1 if installing it would be dangerous."""
     try:
         made: Installable = make()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from democrai_sandbox.cli.arguments.choices import MANIFEST_KINDS
 from democrai_sandbox.errors import CommandMisused, CommandRefused
 from democrai_sandbox.policy import Problem
 
-from .arguments.words import MANIFEST_KINDS
-from .exits import Exit
-from .output import Mood, visible
+from .output import Exit, Mood, visible
 
 if TYPE_CHECKING:
     import argparse
@@ -17,9 +16,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from democrai_sandbox.manifests import Finding, Manifest, ManifestKind
-    from democrai_sandbox.manifests.locating import Located
+    from democrai_sandbox.manifests.loader import Located
 
-    from .output import Output
+    from .output import CommandOutput
 
 _MOODS = {"warning": Mood.WARNING, "added": Mood.BAD, "widened": Mood.BAD}
 
@@ -27,7 +26,7 @@ _MOODS = {"warning": Mood.WARNING, "added": Mood.BAD, "widened": Mood.BAD}
 # ---- check -----------------------------------------------------------------------------------------------------------
 
 
-def run_check(options: argparse.Namespace, output: Output) -> int:
+def run_check(options: argparse.Namespace, output: CommandOutput) -> int:
     """List every problem."""
     from democrai_sandbox.manifests import ManifestError, load_manifest  # noqa: PLC0415 - takes its time
 
@@ -74,7 +73,7 @@ def _said(problem: Problem) -> str:
 # ---- lint ------------------------------------------------------------------------------------------------------------
 
 
-def run_lint(options: argparse.Namespace, output: Output) -> int:
+def run_lint(options: argparse.Namespace, output: CommandOutput) -> int:
     """Warn about overly broad declarations."""
     from democrai_sandbox.manifests import Severity, lint  # noqa: PLC0415 - takes its time
 
@@ -106,7 +105,7 @@ def _finding(finding: Finding) -> dict[str, object]:
 # ---- diff ------------------------------------------------------------------------------------------------------------
 
 
-def run_diff(options: argparse.Namespace, output: Output) -> int:
+def run_diff(options: argparse.Namespace, output: CommandOutput) -> int:
     """List the rights that a new version adds and removes."""
     from democrai_sandbox.manifests import diff  # noqa: PLC0415 - takes its time
 
@@ -135,7 +134,7 @@ def run_diff(options: argparse.Namespace, output: Output) -> int:
 # ---- schema ----------------------------------------------------------------------------------------------------------
 
 
-def run_schema(options: argparse.Namespace, output: Output) -> int:
+def run_schema(options: argparse.Namespace, output: CommandOutput) -> int:
     """Print the schema of a kind, or write the schemas of all kinds."""
     from democrai_sandbox.manifests import ManifestKind, manifest_schema  # noqa: PLC0415 - takes its time
     from democrai_sandbox.manifests.schema import schema_text  # noqa: PLC0415
@@ -198,7 +197,7 @@ def _like(other: Located, place: str, kind: str | None) -> Located:
 def _meant(places: list[str], kind: str | None) -> tuple[Located, ...]:
     from democrai_sandbox.errors import InvalidInputError  # noqa: PLC0415 - see below
     from democrai_sandbox.manifests import ManifestKind  # noqa: PLC0415 - takes its time
-    from democrai_sandbox.manifests.locating import locate  # noqa: PLC0415
+    from democrai_sandbox.manifests.loader import locate  # noqa: PLC0415
 
     try:
         return locate(places, ManifestKind(kind) if kind else None)

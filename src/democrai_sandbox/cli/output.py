@@ -1,17 +1,36 @@
-"""Output of a command: results on standard output, messages on standard error, without control characters."""
+"""Output of a command without control characters: results, messages and tables; times, and the exit status."""
 
 from __future__ import annotations
 
 import errno
 import io
 import sys
-from enum import StrEnum
+from datetime import UTC, datetime
+from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
-from .terminals import columns, has_colour
+from democrai_sandbox.cli.arguments.options import SECONDS
+
+from .terminal import columns, has_colour
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+
+class Exit(IntEnum):
+    """Documented exit statuses of all commands; ``run`` returns that of the program instead."""
+
+    OK = 0
+    FAILED = 1
+    """Refused, failed, or (status, doctor, manifest check) a problem was found."""
+    USAGE = 2
+    UNREACHABLE = 3
+    """The node or the database does not answer."""
+    CONFLICT = 4
+    """Another user decided first, or another decision blocks this one."""
+    INTERRUPTED = 130
+    CLOSED_PIPE = 141
+
 
 _ESCAPES = {"ok": "32", "warning": "33", "bad": "31", "faint": "2", "strong": "1"}
 _GAP = "  "
@@ -34,7 +53,7 @@ class Mood(StrEnum):
     STRONG = "strong"
 
 
-class Output:
+class CommandOutput:
     """Output streams of a command. Use either ``data`` once, or ``line`` and ``table`` any number of times."""
 
     def __init__(self, *, is_json: bool = False, out: TextIO | None = None, err: TextIO | None = None) -> None:
@@ -188,3 +207,21 @@ def _cut(text: str, width: int) -> str:
         return text
     left = (width - 1 + 1) // 2
     return text[:left] + "…" + text[len(text) - (width - 1 - left) :]
+
+
+def when(text: str | None) -> str:
+    """Return a time of the API to the second, in UTC; ``-`` for None."""
+    if not text:
+        return "-"
+    return datetime.fromisoformat(text).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def ago(text: str | None, now: datetime | None = None) -> str:
+    """Return the age of a time of the API in its largest unit, such as ``5m``; ``-`` for None."""
+    if not text:
+        return "-"
+    seconds = max(0, int(((now or datetime.now(UTC)) - datetime.fromisoformat(text)).total_seconds()))
+    for unit in ("d", "h", "m"):
+        if seconds >= SECONDS[unit]:
+            return f"{seconds // SECONDS[unit]}{unit}"
+    return f"{seconds}s"

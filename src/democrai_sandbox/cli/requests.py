@@ -1,26 +1,176 @@
-"""``democrai-sandbox requests``: list, show and decide requests."""
+"""``democrai-sandbox requests`` and ``approvals``: list, show, approve and deny requests; list and revoke decisions."""
 
 from __future__ import annotations
 
+from collections import Counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from democrai_sandbox.access.values import RequestState
+from democrai_sandbox.access.values import DecisionScope, RequestState
+from democrai_sandbox.errors import CommandMisused, CommandRefused, DecisionConflict, NodeRefused, SandboxError
 
-from . import deciding, places
-from .exits import Exit
-from .narrowing import listed, show_list
-from .node import below
-from .output import Mood, visible
-from .times import ago, when
+from . import confirmation, connection
+from .connection import given_filters, list_items, show_items
+from .node_client import below
+from .output import Exit, Mood, ago, visible, when
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping, Sequence
 
-    from .output import Output
+    from .node_client import NodeClient
+    from .output import CommandOutput
 
-_MOODS: Mapping[str, Mood] = MappingProxyType(
+_MOST_AT_ONCE = 500
+_MOST_REPEATED = 20
+_ANSWER_MOODS: Mapping[str, Mood] = MappingProxyType({"yes": Mood.OK, "no": Mood.BAD})
+
+
+def cells(item: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return subject, operation and target of a document with an ``access``."""
+    access = item["access"]
+    return access["subject"], access["operation"], access["target"]
+
+
+def access_words(item: Mapping[str, Any]) -> str:
+    """Return the same as one printable text."""
+    return visible(" ".join(cells(item)))
+
+
+def misused_error(what: str, fix: str) -> CommandMisused:
+    """Return the error for arguments that contradict each other."""
+    return CommandMisused(what, fix=fix)
+
+
+def run_approve(options: argparse.Namespace, output: CommandOutput) -> int:
+    """Approve."""
+    if options.session:
+        return _decide(options, output, "session", "approve until the session ends")
+    words = f"approve for {_length(options.lifetime)}" if options.lifetime else "approve permanently"
+    return _decide(options, output, "permanent", words)
+
+
+def run_deny(options: argparse.Namespace, output: CommandOutput) -> int:
+    """Deny."""
+    return _decide(options, output, "deny", "deny")
+
+
+def _decide(options: argparse.Namespace, output: CommandOutput, act: str, words: str) -> int:
+    ids = list(dict.fromkeys(options.ids))
+    only_one = options.target or getattr(options, "lifetime", None)
+    if len(ids) > 1 and only_one:
+        raise misused_error("--for and --target accept one request only", "decide the requests one by one")
+    if len(ids) > _MOST_AT_ONCE:
+        raise misused_error(f"at most {_MOST_AT_ONCE} requests can be decided at once", "split the list")
+    node = connection.node(options)
+    decide = _decide_one if len(ids) == 1 else _decide_many
+    items = decide(node, options, ids, act, words)
+    return _report_decisions(
+        output, f"requests.{'deny' if act == 'deny' else 'approve'}/1", items, is_dry=options.dry_run
+    )
+
+
+# ---- one request -----------------------------------------------------------------------------------------------------
+
+
+def _decide_one(
+    node: NodeClient, options: argparse.Namespace, ids: list[str], act: str, words: str
+) -> list[dict[str, Any]]:
+    """Decide one request, with all options, and show its access in the question."""
+    path = f"/requests{below(*ids)}"
+    found = node.get(path)
+    request = found["request"]
+    _must_wait(request)
+    what = access_words(request)
+    about = f", as {visible(options.target)}" if options.target else ""
+    item = {"id": ids[0], "done": True, "told": f"{what}: would {words}{about}", "code": "", "decision": None}
+    if options.dry_run:
+        return [item]
+    confirmation.confirm(f"{what}\n{words}{about}?", yes=options.yes)
+    version = _version(found, options.target)
+    order = {"target": options.target, "reason": options.reason, "expected_version": version}
+    if act == "permanent":
+        order["lifetime_seconds"] = options.lifetime
+    verb = {"session": "approve-session", "permanent": "approve", "deny": "deny"}[act]
+    given = {name: value for name, value in order.items() if value not in (None, "")}
+    outcome = node.post(f"{path}/{verb}", given)
+    if outcome["decision"] is None:
+        raise CommandRefused(f"nothing was stored: {outcome['skipped']}", fix="use --permanent or --for")
+    return [item | {"told": _report_decision(outcome["decision"]), "decision": outcome["decision"]}]
+
+
+def _version(found: Mapping[str, Any], target: str | None) -> int | None:
+    """Return the shown version, or None for a target that is not one of the choices."""
+    return next((one.get("version") for one in found["choices"] if target in (None, one["target"])), None)
+
+
+def _must_wait(request: Mapping[str, Any]) -> None:
+    """Refuse an answered request, with the text of a node."""
+    state = request["state"]
+    if state == RequestState.AGED_OUT.value:
+        raise DecisionConflict(f"request {request['id']} expired before a decision")
+    if state != RequestState.PENDING.value:
+        by = visible(request["ended_by"] or request["decided_by"])
+        at = when(request["ended_at"] or request["decided_at"])
+        raise DecisionConflict(f"request {request['id']} was {state.replace('_', ' ')} by {by} at {at}")
+
+
+def _report_decision(decision: Mapping[str, Any]) -> str:
+    """Report the new decision."""
+    until = f" until {when(decision['expires_at'])}" if decision["expires_at"] else ""
+    return f"{access_words(decision)}: {decision['scope']} {decision['effect']} {decision['id']}{until}"
+
+
+def _length(seconds: int) -> str:
+    for name, size in (("day", 86400), ("hour", 3600), ("minute", 60)):
+        if seconds % size == 0:
+            return f"{seconds // size} {name}{'s' if seconds > size else ''}"
+    return f"{seconds} seconds"
+
+
+# ---- many ------------------------------------------------------------------------------------------------------------
+
+
+def _decide_many(
+    node: NodeClient, options: argparse.Namespace, ids: list[str], act: str, words: str
+) -> list[dict[str, Any]]:
+    """Decide several requests separately; a failed one does not stop the others."""
+    order: dict[str, Any] = {"request_ids": ids, "act": act, "reason": options.reason or ""}
+    if options.dry_run or not options.yes:
+        found: list[dict[str, Any]] = node.post("/requests/decide", {**order, "dry_run": True})["items"]
+        if options.dry_run:
+            return found
+        order["expected_versions"] = {one["id"]: one["version"] for one in found if one.get("version") is not None}
+        confirmation.confirm(
+            f"{shortened_list([item['told'] for item in found])}\n{words}: {len(ids)} requests?", yes=options.yes
+        )
+    decided: list[dict[str, Any]] = node.post("/requests/decide", order)["items"]
+    return [item | {"told": _report_decision(item["decision"])} if item["decision"] else item for item in decided]
+
+
+def shortened_list(texts: Sequence[str]) -> str:
+    """Return the first lines of a list, and the number of the others."""
+    shown = [f"  {visible(text)}" for text in texts[:_MOST_REPEATED]]
+    return "\n".join([*shown, f"  and {len(texts) - _MOST_REPEATED} more"] if len(texts) > _MOST_REPEATED else shown)
+
+
+def _report_decisions(output: CommandOutput, schema: str, items: list[dict[str, Any]], *, is_dry: bool) -> int:
+    """Report the result of each request; the exit status is that of the worst."""
+    if output.is_json:
+        output.data(schema, {"dry_run": is_dry, "items": items})
+    elif len(items) == 1:
+        output.line(visible(items[0]["told"]))
+    else:
+        head = "RESULT (NOT APPLIED)" if is_dry else "DONE"
+        rows = [(one["id"], "yes" if one["done"] else "no", one["told"]) for one in items]
+        output.table(("ID", head, "WHAT"), rows, _ANSWER_MOODS)
+    failed = [item for item in items if not item["done"]]
+    if any(item["code"] == DecisionConflict.code for item in failed):
+        return Exit.CONFLICT
+    return Exit.FAILED if failed else Exit.OK
+
+
+_STATE_MOODS: Mapping[str, Mood] = MappingProxyType(
     {
         "pending": Mood.WARNING,
         "approved": Mood.OK,
@@ -36,77 +186,81 @@ _MOODS: Mapping[str, Mood] = MappingProxyType(
 # ---- list ------------------------------------------------------------------------------------------------------------
 
 
-def run_list(options: argparse.Namespace, output: Output) -> int:
+def run_list(options: argparse.Namespace, output: CommandOutput) -> int:
     """List requests, or groups of them."""
-    node = places.node(options)
+    node = connection.node(options)
     if options.grouped:
         if options.state and options.state != [RequestState.PENDING.value]:
-            raise deciding.misused("only pending requests can be grouped", "remove --state or --grouped")
-        found = listed(node, "/requests/queue", options)
-        show_list(output, "requests.list-grouped/1", found, lambda items: _show_groups(output, items), _NONE)
+            raise misused_error("only pending requests can be grouped", "remove --state or --grouped")
+        found = list_items(node, "/requests/queue", options)
+        show_items(output, "requests.list-grouped/1", found, lambda items: _show_groups(output, items), _NONE)
     else:
-        found = listed(node, "/requests", options, state=options.state)
+        found = list_items(node, "/requests", options, state=options.state)
         is_plain = not options.state
-        show_list(output, "requests.list/1", found, lambda items: _show_all(output, items, is_plain=is_plain), _NONE)
+        show_items(
+            output, "requests.list/1", found, lambda items: _show_requests(output, items, is_plain=is_plain), _NONE
+        )
     return Exit.OK
 
 
 _NONE = "no request was found"
 
 
-def _show_all(output: Output, items: Sequence[Mapping[str, Any]], *, is_plain: bool) -> None:
+def _show_requests(output: CommandOutput, items: Sequence[Mapping[str, Any]], *, is_plain: bool) -> None:
     heads = ["ID", "SUBJECT", "OPERATION", "TARGET", "USER", "TIMES", "SEEN"]
-    rows = [[one["id"], *deciding.cells(one), _user(one), one["count"], ago(one["last_seen"])] for one in items]
+    rows = [[one["id"], *cells(one), _user(one), one["count"], ago(one["last_seen"])] for one in items]
     if not is_plain:
         heads.insert(1, "STATE")
         for row, one in zip(rows, items, strict=True):
             row.insert(1, one["state"])
-    output.table(heads, rows, _MOODS)
+    output.table(heads, rows, _STATE_MOODS)
 
 
 def _user(request: Mapping[str, Any]) -> str:
     return str(request["origin"]["user_id"] or "-")
 
 
-def _show_groups(output: Output, items: Sequence[Mapping[str, Any]]) -> None:
+def _show_groups(output: CommandOutput, items: Sequence[Mapping[str, Any]]) -> None:
     output.table(
         ("NEWEST ID", "RISK", "SUBJECT", "OPERATION", "TARGET", "USERS", "TIMES", "SEEN"),
         [
             (
                 one["newest_id"],
                 one["risk"],
-                *deciding.cells(one),
+                *cells(one),
                 one["user_count"],
                 one["count"],
                 ago(one["last_seen"]),
             )
             for one in items
         ],
-        _MOODS,
+        _STATE_MOODS,
     )
 
 
 # ---- show ------------------------------------------------------------------------------------------------------------
 
 
-def run_show(options: argparse.Namespace, output: Output) -> int:
+def run_show(options: argparse.Namespace, output: CommandOutput) -> int:
     """Show one request."""
-    found = places.node(options).get(f"/requests{below(options.id)}")
+    found = connection.node(options).get(f"/requests{below(options.id)}")
     if output.is_json:
         output.data("requests.show/1", found)
         return Exit.OK
     for name, value in _facts(found):
-        output.line(f"{name:<11} {visible(value)}", _MOODS.get(value))
+        output.line(f"{name:<11} {visible(value)}", _STATE_MOODS.get(value))
     _show_choices(output, found["choices"])
     if found["similar"]:
         _head(output, "similar decisions:")
         output.table(
             ("ID", "EFFECT", "SCOPE", "SUBJECT", "OPERATION", "TARGET"),
-            [(one["id"], one["effect"], one["scope"], *deciding.cells(one)) for one in found["similar"]],
+            [(one["id"], one["effect"], one["scope"], *cells(one)) for one in found["similar"]],
         )
     _head(output, "history:")
     output.table(
-        ("AT", "ACTION", "BY"), [(when(one["at"]), one["action"], one["actor"]) for one in found["history"]], _MOODS
+        ("AT", "ACTION", "BY"),
+        [(when(one["at"]), one["action"], one["actor"]) for one in found["history"]],
+        _STATE_MOODS,
     )
     return Exit.OK
 
@@ -148,7 +302,7 @@ def _risk(found: Mapping[str, Any]) -> str:
     return f"{found['risk']}: {'; '.join(reasons)}" if reasons else ""
 
 
-def _head(output: Output, text: str) -> None:
+def _head(output: CommandOutput, text: str) -> None:
     output.line()
     output.line(text, Mood.STRONG)
 
@@ -157,13 +311,130 @@ def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
-def _show_choices(output: Output, choices: Sequence[Mapping[str, Any]]) -> None:
+def _show_choices(output: CommandOutput, choices: Sequence[Mapping[str, Any]]) -> None:
     """List the possible targets of a decision; the first is the requested one."""
     _head(output, "possible values of --target:")
     for one in choices:
         output.line(f"  {visible(one['target'])}")
         output.line(f"    {visible(one['words'])}", Mood.FAINT)
         if one.get("risk"):
-            output.line(f"    risk {_risk(one)}", _MOODS.get(one["risk"]))
+            output.line(f"    risk {_risk(one)}", _STATE_MOODS.get(one["risk"]))
         for warning in one["warnings"]:
             output.line(f"    warning: {visible(warning)}", Mood.WARNING)
+
+
+_GONE = (404, 409)
+
+
+def run_list_decisions(options: argparse.Namespace, output: CommandOutput) -> int:
+    """List approvals or denials."""
+    found = list_items(
+        connection.node(options), _decisions_path(options), options, state=options.state, scope=options.scope
+    )
+    empty = f"no {'denial' if options.denials else 'approval'} was found"
+    show_items(output, "approvals.list/1", found, lambda items: _show_decisions(output, items), empty)
+    return Exit.OK
+
+
+def _decisions_path(options: argparse.Namespace) -> str:
+    return "/denials" if options.denials else "/approvals"
+
+
+def _show_decisions(output: CommandOutput, items: Sequence[Mapping[str, Any]]) -> None:
+    output.table(
+        ("ID", "SCOPE", "SUBJECT", "OPERATION", "TARGET", "BY", "MADE", "USED", "ENDS"),
+        [
+            (one["id"], one["scope"], *cells(one), one["created_by"], ago(one["created_at"]), _used(one), _end(one))
+            for one in items
+        ],
+    )
+
+
+def _used(decision: Mapping[str, Any]) -> str:
+    return ago(decision["last_used"]) if decision["last_used"] else "never"
+
+
+def _end(decision: Mapping[str, Any]) -> str:
+    if decision["ended_at"]:
+        return f"ended {when(decision['ended_at'])} by {decision['ended_by']}"
+    if decision["expires_at"]:
+        return when(decision["expires_at"])
+    return "when the session ends" if decision["scope"] == DecisionScope.SESSION.value else "when revoked"
+
+
+# ---- revoke ----------------------------------------------------------------------------------------------------------
+
+
+def run_revoke(options: argparse.Namespace, output: CommandOutput) -> int:
+    """Revoke decisions, by id or by filters."""
+    narrowed = {name: value for name, value in given_filters(options).items() if value}
+    if options.scope:
+        narrowed["scope"] = options.scope
+    if bool(options.ids) == bool(narrowed):
+        what = "ids and filters cannot be combined" if options.ids else "nothing to revoke was given"
+        raise misused_error(what, "give ids, or filters such as --subject module:reports")
+    node = connection.node(options)
+    if options.ids:
+        found = [node.get(f"/decisions{below(one)}") for one in dict.fromkeys(options.ids)]
+    else:
+        found = list(node.items(_decisions_path(options), state="live", **narrowed))
+    if not found:
+        output.say("nothing to revoke was found")
+    elif not options.dry_run:
+        confirmation.confirm(
+            f"{shortened_list([access_words(one) for one in found])}\n{_revoke_question(found)}", yes=options.yes
+        )
+    items: list[dict[str, Any]] = []
+    try:
+        items.extend(
+            _would_revoke(one) if options.dry_run else _revoke_one(node, one, options.reason or "") for one in found
+        )
+    except (SandboxError, KeyboardInterrupt):  # completed revocations are not undone
+        if items:
+            _report_revocations(output, items, is_dry=options.dry_run)
+        raise
+    return _report_revocations(output, items, is_dry=options.dry_run)
+
+
+def _revoke_question(found: Sequence[Mapping[str, Any]]) -> str:
+    """Return the question, such as ``revoke 3 permanent approvals of module:reports?``."""
+    kinds = Counter((one["scope"], one["effect"]) for one in found)
+    counted = " and ".join(
+        f"{number} {scope} {effect}{'s' if number > 1 else ''}" for (scope, effect), number in sorted(kinds.items())
+    )
+    subjects = sorted({one["access"]["subject"] for one in found})
+    of = visible(subjects[0]) if len(subjects) == 1 else f"{len(subjects)} subjects"
+    return f"revoke {counted} of {of}?"
+
+
+def _would_revoke(decision: Mapping[str, Any]) -> dict[str, Any]:
+    if decision["ended_at"]:
+        return _item(decision, f"{access_words(decision)} has already ended: {_end(decision)}", DecisionConflict.code)
+    return _item(decision, f"{access_words(decision)}: would be revoked")
+
+
+def _revoke_one(node: NodeClient, decision: Mapping[str, Any], reason: str) -> dict[str, Any]:
+    """Revoke one decision; a decision that already ended does not stop the others."""
+    try:
+        node.post(f"/decisions{below(decision['id'])}/revoke", {"reason": reason})
+    except NodeRefused as error:
+        if error.status not in _GONE:
+            raise
+        return _item(decision, str(error.answer.get("detail")), str(error.answer.get("code")))
+    return _item(decision, f"{access_words(decision)}: revoked")
+
+
+def _item(decision: Mapping[str, Any], told: str, code: str = "") -> dict[str, Any]:
+    return {"id": decision["id"], "done": not code, "told": told, "code": code}
+
+
+def _report_revocations(output: CommandOutput, items: list[dict[str, Any]], *, is_dry: bool) -> int:
+    if output.is_json:
+        output.data("approvals.revoke/1", {"dry_run": is_dry, "items": items})
+    else:
+        for one in items:
+            output.line(f"{one['id']}  {visible(one['told'])}", None if one["done"] else Mood.BAD)
+    failed = [item for item in items if not item["done"]]
+    if any(item["code"] == DecisionConflict.code for item in failed):
+        return Exit.CONFLICT
+    return Exit.FAILED if failed else Exit.OK

@@ -6,29 +6,27 @@ from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.errors import CommandRefused
 
-from . import asking, places
-from .exits import Exit
-from .node import below
-from .output import Mood, visible
-from .times import ago, when
+from . import confirmation, connection
+from .node_client import below
+from .output import Exit, Mood, ago, visible, when
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping, Sequence
 
-    from .output import Output
+    from .output import CommandOutput
 
 _LARGEST = 1024 * 1024
 _HEADS = ("OPERATION", "TARGET", "TIMES", "FIRST", "LAST", "FOR", "BY")
 
 
-def run_start(options: argparse.Namespace, output: Output) -> int:
+def run_start(options: argparse.Namespace, output: CommandOutput) -> int:
     """Start a shadow run."""
     text = _contents(options.manifest)
-    node = places.node(options)
+    node = connection.node(options)
     if not options.dry_run:
         question = f"start a shadow run of {visible(options.subject)} with {visible(options.manifest)} on all nodes?"
-        asking.confirm(question, yes=options.yes)
+        confirmation.confirm(question, yes=options.yes)
     order = {"subject": options.subject, "manifest": text, "dry_run": options.dry_run}
     run = node.post("/shadows", order)
     if output.is_json:
@@ -41,9 +39,9 @@ def run_start(options: argparse.Namespace, output: Output) -> int:
     return Exit.OK
 
 
-def run_list(options: argparse.Namespace, output: Output) -> int:
+def run_list(options: argparse.Namespace, output: CommandOutput) -> int:
     """List shadow runs."""
-    items = places.node(options).get("/shadows")["items"]
+    items = connection.node(options).get("/shadows")["items"]
     if output.is_json:
         output.data("shadow.list/1", {"items": items})
     elif items:
@@ -54,9 +52,9 @@ def run_list(options: argparse.Namespace, output: Output) -> int:
     return Exit.OK
 
 
-def run_show(options: argparse.Namespace, output: Output) -> int:
+def run_show(options: argparse.Namespace, output: CommandOutput) -> int:
     """Show a shadow run; the exit status is 1 if the candidate would deny an access."""
-    run = places.node(options).get(f"/shadows{below(options.id)}")
+    run = connection.node(options).get(f"/shadows{below(options.id)}")
     if output.is_json:
         output.data("shadow.show/1", run)
     else:
@@ -64,13 +62,13 @@ def run_show(options: argparse.Namespace, output: Output) -> int:
     return Exit.FAILED if run["would_be_denied"] or run["other_denied"] else Exit.OK
 
 
-def run_stop(options: argparse.Namespace, output: Output) -> int:
+def run_stop(options: argparse.Namespace, output: CommandOutput) -> int:
     """Stop a shadow run."""
-    node = places.node(options)
+    node = connection.node(options)
     run = node.get(f"/shadows{below(options.id)}")
     facts = {name: run[name] for name in ("id", "subject", "is_running", "started_at", "started_by", "ended_at")}
     if run["is_running"] and not options.dry_run:
-        asking.confirm(f"stop the shadow run of {visible(run['subject'])}?", yes=options.yes)
+        confirmation.confirm(f"stop the shadow run of {visible(run['subject'])}?", yes=options.yes)
         facts = node.post(f"/shadows{below(options.id)}/end")
     if output.is_json:
         output.data("shadow.stop/1", {**facts, "dry_run": options.dry_run})
@@ -90,7 +88,7 @@ def _state(run: Mapping[str, Any]) -> str:
     return "running" if run["is_running"] else "ended"
 
 
-def _show(output: Output, run: Mapping[str, Any]) -> None:
+def _show(output: CommandOutput, run: Mapping[str, Any]) -> None:
     begun = f"since {when(run['started_at'])}, by {visible(run['started_by'])}"
     output.line(f"shadow run of {visible(run['subject'])}, {_state(run)}, {begun}")
     _findings(output, "would be denied", run["would_be_denied"], run["other_denied"], Mood.BAD)
@@ -107,7 +105,7 @@ def _show(output: Output, run: Mapping[str, Any]) -> None:
         output.line(f"  {change['effect']} {visible(change['pointer'])}: {visible(' -> '.join(filter(None, sides)))}")
 
 
-def _findings(output: Output, title: str, found: Sequence[Mapping[str, Any]], others: int, mood: Mood) -> None:
+def _findings(output: CommandOutput, title: str, found: Sequence[Mapping[str, Any]], others: int, mood: Mood) -> None:
     output.line()
     output.line(f"{title}: {len(found) or 'none observed'}", mood if found else Mood.OK)
     if found:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI
 from starlette.staticfiles import StaticFiles
 
-from . import api, pages, problems, rendering, security
+from . import api, pages, problems, render, security
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -37,7 +37,7 @@ def create_app(sandbox: Sandbox) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.sandbox = sandbox
-    rendering.prepare()
+    render.prepare()
     for name in _IMPORTED_LATE:
         import_module(name)
     for router in api.routers():

@@ -1,23 +1,64 @@
-"""Health checks for load balancers and process managers."""
+"""Health checks, and answers during an outage: on separate threads, which waiting database calls cannot fill."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
-from fastapi import APIRouter, Request
+from anyio import CapacityLimiter, to_thread
+from fastapi import (
+    APIRouter,
+    Request,
+)
 from pydantic import BaseModel
 
-from democrai_sandbox.access.probe import ask_in_time
-from democrai_sandbox.errors import SandboxError, SchemaOutdated
-from democrai_sandbox.host.disk import full_folders
+from democrai_sandbox.access.node import ask_in_time
+from democrai_sandbox.errors import ExternalAccessCheckFailed, SandboxError, SchemaOutdated
+from democrai_sandbox.host.directories import full_folders
 
-from .outage import aside
-from .plain import PlainResponse
-from .visitors import sandbox_of
+from .auth import Visitor, admitted, sandbox_of, visit_of, visitor_of
+from .plain_json import PlainResponse
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from democrai_sandbox.host.sandbox import Sandbox
+    from democrai_sandbox.host.scopes import Scope
+
+T = TypeVar("T")
+
+_THREADS = 8
+_limiter = CapacityLimiter(_THREADS)
+
+
+async def aside(work: Callable[[], T]) -> T:
+    """Run work on a thread that is reserved for answers during an outage."""
+    return await to_thread.run_sync(work, limiter=_limiter)
+
+
+def observer(scope: Scope) -> Callable[[Request], Awaitable[Visitor]]:
+    """Return a dependency like ``holder`` that also works while the database is unreachable."""
+
+    async def found(request: Request) -> Visitor:
+        return admitted(request, await aside(partial(_visitor_or_known, request)), scope)
+
+    return found
+
+
+def _visitor_or_known(request: Request) -> Visitor | None:
+    """Return the user of an HTTP request, from the database or, if that does not answer, from memory."""
+    sandbox = sandbox_of(request)
+    if sandbox.accounts is None:
+        return visitor_of(request)  # users of the embedding application, which handles them itself
+    try:
+        return ask_in_time(sandbox.access.node, partial(visitor_of, request))
+    except ExternalAccessCheckFailed:
+        known = sandbox.accounts.recall(visit_of(request))
+        if known is None:
+            raise
+    identity, roles = known
+    return Visitor(identity, sandbox.caller_with(identity, roles), roles.name)
+
 
 health = APIRouter(tags=["health"], default_response_class=PlainResponse)
 _LATE_AFTER_POLLS = 5

@@ -14,15 +14,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from democrai_sandbox import __version__
-from democrai_sandbox.access.node import utc_now
-from democrai_sandbox.access.probe import ask_in_time
+from democrai_sandbox.access.node import ask_in_time, utc_now
 from democrai_sandbox.access.values import RequestFilter, RequestState
 from democrai_sandbox.errors import ExternalAccessCheckFailed
 from democrai_sandbox.host.scopes import Scope
 
-from .admitting import require_administrator
-from .outage import aside, observer
-from .visitors import Visitor, sandbox_of
+from .auth import Visitor, require_administrator, sandbox_of
+from .health import aside, observer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

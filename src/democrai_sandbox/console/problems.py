@@ -1,35 +1,79 @@
-"""HTTP answers for errors: the status of each error, as JSON in the API and as a page in the console."""
+"""HTTP answers for errors, as JSON in the API and as a page in the console, and the page of each error code."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType, UnionType
+from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
+from fastapi import APIRouter, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from democrai_sandbox import errors
 from democrai_sandbox.errors.access import AuditRecordUnknown
 from democrai_sandbox.errors.catalogue import ENTRIES
+from democrai_sandbox.errors.catalogue.pages import plain
 from democrai_sandbox.errors.extensions import InstallBusy
-from democrai_sandbox.errors.registry import EntryConfigured, EntryExists, EntryUnknown
-from democrai_sandbox.policy import InvalidInputError, Problem, SandboxError, pointer_to
+from democrai_sandbox.errors.services import EntryConfigured, EntryExists, EntryUnknown
+from democrai_sandbox.policy import InvalidInputError, Problem, SandboxError, nearest, pointer_to
 
-from .misspellings import suggestion
-from .plain import PlainResponse, jsonable
-from .rendering import render
-from .tracing import RequestIds, log_fault, request_id
+from .plain_json import PlainResponse, jsonable
+from .render import render
+from .request_id import RequestIds, log_fault, request_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from fastapi import FastAPI
+    from fastapi.dependencies.models import Dependant
     from starlette.types import Scope
+
+_UNKNOWN_NAME = "extra_forbidden"
+_UNKNOWN_VALUES = frozenset({"enum", "literal_error"})
+_QUOTED = re.compile(r"'([^']*)'")
+
+
+def suggestion(found: Mapping[str, Any], dependant: Dependant | None) -> str | None:
+    """Return the nearest valid name or value for a validation error, or None."""
+    if found["type"] in _UNKNOWN_VALUES and isinstance(found.get("input"), str):
+        return nearest(found["input"], _QUOTED.findall(str(found.get("ctx", {}).get("expected", ""))))
+    source, *place = found["loc"]
+    if found["type"] != _UNKNOWN_NAME or dependant is None or not place:
+        return None
+    fields = dependant.body_params if source == "body" else dependant.query_params
+    given = [field.field_info.annotation for field in fields]
+    return nearest(str(place[-1]), _names(_inner(given, place[:-1])))
+
+
+def _inner(given: Iterable[Any], place: Sequence[str | int]) -> list[Any]:
+    """Return the types at a place within values of these types."""
+    found = list(given)
+    for step in place:
+        models = [model for kind in found for model in _models(kind)]
+        if isinstance(step, str):
+            found = [model.model_fields[step].annotation for model in models if step in model.model_fields]
+        else:
+            found = [inner for kind in found for inner in get_args(kind)]
+    return found
+
+
+def _models(kind: Any) -> list[type[BaseModel]]:
+    if get_origin(kind) in (Union, UnionType):
+        return [model for inner in get_args(kind) for model in _models(inner)]
+    return [kind] if isinstance(kind, type) and issubclass(kind, BaseModel) else []
+
+
+def _names(kinds: Iterable[Any]) -> list[str]:
+    """Return the field names of these types."""
+    return [name for kind in kinds for model in _models(kind) for name in model.model_fields]
+
 
 MEDIA_TYPE = "application/problem+json"
 ERRORS = "/errors/"
@@ -80,7 +124,7 @@ STATUSES: tuple[tuple[type[Exception], HTTPStatus], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ErrorAnswer:
     """Answer for an error."""
 
     status: int
@@ -111,7 +155,7 @@ class Told:
         return {**spoken, "request_id": request_id()}
 
 
-def told(error: Exception, request: Request | None = None) -> Told:
+def told(error: Exception, request: Request | None = None) -> ErrorAnswer:
     """Return the answer for an error; with the HTTP request, also suggestions for misspelled names."""
     if isinstance(error, HTTPException):
         return _of_http(error)
@@ -119,9 +163,11 @@ def told(error: Exception, request: Request | None = None) -> Told:
         return _of_validation(error, None if request is None else request.scope.get("route"))
     status = status_of(error)
     if status is None or not isinstance(error, SandboxError):
-        return Told(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error", "Internal error. The log has the reason.")
+        return ErrorAnswer(
+            HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error", "Internal error. The log has the reason."
+        )
     problems = error.problems if isinstance(error, InvalidInputError | errors.ResultInvalid) else ()
-    return Told(status, error.code, _detail(error), problems, _facts(error), _headers(error))
+    return ErrorAnswer(status, error.code, _detail(error), problems, _facts(error), _headers(error))
 
 
 def status_of(error: Exception) -> HTTPStatus | None:
@@ -129,7 +175,7 @@ def status_of(error: Exception) -> HTTPStatus | None:
     return next((status for kind, status in STATUSES if isinstance(error, kind)), None)
 
 
-def answer(request: Request, said: Told) -> Response:
+def answer(request: Request, said: ErrorAnswer) -> Response:
     """Return the HTTP response: a document for programs, a page for users."""
     if is_for_machines(request):
         document = said.document(request.scope.get("root_path", ""))
@@ -152,7 +198,7 @@ def install(app: FastAPI, is_ending: Callable[[], bool]) -> None:
 
 def refusal(scope: Scope, status: int, code: str, detail: str) -> Response:
     """Return the response of a middleware that refuses an HTTP request."""
-    return answer(Request(scope), Told(status, code, detail))
+    return answer(Request(scope), ErrorAnswer(status, code, detail))
 
 
 def _answered(request: Request, error: Exception) -> Response:
@@ -165,26 +211,26 @@ def _answered(request: Request, error: Exception) -> Response:
     return answer(request, said)
 
 
-def _of_http(error: HTTPException) -> Told:
+def _of_http(error: HTTPException) -> ErrorAnswer:
     """Return the answer for an error of the framework: unknown path, wrong method, unreadable body."""
     phrase = HTTPStatus(error.status_code).phrase
     detail = "" if error.detail == phrase else str(error.detail)
     code = _CODES.get(error.status_code) or phrase.lower().replace(" ", "_")
-    return Told(error.status_code, code, detail, headers=error.headers or {})
+    return ErrorAnswer(error.status_code, code, detail, headers=error.headers or {})
 
 
-def _of_validation(error: RequestValidationError, route: object) -> Told:
+def _of_validation(error: RequestValidationError, route: object) -> ErrorAnswer:
     """Return the answer for validation errors, without the values."""
     listed = error.errors()
     if unreadable := next((found for found in listed if found["type"] == _NOT_JSON), None):
         text = f"The body is not JSON: {unreadable.get('ctx', {}).get('error', '')}".rstrip(": ")
-        return Told(HTTPStatus.BAD_REQUEST, "bad_request", text)
+        return ErrorAnswer(HTTPStatus.BAD_REQUEST, "bad_request", text)
     dependant = route.dependant if isinstance(route, APIRoute) else None
     problems = tuple(
         Problem(_pointer(found["loc"]), str(found["msg"]), suggestion(found, dependant)) for found in listed
     )
     detail = "; ".join(map(str, problems[:_MOST_IN_DETAIL]))
-    return Told(HTTPStatus.UNPROCESSABLE_ENTITY, InvalidInputError.code, detail, problems)
+    return ErrorAnswer(HTTPStatus.UNPROCESSABLE_ENTITY, InvalidInputError.code, detail, problems)
 
 
 def _pointer(place: Sequence[str | int]) -> str:
@@ -227,7 +273,22 @@ def _headers(error: SandboxError) -> dict[str, str]:
     return {}
 
 
-def _page(request: Request, said: Told) -> Response:
+def _page(request: Request, said: ErrorAnswer) -> Response:
     page = render(request, "error.html", visitor=None, status=said.status, told=said, number=request_id())
     page.headers.update(said.headers)
     return page
+
+
+error_pages = APIRouter(tags=["errors"])
+
+
+@error_pages.get(ERRORS + "{code}", response_class=HTMLResponse)
+def show_error(request: Request, code: str) -> HTMLResponse:
+    """Show the meaning, cause, fix and example of a code."""
+    entry = ENTRIES.get(code)
+    if entry is None:
+        raise HTTPException(404)
+    parts = (("Meaning", entry.meaning), ("Cause", entry.cause), ("Fix", entry.fix))
+    shown = [(head, plain(text)) for head, text in parts]
+    words = [(one.word, plain(one.meaning), plain(one.fix)) for one in entry.words]
+    return render(request, "error_code.html", entry=entry, sections=shown, words=words)

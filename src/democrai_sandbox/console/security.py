@@ -16,7 +16,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 
 from democrai_sandbox.host.accounts import bearer_of
-from democrai_sandbox.host.accounts.desk import is_secure
+from democrai_sandbox.host.accounts.accounts import is_secure
 
 from .problems import refusal
 
@@ -57,7 +57,7 @@ _KEPT_BY_NOBODY = "no-store"
 
 def protect(app: FastAPI, sandbox: Sandbox) -> None:
     """Add the checks to an application. Refusals are answered like other errors."""
-    app.add_middleware(Doors, sandbox=sandbox)
+    app.add_middleware(RequestChecks, sandbox=sandbox)
 
 
 def dress(app: FastAPI, sandbox: Sandbox) -> None:
@@ -92,7 +92,7 @@ class AnswerHeaders:
         await self._app(scope, receive, dressed)
 
 
-class Doors:
+class RequestChecks:
     """Middleware that refuses requests for other hosts, from other sites, and with large bodies."""
 
     def __init__(self, app: ASGIApp, *, sandbox: Sandbox) -> None:

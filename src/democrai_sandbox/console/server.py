@@ -1,10 +1,11 @@
-"""Server of the console and the API: one socket, one event loop, and an orderly shutdown."""
+"""Server of the console and the API: one socket, one event loop, a timeout for headers, and an orderly shutdown."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
+import resource
 import signal
 import socket
 from contextlib import ExitStack, contextmanager, suppress
@@ -13,23 +14,87 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from democrai_sandbox.errors import AddressTaken, HostRefused
-from democrai_sandbox.host.waiting import await_database
-from democrai_sandbox.host.whereabouts import ADDRESS_FILE, announced
+from democrai_sandbox.host.database import await_database
+from democrai_sandbox.host.node_address import ADDRESS_FILE, announce_node_address
 
 from .application import create_app
 from .not_ready import told_not_ready
-from .patience import PatientProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from starlette.types import ASGIApp, Receive, Scope, Send
+    from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 
     from democrai_sandbox.host.accounts.values import Credentials
     from democrai_sandbox.host.sandbox import Sandbox
     from democrai_sandbox.host.settings import HostSettings, ServerSettings
+
+_RESERVED = 256
+"""Descriptors reserved for files, the database, processes, and connections that are accepted to be closed."""
+
+
+def most_connections() -> int:
+    """Return the maximum number of connections, which leaves descriptors for answering them."""
+    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return max(descriptors // 4, descriptors - _RESERVED)
+
+
+class PatientProtocol(H11Protocol):
+    """HTTP/1.1 protocol with a timeout and a size limit for the headers."""
+
+    head_seconds = 20.0
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start the timeout for the first HTTP request."""
+        super().connection_made(transport)
+        if len(self.connections) > most_connections():
+            transport.abort()
+        else:
+            self._expect()
+
+    def data_received(self, data: bytes) -> None:
+        """Receive a part of an HTTP request."""
+        super().data_received(data)
+        self._expect()
+
+    def on_response_complete(self) -> None:
+        """Start the timeout for a pipelined HTTP request that is incomplete."""
+        super().on_response_complete()
+        if self.conn.trailing_data[0]:
+            self._expect()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the timeout."""
+        self._forget()
+        super().connection_lost(exc)
+
+    @property
+    def _waits(self) -> bool:
+        """Return whether no HTTP request is running."""
+        cycle: RequestResponseCycle | None = self.cycle  # missing before the first one
+        return cycle is None or cycle.response_complete
+
+    def _expect(self) -> None:
+        if not self._waits:
+            self._forget()
+        elif self._late is None:
+            self._late = self.loop.call_later(self.head_seconds, self._give_up)
+
+    def _forget(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    def _give_up(self) -> None:
+        self._late = None
+        if self._waits and not self.transport.is_closing():
+            self.transport.close()
+
 
 PATIENCE = 10
 """Seconds that running HTTP requests get when the server stops."""
@@ -112,7 +177,7 @@ async def serve(sandbox: Sandbox, listener: socket.socket, tell: Callable[[str],
     restart can replace; it returns the name of that process, or an empty text.
     """
     supervisor = sandbox.kernel.supervisor
-    server = _Server(
+    server = _WebServer(
         uvicorn.Config(
             behind_curtain(create_app(sandbox)),
             log_config=None,
@@ -186,7 +251,7 @@ async def _first_login(sandbox: Sandbox, tell: Callable[[str], None]) -> None:
 def _announce(until_the_end: ExitStack, folder: str, url: str) -> None:
     """Write the address file, by which commands on this machine find this node without ``--url``."""
     try:
-        until_the_end.enter_context(announced(folder, url))
+        until_the_end.enter_context(announce_node_address(folder, url))
     except OSError as error:
         _log.warning("%s cannot be written in %s: %s", ADDRESS_FILE, folder, error.strerror)
 
@@ -199,7 +264,7 @@ def _say_ready(tell: Callable[[str], None], line: str) -> None:
         _log.warning("%s (standard output is closed)", line)
 
 
-class _Server(uvicorn.Server):
+class _WebServer(uvicorn.Server):
     """Web server without signal handlers, because signals end more than the server."""
 
     ready: Callable[[], None]

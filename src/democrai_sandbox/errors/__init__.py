@@ -40,6 +40,8 @@ from .denials import (
     EnvironmentDenied,
     FilesystemDenied,
     FilesystemFdDenied,
+    GuardSealedError,
+    GuardUsageError,
     ModuleDenied,
     NetworkDenied,
     SandboxDenied,
@@ -58,10 +60,6 @@ from .extensions import (
     RuntimeServiceFailed,
     TaskQueueFull,
     TaskUnknown,
-)
-from .guard import (
-    GuardSealedError,
-    GuardUsageError,
 )
 from .host import (
     AddressTaken,

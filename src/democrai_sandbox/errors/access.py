@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 
 from democrai_sandbox.policy import SandboxError
-from democrai_sandbox.policy.guidance import Guidance
+from democrai_sandbox.policy.problems import Guidance
 
 
 class ExternalAccessCheckFailed(SandboxError, RuntimeError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from democrai_sandbox.policy import Problem, SandboxError
-from democrai_sandbox.policy.guidance import Guidance
+from democrai_sandbox.policy.problems import Guidance
 
 from .host import HostRefused
 

@@ -1,22 +1,91 @@
-"""Denials by policy. Each is a ``PermissionError`` whose text is the documented shape."""
+"""Denials by policy with their hints, and misuse of the guard. A denial is a ``PermissionError``."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.policy import EXTERNAL_URL_LOCKED, SandboxError, Subject
-from democrai_sandbox.policy.guidance import Guidance, Word
-from democrai_sandbox.policy.paths import folder_of_temporary
-from democrai_sandbox.policy.patterns import literal_target
+from democrai_sandbox.policy.paths import folder_of_temporary, literal_target
+from democrai_sandbox.policy.problems import Guidance, Word
 from democrai_sandbox.policy.rules import written_target
 
-from . import fixes
-
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from democrai_sandbox.policy import AccessDecision, SubjectChain
+
+FULL_PATHS = "Use a full path instead of {target}: descriptor-relative names are for install phases."
+BY_PATH = "Open the file by its path inside the guard; descriptors of other owners are refused."
+BY_SOCKET = "Send with the methods of the socket: a file object for it is not available inside a guard."
+BY_REQUESTS = "This connection was opened for HTTP requests, which the guard checks as they are sent: use its send()."
+HIGH_TRUST = "It then has all rights of the process; prefer a dependency that does not need it."
+SDK_SUBPROCESS = (
+    "Start the child with await sdk.tasks.run_subprocess([...]): the runtime gives it a guarded environment."
+)
+OWN_SUBPROCESS = (
+    "Pass allow_subprocess=True to {function}(...): programs that the subject starts then have the rights of the "
+    "application. Or start the program outside the guard."
+)
+RUNTIME_NAME = "DEMOCRAI_* belongs to the runtime, which sets it for children; use another name."
+OTHER_CODE = "{target} could make programs, or this process, load other code or resolve other names."
+NEVER = "{target} is not available inside a guard; no declaration allows it."
+WAITING = "Request {request} is waiting for an administrator to approve or deny it."
+HOST_CODE = (
+    "{target} belongs to the Python environment of the application, or is one of its parent folders. "
+    "Extensions cannot change it, even if a rule covers it: write to sdk.data_dir() or another folder."
+)
+NATIVE_PLACE = (
+    "Native modules load only from installed packages, never from a folder that extensions can write. "
+    "Install the package that {target} belongs to into the Python environment that runs the extension."
+)
+TEMPORARY = "The entry names the folder, because the name of {target} differs in every run."
+ASK_FOR_PATH = "If the path is chosen at run time, ask for approval instead: "
+ASK_FOR_TARGET = "If the target is chosen at run time, ask for approval instead: "
+OTHER_SOCKETS = "Only TCP, UDP and unix sockets are available inside a guard."
+SOCKETS: Mapping[str, str] = MappingProxyType(
+    {
+        "socket:kernel": (
+            "The kernel gives this process no network sockets, because the subject declares no network access. "
+            "Declare the targets that it connects to. For a server on loopback, declare its address and port:\n"
+            '  {"resource_type": "network", "operation": "receive", "target": "127.0.0.1:8080"}'
+        ),
+        "socket:foreign": "The socket belongs to the host or to another subject: open a new connection.",
+        "socket:option": "Options that route packets through other hosts are not available inside a guard.",
+    }
+)
+
+
+def asking(resource_type: str, operation: str, target: str) -> str:
+    """Return the call that asks for approval."""
+    return (
+        f'sdk.access.check_external_access(resource_type="{resource_type}", operation="{operation}", target={target!r})'
+    )
+
+
+def argument_of(function: str, name: str, key: str) -> str:
+    """Return the argument that takes a declaration, for a guard that the host opens with a function."""
+    return f"{key}=[...] of {function}(subject={name!r}, ...)"
+
+
+def place_of(kind: str, name: str, key: str, *, installing: bool = False) -> str:
+    """Return the file and section where a subject declares ``key``."""
+    if kind in {"engine", "extractor"}:
+        section = "install" if installing else "runtime"
+        return f'"{key}" in the "{section}" section of manifest.json of {kind} {name}'
+    if kind in {"skill", "core"}:
+        return f'"{key}" of the process_guard_context(...) with which the host runs {kind} {name}'
+    if kind in {"tool", "agent", "pipeline"}:
+        return f'"{key}" of the declaration of {kind} {name} (or of manifest.json of its module)'
+    if kind == "mcp":
+        return f"the endpoint_url in the registry entry of MCP server {name}"
+    if kind == "task":
+        return f'"{key}" in manifest.json of module {name.rpartition(".")[0] or name}'
+    return f'"{key}" in manifest.json of module {name}'
+
 
 _EACCES = errno.EACCES
 _REASON = os.strerror(_EACCES)
@@ -109,8 +178,8 @@ except SandboxDenied as denial:
     def _place(self, key: str) -> str:
         """Return the file and section, or the call of the host, where this subject declares ``key``."""
         if self.opened_by:
-            return fixes.argument_of(self.opened_by, self.subject, key)
-        return fixes.place_of(self.subject_kind, self.subject, key, installing=self.installing)
+            return argument_of(self.opened_by, self.subject, key)
+        return place_of(self.subject_kind, self.subject, key, installing=self.installing)
 
 
 class FilesystemDenied(SandboxDenied):
@@ -153,17 +222,17 @@ open("/etc/passwd")      # in module reports, which declares {"operation": "read
     def hint(self) -> str:
         """The missing manifest entry, and the approval call for paths chosen at run time."""
         if self.is_host_code:
-            return fixes.HOST_CODE.format(target=self.target)
+            return HOST_CODE.format(target=self.target)
         if self.operation == "execute":
-            return fixes.NATIVE_PLACE.format(target=self.target)
+            return NATIVE_PLACE.format(target=self.target)
         operation = list(self.operations) if len(self.operations) > 1 else self.operation
         folder = folder_of_temporary(self.target) if self.target.startswith("/") else ""
         target = literal_target(folder or self.target)
         entry = json.dumps({"resource_type": "filesystem", "operation": operation, "target": target})
-        note = f"{fixes.TEMPORARY.format(target=self.target)}\n" if folder else ""
+        note = f"{TEMPORARY.format(target=self.target)}\n" if folder else ""
         return (
             f"Add to {self._place('access')}:\n  {entry}\n{note}"
-            f"{fixes.ASK_FOR_PATH}{fixes.asking('filesystem', self.operation, self.target)}"
+            f"{ASK_FOR_PATH}{asking('filesystem', self.operation, self.target)}"
         )
 
 
@@ -201,12 +270,12 @@ os.open("may.csv", os.O_RDONLY, dir_fd=folder)
     def hint(self) -> str:
         """The alternative to use."""
         if self.target == "http-connection":
-            return fixes.BY_REQUESTS
+            return BY_REQUESTS
         if self.target == "socket":
-            return fixes.BY_SOCKET
+            return BY_SOCKET
         if self.target.endswith("dir_fd"):
-            return fixes.FULL_PATHS.format(target=self.target)
-        return fixes.BY_PATH
+            return FULL_PATHS.format(target=self.target)
+        return BY_PATH
 
 
 class ModuleDenied(SandboxDenied):
@@ -239,7 +308,7 @@ import ctypes            # in the module's own code
         entry = json.dumps([self.target] if self.opened_by else {"allowed_imports": [self.target]})
         return (
             f"If native interop is really needed, declare it in {self._place('allowed_imports')}:\n  {entry}\n"
-            f"{fixes.HIGH_TRUST}"
+            f"{HIGH_TRUST}"
         )
 
 
@@ -269,7 +338,7 @@ subprocess.run(["convert", "a.png", "a.jpg"])
     @property
     def hint(self) -> str:
         """The supported call that starts a child."""
-        return fixes.OWN_SUBPROCESS.format(function=self.opened_by) if self.opened_by else fixes.SDK_SUBPROCESS
+        return OWN_SUBPROCESS.format(function=self.opened_by) if self.opened_by else SDK_SUBPROCESS
 
 
 class EnvironmentDenied(SandboxDenied):
@@ -300,8 +369,8 @@ os.environ["DEMOCRAI_ACCESS"] = "[]"
     def hint(self) -> str:
         """A note that no declaration allows this."""
         if not self.target.startswith("DEMOCRAI_"):
-            return fixes.OTHER_CODE.format(target=self.target)
-        return fixes.RUNTIME_NAME
+            return OTHER_CODE.format(target=self.target)
+        return RUNTIME_NAME
 
 
 class TamperDenied(SandboxDenied):
@@ -328,7 +397,7 @@ gc.get_objects()
     @property
     def hint(self) -> str:
         """A note that no declaration allows this."""
-        return fixes.NEVER.format(target=self.target)
+        return NEVER.format(target=self.target)
 
 
 class NetworkDenied(SandboxDenied):
@@ -400,12 +469,54 @@ httpx.get("https://api.example.com/v1/reports")      # not declared
     def hint(self) -> str:
         """The missing manifest entry, and the approval call for targets chosen at run time."""
         if self.target.startswith("socket:"):
-            return fixes.SOCKETS.get(self.target, fixes.OTHER_SOCKETS)
+            return SOCKETS.get(self.target, OTHER_SOCKETS)
         if self.request_id:
-            return fixes.WAITING.format(request=self.request_id)
+            return WAITING.format(request=self.request_id)
         target = written_target("network", self.target)
         entry = json.dumps({"resource_type": "network", "operation": self.operation, "target": target})
         return (
             f"Add to {self._place('access')}:\n  {entry}\n"
-            f"{fixes.ASK_FOR_TARGET}{fixes.asking('network', self.operation, self.target)}"
+            f"{ASK_FOR_TARGET}{asking('network', self.operation, self.target)}"
         )
+
+
+class GuardUsageError(SandboxError, RuntimeError):
+    """A guard was entered, left or used in an unsafe way.
+
+    The call was refused because the guard could otherwise stay in force too long or end too early.
+    """
+
+    code = "sandbox_guard_usage"
+    guidance = Guidance(
+        cause=(
+            "A guard was entered in a generator or through an exit stack, left in another frame than the one that "
+            "entered it, entered twice at the same time, or `run` was given a function that returns an async generator."
+        ),
+        fix="Use a `with` statement in an ordinary function or coroutine, or call `guard.run(...)`.",
+        example="""\
+def rows():
+    with guard:          # the guard would stay in force between the values
+        yield 1
+next(rows())
+-> GuardUsageError""",
+        see=("embedding.md",),
+    )
+
+
+class GuardSealedError(GuardUsageError):
+    """The guard can no longer be configured.
+
+    The settings are sealed when the first guard is entered, and guarded code can never change them.
+    """
+
+    code = "sandbox_guard_sealed"
+    guidance = Guidance(
+        cause="`configure_guard` was called after the first guard was entered, or by guarded code.",
+        fix="Call `configure_guard` when the application starts, before the first guard.",
+        example="""\
+with process_guard_context(subject="module:demo"):
+    pass
+configure_guard(decider=decider)
+-> GuardSealedError: the guard is sealed: configure it before the first guard is entered""",
+        see=("embedding.md",),
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from democrai_sandbox.policy import InvalidInputError, SandboxError
-from democrai_sandbox.policy.guidance import Guidance
+from democrai_sandbox.policy.problems import Guidance
 
 
 class ConfigInvalid(InvalidInputError):

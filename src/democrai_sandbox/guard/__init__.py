@@ -7,18 +7,21 @@ from contextlib import suppress
 from importlib import import_module
 
 from ._core import Guard, access_changed, live_states, patched_entries
+from .boundary import Door, Entrance, door, entrance, own_code, own_process, plain, read_frame, serve, served
 from .canaries import check
+from .configuration import configure_guard, install_defaults
 from .contexts import (
+    child_environment,
+    environment_of,
     exact_guard_context,
     network_policy_context,
     policy_of,
     process_guard_bypass_context,
     process_guard_context,
+    process_guard_context_from_env,
 )
-from .crossing import Door, Entrance, door, entrance, own_code, own_process, plain, read_frame
 from .denials import DenialRecord, recent_denials
-from .environment import child_environment, environment_of, process_guard_context_from_env
-from .external import ask_external_access, location_of
+from .external_access import ask_external_access, location_of
 from .interface import (
     AccessQuestion,
     AllowLink,
@@ -28,11 +31,10 @@ from .interface import (
     EndpointObserver,
     GuardView,
     ObservedEndpoint,
+    current_guard,
+    is_guarded,
 )
-from .probes import facade_files, install, renew_capabilities
-from .serving import serve, served
-from .settings import configure_guard, install_defaults
-from .views import current_guard, is_guarded
+from .stdlib_patches import facade_files, install, renew_capabilities
 
 __all__ = [
     "AccessQuestion",

@@ -26,7 +26,7 @@ def logged(name: str, callback: Callable[..., Any]) -> Callable[..., Any]:
 
     The wrapper runs unguarded, like the callback. A failure that the callback has logged is not logged twice.
     """
-    budget = _Budget()
+    budget = _LogBudget()
 
     def call(*args: Any) -> Any:
         handled = _handled()
@@ -61,7 +61,7 @@ def _cut(error: BaseException, handled: BaseException | None) -> None:
         queue += (found.__context__, found.__cause__)
 
 
-class _Budget:
+class _LogBudget:
     """Number of lines that a callback may still log in the current window."""
 
     def __init__(self) -> None:

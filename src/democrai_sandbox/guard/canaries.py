@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from . import _core
-from .settings import bare_policy
+from .configuration import bare_policy
 
 _NOWHERE = "/democrai-sandbox-canary/nothing/here"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .interface import Authenticator, Identity, RoleLookup, Roles, Visit
+from .authentication import Authenticator, Identity, RoleLookup, Roles, Visit
 
 if TYPE_CHECKING:
     from .sandbox import Sandbox

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Self
 from democrai_sandbox.access import Access, AccessSettings, Caller
 from democrai_sandbox.access.keyring import KeyRing, make_key_file
 from democrai_sandbox.access.node import utc_now
-from democrai_sandbox.access.resumes import ResumeSettings
-from democrai_sandbox.access.store.urls import parse_url, shown_url
+from democrai_sandbox.access.resumptions import ResumeSettings
+from democrai_sandbox.access.store.database_location import parse_url, shown_url
 from democrai_sandbox.errors import (
     HostRefused,
     InvalidInputError,
@@ -23,38 +23,36 @@ from democrai_sandbox.errors import (
 from democrai_sandbox.kernel.application import Kernel
 from democrai_sandbox.kernel.egress.allowlist import AllowlistBuilder
 from democrai_sandbox.runtime import Runtime, RuntimeSettings
-from democrai_sandbox.runtime.confinement.sources import ConfigSource
-from democrai_sandbox.runtime.extensions import discover
-from democrai_sandbox.runtime.surroundings import GuardSurroundings
+from democrai_sandbox.runtime.access_environment import GuardSurroundings
+from democrai_sandbox.runtime.confinement.allowlist_sources import ConfigSource
+from democrai_sandbox.runtime.extensions.registry import discover
 
 from .accounts.accounts import Accounts
 from .accounts.idempotency import IdempotencyKeys
+from .ai_models import StoredModels, open_models
+from .authentication import Identity
 from .config import load
-from .grounds import Grounds
-from .installing import Installing, check_configured
-from .interface import Identity
-from .keeping import inside
-from .models import StoredModels, open_models
-from .observing import Observations
-from .ownership import Ownership
-from .places import (
-    MadePlaces,
-    application_places,
+from .database import DatabaseLock, unreachable_error, unreachable_reason
+from .directories import (
+    CreatedPaths,
     database_file,
+    landlock_application_paths,
     own_services,
-    prepare_places,
+    prepare_directories,
     protected_paths,
 )
-from .waiting import reason_of, unreachable
+from .extension_admin import BackgroundInstaller, check_configured
+from .host_only import inside
+from .observations import Observations, ReasonFinder
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
     from os import PathLike
 
-    from democrai_sandbox.access.values import Origin
-    from democrai_sandbox.runtime.ai.interface import Model
+    from democrai_sandbox.access.values import Requester
+    from democrai_sandbox.runtime.ai.model import Model
 
-    from .interface import Authenticator, RoleLookup, Roles
+    from .authentication import Authenticator, RoleLookup, Roles
     from .settings import HostSettings
 
 _LEASE = timedelta(minutes=5)
@@ -81,12 +79,12 @@ class Sandbox:
     observations: Observations = inside("sandbox")
     models: StoredModels = inside("sandbox")
     """Models that administrators add while the sandbox runs."""
-    installing: Installing = inside("sandbox")
+    installing: BackgroundInstaller = inside("sandbox")
     """Background installations of engines and extractors."""
     closing: asyncio.Event = inside("sandbox")
     """Set when the sandbox is about to stop, so that open event streams end."""
-    _ownership: Ownership = inside("sandbox")
-    _places: MadePlaces = inside("sandbox")
+    _ownership: DatabaseLock = inside("sandbox")
+    _places: CreatedPaths = inside("sandbox")
 
     @classmethod
     def from_config(
@@ -123,14 +121,14 @@ class Sandbox:
         self.settings = settings
         self.is_started = False
         self.closing = asyncio.Event()
-        self._places = MadePlaces()
+        self._places = CreatedPaths()
         try:
-            prepare_places(settings, self._places)
+            prepare_directories(settings, self._places)
         except BaseException:
             self._places.remove()
             raise
         # Remove nothing without the lock: the process that holds it may use the created files.
-        self._ownership = Ownership(database_file(settings))
+        self._ownership = DatabaseLock(database_file(settings))
         try:
             self._open(authenticator, roles)
             self._run(models)
@@ -163,7 +161,7 @@ class Sandbox:
         # The database is used before the runtime adds its sources, so the packet filter needs it from the start.
         own = AllowlistBuilder([ConfigSource(own_services(settings))])
         runtime = _runtime_settings(settings)
-        self.kernel = Kernel(settings.os, application_places(settings, discover(runtime)), endpoints=own)
+        self.kernel = Kernel(settings.os, landlock_application_paths(settings, discover(runtime)), endpoints=own)
         self.kernel.prepare()
         self.kernel.confine()
         try:
@@ -181,8 +179,8 @@ class Sandbox:
             )
             check_configured(settings.extensions, self.runtime.registry)
             self.models = StoredModels(self.runtime.store, self.access.keys.ring, self.runtime.ai.models)
-            self.installing = Installing(self.runtime)
-            self.observations.explain_by(Grounds(self.runtime, self.access.service))
+            self.installing = BackgroundInstaller(self.runtime)
+            self.observations.explain_by(ReasonFinder(self.runtime, self.access.service))
         except BaseException:
             self.kernel.stop()
             raise
@@ -192,7 +190,7 @@ class Sandbox:
     async def start(self) -> None:
         """Load the decisions and the extensions, and start serving. A broken extension is listed; the others run."""
         self._check_fresh()
-        self._places = MadePlaces()  # in use from now on, so never removed
+        self._places = CreatedPaths()  # in use from now on, so never removed
         try:
             await asyncio.to_thread(self.access.node.start)
             await asyncio.to_thread(self._mark_lost)
@@ -277,7 +275,7 @@ class Sandbox:
             access_level=found.access_level,
         )
 
-    def _requester(self, origin: Origin) -> Caller:
+    def _requester(self, origin: Requester) -> Caller:
         """Return a requester with current roles, which may have changed since the request."""
         if not origin.user_id:
             return Caller(session_key=origin.session_key, organization_id=origin.organization_id)
@@ -312,7 +310,7 @@ def _who(
     return accounts, accounts
 
 
-def _access(settings: HostSettings, places: MadePlaces) -> Access:
+def _access(settings: HostSettings, places: CreatedPaths) -> Access:
     """Open the access service; raise precise errors for problems with its database or keys."""
     if _check_keys(settings):
         places.add_file(settings.key_file)
@@ -331,10 +329,10 @@ def _access(settings: HostSettings, places: MadePlaces) -> Access:
         return Access(wanted, GuardSurroundings())
     except StoreUnavailable as error:
         if not database_file(settings):
-            raise unreachable(settings.database, reason_of(error)) from None
+            raise unreachable_error(settings.database, unreachable_reason(error)) from None
         shown = shown_url(parse_url(settings.database, needs_folder=False))
         raise StateUnusable(
-            f"the database {shown} cannot be used: {reason_of(error)}",
+            f"the database {shown} cannot be used: {unreachable_reason(error)}",
             fix="check that it exists and that this user may use it, or set database.url",
         ) from None
 

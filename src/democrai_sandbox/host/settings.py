@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from democrai_sandbox.kernel.settings import OsSettings
 from democrai_sandbox.manifests.limits import NO_LIMITS, Limits
 from democrai_sandbox.policy import Subject, SubjectKind
-from democrai_sandbox.runtime.settings import McpApproval
+from democrai_sandbox.runtime.extensions.settings import McpApproval
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

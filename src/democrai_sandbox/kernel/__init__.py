@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .flow import FlowLog
+from .flow_log import FlowLog
 from .settings import LandlockSettings, OsSettings, SeccompSettings, os_settings
-from .states import ControlState, ControlStatus
+from .status import ControlState, ControlStatus
 
 __all__ = [
     "ControlState",

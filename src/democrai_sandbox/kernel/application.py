@@ -6,50 +6,106 @@
 4. The seccomp filter, after which the process cannot execute programs.
 
 Create threads, pools and sockets after that.
+
+1. The spawn server, while the process holds no secrets and no restriction.
+2. The helper and the cgroup: a socket keeps the cgroup in which it was created.
+3. Landlock, which does not apply to threads that already exist.
+4. The seccomp filter, after which the process cannot execute programs.
+
+Create threads, pools and sockets after that.
 """
 
 from __future__ import annotations
 
 import os
 import subprocess
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from democrai_sandbox.errors import KernelLayerError, KernelUnsupported, SpawnFailed
+from democrai_sandbox.kernel.egress.allowlist import AllowlistBuilder
+from democrai_sandbox.kernel.egress.control import EgressControl
+from democrai_sandbox.kernel.landlock.application_paths import application_paths, application_plan
+from democrai_sandbox.kernel.landlock.rights import landlock_support, native_module
+from democrai_sandbox.kernel.landlock.ruleset import numbers
+from democrai_sandbox.kernel.seccomp.filters import APPLICATION
+from democrai_sandbox.kernel.spawn.client import SpawnServer
+from democrai_sandbox.kernel.spawn.protocol import LandlockPlan
 
 from . import selftest, status
-from .egress.allowlist import AllowlistBuilder
-from .egress.control import EgressControl
-from .flow import FlowLog
-from .landlock import applying as landlock
-from .landlock.application import application_paths, application_plan
-from .landlock.support import landlock_support, native_module
-from .places import ApplicationPlaces, plain_plan, readable, writable
-from .seccomp import applying as seccomp
-from .seccomp.filters import APPLICATION
-from .selftest_child import attempts_in_child, unenforced_in_children
-from .selftest_ground import cgroup_root
-from .spawn.client import SpawnServer
-from .states import ControlState, ControlStatus
-from .status import EGRESS, HELPER, LANDLOCK, SECCOMP, SPAWN_SERVER, KernelStatus
-from .supervision import Supervisor
+from .flow_log import FlowLog
+from .landlock import ruleset as landlock
+from .seccomp import process_filter as seccomp
+from .selftest import attempts_in_child, cgroup_root, unenforced_in_children
+from .status import EGRESS, HELPER, LANDLOCK, SECCOMP, SPAWN_SERVER, ControlState, ControlStatus, KernelStatus
+from .supervisor import Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from .landlock.application import ApplicationPaths
+    from democrai_sandbox.kernel.landlock.application_paths import ApplicationPaths
+    from democrai_sandbox.kernel.landlock.ruleset import RulesetPlan
+
     from .selftest import SelfTest
     from .settings import OsSettings
 
-__all__ = ["ApplicationPlaces", "Kernel", "Stage"]
+
+@dataclass(frozen=True, slots=True)
+class ApplicationPlaces:
+    """Folders of the application. Only folders that exist when Landlock is applied stay accessible."""
+
+    data_dir: str
+    """Read-write; contains the policy file of the egress allowlist."""
+    state_dir: str
+    """Read-write; contains the helper's socket."""
+    write: tuple[str, ...] = ()
+    """Additional writable folders: configuration, cache, logs, modules, engines, extractors, media."""
+    read: tuple[str, ...] = ()
+    """Additional readable folders."""
+
+    def __post_init__(self) -> None:
+        """Reject relative paths, which depend on the working directory."""
+        for path in (self.data_dir, self.state_dir, *self.write, *self.read):
+            if not os.path.isabs(path) or "\0" in path:  # noqa: PTH117 - the same
+                raise KernelLayerError(
+                    f"{path!r} is not an absolute path", fix="pass the application's folders as absolute paths"
+                )
+
+    def check(self) -> None:
+        """Raise when a folder that the kernel layer writes to is missing."""
+        for name, path in (("data", self.data_dir), ("state", self.state_dir)):
+            if not os.path.isdir(path):  # noqa: PTH112 - a str path
+                raise KernelLayerError(
+                    f"the {name} directory {path!r} does not exist", fix="create it before you call prepare()"
+                )
+
+
+def plain_plan(plan: RulesetPlan, abi: int) -> LandlockPlan:
+    """Return the plan in the format of the spawn server."""
+    plain = numbers(plan, abi)
+    return LandlockPlan(plain.fs, plain.net, plain.scoped, tuple(plain.paths), tuple(plain.ports))
+
+
+def writable(paths: ApplicationPaths | None) -> tuple[str, ...]:
+    """Return all writable paths."""
+    return () if paths is None else (*paths.write, *paths.scratch, *paths.devices)
+
+
+def readable(paths: ApplicationPaths | None) -> tuple[str, ...]:
+    """Return all readable paths."""
+    return () if paths is None else (*paths.read, *writable(paths))
+
+
+__all__ = ["ApplicationPlaces", "Kernel", "KernelStage"]
 
 _ANSWER_SECONDS = 2.0
 """Seconds to wait for the spawn server's statistics while a caller reads the status."""
 _IN_FORCE = frozenset({ControlState.ACTIVE, ControlState.PARTIAL})
 
 
-class Stage(StrEnum):
+class KernelStage(StrEnum):
     """Step that a ``Kernel`` has reached."""
 
     NEW = "new"
@@ -85,7 +141,7 @@ class Kernel:
         self.places = places
         self.endpoints = AllowlistBuilder() if endpoints is None else endpoints
         self.flow = FlowLog() if flow is None else flow
-        self.stage = Stage.NEW
+        self.stage = KernelStage.NEW
         self.spawn = self.egress = self.supervisor = self.baseline = None
         self._support = landlock_support()
         self.abi = self._support.abi
@@ -122,7 +178,7 @@ class Kernel:
         An unavailable control is reported in the status, and stops the start if ``require`` is set. A spawn server that
         fails always stops the start, because children would run unconfined.
         """
-        self._advance(Stage.NEW, Stage.PREPARED)
+        self._advance(KernelStage.NEW, KernelStage.PREPARED)
         if self.wanted:
             self.places.check()
         try:
@@ -137,7 +193,7 @@ class Kernel:
 
     def confine(self) -> KernelStatus:
         """Apply Landlock, then seccomp, then run the self-test. Neither control can be undone."""
-        self._advance(Stage.PREPARED, Stage.CONFINED)
+        self._advance(KernelStage.PREPARED, KernelStage.CONFINED)
         try:
             if self.settings.landlock.enabled:
                 self._landlock = self._applied(LANDLOCK, self._apply_landlock)
@@ -185,7 +241,7 @@ class Kernel:
 
     def stop(self) -> None:
         """Stop the helper, the spawn server and its children. Landlock and seccomp stay. Safe to call twice."""
-        self.stage = Stage.STOPPED
+        self.stage = KernelStage.STOPPED
         if self.supervisor is not None:
             self.supervisor.stop()
         egress, self.egress = self.egress, None
@@ -198,7 +254,7 @@ class Kernel:
                 server.stop()
         self.flow("stopped")
 
-    def _advance(self, expected: Stage, to: Stage) -> None:
+    def _advance(self, expected: KernelStage, to: KernelStage) -> None:
         if self.stage is not expected:
             raise KernelLayerError(
                 f"the kernel layer is in stage {self.stage}; this step needs stage {expected}",
@@ -310,4 +366,4 @@ class Kernel:
         """Return the state of a control that was not applied or has been stopped."""
         if name not in self.wanted:
             return status.not_wanted(name)
-        return status.not_applied(name, is_over=self.stage is Stage.STOPPED)
+        return status.not_applied(name, is_over=self.stage is KernelStage.STOPPED)

@@ -8,26 +8,165 @@ to the same program, and the status reads from ``/proc`` that every thread has i
 
 *In a temporary child* of the spawn server, confined like the child of a subject without rules, it runs all operations,
 including those that kill the process.
+
+*In the application process* it runs operations that are harmless even if they succeed: open a folder outside the
+lists, create a file there, connect to a listener of the self-test, send signal 0. ``execve`` kills its caller, so it
+runs in a child forked by ``subprocess``, which runs only C code between fork and exec. Other operations are not tested
+in a fork of the application, because Python code in a fork is unsafe beside threads. The remaining filter rules belong
+to the same program, and the status reads from ``/proc`` that every thread has it.
+
+*In a temporary child* of the spawn server, confined like the child of a subject without rules, it runs all operations,
+including those that kill the process.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import secrets
+import select
+import shutil
 import signal
+import socket
 import subprocess
+import sys
+import tempfile
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from democrai_sandbox.errors import KernelLayerError
+from democrai_sandbox.kernel.spawn.client import SpawnOrder
+from democrai_sandbox.kernel.spawn.confinement import ResourceLimits, confinement_of, enforcement_of
 
-from . import selftest_acts as acts
-from .selftest_ground import FAMILIES, Ground, harmless_program, readable_outside, writable_outside
-from .status import EGRESS, LANDLOCK, SECCOMP
+from . import selftest_operations as acts
+from .status import EGRESS, LANDLOCK, SECCOMP, SPAWN_SERVER
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
+
+    from democrai_sandbox.kernel.egress.control import EgressControl
+    from democrai_sandbox.kernel.egress.endpoints import ChildCgroup
+    from democrai_sandbox.kernel.spawn.client import SpawnedChild, SpawnServer
+    from democrai_sandbox.kernel.spawn.confinement import ChildConfinement, Enforcement
+
+_ARRIVES_WITHIN = 0.25
+_DATAGRAM = 64
+FAMILIES = (("v4", socket.AF_INET, "127.0.0.1"), ("v6", socket.AF_INET6, "::1"))
+
+
+class SelfTestFixtures:
+    """Folder in the state directory and four listeners on loopback, removed at the end."""
+
+    def __init__(self, state_dir: str) -> None:
+        self._cleanup = contextlib.ExitStack()
+        self.token = secrets.token_hex(8)
+        self.addresses: dict[str, Any] = {}
+        self._datagrams: dict[str, socket.socket] = {}
+        with contextlib.ExitStack() as failing:
+            failing.push(self._cleanup)
+            self.folder = tempfile.mkdtemp(prefix="os_sandbox_selftest_", dir=state_dir)
+            self._cleanup.callback(shutil.rmtree, self.folder, ignore_errors=True)
+            self.file = f"{self.folder}/file"
+            Path(self.file).write_text("self-test\n", "ascii")
+            self.program = self._program()
+            self._unix()
+            for name, family, host in FAMILIES:
+                self._listen(name, family, host)
+            failing.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._cleanup.close()
+
+    def arrived(self, name: str) -> bool:
+        """Whether this run's datagram arrived. Consumes earlier datagrams of the same run."""
+        listener = self._datagrams[name]
+        until = time.monotonic() + _ARRIVES_WITHIN
+        found = False
+        while not found and (left := until - time.monotonic()) > 0:
+            if select.select([listener], [], [], left)[0]:
+                found = listener.recv(_DATAGRAM) == self.token.encode()
+        return found
+
+    def _program(self) -> str:
+        """Place a program in a folder from which programs may not be executed."""
+        path = f"{self.folder}/program"
+        shutil.copyfile(harmless_program(), path)
+        Path(path).chmod(0o700)
+        return path
+
+    def call_unix(self) -> None:
+        """Connect to the unix socket, as a process with access to the folder does."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link, self._short_path() as folder:
+            link.connect(f"{folder}/socket")
+
+    def _unix(self) -> None:
+        listener = self._cleanup.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        with self._short_path() as folder:
+            listener.bind(f"{folder}/socket")
+        listener.listen(16)
+
+    @contextlib.contextmanager
+    def _short_path(self) -> Iterator[str]:
+        """Return a short path to the folder through a descriptor, because socket addresses have a length limit."""
+        folder = os.open(self.folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            yield f"/proc/self/fd/{folder}"
+        finally:
+            os.close(folder)
+
+    def _listen(self, name: str, family: socket.AddressFamily, host: str) -> None:
+        self.addresses[f"tcp {name}"] = self.addresses[f"udp {name}"] = None
+        with contextlib.suppress(OSError):  # a machine without this address family
+            stream = self._cleanup.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            stream.bind((host, 0))
+            stream.listen(16)
+            datagrams = self._cleanup.enter_context(socket.socket(family, socket.SOCK_DGRAM))
+            datagrams.bind((host, 0))
+            self._datagrams[name] = datagrams
+            self.addresses[f"tcp {name}"] = stream.getsockname()
+            self.addresses[f"udp {name}"] = datagrams.getsockname()
+
+
+def harmless_program() -> str:
+    """Return a program that does nothing; fall back to the interpreter, which exits on empty input."""
+    return next((path for path in ("/bin/true", "/usr/bin/true") if os.access(path, os.X_OK)), sys.executable)
+
+
+def readable_outside(lists: Iterable[str]) -> str | None:
+    """Return a folder outside the lists that every user may read, so that only Landlock can refuse it."""
+    return next(_outside(("/", "/home", "/var", "/srv", "/mnt", "/media"), lists, os.R_OK | os.X_OK), None)
+
+
+def writable_outside(lists: Iterable[str]) -> str | None:
+    """Return a folder outside the lists that this user may write to."""
+    own = str(Path.home()) if "HOME" in os.environ else "/"
+    places = ("/var/tmp", "/tmp", "/dev/mqueue", f"/run/user/{os.getuid()}", "/run/lock", own, "/srv", "/")  # noqa: S108
+    return next(_outside(places, lists, os.W_OK | os.X_OK), None)
+
+
+def _outside(places: Iterable[str], lists: Iterable[str], mode: int) -> Iterator[str]:
+    listed = [Path(path).resolve() for path in lists]
+    for place in places:
+        resolved = Path(place).resolve()
+        # Landlock does not restrict access(), which checks owner and mode only.
+        if resolved.is_dir() and os.access(place, mode) and not any(resolved.is_relative_to(path) for path in listed):
+            yield place
+
+
+def cgroup_root() -> str:
+    """Return the file that moves a process into the root cgroup; empty without cgroup v2."""
+    for line in Path("/proc/self/mountinfo").read_text("utf-8", "replace").splitlines():
+        before, _, after = line.partition(" - ")
+        if after.startswith("cgroup2 "):
+            return f"{before.split()[4]}/cgroup.procs"
+    return ""
+
 
 PROCESS = "process"
 CHILD = "child"
@@ -43,7 +182,7 @@ _AS_ROOT = "run the application as a user without privileges, or turn on sandbox
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class SelfTestAttempt:
     """Forbidden operation with its process, the expected result and the actual result."""
 
     act: str
@@ -59,28 +198,32 @@ class Attempt:
         return {name: getattr(self, name) for name in ("act", "where", "control", "expected", "outcome", "ok", "fix")}
 
 
-def judged(act: str, where: str, control: str, outcome: str, *, expected: str = STOPPED, fix: str = "") -> Attempt:
+def judged(
+    act: str, where: str, control: str, outcome: str, *, expected: str = STOPPED, fix: str = ""
+) -> SelfTestAttempt:
     """Return the attempt with its verdict. An operation that could not be run counts as failed."""
     if outcome in _NO_NETWORK:
-        return Attempt(act, where, control, expected, f"{acts.UNTRIED}this machine lacks such a network", ok=True)
+        return SelfTestAttempt(
+            act, where, control, expected, f"{acts.UNTRIED}this machine lacks such a network", ok=True
+        )
     ok = expected == OPEN or outcome.startswith(("stopped by", "killed by"))
-    return Attempt(act, where, control, expected, outcome, ok, "" if ok else fix)
+    return SelfTestAttempt(act, where, control, expected, outcome, ok, "" if ok else fix)
 
 
-def needless(act: str, where: str, control: str, why: str) -> Attempt:
+def needless(act: str, where: str, control: str, why: str) -> SelfTestAttempt:
     """Return an attempt that does not apply on this machine."""
-    return Attempt(act, where, control, STOPPED, f"{acts.UNTRIED}{why}", ok=True)
+    return SelfTestAttempt(act, where, control, STOPPED, f"{acts.UNTRIED}{why}", ok=True)
 
 
 @dataclass(frozen=True, slots=True)
 class SelfTest:
     """Results of one self-test run."""
 
-    attempts: tuple[Attempt, ...]
+    attempts: tuple[SelfTestAttempt, ...]
     seconds: float
 
     @property
-    def failed(self) -> tuple[Attempt, ...]:
+    def failed(self) -> tuple[SelfTestAttempt, ...]:
         """Attempts that succeeded, or could not be run, although a control should have stopped them."""
         return tuple(attempt for attempt in self.attempts if not attempt.ok)
 
@@ -104,7 +247,7 @@ class Claims:
     """File through which the process could leave its cgroup."""
     outsider: int = 0
     """Process id of an unconfined process of the same user; 0 without one."""
-    child: Callable[[Ground], tuple[Attempt, ...]] | None = None
+    child: Callable[[SelfTestFixtures], tuple[SelfTestAttempt, ...]] | None = None
     """Function that runs all operations in a temporary child."""
 
 
@@ -112,7 +255,7 @@ def run(claims: Claims) -> SelfTest:
     """Run the forbidden operations and return the results."""
     begin = time.monotonic()
     try:
-        ground = Ground(claims.state_dir)
+        ground = SelfTestFixtures(claims.state_dir)
     except OSError as error:
         raise KernelLayerError(
             f"the self-test cannot create files in {claims.state_dir}: {error}",
@@ -134,7 +277,7 @@ def reaches_outside(readable: tuple[str, ...]) -> bool:
     return folder is not None and acts.outcome_of(acts.read, folder) == acts.THROUGH
 
 
-def _files(claims: Claims) -> Iterator[Attempt]:
+def _files(claims: Claims) -> Iterator[SelfTestAttempt]:
     places: tuple[tuple[str, Callable[[str], None], str | None], ...] = (
         ("read outside the lists", acts.read, readable_outside((*claims.readable, *claims.writable))),
         ("write outside the lists", acts.write, writable_outside(claims.writable)),
@@ -148,7 +291,7 @@ def _files(claims: Claims) -> Iterator[Attempt]:
         yield judged("signal to a process outside", PROCESS, LANDLOCK, acts.outcome_of(os.kill, claims.outsider, 0))
 
 
-def _calls() -> Iterator[Attempt]:
+def _calls() -> Iterator[SelfTestAttempt]:
     from . import _native  # noqa: PLC0415 - exists on Linux only
 
     yield judged("execve", PROCESS, SECCOMP, acts.outcome_of(_executed))
@@ -174,7 +317,7 @@ def _executed() -> str | None:
     return f"killed by {signal.Signals(-code).name}" if code < 0 else None
 
 
-def _network(ground: Ground, claims: Claims) -> Iterator[Attempt]:
+def _network(ground: SelfTestFixtures, claims: Claims) -> Iterator[SelfTestAttempt]:
     for name, family, _ in FAMILIES:
         for protocol, act in (("tcp", _connected), ("udp", _sent)):
             kind = f"{protocol} {name}"
@@ -192,10 +335,182 @@ def _network(ground: Ground, claims: Claims) -> Iterator[Attempt]:
         yield judged("leave the cgroup", PROCESS, EGRESS, outcome, fix=_AS_ROOT)
 
 
-def _connected(_ground: Ground, _name: str, family: socket.AddressFamily, address: Any) -> str | None:
+def _connected(_ground: SelfTestFixtures, _name: str, family: socket.AddressFamily, address: Any) -> str | None:
     return acts.connect(family, address)
 
 
-def _sent(ground: Ground, name: str, family: socket.AddressFamily, address: Any) -> str | None:
+def _sent(ground: SelfTestFixtures, name: str, family: socket.AddressFamily, address: Any) -> str | None:
     acts.send(family, address, ground.token)
     return None if ground.arrived(name) else "stopped by timeout"
+
+
+_SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/etc", "/dev/null", "/dev/urandom")
+_LEAVE = "leave the cgroup"
+_GROUP = "multicast group"
+_BY_LANDLOCK = ("read", "write", "exec", "network tables", _LEAVE)
+_BY_FILTER = (
+    *("ptrace", "setuid", "chroot", "unshare", "io_uring", "packet socket", "unix socket"),
+    *("message queue", "memory program", "watch for changes", "attributes", "netlink", _GROUP),
+)
+_NETWORK = tuple(f"{protocol} {name}" for name, _, _ in FAMILIES for protocol in ("tcp", "udp"))
+_SECONDS = 60
+_LONGEST_ANSWER = 64 * 1024
+_TCP_SINCE = 4
+
+
+class _Trial(NamedTuple):
+    """One child: its confinement, its operations, and those that a control must stop."""
+
+    where: str
+    control: str
+    enforced: Enforcement
+    acts: tuple[str, ...]
+    stopped: frozenset[str]
+
+
+def attempts_in_child(
+    ground: SelfTestFixtures, server: SpawnServer, abi: int, egress: EgressControl | None = None
+) -> tuple[SelfTestAttempt, ...]:
+    """Run all operations in a child without rules, and network operations in a child without allowed targets."""
+    trials = [_without_rules(abi, has_cgroup=egress is not None)]
+    if egress is not None:
+        trials.append(_without_targets(abi))
+    return tuple(attempt for trial in trials for attempt in _attempts(ground, server, egress, trial))
+
+
+def unenforced_in_children(abi: int) -> tuple[str, ...]:
+    """Return the accesses that this machine cannot deny to a child."""
+    return _enforcement(_confinement(), abi).unenforced
+
+
+def _without_rules(abi: int, *, has_cgroup: bool) -> _Trial:
+    enforced = _enforcement(_confinement(), abi, packet_filter=has_cgroup)
+    filtered = bool(enforced.filter)
+    stopped = set(_BY_LANDLOCK if abi else ()) | set(_BY_FILTER if filtered else ())
+    for act in _NETWORK:
+        if filtered or has_cgroup or (act.startswith("tcp") and abi >= _TCP_SINCE):
+            stopped.add(act)
+    return _Trial(CHILD, SPAWN_SERVER, enforced, (*_BY_LANDLOCK, *_BY_FILTER, *_NETWORK), frozenset(stopped))
+
+
+def _without_targets(abi: int) -> _Trial:
+    """Return the child that Landlock and the filter do not keep from the network, so that only its cgroup restricts it.
+
+    Multicast groups are excluded: the kernel announces them in packets that belong to no cgroup.
+    """
+    confinement = replace(_confinement(), has_network=True, connect_ports=None)
+    enforced = _enforcement(confinement, abi, packet_filter=True)
+    stopped = frozenset((*_NETWORK, _GROUP) if enforced.filter else _NETWORK)
+    return _Trial(CGROUP_CHILD, EGRESS, enforced, (*_NETWORK, _GROUP), stopped)
+
+
+def _confinement() -> ChildConfinement:
+    here = str(Path(__file__).resolve().parent)
+    runtime = (*_SYSTEM, sys.prefix, sys.base_prefix, str(Path(sys.executable).resolve().parent))
+    return confinement_of(
+        (), runtime_read=(here,), runtime_execute=runtime, limits=ResourceLimits(wall_seconds=_SECONDS)
+    )
+
+
+def _enforcement(confinement: ChildConfinement, abi: int, *, packet_filter: bool = False) -> Enforcement:
+    return enforcement_of(confinement, abi, packet_filter=packet_filter, root=os.geteuid() == 0)
+
+
+def _attempts(
+    ground: SelfTestFixtures, server: SpawnServer, egress: EgressControl | None, trial: _Trial
+) -> tuple[SelfTestAttempt, ...]:
+    cgroup = None
+    try:
+        cgroup = egress.child(()) if egress is not None else None
+        met, said = _answers(server, _order(ground, trial, cgroup))
+    except (KernelLayerError, OSError) as error:
+        return (judged("all acts", trial.where, trial.control, f"{acts.UNTRIED}{error}"),)
+    finally:
+        if egress is not None and cgroup is not None:
+            egress.release(cgroup)
+    return tuple(_attempts_of_trial(ground, trial, met, said))
+
+
+def _order(ground: SelfTestFixtures, trial: _Trial, cgroup: ChildCgroup | None) -> SpawnOrder:
+    from . import _native  # noqa: PLC0415 - exists on Linux only
+
+    plan = {
+        "native": _native.__file__,
+        "file": ground.file,
+        "folder": ground.folder,
+        "program": ground.program,
+        "token": ground.token,
+        "cgroup": cgroup_root(),
+        "acts": trial.acts,
+        **ground.addresses,
+    }
+    enforced = trial.enforced
+    return SpawnOrder(
+        program=sys.executable,
+        argv=(sys.executable, "-I", "-S", "-B", acts.__file__, json.dumps(plan)),
+        environment={},
+        folder=ground.folder,  # gives the socket there a short name; entering a folder does not read it
+        plan=enforced.plan,
+        filter=enforced.filter,
+        limits=enforced.limits,
+        wall_seconds=enforced.wall_seconds,
+        cgroup=-1 if cgroup is None else cgroup.descriptor,
+    )
+
+
+def _answers(server: SpawnServer, order: SpawnOrder) -> tuple[dict[str, str], str]:
+    """Return the outcome of each operation, and any other output of the child."""
+    heard, told = os.pipe()
+    try:
+        try:
+            child = server.spawn(replace(order, stdout=told, stderr=told))
+        finally:
+            os.close(told)
+        text = _read(heard, child)
+    finally:
+        os.close(heard)
+    met: dict[str, str] = {}
+    other = ""
+    for line in text.decode("utf-8", "replace").splitlines():
+        try:
+            name, outcome = json.loads(line)
+            met[str(name)] = str(outcome)
+        except (ValueError, TypeError):
+            other = line
+    return met, other
+
+
+def _read(descriptor: int, child: SpawnedChild) -> bytes:
+    """Read until the child exits; kill a child that does not exit in time."""
+    until = time.monotonic() + _SECONDS
+    text = b""
+    try:
+        while len(text) < _LONGEST_ANSWER and (left := until - time.monotonic()) > 0:
+            if select.select([descriptor], [], [], left)[0]:
+                part = os.read(descriptor, _LONGEST_ANSWER)
+                if not part:
+                    break
+                text += part
+        child.signal_group(signal.SIGKILL)
+        child.collect()
+    finally:
+        child.close()
+    return text
+
+
+def _attempts_of_trial(
+    ground: SelfTestFixtures, trial: _Trial, met: dict[str, str], said: str
+) -> Iterator[SelfTestAttempt]:
+    for act in trial.acts:
+        family = act[-2:]
+        if ground.addresses.get(act, act) is None:
+            yield needless(act, trial.where, trial.control, f"this machine has no IP{family} on loopback")
+            continue
+        if act == _LEAVE and not cgroup_root():
+            yield needless(act, trial.where, trial.control, "this machine has no cgroup v2")
+            continue
+        outcome = met.get(act, f"{acts.UNTRIED}{said or 'the child ended before it'}")
+        if act.startswith("udp") and outcome == acts.THROUGH and not ground.arrived(family):
+            outcome = "stopped by timeout"
+        expected = STOPPED if act in trial.stopped else OPEN
+        yield judged(act, trial.where, trial.control, outcome, expected=expected)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from democrai_sandbox.policy import InvalidInputError, Problem
-from democrai_sandbox.policy.sections import Section, absolute_path, each, switch, whole
+from democrai_sandbox.policy.config_section import ConfigSection, absolute_path, each, switch, whole
 
 _ROOT = "/sandbox/os"
 _SWITCHES = ("enabled", "require", "desktop")
@@ -61,7 +61,7 @@ class OsSettings:
 def os_settings(section: object) -> OsSettings:
     """Validate the section; raise one error with all problems."""
     problems: list[Problem] = []
-    values = Section(section, _ROOT, problems)
+    values = ConfigSection(section, _ROOT, problems)
     settings: dict[str, Any] = {
         **{name: values.take(name, switch, default=False) for name in _SWITCHES},
         **{name: values.take(name, absolute_path, default="") for name in _PATHS},

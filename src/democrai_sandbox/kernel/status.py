@@ -3,19 +3,52 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from democrai_sandbox.errors import HelperFailed, KernelRefused
-
-from .states import ControlState, ControlStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from democrai_sandbox.errors import KernelLayerError
 
-    from .selftest import Attempt
+    from .selftest import SelfTestAttempt
+
+
+class ControlState(StrEnum):
+    """Degree to which a control is in force: measured, never copied from the configuration."""
+
+    ACTIVE = "active"
+    PARTIAL = "partial"
+    """In force with exceptions; the reason names them."""
+    OFF = "off"
+    """Not enabled, or not applied yet."""
+    UNSUPPORTED = "unsupported"
+    """Not possible with this kernel, architecture or machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControlStatus:
+    """Current state of one control, and how to improve it."""
+
+    name: str
+    state: ControlState
+    reason: str = ""
+    fix: str = ""
+    details: Mapping[str, object] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the status as JSON data."""
+        return {
+            "name": self.name,
+            "state": self.state.value,
+            "reason": self.reason,
+            "fix": self.fix,
+            "details": dict(self.details),
+        }
+
 
 LANDLOCK = "landlock"
 SECCOMP = "seccomp"
@@ -36,7 +69,7 @@ class KernelStatus:
     """State of every control, with the results of the last self-test."""
 
     controls: tuple[ControlStatus, ...]
-    attempts: tuple[Attempt, ...] = ()
+    attempts: tuple[SelfTestAttempt, ...] = ()
 
     def __getitem__(self, name: str) -> ControlStatus:
         """Return the control with this name."""
@@ -62,7 +95,7 @@ class KernelStatus:
         }
 
 
-def with_attempts(control: ControlStatus, attempts: Iterable[Attempt]) -> ControlStatus:
+def with_attempts(control: ControlStatus, attempts: Iterable[SelfTestAttempt]) -> ControlStatus:
     """Return the status with the self-test's results: a control that permitted a forbidden operation is not active."""
     own = [attempt for attempt in attempts if attempt.control == control.name]
     failed = [attempt for attempt in own if not attempt.ok]

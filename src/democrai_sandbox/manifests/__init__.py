@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from .covering import Coverage, covers
+from .coverage import Coverage, covers
 from .differences import Change, ChangeEffect, Difference, diff
+from .document import ManifestError, Place, PlacedProblem
 from .limits import Limits, limits_from
 from .lint import Finding, FindingCode, Severity, broadness, lint
-from .loading import FILE_NAME, load_manifest, make_manifest, manifest_to_dict, parse_manifest
+from .loader import FILE_NAME, load_manifest, make_manifest, manifest_to_dict, parse_manifest
 from .models import (
     AgentDeclaration,
     EngineManifest,
@@ -23,7 +24,6 @@ from .models import (
     Source,
     ToolDeclaration,
 )
-from .problems import ManifestError, Place, PlacedProblem
 from .schema import manifest_schema, schema_path
 
 __all__ = [

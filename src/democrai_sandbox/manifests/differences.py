@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from democrai_sandbox.policy import AccessRule, InvalidInputError, ResourceType, normalise_target, pointer_to
 
-from .covering import Coverage
+from .coverage import Coverage
 from .limits import LARGEST, NO_LIMITS
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Strict JSON parser with the position of every value.
+"""Strict JSON parser with the position of every value, and the problems of a manifest with their positions.
 
 The standard library's parser loses positions, keeps the last of two equal keys and accepts ``NaN``. A manifest decides
 what code may do, so input that two parsers could read differently is rejected here.
@@ -11,12 +11,72 @@ import math
 import re
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
-from democrai_sandbox.policy import Problem, pointer_to
+from democrai_sandbox.policy import InvalidInputError, Problem, pointer_to
 from democrai_sandbox.policy.text import shown
 
-from .problems import ManifestError, Place, PlacedProblem
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+MOST_PROBLEMS = 100
+"""Maximum number of reported problems per manifest; a hostile file could have thousands."""
+
+
+class Place(NamedTuple):
+    """Position in a text, counted from one."""
+
+    line: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedProblem(Problem):
+    """Problem with its position; zero without a text."""
+
+    line: int = 0
+    column: int = 0
+
+    @classmethod
+    def at(cls, problem: Problem, place: Place | None) -> PlacedProblem:
+        """Return ``problem`` with the position ``place``."""
+        return cls(problem.pointer, problem.message, problem.suggestion, *(place or (0, 0)))
+
+    def __str__(self) -> str:
+        """Return the problem on one line, the position first."""
+        place = f"line {self.line}, column {self.column}: " if self.line else ""
+        return place + Problem.__str__(self)
+
+    def moved(self, pointer: str) -> PlacedProblem:
+        """Return the same problem with its pointer below ``pointer``."""
+        return PlacedProblem(pointer + self.pointer, self.message, self.suggestion, self.line, self.column)
+
+
+class ManifestError(InvalidInputError):
+    """Rejected manifest, whose extension does not run. Contains every problem, and the file if it has one."""
+
+    def __init__(self, problems: Iterable[Problem], path: str = "") -> None:
+        """Store the first problems, and a last one with the number of the others."""
+        found = tuple(problems)
+        if len(found) > MOST_PROBLEMS + 1:
+            more = Problem("", f"and {len(found) - MOST_PROBLEMS} more problems")
+            found = (*found[:MOST_PROBLEMS], more)
+        super().__init__(found)
+        self.path = path
+
+    def __str__(self) -> str:
+        """List all problems on one line, after the file's path."""
+        return f"{self.path}: {super().__str__()}" if self.path else super().__str__()
+
+    def diagnostics(self) -> str:
+        """List the problems, one per line, below the code and the file's path."""
+        head, newline, rest = super().diagnostics().partition("\n")
+        return f"{head} in {self.path}{newline}{rest}" if self.path else f"{head}{newline}{rest}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Rebuild the same error in another process."""
+        return (type(self), (self.problems, self.path))
+
 
 LARGEST_MANIFEST = 1024 * 1024
 """Maximum size of a manifest in bytes."""
@@ -43,7 +103,7 @@ Node: TypeAlias = "tuple[int, dict[str, Node] | list[Node]]"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Document:
+class PlacedDocument:
     """JSON value with the position of each part."""
 
     value: Any
@@ -63,17 +123,17 @@ class Document:
         return _place(self._line_ends, offset)
 
 
-def read_document(data: bytes | str) -> Document:
+def read_document(data: bytes | str) -> PlacedDocument:
     """Parse a text, or raise with all its problems."""
     text, problems = _decoded(data)
-    return _Reader(text, problems).read()
+    return _JsonParser(text, problems).read()
 
 
 class _NotReadableError(Exception):
     """Error that ends parsing."""
 
 
-class _Reader:
+class _JsonParser:
     """Single-pass parser."""
 
     def __init__(self, text: str, problems: list[PlacedProblem]) -> None:
@@ -84,7 +144,7 @@ class _Reader:
         self.path: list[str | int] = []
         self.line_ends = [match.start() for match in re.finditer("\n", text)]
 
-    def read(self) -> Document:
+    def read(self) -> PlacedDocument:
         try:
             self._skip_blanks()
             value, root = self._value()
@@ -93,7 +153,7 @@ class _Reader:
                 self._stop("unexpected text after the value", self.offset)
         except _NotReadableError:
             raise ManifestError(self.problems) from None
-        return Document(value, tuple(self.problems), root, self.line_ends)
+        return PlacedDocument(value, tuple(self.problems), root, self.line_ends)
 
     def _value(self) -> tuple[Any, Node]:
         begin = self.offset

@@ -1,4 +1,9 @@
-"""Lint: advice about entries that grant more than is probably needed. The manifest works as it is."""
+"""Lint: advice about entries that grant more than is probably needed, and packages whose native code no guard sees.
+
+The only list of them, for ``manifest lint``, ``doctor`` and the console. A package belongs here if ordinary code calls
+it with a path, URL or address, and it accesses that without any call that CPython knows of. Packages that open files in
+Python and parse them in native code (numpy, pandas, pillow's images) do not belong here.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from democrai_sandbox.policy import (
@@ -21,16 +27,60 @@ from democrai_sandbox.policy import (
     prefixes_of,
 )
 from democrai_sandbox.policy.hosts import LOOPBACK, host_key, is_address
-from democrai_sandbox.policy.patterns import folder_before_pattern, pattern_in
+from democrai_sandbox.policy.paths import folder_before_pattern, pattern_in
 
-from .covering import Coverage
+from .coverage import Coverage
 from .limits import LARGEST
-from .loading import manifest_to_dict, open_at_once
+from .loader import manifest_to_dict, open_at_once
 from .models import Manifest, McpServer, ModuleManifest
-from .native_access import NATIVE_ACCESS, native_imports
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
+
+_FILES, _HOSTS, _BOTH = "files", "connections", "files and connections"
+
+NATIVE_ACCESS: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(
+            (
+                *("apsw", "av", "cv2", "faiss", "fitz", "h5py", "lmdb", "netCDF4", "onnxruntime", "plyvel", "polars"),
+                *("pymupdf", "pypdfium2", "rocksdict", "safetensors", "sentencepiece", "soundfile", "tables"),
+                *("tokenizers", "xgboost", "lightgbm", "catboost"),
+            ),
+            _FILES,
+        ),
+        **dict.fromkeys(
+            (
+                *("MySQLdb", "confluent_kafka", "cx_Oracle", "grpc", "oracledb", "psycopg", "psycopg2", "pycurl"),
+                *("pymssql", "pynng", "pyodbc", "zmq"),
+            ),
+            _HOSTS,
+        ),
+        **dict.fromkeys(
+            ("duckdb", "fiona", "hf_xet", "lancedb", "lxml", "osgeo", "pyarrow", "pyogrio", "rasterio", "tensorflow"),
+            _BOTH,
+        ),
+    }
+)
+"""Resources that each import root opens directly."""
+
+_ROOTS = "|".join(map(re.escape, NATIVE_ACCESS))
+_IMPORT = re.compile(
+    rf"^[ \t]*(?:from[ \t]+({_ROOTS})[ \t.]|import[ \t]+(?:[\w., \t]*,[ \t]*)?({_ROOTS})(?![\w]))".encode(),
+    re.MULTILINE,
+)
+
+
+def native_imports(sources: Iterable[bytes]) -> Iterator[str]:
+    """Yield the packages of the list that Python sources import, each once."""
+    found: set[str] = set()
+    for source in sources:
+        for match in _IMPORT.finditer(source):
+            root = (match[1] or match[2]).decode()
+            if root not in found:
+                found.add(root)
+                yield root
+
 
 SENSITIVE_IMPORTS = frozenset({"ctypes", "_ctypes", "cffi", "_cffi_backend"})
 """Import roots that a guard refuses by default; other imports need no declaration."""
@@ -87,7 +137,7 @@ class Finding:
         return f"{place}{self.pointer}: {self.severity}: {self.message} ({self.code}). {self.advice}"
 
 
-class _Declared(NamedTuple):
+class _PlacedRule(NamedTuple):
     """Rule with the location of its entry."""
 
     rule: AccessRule
@@ -120,19 +170,19 @@ def lint(
 
 def broadness(rule: AccessRule) -> tuple[Finding, ...]:
     """Return the findings about a single rule, without its manifest."""
-    return tuple(_target_findings(_Declared(rule, "", None), None))
+    return tuple(_target_findings(_PlacedRule(rule, "", None), None))
 
 
-def _declared(manifest: Manifest, pointer: str) -> Iterator[_Declared]:
+def _declared(manifest: Manifest, pointer: str) -> Iterator[_PlacedRule]:
     """Yield the rules of a section with their entries, including repeated ones."""
     if isinstance(manifest, McpServer):
-        yield from (_Declared(rule, "/endpoint_url", None) for rule in manifest.access)
+        yield from (_PlacedRule(rule, "/endpoint_url", None) for rule in manifest.access)
         return
     for position, entry in enumerate(_written(manifest, pointer).get("access") or ()):
         place = pointer_to(pointer, "access", position)
         rules = parse_access([entry], base=manifest.source.folder)
         for rule in rules:
-            yield _Declared(rule, place, entry["operation"].index(rule.operation) if len(rules) > 1 else None)
+            yield _PlacedRule(rule, place, entry["operation"].index(rule.operation) if len(rules) > 1 else None)
 
 
 def _written(manifest: Manifest, pointer: str) -> dict[str, Any]:
@@ -142,7 +192,7 @@ def _written(manifest: Manifest, pointer: str) -> dict[str, Any]:
     return dict(section)
 
 
-def _target_findings(declared: _Declared, folder: str | None) -> Iterator[Finding]:
+def _target_findings(declared: _PlacedRule, folder: str | None) -> Iterator[Finding]:
     rule = declared.rule
     if rule.resource_type is ResourceType.FILESYSTEM:
         yield from _root_findings(declared, folder)
@@ -150,7 +200,7 @@ def _target_findings(declared: _Declared, folder: str | None) -> Iterator[Findin
         yield from _network_findings(declared)
 
 
-def _root_findings(declared: _Declared, folder: str | None) -> Iterator[Finding]:
+def _root_findings(declared: _PlacedRule, folder: str | None) -> Iterator[Finding]:
     written = declared.rule.normalized_target
     if pattern_in(declared.rule.target) and not os.path.lexists(written):
         yield Finding(
@@ -190,7 +240,7 @@ def _is_broad(root: str) -> bool:
     return len(parts) == 1 or (len(parts) == len(("home", "user")) and parts[0] == "home")
 
 
-def _network_findings(declared: _Declared) -> Iterator[Finding]:
+def _network_findings(declared: _PlacedRule) -> Iterator[Finding]:
     target = parse_declaration(declared.rule.normalized_target)
     place, name = declared.entry, target.normalized
     warning = Severity.WARNING
@@ -213,10 +263,10 @@ def _is_loopback(host: str) -> bool:
     return host_key(host) == LOOPBACK or (is_address(host) and ipaddress.ip_address(host).is_loopback)
 
 
-def _covered_entries(declared: list[_Declared]) -> Iterator[Finding]:
+def _covered_entries(declared: list[_PlacedRule]) -> Iterator[Finding]:
     """Find entries, or operations of an entry, that another entry already covers."""
     coverage = Coverage(one.rule for one in declared)
-    covered: dict[str, list[tuple[_Declared, _Declared]]] = {}
+    covered: dict[str, list[tuple[_PlacedRule, _PlacedRule]]] = {}
     for position, one in enumerate(declared):
         other = next((declared[found] for found in coverage.covering(one.rule) if found != position), None)
         if other is not None:

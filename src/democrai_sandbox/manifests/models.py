@@ -20,8 +20,7 @@ from .limits import NO_LIMITS, Limits
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .document import Document
-    from .problems import Place
+    from .document import Place, PlacedDocument
 
 DEFAULT_TIMEOUT_MS = 30_000
 LONGEST_REMARK = 1000
@@ -57,7 +56,7 @@ class Source:
     """Base folder of relative filesystem targets."""
     value: Any = None
     """Validated data as written; None for a model that was created in code."""
-    document: Document | None = None
+    document: PlacedDocument | None = None
 
     def place(self, pointer: str) -> Place | None:
         """Return the position of the value at a JSON pointer, if the manifest has a text."""

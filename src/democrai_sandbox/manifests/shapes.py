@@ -6,7 +6,21 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from democrai_sandbox.policy import Problem, nearest, pointer_to
+from democrai_sandbox.policy import (
+    VALID_OPERATIONS,
+    AccessRule,
+    InvalidInputError,
+    Problem,
+    ResourceType,
+    Subject,
+    SubjectKind,
+    compile_policy,
+    nearest,
+    parse_access,
+    parse_request_url,
+    pointer_to,
+)
+from democrai_sandbox.policy.rules import KEYS
 from democrai_sandbox.policy.text import invisible_character, shown
 
 if TYPE_CHECKING:
@@ -14,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Reading:
+class ParseState:
     """State of parsing one manifest: the problems so far, and the base folder of relative paths."""
 
     folder: str | None = None
@@ -31,10 +45,10 @@ class Reading:
         self.problems += [problem.moved(pointer) for problem in problems]
 
 
-class Shape(Protocol):
+class ValueShape(Protocol):
     """Shape of a value in a manifest."""
 
-    def read(self, value: Any, pointer: str, reading: Reading) -> Any:
+    def read(self, value: Any, pointer: str, reading: ParseState) -> Any:
         """Return the value for the model; problems are recorded in ``reading``."""
 
     def plain(self, value: Any) -> Any:
@@ -56,7 +70,7 @@ def described(value: object) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class TextShape:
     """Visible text on one line."""
 
     what: str
@@ -66,7 +80,7 @@ class Text:
     mend: Callable[[str], str] | None = None
     """Function that turns an invalid text into the probably intended one."""
 
-    def read(self, value: Any, pointer: str, reading: Reading) -> str:
+    def read(self, value: Any, pointer: str, reading: ParseState) -> str:
         """Return the text."""
         if type(value) is not str:
             reading.refuse(pointer, f"expected {self.what}, got {described(value)}")
@@ -96,7 +110,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ChoiceShape:
     """One of a few names."""
 
     names: type[Any]
@@ -104,7 +118,7 @@ class Choice:
     other_names: Mapping[str, str] = field(default_factory=dict)
     """Names that other systems use. They are only hints in errors, never accepted."""
 
-    def read(self, value: Any, pointer: str, reading: Reading) -> Any:
+    def read(self, value: Any, pointer: str, reading: ParseState) -> Any:
         """Return the member of the enumeration."""
         names = [str(name) for name in self.names]
         if type(value) is str and value in names:
@@ -124,10 +138,10 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Flag:
+class FlagShape:
     """Boolean."""
 
-    def read(self, value: Any, pointer: str, reading: Reading) -> bool:
+    def read(self, value: Any, pointer: str, reading: ParseState) -> bool:
         """Return the flag; a text such as "false" would count as true and is rejected."""
         if type(value) is bool:
             return value
@@ -146,13 +160,13 @@ class Flag:
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class NumberShape:
     """Integer within limits."""
 
     least: int
     most: int
 
-    def read(self, value: Any, pointer: str, reading: Reading) -> int:
+    def read(self, value: Any, pointer: str, reading: ParseState) -> int:
         """Return the number. ``30.0`` is valid, as in JSON Schema."""
         whole = int(value) if type(value) is float and value.is_integer() else value
         if type(whole) is int and self.least <= whole <= self.most:
@@ -171,12 +185,12 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True)
-class Texts:
+class TextListShape:
     """List of texts of one shape; duplicates are dropped."""
 
-    item: Text
+    item: TextShape
 
-    def read(self, value: Any, pointer: str, reading: Reading) -> tuple[str, ...]:
+    def read(self, value: Any, pointer: str, reading: ParseState) -> tuple[str, ...]:
         """Return the texts in order."""
         if type(value) is not list:
             reading.refuse(pointer, f"expected a list, each item {self.item.what}; got {described(value)}")
@@ -191,3 +205,140 @@ class Texts:
     def schema(self) -> dict[str, Any]:
         """Return the shape of the items."""
         return {"type": "array", "items": self.item.schema()}
+
+
+# Placeholder subject for the policy's check of import roots.
+_NOBODY = Subject(SubjectKind.CORE, "manifest")
+
+
+@dataclass(frozen=True, slots=True)
+class ImportsShape:
+    """Roots of sensitive imports."""
+
+    def read(self, value: Any, pointer: str, reading: ParseState) -> tuple[str, ...]:
+        """Return the roots in order."""
+        if type(value) is not list:
+            reading.refuse(pointer, f"expected a list of import roots, got {described(value)}")
+            return ()
+        try:
+            compile_policy(subject=_NOBODY, rules=(), allowed_imports=value)
+        except InvalidInputError as error:
+            reading.take(error.problems, pointer.removesuffix("/allowed_imports"))
+            return ()
+        return tuple(dict.fromkeys(value))
+
+    def plain(self, value: tuple[str, ...]) -> list[str]:
+        """Return the list."""
+        return list(value)
+
+    def schema(self) -> dict[str, Any]:
+        """Return a pattern without dots, blanks and punctuation. It does not list existing names."""
+        return {"type": "array", "items": {"type": "string", "pattern": r"^[^\u0000-\u002f\u003a-\u0040\s.]+$"}}
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointShape:
+    """HTTP URL. It may have a query, which is not checked."""
+
+    longest: int = 2000
+
+    def read(self, value: Any, pointer: str, reading: ParseState) -> str:
+        """Return the URL as written."""
+        if type(value) is not str or not value:
+            got = "an empty text" if value == "" else described(value)
+            reading.refuse(pointer, f"expected an http or https URL, got {got}")
+            return ""
+        if len(value) > self.longest:
+            reading.refuse(pointer, f"expected a URL of at most {self.longest} characters, got {len(value)}")
+            return ""
+        try:
+            target = parse_request_url(value)
+        except InvalidInputError as error:
+            reading.take(error.problems, pointer)
+            return ""
+        if target.scheme not in ("http", "https"):
+            reading.refuse(pointer, f"expected an http or https URL, got the scheme {shown(target.scheme)}")
+        elif target.ambiguous or "#" in value or "//" in value.partition("://")[2].partition("?")[0]:
+            reading.refuse(pointer, "the URL has a fragment, or a path that servers read in different ways")
+        return value
+
+    def plain(self, value: str) -> str:
+        """Return the URL."""
+        return value
+
+    def schema(self) -> dict[str, Any]:
+        """Return a pattern of the URL."""
+        return {
+            "type": "string",
+            "maxLength": self.longest,
+            "pattern": r"^[hH][tT][tT][pP][sS]?://[^/?#\s\\@]+(?:[/?][^#\s\\]*)?$",
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class AccessShape:
+    """List of access entries."""
+
+    def read(self, value: Any, pointer: str, reading: ParseState) -> tuple[AccessRule, ...]:
+        """Return the rules of the list."""
+        if type(value) is not list:
+            reading.refuse(pointer, f"expected a list of access entries, got {described(value)}")
+            return ()
+        try:
+            return parse_access(value, base=reading.folder, pointer=pointer)
+        except InvalidInputError as error:
+            reading.take(error.problems)
+        return ()
+
+    def plain(self, value: tuple[AccessRule, ...] | None) -> list[dict[str, str]]:
+        """Return one entry for each rule, with absolute paths."""
+        return [rule.to_dict() for rule in value or ()]
+
+    def schema(self) -> dict[str, Any]:
+        """Return a reference to the shared definition of an entry."""
+        return {"type": "array", "items": {"$ref": "#/$defs/access_entry"}}
+
+
+_TARGETS = {
+    ResourceType.NETWORK: (
+        r"^[^\u0000-\u0020\u007f\\]+$",
+        "A URL such as https://api.example.com/v1, host, host:port, *.domain, address range, or unix:/path.",
+    ),
+    ResourceType.FILESYSTEM: (
+        r"^[^~\u0000-\u001f\u007f][^\u0000-\u001f\u007f]*$",
+        "A file, or a folder with its content; relative to the manifest's folder unless absolute. No wildcards.",
+    ),
+    ResourceType.SYSTEM_DEPENDENCY: (
+        r"^[^\u0000-\u0020\u007f](?:[^\u0000-\u001f\u007f]*[^\u0000-\u0020\u007f])?$",
+        "The name of an external program or library.",
+    ),
+}
+
+
+def access_entry_schema() -> dict[str, Any]:
+    """Return the JSON Schema of one entry of an ``access`` list."""
+    return {
+        "type": "object",
+        "required": list(KEYS),
+        "additionalProperties": False,
+        "properties": {
+            "resource_type": {"enum": [str(kind) for kind in ResourceType]},
+            "operation": True,
+            "target": {"type": "string", "minLength": 1},
+        },
+        "allOf": [_entry_of(kind) for kind in ResourceType],
+    }
+
+
+def _entry_of(kind: ResourceType) -> dict[str, Any]:
+    operation = {"enum": [str(operation) for operation in VALID_OPERATIONS[kind]]}
+    pattern, description = _TARGETS[kind]
+    return {
+        "if": {"properties": {"resource_type": {"const": str(kind)}}, "required": ["resource_type"]},
+        "then": {
+            "properties": {
+                "operation": {"anyOf": [operation, {"type": "array", "minItems": 1, "items": operation}]},
+                "target": {"pattern": pattern, "description": description},
+            }
+        },
+    }

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from .compiled import CompiledPolicy, compile_policy
-from .encoding import rules_from_json, rules_to_json
-from .matching import NetworkIndex, implied_connection
-from .netkeys import covering_keys, network_entries, rule_key
+from .access_decision import EXTERNAL_URL_LOCKED, AccessDecision, DecisionCode
+from .compiled_policy import CompiledPolicy, compile_policy
+from .network_rules import NetworkIndex, covering_keys, implied_connection, network_entries, rule_key
 from .operations import (
     EVERY_ACCESS,
     NETWORK_OPERATIONS,
@@ -31,8 +30,15 @@ from .problems import (
     nearest,
     pointer_to,
 )
-from .rules import AccessRule, normalise_target, parse_access
-from .shorthands import rules_for_paths, rules_for_targets
+from .rules import (
+    AccessRule,
+    normalise_target,
+    parse_access,
+    rules_for_paths,
+    rules_for_targets,
+    rules_from_json,
+    rules_to_json,
+)
 from .subjects import (
     Subject,
     SubjectChain,
@@ -51,7 +57,6 @@ from .targets import (
     parse_socket,
     parse_unix_socket,
 )
-from .verdicts import EXTERNAL_URL_LOCKED, AccessDecision, DecisionCode
 
 __all__ = [
     "DEFAULT_PORTS",

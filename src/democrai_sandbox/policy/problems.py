@@ -1,4 +1,4 @@
-"""Problems of an input, and the root of the error classes."""
+"""Problems of an input, the root of the error classes, and the help that each error class carries."""
 
 from __future__ import annotations
 
@@ -6,10 +6,33 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, ClassVar
 
-from .guidance import Guidance
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word beside a code, such as the helper's reason, with a separate meaning and fix."""
+
+    word: str
+    meaning: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guidance:
+    """Help for one code, in Markdown without links. The docstring of the class holds the title and the meaning."""
+
+    cause: str
+    fix: str
+    example: str
+    """A call or command, and the error that it gets."""
+    shape: str = ""
+    """The documented form of the error line."""
+    words: tuple[Word, ...] = ()
+    see: tuple[str, ...] = ()
+    """Pages in ``docs``, with an anchor."""
+
 
 _LONGEST_NAME_COMPARED = 64
 _LONGEST_SUGGESTION = 200

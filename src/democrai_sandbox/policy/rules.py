@@ -1,20 +1,28 @@
-"""Access rules: the accesses that a manifest, guard or approval allows a subject."""
+"""Access rules: parsed from a manifest, from the arguments of a guard, or from a child's environment."""
 
 from __future__ import annotations
 
+import json
+import os
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
-from .operations import VALID_OPERATIONS, Operation, ResourceType, is_valid_operation
-from .paths import normalise_path
-from .patterns import UNIX_SCHEME, literal_target, pattern_problem
+from .operations import (
+    NETWORK_OPERATIONS,
+    VALID_OPERATIONS,
+    WRITING_OPERATIONS,
+    Operation,
+    ResourceType,
+    is_valid_operation,
+)
+from .paths import UNIX_SCHEME, literal_target, normalise_path, pattern_problem
 from .problems import InvalidInputError, NetworkTargetMissingError, Problem, nearest, pointer_to
 from .targets import parse_declaration
 from .text import control_character, exact_str, invisible_character, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 KEYS = ("resource_type", "operation", "target")
 """Keys of one entry of an ``access`` list; all are required, others are rejected."""
@@ -106,14 +114,14 @@ def normalise_target(resource_type: ResourceType, target: str, *, base: str | No
 _Members: TypeAlias = "dict[str | None, Any]"
 
 
-class _Found(NamedTuple):
+class _ParsedResource(NamedTuple):
     rules: list[AccessRule]
     problems: list[Problem]
 
 
-def _parse_entry(entry: object, folder: str | None, pointer: str) -> _Found:
+def _parse_entry(entry: object, folder: str | None, pointer: str) -> _ParsedResource:
     if not issubclass(type(entry), dict):
-        return _Found([], [Problem(pointer, f"expected an object with {', '.join(KEYS)}, got {shown(entry)}")])
+        return _ParsedResource([], [Problem(pointer, f"expected an object with {', '.join(KEYS)}, got {shown(entry)}")])
     items = dict.items(cast("dict[object, Any]", entry))  # the method of dict, because a subclass may override it
     members: _Members = {key: value for name, value in items if (key := exact_str(name)) in KEYS}
     missing = [key for key in KEYS if key not in members]
@@ -123,9 +131,9 @@ def _parse_entry(entry: object, folder: str | None, pointer: str) -> _Found:
     operations = _parse_operations(members, resource_type, pointer, problems)
     target = _parse_target(members, resource_type, folder, pointer, problems)
     if problems or resource_type is None or target is None:
-        return _Found([], problems)
+        return _ParsedResource([], problems)
     raw, normal = target
-    return _Found([AccessRule(resource_type, operation, raw, normal) for operation in operations], problems)
+    return _ParsedResource([AccessRule(resource_type, operation, raw, normal) for operation in operations], problems)
 
 
 def _unknown_key(key: object, missing: list[str], pointer: str) -> Problem:
@@ -209,7 +217,7 @@ def _pattern_problem(resource_type: ResourceType, text: str, place: str) -> Prob
     return pattern_problem(text, place) if is_socket or resource_type is ResourceType.FILESYSTEM else None
 
 
-def _check_rule(rule: AccessRule, pointer: str) -> _Found:
+def _check_rule(rule: AccessRule, pointer: str) -> _ParsedResource:
     """Accept a finished rule only if parsing would have produced it."""
     sound = (
         type(rule.resource_type) is ResourceType
@@ -218,15 +226,17 @@ def _check_rule(rule: AccessRule, pointer: str) -> _Found:
         and type(rule.normalized_target) is str
     )
     if not sound:
-        return _Found([], [Problem(pointer, "the rule contains invalid values")])
+        return _ParsedResource([], [Problem(pointer, "the rule contains invalid values")])
     try:
         normal = normalise_target(rule.resource_type, rule.normalized_target)
     except InvalidInputError as error:
-        return _Found([], [problem.moved(pointer_to(pointer, "normalized_target")) for problem in error.problems])
+        return _ParsedResource(
+            [], [problem.moved(pointer_to(pointer, "normalized_target")) for problem in error.problems]
+        )
     if normal != rule.normalized_target:
         place = pointer_to(pointer, "normalized_target")
-        return _Found([], [Problem(place, f"{shown(rule.normalized_target)} is not normalized", normal)])
-    return _Found([rule], [])
+        return _ParsedResource([], [Problem(place, f"{shown(rule.normalized_target)} is not normalized", normal)])
+    return _ParsedResource([rule], [])
 
 
 def _normalise_file_target(text: str, base: str | None) -> str:
@@ -249,3 +259,103 @@ def _suggest(name: str, candidates: Iterable[str]) -> str | None:
     choices = [str(candidate) for candidate in candidates]
     other = _OTHER_NAMES.get(name.lower())
     return other if other in choices else nearest(name, choices)
+
+
+# Iterable, but passed by mistake: each would be read as a list of characters, numbers or keys.
+_NOT_A_LIST = (str, bytes, bytearray, memoryview, dict, os.PathLike)
+
+
+def rules_for_paths(
+    paths: Iterable[str | os.PathLike[str]], *, pointer: str = "/allowed_paths"
+) -> tuple[AccessRule, ...]:
+    """Return rules to read, create, modify and delete each absolute path. ``~`` is not expanded."""
+    return _rules(paths, ResourceType.FILESYSTEM, WRITING_OPERATIONS, _path_text, pointer)
+
+
+def rules_for_targets(targets: Iterable[str], *, pointer: str = "/allowed_targets") -> tuple[AccessRule, ...]:
+    """Return rules to connect to, receive from and send to each target."""
+    return _rules(targets, ResourceType.NETWORK, NETWORK_OPERATIONS, exact_str, pointer)
+
+
+def _rules(
+    values: Iterable[object],
+    resource_type: ResourceType,
+    operations: tuple[Operation, ...],
+    to_text: Callable[[object], str | None],
+    pointer: str,
+) -> tuple[AccessRule, ...]:
+    rules: dict[AccessRule, None] = {}
+    problems: list[Problem] = []
+    for index, value in enumerate(_items(values, pointer)):
+        place = pointer_to(pointer, index)
+        text = to_text(value)
+        if text is None:
+            problems.append(Problem(place, f"expected a text, got {shown(value)}"))
+            continue
+        try:
+            normal = normalise_target(resource_type, text)
+        except InvalidInputError as error:
+            problems += [problem.moved(place) for problem in error.problems]
+        else:
+            rules.update((AccessRule(resource_type, operation, text, normal), None) for operation in operations)
+    if problems:
+        raise InvalidInputError(problems)
+    return tuple(rules)
+
+
+def _items(values: object, pointer: str) -> Iterable[object]:
+    if isinstance(values, _NOT_A_LIST) or not hasattr(type(values), "__iter__"):
+        raise InvalidInputError.of(f"expected a list, got {shown(values)}", pointer=pointer)
+    return tuple(values)  # type: ignore[arg-type]  # has __iter__, as checked above
+
+
+def _path_text(value: object) -> str | None:
+    """Return a path as exact text; ``__fspath__`` is called once, because its result may change."""
+    text = exact_str(value)
+    if text is None and isinstance(value, os.PathLike):
+        text = exact_str(os.fspath(value))
+    return text
+
+
+def rules_to_json(rules: Iterable[AccessRule]) -> str:
+    """Return the rules as a JSON list in manifest form. The text is ASCII, also for paths that are not UTF-8."""
+    return json.dumps([rule.to_dict() for rule in rules], ensure_ascii=True, separators=(",", ":"))
+
+
+def rules_from_json(text: str, *, pointer: str = "") -> tuple[AccessRule, ...]:
+    """Parse the output of ``rules_to_json``.
+
+    Anything else is rejected and never treated as an empty list, because unreadable rules must not run.
+    """
+    exact = exact_str(text)
+    if exact is None:
+        raise InvalidInputError.of(f"expected a JSON text, got {shown(text)}", pointer=pointer)
+    return parse_access(_decode(exact, pointer), base=None, pointer=pointer)
+
+
+def _decode(text: str, pointer: str) -> object:
+    try:
+        return json.loads(text, object_pairs_hook=_unique_members, parse_constant=_refuse_constant)
+    except InvalidInputError as error:
+        raise InvalidInputError(problem.moved(pointer) for problem in error.problems) from None
+    except json.JSONDecodeError as error:
+        message = f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+    except RecursionError:
+        message = "the JSON is nested too deeply"
+    except ValueError:
+        message = "the JSON contains a number that is too long"
+    raise InvalidInputError.of(message, pointer=pointer)
+
+
+def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Reject an object with a duplicate key, because readers differ in the value they keep."""
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        keys = [key for key, _ in pairs]
+        repeated = next(key for key in keys if keys.count(key) > 1)
+        raise InvalidInputError.of(f"duplicate key {shown(repeated)}")
+    return members
+
+
+def _refuse_constant(name: str) -> object:
+    raise InvalidInputError.of(f"{name} is not JSON")

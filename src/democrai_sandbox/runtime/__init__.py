@@ -10,12 +10,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .assembly import Runtime
-    from .settings import RuntimeSettings
+    from democrai_sandbox.runtime.extensions.settings import RuntimeSettings
+
+    from .runtime import Runtime
 
 __all__ = ["Runtime", "RuntimeSettings"]
 
-_PLACES = {"Runtime": ".assembly", "RuntimeSettings": ".settings"}
+_PLACES = {"Runtime": ".runtime", "RuntimeSettings": ".extensions.settings"}
 
 
 def __getattr__(name: str) -> Any:

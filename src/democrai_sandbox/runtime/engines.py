@@ -8,36 +8,159 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections import defaultdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from democrai_sandbox.policy import SandboxError
+from democrai_sandbox.access.caller import Caller
+from democrai_sandbox.guard import served
+from democrai_sandbox.policy import InvalidInputError, SandboxError, nearest
+from democrai_sandbox.runtime.installs.environments import runtime_rules, worker_spec
+from democrai_sandbox.runtime.installs.installer import Installations, Installer
+from democrai_sandbox.runtime.worker.handle import WorkerHandle
+from democrai_sandbox.runtime.worker.process import CallIdentity, PlainStarter
 
-from .installs.installations import Installations
-from .installs.installer import Installer
-from .installs.serving import runtime_rules, worker_spec
-from .promises import Promises
-from .worker.interface import Identity
-from .worker.pool import Worker
-from .worker.process import PlainStarter
+from .sdk_services import SdkFutures
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
-    from democrai_sandbox.access.identity import Caller
     from democrai_sandbox.guard import Decider
+    from democrai_sandbox.guard.interface import RawView
     from democrai_sandbox.manifests import Manifest, ManifestKind
+    from democrai_sandbox.runtime.confinement.confinement import Confinement
+    from democrai_sandbox.runtime.extensions.registry import RegisteredExtension, Registry
+    from democrai_sandbox.runtime.extensions.settings import RuntimeSettings
+    from democrai_sandbox.runtime.installs.environments import EnvironmentUse, InstalledEnvironment
+    from democrai_sandbox.runtime.installs.status import InstallReporter, InstallStatus, InstallStep
+    from democrai_sandbox.runtime.worker.process import WorkerHostServices, WorkerSpec, WorkerStarter
 
-    from .confinement.assembly import Confinement
-    from .extensions import Extension, Registry
-    from .installs.interface import InstallStatus, Progress, Reporter
-    from .installs.plan import Installed, Use
-    from .settings import RuntimeSettings
-    from .worker.interface import Host, Starter, WorkerSpec
+_MOST_STREAMS = 64
+
+
+class _LentStream:
+    """A stream, the only caller that may read it, and whether a read is in progress."""
+
+    def __init__(self, runtime: InstalledRuntime, owner: tuple[Any, ...], items: AsyncIterator[Any]) -> None:
+        self.runtime = runtime
+        self.owner = owner
+        self.items = items
+        self.busy = False
+
+
+class EngineServices:
+    """The functions behind the service names of ``services``."""
+
+    def __init__(self, engines: InstalledRuntime, extractors: InstalledRuntime) -> None:
+        """Serve guarded code from these runtimes."""
+        self._runtimes: Mapping[str, InstalledRuntime] = {"engine": engines, "extractor": extractors}
+        self._lent: dict[str, _LentStream] = {}
+
+    def services(self) -> dict[str, Callable[..., Any]]:
+        """Return the service functions by name."""
+        return {
+            "engines.call": self.call,
+            "engines.open": self.open,
+            "engines.next": self.next,
+            "engines.close": self.close,
+            "engines.settings": self.settings,
+        }
+
+    def call(self, view: RawView | None, address: Any, params: Any, seconds: Any) -> Any:
+        """Return a future of a method's result; its address is the kind, the name, and the method."""
+        runtime, chain, caller = self._checked(view, address, params, seconds)
+        _, name, method = address
+        return runtime.promises.promise(runtime.call(name, method, params, caller, ancestors=chain, timeout=seconds))
+
+    def open(self, view: RawView | None, address: Any, params: Any, seconds: Any) -> str:
+        """Return the token for reading the items of a generator method. Nothing runs until the first read."""
+        runtime, chain, caller = self._checked(view, address, params, seconds)
+        _, name, method = address
+        owner = _owner(view)
+        if sum(lent.owner == owner for lent in self._lent.values()) >= _MOST_STREAMS:
+            raise InvalidInputError.of(f"more than {_MOST_STREAMS} streams are open: close those you no longer read")
+        token = secrets.token_urlsafe(16)
+        items = runtime.stream(name, method, params, caller, ancestors=chain, timeout=seconds)
+        self._lent[token] = _LentStream(runtime, owner, items)
+        return token
+
+    def next(self, view: RawView | None, token: Any) -> Any:
+        """Return a future of a list with the next item; the list is empty at the end."""
+        lent = self._lent.get(token) if type(token) is str else None
+        # The guard identifies the owner, so a token is useless to another subject.
+        if lent is None or lent.owner != _owner(view) or lent.busy:
+            raise InvalidInputError.of("unknown stream, or another read is in progress", pointer="/stream")
+        lent.busy = True
+        return lent.runtime.promises.promise(self._next(token, lent))
+
+    async def _next(self, token: str, lent: _LentStream) -> list[Any]:
+        try:
+            return [await anext(lent.items)]
+        except StopAsyncIteration:
+            self._lent.pop(token, None)
+            return []
+        except BaseException:
+            self._lent.pop(token, None)
+            raise
+        finally:
+            lent.busy = False
+
+    def close(self, view: RawView | None, token: Any) -> None:
+        """End a stream; ignore one that has ended already."""
+        lent = self._lent.get(token) if type(token) is str else None
+        if lent is not None and lent.owner == _owner(view):
+            del self._lent[token]
+            lent.runtime.promises.promise(_close(lent.items))
+
+    def settings(self, view: RawView | None) -> dict[str, Any]:
+        """Return the stored configuration of the calling engine or extractor."""
+        for label in reversed(view.labels if view else ()):
+            kind, _, name = label.partition(":")
+            if kind in self._runtimes:
+                return dict(self._runtimes[kind].configuration(name))
+        raise InvalidInputError.of("only an engine or an extractor has a stored configuration")
+
+    def _checked(
+        self, view: RawView | None, address: Any, params: Any, seconds: Any
+    ) -> tuple[InstalledRuntime, tuple[str, ...], CallIdentity | Caller]:
+        if view is None:
+            raise InvalidInputError.of("this code is not guarded: call the runtime of the host directly")
+        if type(address) not in (list, tuple) or [type(part) for part in address] != [str, str, str]:
+            raise InvalidInputError.of("expected the name of an engine, and of one of its methods", pointer="/name")
+        kind, name, _ = address
+        if kind not in self._runtimes:
+            suggestion = nearest(kind, self._runtimes)
+            raise InvalidInputError.of("expected engine or extractor", pointer="/kind", suggestion=suggestion)
+        if type(params) is not dict:
+            raise InvalidInputError.of(f"expected an object, got {type(params).__name__}", pointer="/params")
+        if seconds is not None and (type(seconds) not in (int, float) or not 0 < seconds < float("inf")):
+            raise InvalidInputError.of("expected a positive number of seconds", pointer="/timeout")
+        if f"{kind}:{name}" in view.labels:
+            # It would wait for itself: its worker may have no free thread for the call.
+            raise InvalidInputError.of(f"{kind} {name} is already in the call chain", pointer="/name")
+        return self._runtimes[kind], tuple(view.labels), _caller(view)
+
+
+def _owner(view: RawView | None) -> tuple[Any, ...]:
+    return () if view is None else (view.labels, view.user_id, view.organization_id, view.session_key)
+
+
+def _caller(view: RawView) -> CallIdentity | Caller:
+    """Return the caller: the served request, if its identity is that of the guard; otherwise the guard's identity."""
+    parts = (view.user_id, view.organization_id, view.session_key)
+    identity = CallIdentity(*("" if part is None else str(part) for part in parts))
+    request = served()
+    same = type(request) is Caller and request[:3] == identity[:3]
+    return request if same else identity
+
+
+async def _close(items: Any) -> None:
+    await items.aclose()
+
 
 METHOD = "method"
-_NOBODY = Identity()
+_NOBODY = CallIdentity()
 _NO_CONFIGURATION: Mapping[str, Any] = {}
 _DRAIN_PAUSE = 0.05
 _PATIENCE = 3600.0
@@ -45,11 +168,11 @@ _PATIENCE = 3600.0
 _log = logging.getLogger(__name__)
 
 
-class _Running(NamedTuple):
+class _RunningInstallation(NamedTuple):
     """A worker, and the installation and configuration it was started with."""
 
-    worker: Worker
-    use: Use
+    worker: WorkerHandle
+    use: EnvironmentUse
     environment: str
     configuration: Mapping[str, Any]
 
@@ -62,11 +185,11 @@ class InstalledRuntime:
         kind: ManifestKind,
         settings: RuntimeSettings,
         registry: Registry,
-        host: Host,
+        host: WorkerHostServices,
         *,
         configuration: Callable[[str, str], Mapping[str, Any]] | None = None,
         decider: Decider | None = None,
-        starter: Starter | None = None,
+        starter: WorkerStarter | None = None,
         confinement: Confinement | None = None,
         protected: tuple[str, ...] = (),
         sensitive_imports: tuple[str, ...] = (),
@@ -83,18 +206,18 @@ class InstalledRuntime:
         self._configuration = configuration or (lambda *_: _NO_CONFIGURATION)
         self._confinement = confinement
         by_host = None if confinement is None else confinement.host_starter()
-        self._starter: Starter = starter or by_host or PlainStarter()
+        self._starter: WorkerStarter = starter or by_host or PlainStarter()
         self._protected = (*settings.protected, *protected)
         self._sensitive = sensitive_imports
         self._look_seconds = look_seconds
         make = partial(Installer, decider=decider, protected=self._protected, confinement=confinement)
         self._installations = Installations(kind, registry, lambda extension: make(extension, settings, self._starter))
-        self._running: dict[str, _Running] = {}
+        self._running: dict[str, _RunningInstallation] = {}
         self._looked: dict[str, float] = {}
         self._candidates: dict[str, Manifest] = {}
         self._turns: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._retiring: set[asyncio.Task[None]] = set()
-        self.promises = Promises(f"{kind.value}s", patience=_PATIENCE)
+        self.promises = SdkFutures(f"{kind.value}s", patience=_PATIENCE)
         """Runs work of the SDK services on this runtime's loop."""
 
     # ---- install phase -----------------------------------------------------------------------------------------------
@@ -108,13 +231,18 @@ class InstalledRuntime:
         return await self._installations.recover()
 
     async def install(
-        self, name: str, report: Reporter | None = None, *, caller: Identity | Caller = _NOBODY, again: bool = False
-    ) -> Installed:
+        self,
+        name: str,
+        report: InstallReporter | None = None,
+        *,
+        caller: CallIdentity | Caller = _NOBODY,
+        again: bool = False,
+    ) -> InstalledEnvironment:
         """Install an extension. Concurrent callers wait for the same installation.
 
         Running calls keep the previous environment; the first call afterwards goes to a new worker.
         """
-        installed = await self._installations.install(name, report, caller=Identity(*caller), again=again)
+        installed = await self._installations.install(name, report, caller=CallIdentity(*caller), again=again)
         self._looked.pop(name, None)
         return installed
 
@@ -122,7 +250,7 @@ class InstalledRuntime:
         """Return whether an extension is installed, and the progress of its installation."""
         return self._installations.status(name)
 
-    def progress(self, name: str) -> Progress | None:
+    def progress(self, name: str) -> InstallStep | None:
         """Return the last step of the current or latest installation."""
         return self._installations.of(name).progress
 
@@ -133,7 +261,7 @@ class InstalledRuntime:
         name: str,
         method: str,
         params: Mapping[str, Any] | None = None,
-        caller: Identity | Caller = _NOBODY,
+        caller: CallIdentity | Caller = _NOBODY,
         *,
         ancestors: tuple[str, ...] = (),
         timeout: float | None = None,  # noqa: ASYNC109 - the worker is ended for it
@@ -150,7 +278,7 @@ class InstalledRuntime:
         name: str,
         method: str,
         params: Mapping[str, Any] | None = None,
-        caller: Identity | Caller = _NOBODY,
+        caller: CallIdentity | Caller = _NOBODY,
         *,
         ancestors: tuple[str, ...] = (),
         timeout: float | None = None,  # noqa: ASYNC109 - likewise
@@ -213,7 +341,7 @@ class InstalledRuntime:
 
     # ---- workers -----------------------------------------------------------------------------------------------------
 
-    async def _worker(self, name: str) -> Worker:
+    async def _worker(self, name: str) -> WorkerHandle:
         """Return the worker for an extension, with its current environment and configuration."""
         now = asyncio.get_running_loop().time()
         running = self._running.get(name)
@@ -230,7 +358,7 @@ class InstalledRuntime:
             self._looked[name] = now
             return running.worker
 
-    async def _read_configuration(self, name: str, running: _Running | None) -> Mapping[str, Any]:
+    async def _read_configuration(self, name: str, running: _RunningInstallation | None) -> Mapping[str, Any]:
         """Return the stored configuration; if the database is down, keep the configuration of the running worker."""
         try:
             return await asyncio.to_thread(self._configuration, self.kind.value, name)
@@ -240,7 +368,9 @@ class InstalledRuntime:
             _log.warning("the configuration of %s %s could not be read: %s", self.kind, name, error)
             return running.configuration
 
-    async def _replace(self, name: str, old: _Running | None, configuration: Mapping[str, Any]) -> _Running:
+    async def _replace(
+        self, name: str, old: _RunningInstallation | None, configuration: Mapping[str, Any]
+    ) -> _RunningInstallation:
         installer = self._installations.of(name)
         installed, use = await asyncio.to_thread(self._installations.take, name)
         try:
@@ -253,7 +383,7 @@ class InstalledRuntime:
         spec = spec._replace(protected=self._protected, sensitive_imports=self._sensitive)
         spec = spec._replace(native_packages=self._settings.native_packages)
         worker = self._made(installer.extension, spec)
-        running = self._running[name] = _Running(worker, use, installed.folder, configuration)
+        running = self._running[name] = _RunningInstallation(worker, use, installed.folder, configuration)
         if old is not None:
             task = asyncio.create_task(_retire(old, self._settings.call_timeout))
             self._retiring.add(task)
@@ -265,14 +395,14 @@ class InstalledRuntime:
         candidate = self._candidates.get(name)
         return ("", ()) if candidate is None else runtime_rules(candidate, configuration)
 
-    def _made(self, extension: Extension, spec: WorkerSpec) -> Worker:
+    def _made(self, extension: RegisteredExtension, spec: WorkerSpec) -> WorkerHandle:
         if self._confinement is None:
-            return Worker(spec, self._host, starter=self._starter)
+            return WorkerHandle(spec, self._host, starter=self._starter)
         confined, starter, rights = self._confinement.worker(extension, spec)
-        return Worker(confined, self._host, starter=starter or self._starter, rights=rights)
+        return WorkerHandle(confined, self._host, starter=starter or self._starter, rights=rights)
 
 
-async def _retire(running: _Running, seconds: float) -> None:
+async def _retire(running: _RunningInstallation, seconds: float) -> None:
     """Stop a worker after its running calls, at the latest after ``seconds``."""
     try:
         async with asyncio.timeout(seconds):
@@ -284,7 +414,7 @@ async def _retire(running: _Running, seconds: float) -> None:
         await _end(running)
 
 
-async def _end(running: _Running) -> None:
+async def _end(running: _RunningInstallation) -> None:
     try:
         await running.worker.stop()
     finally:

@@ -1,37 +1,39 @@
-"""Modules: render, actions and commands, each call under the module's guard."""
+"""Modules: render, actions and commands, each call under the guard of the module, in this process or in a worker."""
 
 from __future__ import annotations
 
 import os
 import threading
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from democrai_sandbox.errors import CallTimeout, ExtensionUnknown
 from democrai_sandbox.manifests import ManifestKind, ModuleManifest, Section
-from democrai_sandbox.policy import Problem, SandboxError, nearest
+from democrai_sandbox.policy import Problem, SandboxError, nearest, rules_to_json
+from democrai_sandbox.runtime.calls.guard_factory import GuardFactory
+from democrai_sandbox.runtime.calls.invocation import check_params, run_surface
+from democrai_sandbox.runtime.calls.outcome import release
+from democrai_sandbox.runtime.calls.threads import SubjectThreads
+from democrai_sandbox.runtime.extensions.importer import Surface, capture_import, import_entry, prepare
+from democrai_sandbox.runtime.extensions.settings import Isolation
+from democrai_sandbox.runtime.worker.handle import WorkerHandle
+from democrai_sandbox.runtime.worker.process import WorkerSpec
 
-from .activation import Activation
-from .calls import check_params, run_surface
-from .hidden import hidden
-from .import_failures import capture_import
-from .loading import Surface, import_entry, prepare
-from .outcomes import release
-from .settings import Isolation
-from .threads import Threads
+from .child_process import BASE_INTERPRETER, PREFIX
+from .sdk_services import hidden
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
-    from democrai_sandbox.access.identity import Caller
-    from democrai_sandbox.policy import SubjectChain
-
-    from .extensions import Extension, Registry
-    from .isolation import Workers
-    from .loading import Declarations
-    from .settings import RuntimeSettings
-    from .worker.interface import SurfaceInfo
-    from .worker.pool import Worker
+    from democrai_sandbox.access.caller import Caller
+    from democrai_sandbox.manifests import ToolDeclaration
+    from democrai_sandbox.policy import Subject, SubjectChain
+    from democrai_sandbox.runtime.confinement.confinement import Confinement
+    from democrai_sandbox.runtime.extensions.importer import Declarations
+    from democrai_sandbox.runtime.extensions.registry import RegisteredExtension, Registry
+    from democrai_sandbox.runtime.extensions.settings import RuntimeSettings
+    from democrai_sandbox.runtime.worker.process import SurfaceInfo, WorkerHostServices
 
 RENDER = "render"
 ACTION = "action"
@@ -41,11 +43,11 @@ COMMAND = "command"
 class LoadedModule(NamedTuple):
     """A module whose code is loaded, here or in a worker."""
 
-    extension: Extension
-    activation: Activation
+    extension: RegisteredExtension
+    activation: GuardFactory
     surfaces: Mapping[tuple[str, str], Surface | SurfaceInfo]
-    threads: Threads
-    worker: Worker | None = None
+    threads: SubjectThreads
+    worker: WorkerHandle | None = None
 
     def surface(self, kind: str, name: str) -> Surface | SurfaceInfo:
         """Return one of its functions; the error for an unknown name suggests the nearest one."""
@@ -64,11 +66,11 @@ class ModuleRuntime:
         """Take the registered modules; nothing is imported yet."""
         self._settings = settings
         self._declarations = declarations
-        self._found: dict[str, Extension] = dict(registry.modules)
+        self._found: dict[str, RegisteredExtension] = dict(registry.modules)
         self._loaded: dict[str, LoadedModule] = {}
 
     @property
-    def extensions(self) -> Mapping[str, Extension]:
+    def extensions(self) -> Mapping[str, RegisteredExtension]:
         """All modules, including broken ones with their problems."""
         return dict(self._found)
 
@@ -78,7 +80,7 @@ class ModuleRuntime:
             if not extension.is_broken and not self._is_isolated(extension):
                 self._load(name, extension, nobody)
 
-    async def start_isolated(self, workers: Workers) -> None:
+    async def start_isolated(self, workers: IsolatedWorkers) -> None:
         """Start the workers of isolated modules, which import their module there."""
         for name, extension in list(self._found.items()):
             manifest = extension.manifest
@@ -91,7 +93,7 @@ class ModuleRuntime:
             except SandboxError as error:
                 self._found[name] = extension.broken(Problem("", error.diagnostics()))
 
-    def _is_isolated(self, extension: Extension) -> bool:
+    def _is_isolated(self, extension: RegisteredExtension) -> bool:
         return self._settings.isolation_of(extension.subject) is Isolation.PROCESS
 
     def loaded(self, name: str) -> LoadedModule:
@@ -163,7 +165,7 @@ class ModuleRuntime:
         for module in self._loaded.values():
             module.threads.stop()
 
-    def _load(self, name: str, extension: Extension, nobody: Caller) -> None:
+    def _load(self, name: str, extension: RegisteredExtension, nobody: Caller) -> None:
         try:
             activation = module_activation(extension, self._settings)
             surfaces = self._import(extension, activation, nobody)
@@ -174,10 +176,10 @@ class ModuleRuntime:
 
     def _accept(
         self,
-        extension: Extension,
-        activation: Activation,
+        extension: RegisteredExtension,
+        activation: GuardFactory,
         surfaces: Mapping[tuple[str, str], Surface | SurfaceInfo],
-        worker: Worker | None = None,
+        worker: WorkerHandle | None = None,
     ) -> None:
         name = extension.name
         for surface in surfaces.values():
@@ -185,10 +187,10 @@ class ModuleRuntime:
                 what = f"{surface.kind} {surface.name!r} yields; functions of a module must return"
                 self._found[name] = extension.broken(Problem("", what))
                 return
-        threads = Threads(self._settings.threads_per_subject, f"module-{name}")
+        threads = SubjectThreads(self._settings.threads_per_subject, f"module-{name}")
         self._loaded[name] = LoadedModule(extension, activation, surfaces, threads, worker)
 
-    def _import(self, extension: Extension, activation: Activation, nobody: Caller) -> tuple[Surface, ...]:
+    def _import(self, extension: RegisteredExtension, activation: GuardFactory, nobody: Caller) -> tuple[Surface, ...]:
         """Import under the guard, in a separate thread that can be abandoned."""
         package = prepare(extension.kind, extension.name, extension.folder)
         entry = os.path.relpath(extension.entry, extension.folder)
@@ -209,21 +211,121 @@ class ModuleRuntime:
         return surfaces
 
 
-def _worker_of(module: LoadedModule) -> Worker:
+def _worker_of(module: LoadedModule) -> WorkerHandle:
     if module.worker is None:
         raise ExtensionUnknown(f"module {module.extension.name!r} has no worker")
     return module.worker
 
 
-def module_activation(extension: Extension, settings: RuntimeSettings) -> Activation:
+def module_activation(extension: RegisteredExtension, settings: RuntimeSettings) -> GuardFactory:
     """Return the activation of a module: its declarations, its folder to read, its data to read and write."""
     manifest = extension.manifest
     if not isinstance(manifest, ModuleManifest) or extension.kind is not ManifestKind.MODULE:
         raise TypeError("expected a module")
     data = settings.data_of(extension.subject)
     Path(data).mkdir(mode=0o700, parents=True, exist_ok=True)
-    return Activation(extension.subject, _section(manifest), own_read=(extension.folder,), own_write=(data,))
+    return GuardFactory(extension.subject, _section(manifest), own_read=(extension.folder,), own_write=(data,))
 
 
 def _section(manifest: ModuleManifest) -> Section:
     return Section(access=manifest.access, allowed_imports=manifest.allowed_imports)
+
+
+class IsolatedWorkers:
+    """Workers of isolated modules and tools. Engines and extractors always run in workers, managed separately."""
+
+    def __init__(
+        self,
+        settings: RuntimeSettings,
+        host: WorkerHostServices,
+        *,
+        protected: tuple[str, ...],
+        on_end: Callable[[str], None] | None = None,
+        confinement: Confinement | None = None,
+    ) -> None:
+        """Take the paths that are protected from all subjects, as in this process.
+
+        ``on_end`` receives the label of a subject whose process has ended, so that the host can stop work for it.
+        """
+        self._settings = settings
+        self._host = host
+        self._protected = protected
+        self._confinement = confinement
+        self._on_end = on_end
+        self._workers: dict[str, WorkerHandle] = {}
+        self._of_modules: dict[str, list[WorkerHandle]] = defaultdict(list)
+        """Workers under the declarations of a module, by module name: its own, and those of tools without an ``access``
+        list.
+        """
+
+    def of_module(self, extension: RegisteredExtension, manifest: ModuleManifest) -> WorkerHandle:
+        """Return the worker of a module; it starts on first use."""
+        return self._worker(extension, manifest, extension.subject, manifest)
+
+    def of_tool(
+        self, extension: RegisteredExtension, manifest: ModuleManifest, declaration: ToolDeclaration
+    ) -> WorkerHandle:
+        """Return the worker of one tool: with its own declarations, or with those of the module if it has none.
+
+        The worker imports the module's code, so it can read the folder. Only a tool without declarations can use the
+        module's data.
+        """
+        declared = manifest if declaration.access is None else declaration
+        return self._worker(extension, manifest, declaration.subject, declared)
+
+    def _worker(
+        self,
+        extension: RegisteredExtension,
+        manifest: ModuleManifest,
+        subject: Subject,
+        declared: ModuleManifest | ToolDeclaration,
+    ) -> WorkerHandle:
+        data = self._settings.data_of(extension.subject)
+        Path(data).mkdir(mode=0o700, parents=True, exist_ok=True)
+        spec = WorkerSpec(
+            kind=subject.kind.value,
+            name=subject.name,
+            folder=extension.folder,
+            # With the host's packages: isolation does not change which packages a module may import.
+            interpreter=BASE_INTERPRETER,
+            environment=PREFIX,
+            entry=manifest.entry,
+            data_dir=data,
+            access=rules_to_json(declared.access or ()),
+            allowed_imports=declared.allowed_imports,
+            own_read=(extension.folder,),
+            own_write=(data,) if declared is manifest else (),
+            protected=self._protected,
+            native_packages=self._settings.native_packages,
+            threads=self._settings.threads_per_subject,
+            start_timeout=self._settings.load_timeout,
+            call_timeout=self._settings.call_timeout,
+        )
+        worker = self._workers[spec.label] = self._made(extension, spec)
+        if declared is manifest:
+            self._of_modules[manifest.name].append(worker)
+        return worker
+
+    def hold_against(self, module: str, candidate: ModuleManifest | None) -> None:
+        """Compare all workers under a module's declarations with a candidate. Thread-safe."""
+        access = "" if candidate is None else rules_to_json(candidate.access)
+        imports = () if candidate is None else candidate.allowed_imports
+        for worker in tuple(self._of_modules[module]):
+            worker.hold_against(access, imports)
+
+    def _made(self, extension: RegisteredExtension, spec: WorkerSpec) -> WorkerHandle:
+        if self._confinement is None:
+            return WorkerHandle(spec, self._host, on_end=self._on_end)
+        confined, starter, rights = self._confinement.worker(extension, spec)
+        return WorkerHandle(confined, self._host, starter=starter, on_end=self._on_end, rights=rights)
+
+    def access_changed(self) -> None:
+        """Make the guards in the workers ask again. Thread-safe."""
+        for worker in tuple(self._workers.values()):
+            worker.access_changed()
+
+    async def stop(self) -> None:
+        """Stop all workers."""
+        workers, self._workers = self._workers, {}
+        for worker in workers.values():
+            await worker.stop()

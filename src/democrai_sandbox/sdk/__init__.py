@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from . import access, ai, engines, mcp, media, tasks
 from .ai import agent, pipeline, tool
-from .declaring import action, command, method, render, task
-from .requesting import Request, cancelled, data_dir, extension_dir, request
+from .decorators import action, command, method, render, task
+from .request_context import Request, cancelled, data_dir, extension_dir, request
 
 __all__ = [
     "Request",

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.guard import ask_external_access
-from democrai_sandbox.runtime import doors
+from democrai_sandbox.runtime import sdk_services
 
 if TYPE_CHECKING:
     from democrai_sandbox.policy import AccessDecision
@@ -42,14 +42,16 @@ def require_external_access(
 def _asked(resource_type: str, operation: str, target: str, **options: Any) -> AccessDecision:
     decision = ask_external_access(resource_type, operation, target, **options)
     is_program = resource_type == EXTERNAL_RESOURCE_SYSTEM_DEPENDENCY
-    if is_program and decision.allowed and doors.is_served(doors.USED_PROGRAM):
-        doors.call(doors.USED_PROGRAM, operation, target)  # tests list used programs; the guard reports all other uses
+    if is_program and decision.allowed and sdk_services.is_served(sdk_services.USED_PROGRAM):
+        sdk_services.call(
+            sdk_services.USED_PROGRAM, operation, target
+        )  # tests list used programs; the guard reports all other uses
     return decision
 
 
 def pending_requests() -> list[dict[str, Any]]:
     """Return the pending requests. Only for modules that are access managers of the host."""
-    listed: list[dict[str, Any]] = doors.call("access.manage", "pending", {})
+    listed: list[dict[str, Any]] = sdk_services.call("access.manage", "pending", {})
     return listed
 
 
@@ -74,5 +76,5 @@ def revoke(decision_id: str, *, reason: str = "") -> dict[str, Any]:
 
 
 def _manage(act: str, identifier: str, reason: str) -> dict[str, Any]:
-    done: dict[str, Any] = doors.call("access.manage", act, {"id": identifier, "reason": reason})
+    done: dict[str, Any] = sdk_services.call("access.manage", act, {"id": identifier, "reason": reason})
     return done

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Literal
 
-from democrai_sandbox.runtime import doors
+from democrai_sandbox.runtime import sdk_services
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ async def call(
 
     Its call chain begins with the caller: ``module:demo -> engine:whisper``.
     """
-    return await _here(doors.call("engines.call", [kind, name, method], params or {}, timeout))
+    return await _here(sdk_services.call("engines.call", [kind, name, method], params or {}, timeout))
 
 
 def call_blocking(
@@ -37,7 +37,7 @@ def call_blocking(
     timeout: float | None = None,
 ) -> Any:
     """Call a method from a synchronous function, and wait for the result."""
-    result = doors.call("engines.call", [kind, name, method], params or {}, timeout)
+    result = sdk_services.call("engines.call", [kind, name, method], params or {}, timeout)
     if asyncio.isfuture(result):
         result.cancel()
         raise RuntimeError("an event loop is running here: await sdk.engines.call(...) instead")
@@ -53,17 +53,17 @@ async def stream(
     timeout: float | None = None,  # noqa: ASYNC109 - likewise, for each item
 ) -> AsyncIterator[Any]:
     """Yield the items of a method as they arrive. Leaving the loop early stops the method."""
-    token = doors.call("engines.open", [kind, name, method], params or {}, timeout)
+    token = sdk_services.call("engines.open", [kind, name, method], params or {}, timeout)
     try:
-        while items := await _here(doors.call("engines.next", token)):
+        while items := await _here(sdk_services.call("engines.next", token)):
             yield items[0]
     finally:
-        doors.call("engines.close", token)
+        sdk_services.call("engines.close", token)
 
 
 def settings() -> dict[str, Any]:
     """Return the stored configuration of the calling engine or extractor. A change starts a new process."""
-    found: dict[str, Any] = doors.call("engines.settings")
+    found: dict[str, Any] = sdk_services.call("engines.settings")
     return found
 
 

@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.errors import GuardUsageError
-from democrai_sandbox.errors.mcp import (
+from democrai_sandbox.errors.services import (
     McpDisabled,
     McpError,
     McpProtocolError,
@@ -19,7 +19,7 @@ from democrai_sandbox.errors.mcp import (
     McpUnknown,
     McpUnreachable,
 )
-from democrai_sandbox.runtime import doors
+from democrai_sandbox.runtime import sdk_services
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,25 +42,25 @@ __all__ = [
 
 async def list_tools(server: str) -> list[dict[str, Any]]:
     """Return the tools of a server: ``name``, ``description`` and ``input_schema`` of each."""
-    found: list[dict[str, Any]] = await _later(doors.call("mcp.tools", server))
+    found: list[dict[str, Any]] = await _later(sdk_services.call("mcp.tools", server))
     return found
 
 
 async def call_tool(server: str, tool: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Call a tool of a server and return its ``content`` and ``structured`` answer."""
-    found: dict[str, Any] = await _later(doors.call("mcp.call", server, tool, dict(arguments or {})))
+    found: dict[str, Any] = await _later(sdk_services.call("mcp.call", server, tool, dict(arguments or {})))
     return found
 
 
 def list_tools_blocking(server: str) -> list[dict[str, Any]]:
     """Return the tools of a server, from a thread."""
-    found: list[dict[str, Any]] = _now(doors.call("mcp.tools", server))
+    found: list[dict[str, Any]] = _now(sdk_services.call("mcp.tools", server))
     return found
 
 
 def call_tool_blocking(server: str, tool: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Call a tool of a server, from a thread."""
-    found: dict[str, Any] = _now(doors.call("mcp.call", server, tool, dict(arguments or {})))
+    found: dict[str, Any] = _now(sdk_services.call("mcp.call", server, tool, dict(arguments or {})))
     return found
 
 

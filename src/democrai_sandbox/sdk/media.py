@@ -10,8 +10,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from democrai_sandbox.errors import GuardUsageError
-from democrai_sandbox.errors.media import (
-    BY_CODE,
+from democrai_sandbox.errors.services import (
+    MEDIA_ERRORS,
     MediaBroken,
     MediaBusy,
     MediaClosed,
@@ -21,8 +21,8 @@ from democrai_sandbox.errors.media import (
     MediaTooLarge,
     MediaUnreachable,
 )
-from democrai_sandbox.runtime.doors import call
-from democrai_sandbox.runtime.outcomes import release
+from democrai_sandbox.runtime.calls.outcome import release
+from democrai_sandbox.runtime.sdk_services import call
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -164,5 +164,5 @@ def _waited(given: Any) -> Any:
 def _released(outcome: Any) -> Any:
     if outcome[0] == "media":
         _, code, message = outcome
-        raise BY_CODE[code](message)
+        raise MEDIA_ERRORS[code](message)
     return release(outcome)

@@ -7,11 +7,10 @@ import os
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from democrai_sandbox.manifests.proposing import Observed
-from democrai_sandbox.manifests.suggesting import Suggestion, suggest
+from democrai_sandbox.manifests.proposal import ObservedUse, Suggestion, suggest
 from democrai_sandbox.policy import InvalidInputError, Operation, ResourceType
 from democrai_sandbox.policy.operations import IMPORT
-from democrai_sandbox.runtime.noticing import DECLARED, Noticed, needed
+from democrai_sandbox.runtime.calls.access_recorder import DECLARED, RecordedAccess, needed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -34,21 +33,21 @@ class Recording:
     """All accesses of one or more runs, in the order of their first occurrence."""
 
     def __init__(self) -> None:
-        self.seen: Counter[Noticed] = Counter()
+        self.seen: Counter[RecordedAccess] = Counter()
         """Number of questions about each access: at most one per call of an extension, even in a loop."""
         self.denied: dict[str, SandboxDenied] = {}
         """Denials in spite of observe mode, by text: the host's own limits."""
-        self.refused: set[Observed] = set()
+        self.refused: set[ObservedUse] = set()
         """Accesses that were asked about and refused."""
-        self.granted: set[Observed] = set()
+        self.granted: set[ObservedUse] = set()
         """Accesses that were allowed at least once: a tool may be refused an access that its module has."""
         self.has_programs = False
         """Whether programs were started, whose accesses are not recorded."""
         self.is_full = False
         """Whether a limit was exceeded, so that a proposal is not possible."""
         self._room = _MOST_LETTERS
-        self._times: Counter[tuple[Observed, bool]] = Counter()
-        self._places: dict[Observed, dict[str, None]] = {}
+        self._times: Counter[tuple[ObservedUse, bool]] = Counter()
+        self._places: dict[ObservedUse, dict[str, None]] = {}
 
     def notice(self, facts: Iterable[Any]) -> None:
         """Record a report of a process. The process belongs to the subject, and may report anything."""
@@ -56,14 +55,14 @@ class Recording:
         given = (*told, *_USUAL[len(told) :])
         if len(given) != len(_TYPES) or any(type(one) is not kind for one, kind in zip(given, _TYPES, strict=True)):
             raise ValueError("malformed observation")
-        noticed = Noticed(*given)
+        noticed = RecordedAccess(*given)
         if noticed in self.seen or (len(self.seen) < _MOST and self._has_room(given[:-2])):
             self._add(noticed, 1)
         else:
             self.is_full = True
 
-    def _add(self, noticed: Noticed, times: int) -> None:
-        about = Observed(*noticed[:3])
+    def _add(self, noticed: RecordedAccess, times: int) -> None:
+        about = ObservedUse(*noticed[:3])
         self.seen[noticed] += times
         self._times[about, noticed.probe] += times
         places = self._places.setdefault(about, {})
@@ -83,31 +82,33 @@ class Recording:
     # ---- results -----------------------------------------------------------------------------------------------------
 
     @property
-    def accesses(self) -> tuple[Observed, ...]:
+    def accesses(self) -> tuple[ObservedUse, ...]:
         """Accesses to declare, without mere probes by libraries."""
         refused = self.refused - self.granted
         kept = (one for one in needed(self.seen) if one.resource_type != IMPORT)
         return tuple(
-            dict.fromkeys(Observed(*one[:3]) for one in kept if one.by == DECLARED or Observed(*one[:3]) not in refused)
+            dict.fromkeys(
+                ObservedUse(*one[:3]) for one in kept if one.by == DECLARED or ObservedUse(*one[:3]) not in refused
+            )
         )
 
     @property
-    def looked(self) -> frozenset[Observed]:
+    def looked(self) -> frozenset[ObservedUse]:
         """Files and folders that were only probed, as by ``stat``: never opened, listed or changed."""
-        used = {Observed(*one[:3]) for one in self.seen if not one.probe}
-        return frozenset(Observed(*one[:3]) for one in self.seen if one.probe) - used
+        used = {ObservedUse(*one[:3]) for one in self.seen if not one.probe}
+        return frozenset(ObservedUse(*one[:3]) for one in self.seen if one.probe) - used
 
     @property
-    def looked_by_libraries(self) -> tuple[Observed, ...]:
+    def looked_by_libraries(self) -> tuple[ObservedUse, ...]:
         """Existing paths that libraries only probed: whether they are needed is not known."""
-        there = {Observed(*one[:3]) for one in self.seen if one.probe and one.exists}
+        there = {ObservedUse(*one[:3]) for one in self.seen if one.probe and one.exists}
         return tuple(one for one in self.idle if one in there)
 
     @property
-    def idle(self) -> tuple[Observed, ...]:
+    def idle(self) -> tuple[ObservedUse, ...]:
         """Accesses that need no declaration: libraries continue when such a file looks absent."""
         kept = self.refused.union(self.accesses)
-        all_seen = (Observed(*one[:3]) for one in self.seen if one.resource_type != IMPORT)
+        all_seen = (ObservedUse(*one[:3]) for one in self.seen if one.resource_type != IMPORT)
         return tuple(dict.fromkeys(one for one in all_seen if one not in kept))
 
     @property
@@ -121,15 +122,15 @@ class Recording:
         """Sensitive roots that the subject's own code imported."""
         return tuple(dict.fromkeys(one.target for one in self.seen if one.resource_type == IMPORT))
 
-    def places(self, observed: Observed) -> tuple[str, ...]:
+    def places(self, observed: ObservedUse) -> tuple[str, ...]:
         """Return the lines of the subject's own code that led to an access."""
         return tuple(self._places.get(observed, ()))
 
     def import_places(self, root: str) -> tuple[str, ...]:
         """Return the lines of the subject's own code that import a root."""
-        return self.places(Observed.of_import(root))
+        return self.places(ObservedUse.of_import(root))
 
-    def times(self, observed: Observed) -> int:
+    def times(self, observed: ObservedUse) -> int:
         """Return the larger of the numbers of probes and uses of an access."""
         return max(self._times[observed, probe] for probe in (False, True))
 
@@ -185,9 +186,9 @@ class Recording:
     def _read(self, value: Any) -> None:
         times = value.pop("times")
         value.setdefault("probe", False)  # earlier versions did not write it
-        if type(times) is not int or times < 1 or value.keys() != set(Noticed._fields):
+        if type(times) is not int or times < 1 or value.keys() != set(RecordedAccess._fields):
             raise ValueError("malformed observation")
-        noticed = Noticed(**value)
+        noticed = RecordedAccess(**value)
         self.notice(noticed)
         self._add(noticed, times - 1)
 

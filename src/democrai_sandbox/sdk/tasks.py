@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from democrai_sandbox.errors import GuardUsageError, InvalidInputError, RuntimeServiceFailed
-from democrai_sandbox.runtime.doors import call
+from democrai_sandbox.runtime.sdk_services import call
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence

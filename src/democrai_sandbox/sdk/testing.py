@@ -21,24 +21,23 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from democrai_sandbox.access.identity import Caller
+from democrai_sandbox.access.caller import Caller
 from democrai_sandbox.errors import ExtensionBroken, GuardUsageError
 from democrai_sandbox.manifests import FILE_NAME, ManifestKind, load_manifest
 from democrai_sandbox.manifests.lint import SENSITIVE_IMPORTS
-from democrai_sandbox.manifests.suggesting import section_of
+from democrai_sandbox.manifests.proposal import section_of
 from democrai_sandbox.policy import (
     compile_policy,
     parse_access,
     rules_to_json,
 )
-from democrai_sandbox.runtime.ai.elsewhere import Far
-from democrai_sandbox.runtime.ai.interface import KINDS
-from democrai_sandbox.runtime.worker.interface import Identity, WorkerSpec
-from democrai_sandbox.runtime.worker.pool import Worker
+from democrai_sandbox.runtime.ai.model import KINDS
+from democrai_sandbox.runtime.ai.via_worker import WorkerAsset
+from democrai_sandbox.runtime.worker.handle import WorkerHandle
+from democrai_sandbox.runtime.worker.process import CallIdentity, WorkerSpec
 
-from .programs import Programs
+from .fake_host import Access, AccessBook, FakeHost, TestedPrograms
 from .recording import Recording
-from .standin import Access, Book, Host
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
@@ -46,10 +45,10 @@ if TYPE_CHECKING:
     from typing import Self
 
     from democrai_sandbox.manifests import Manifest
-    from democrai_sandbox.manifests.suggesting import Suggestion
+    from democrai_sandbox.manifests.proposal import Suggestion
     from democrai_sandbox.policy import Subject
-    from democrai_sandbox.runtime.children.interface import Launcher
-    from democrai_sandbox.runtime.worker.interface import Starter
+    from democrai_sandbox.runtime.children.launch_request import ChildLauncher
+    from democrai_sandbox.runtime.worker.process import WorkerStarter
 
 T = TypeVar("T")
 _PATIENCE = 30.0
@@ -108,7 +107,7 @@ class Extension:
         self._pointer = "/runtime" if "/runtime" in self.manifest.sections else ""
         self._section = section_of(self.manifest, self._pointer)
         self._observe = observe
-        self._starter: Starter | None = None
+        self._starter: WorkerStarter | None = None
         self._environment = environment or sys.prefix
         self._env = tuple(env)
         self._protected = tuple(protected)
@@ -117,27 +116,27 @@ class Extension:
         policy = compile_policy(subject=self.manifest.subject, rules=(*declared, *self._approved))
         self.recording = Recording()
         """All accesses with the lines that led to them, and denials: the data of ``record``, with ``observe``."""
-        self._book = Book(policy, self.recording, kept=str(self._folder) if observe else None)
-        self._host = Host(self._book, dict(services or {}), self.recording)
-        self._programs: Programs | None = None
+        self._book = AccessBook(policy, self.recording, kept=str(self._folder) if observe else None)
+        self._host = FakeHost(self._book, dict(services or {}), self.recording)
+        self._programs: TestedPrograms | None = None
         if observe:
             self.start_by(None, None)
-        self._identity = Identity(user_id=user_id, session_key=session_key)
+        self._identity = CallIdentity(user_id=user_id, session_key=session_key)
         self._timeout = timeout
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._worker: Worker | None = None
+        self._worker: WorkerHandle | None = None
         self._scratch = tempfile.TemporaryDirectory(prefix="extension-test-")
 
-    def start_by(self, starter: Starter | None, launcher: Launcher | None) -> None:
+    def start_by(self, starter: WorkerStarter | None, launcher: ChildLauncher | None) -> None:
         """Set the starters of its process and of its programs; None to start them directly. Call it before ``with``."""
         self._starter = starter
-        self._programs = Programs(self._book, self.recording, self._data_of, launcher)
+        self._programs = TestedPrograms(self._book, self.recording, self._data_of, launcher)
         self._host.offer(self._programs.services())
 
     def __enter__(self) -> Self:
         self._thread.start()
-        self._worker = Worker(self._spec(), self._host, starter=self._starter)
+        self._worker = WorkerHandle(self._spec(), self._host, starter=self._starter)
         try:
             if self._programs is not None:
                 self._wait(self._programs.open())
@@ -194,7 +193,7 @@ class Extension:
         """Call any declared function of the extension. For an agent or a pipeline, return the ``value`` of its run."""
         worker = self._running().worker
         if kind in KINDS:
-            run = Far(kind, name, "", worker).run(params, Caller(*self._identity), self._timeout)
+            run = WorkerAsset(kind, name, "", worker).run(params, Caller(*self._identity), self._timeout)
             return self._wait(run).value
         return self._wait(worker.call(kind, name, params, caller=self._identity))
 
@@ -275,10 +274,10 @@ class Extension:
     def _data_of(self, _subject: Subject) -> str:
         return str(self.data_dir)
 
-    def _running(self) -> _Running:
+    def _running(self) -> _RunningExtension:
         if self._worker is None:
             raise ExtensionBroken("the extension is not running: use it in a with statement")
-        return _Running(self._worker, self._wait(self._worker.start()))
+        return _RunningExtension(self._worker, self._wait(self._worker.start()))
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         # The worker enforces the timeout, and needs a little longer to stop a call that hangs: this is only a fallback.
@@ -296,8 +295,8 @@ async def _listed(stream: AsyncIterator[Any]) -> list[Any]:
     return [item async for item in stream]
 
 
-class _Running(NamedTuple):
-    worker: Worker
+class _RunningExtension(NamedTuple):
+    worker: WorkerHandle
     surfaces: Mapping[tuple[str, str], Any]
 
     def surfaces_of(self, kind: str) -> dict[str, bool]:

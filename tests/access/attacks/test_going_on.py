@@ -6,15 +6,15 @@ import logging
 
 import pytest
 
-from democrai_sandbox.access.identity import Caller
-from democrai_sandbox.access.keyring import Key, KeyRing
-from democrai_sandbox.access.resumes import ResumeRunner
-from democrai_sandbox.access.sealing import Sealer
-from democrai_sandbox.access.values import AuditFilter, Effect, Page, RequestFilter, RequestState
+from democrai_sandbox.access.caller import Caller
+from democrai_sandbox.access.encryption import Sealer
+from democrai_sandbox.access.keyring import EncryptionKey, KeyRing
+from democrai_sandbox.access.resumptions import ResumeRunner
+from democrai_sandbox.access.values import AuditFilter, DecisionEffect, PageRequest, RequestFilter, RequestState
 from tests.access.conftest import DEMO
 from tests.services.golden import sentence
 
-RING = KeyRing((Key("first", b"1" * 32),))
+RING = KeyRing((EncryptionKey("first", b"1" * 32),))
 SEALER = Sealer(lambda: RING)
 URL = "https://api.test/v1"
 
@@ -58,7 +58,7 @@ def deny(desk, decision):
         resource_type="network",
         operation="receive",
         target=decision.access.target,
-        effect=Effect.DENIAL,
+        effect=DecisionEffect.DENIAL,
     )
 
 
@@ -79,7 +79,7 @@ def test_nothing_goes_on_after_its_approval_has_ended(keeping, approve, undo):
     undo(keeping, keeping.decide(approve, asked).decision)
     keeping.runner.run_due()
     assert keeping.ran == []
-    (found,) = keeping.store.resumes(unfinished=False, page=Page()).items
+    (found,) = keeping.store.resumes(unfinished=False, page=PageRequest()).items
     assert found.finished_at is not None
     assert found.last_error
 
@@ -94,7 +94,7 @@ def test_an_action_of_one_organization_is_not_tied_to_the_request_of_another(kee
         [],
         [({"of": "south"}, "south")],
     )
-    failed = [found.last_error for found in keeping.store.resumes(unfinished=False, page=Page()).items]
+    failed = [found.last_error for found in keeping.store.resumes(unfinished=False, page=PageRequest()).items]
     assert [error for error in failed if error] == [], "it failed because it was sealed for another organization"
 
 
@@ -111,7 +111,7 @@ def test_an_action_that_came_after_the_request_is_in_the_audit(keeping):
     """The approver starts the action, so the audit log must record its attachment with time and user."""
     asked = keeping.check(URL).request_id
     ask(keeping, action="other")
-    told = [record.after for record in keeping.store.audit(AuditFilter(request_id=asked), Page()).items]
+    told = [record.after for record in keeping.store.audit(AuditFilter(request_id=asked), PageRequest()).items]
     assert [after for after in told if after.get("resume_action") == "other"]
 
 
@@ -122,7 +122,7 @@ def test_the_record_of_an_approval_names_the_actions_that_it_starts(keeping):
     keeping.decide("approve_permanently", asked)
     approval = next(
         record
-        for record in keeping.store.audit(AuditFilter(request_id=asked), Page()).items
+        for record in keeping.store.audit(AuditFilter(request_id=asked), PageRequest()).items
         if record.action == "approved"
     )
     assert "other" in str(approval.after)
@@ -145,7 +145,7 @@ def test_a_session_that_ended_while_it_was_decided_leaves_no_approval(desk):
     for request_id in asked[1:]:
         assert desk.decide("approve_for_session", request_id).decision is None
     assert desk.decide("approvals").items == ()
-    assert desk.store.requests(RequestFilter(states=(RequestState.PENDING,)), Page()).items
+    assert desk.store.requests(RequestFilter(states=(RequestState.PENDING,)), PageRequest()).items
 
 
 def test_a_context_leaves_no_trace_in_errors_that_are_kept(keeping, caplog):
@@ -159,9 +159,9 @@ def test_a_context_leaves_no_trace_in_errors_that_are_kept(keeping, caplog):
     keeping.decide("approve_permanently", asked)
     with caplog.at_level(logging.WARNING):
         keeping.runner.run_due()
-    (found,) = keeping.store.resumes(unfinished=True, page=Page()).items
+    (found,) = keeping.store.resumes(unfinished=True, page=PageRequest()).items
     kept = [found.last_error, caplog.text]
-    kept += [str(record.after) for record in keeping.store.audit(AuditFilter(request_id=asked), Page()).items]
+    kept += [str(record.after) for record in keeping.store.audit(AuditFilter(request_id=asked), PageRequest()).items]
     assert [text for text in kept if "hunter2" in text] == []
 
 
@@ -174,5 +174,5 @@ def test_two_requests_never_share_what_they_go_on_with(keeping):
     keeping.decide("approve_permanently", second)
     keeping.runner.run_due()
     assert keeping.ran == []
-    (found,) = keeping.store.resumes(unfinished=False, page=Page()).items
+    (found,) = keeping.store.resumes(unfinished=False, page=PageRequest()).items
     sentence("the context of another request", found.last_error)

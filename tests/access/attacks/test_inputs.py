@@ -10,17 +10,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from democrai_sandbox.access.identity import SUPER, Caller
+from democrai_sandbox.access.caller import SUPER, Caller
 from democrai_sandbox.access.values import (
     AccessTuple,
     AuditFilter,
+    DecisionEffect,
     DecisionFilter,
-    Effect,
+    DecisionScope,
     NewDecision,
-    Page,
+    PageRequest,
     RequestFilter,
     RequestState,
-    Scope,
 )
 from democrai_sandbox.errors import (
     DecisionConflict,
@@ -62,7 +62,7 @@ def test_marks_of_pages_that_nobody_gave_out_are_refused_or_lead_nowhere(desk, a
     """A cursor is treated as data: it neither breaks out of the statement nor reveals other rows."""
     desk.check(URL)
     try:
-        assert len(desk.decide("pending_requests", None, Page(after=after)).items) <= 1
+        assert len(desk.decide("pending_requests", None, PageRequest(after=after)).items) <= 1
     except InvalidInputError:
         pass
 
@@ -71,7 +71,7 @@ def test_marks_of_pages_that_nobody_gave_out_are_refused_or_lead_nowhere(desk, a
 def test_page_limits_are_whole_numbers_in_their_range(desk, limit):
     """Invalid limits are rejected with their name."""
     with pytest.raises(InvalidInputError):
-        desk.decide("pending_requests", None, Page(limit=limit))
+        desk.decide("pending_requests", None, PageRequest(limit=limit))
 
 
 @rows("wanted", [
@@ -223,19 +223,21 @@ def test_deciding_about_long_targets_takes_no_time(make_desk):
 
 def test_more_denials_than_a_page_still_stand_against_an_approval(desk, monkeypatch):
     """The denial that covers an approval may be old and listed after the first page."""
-    monkeypatch.setattr("democrai_sandbox.access.reading._AT_ONCE", 5)
+    monkeypatch.setattr("democrai_sandbox.access.queries._AT_ONCE", 5)
     old = desk.decide(
         "decide_unasked",
         DEMO,
         resource_type="network",
         operation="receive",
         target="https://old.test",
-        effect=Effect.DENIAL,
+        effect=DecisionEffect.DENIAL,
     ).decision
     now = desk.node.clock()
     for number in range(20):
         access = AccessTuple(DEMO, ResourceType.NETWORK, Operation.RECEIVE, f"https://n{number}.test")
-        desk.store.decide(NewDecision(access, Effect.DENIAL, Scope.PERMANENT, "ada"), now=now + timedelta(seconds=1))
+        desk.store.decide(
+            NewDecision(access, DecisionEffect.DENIAL, DecisionScope.PERMANENT, "ada"), now=now + timedelta(seconds=1)
+        )
     assert old.ended_at is None
     with pytest.raises(DecisionConflict, match=old.id):
         desk.decide(
@@ -244,5 +246,5 @@ def test_more_denials_than_a_page_still_stand_against_an_approval(desk, monkeypa
             resource_type="network",
             operation="receive",
             target="https://old.test/x",
-            effect=Effect.APPROVAL,
+            effect=DecisionEffect.APPROVAL,
         )

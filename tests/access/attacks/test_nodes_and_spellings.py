@@ -11,8 +11,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from democrai_sandbox.access.audit import verify_store
-from democrai_sandbox.access.identity import Caller
-from democrai_sandbox.access.values import AuditFilter, DecisionFilter, Effect, Page, RequestState
+from democrai_sandbox.access.caller import Caller
+from democrai_sandbox.access.values import AuditFilter, DecisionEffect, DecisionFilter, PageRequest, RequestState
 from democrai_sandbox.errors import DecisionConflict, ExternalAccessCheckFailed
 from democrai_sandbox.policy import DecisionCode, InvalidInputError
 from tests.access.conftest import ADMIN, DEMO
@@ -41,8 +41,8 @@ def unasked(desk, target, effect, *, kind="network", operation="receive", **deta
 @rows("second", LOOPBACK)
 def test_a_denial_in_another_spelling_ends_the_approval_for_good(desk, first, second):
     """Revoking the denial leaves the access undecided, as in the same spelling; the old approval does not return."""
-    unasked(desk, first, Effect.APPROVAL)
-    denial = unasked(desk, second, Effect.DENIAL)
+    unasked(desk, first, DecisionEffect.APPROVAL)
+    denial = unasked(desk, second, DecisionEffect.DENIAL)
     assert desk.check(first).code is DecisionCode.DENIED
     desk.decide("revoke", denial.id)
     assert desk.check(first, register_request=False).code is DecisionCode.NOT_ENABLED
@@ -60,7 +60,7 @@ def test_a_denial_in_another_spelling_ends_the_approval_for_good(desk, first, se
 def test_a_spelling_is_no_other_target(desk, approved, asked):
     """A denial covers all spellings, and the same access never has a second request."""
     try:
-        denial = unasked(desk, approved, Effect.DENIAL)
+        denial = unasked(desk, approved, DecisionEffect.DENIAL)
     except InvalidInputError:
         return
     assert desk.check(asked).code is DecisionCode.DENIED
@@ -76,7 +76,7 @@ def test_a_spelling_is_no_other_target(desk, approved, asked):
 ])  # fmt: skip
 def test_an_approval_covers_nothing_beside_it(desk, asked):
     """An approval does not cover dot segments, encodings, other ports and similar hosts."""
-    unasked(desk, URL, Effect.APPROVAL)
+    unasked(desk, URL, DecisionEffect.APPROVAL)
     try:
         found = desk.check(asked, register_request=False)
     except InvalidInputError:
@@ -105,7 +105,7 @@ def test_an_approved_link_whose_target_changes_opens_nothing_else(desk, tmp_path
     assert desk.check(str(tmp_path / "good"), kind="filesystem", operation="read").allowed
 
 
-@pytest.mark.parametrize("effect", [Effect.APPROVAL, Effect.DENIAL])
+@pytest.mark.parametrize("effect", [DecisionEffect.APPROVAL, DecisionEffect.DENIAL])
 def test_a_decision_about_a_link_is_about_where_it_leads(desk, tmp_path, effect):
     """Checks follow links; a decision that does not would be shown as in force without any effect."""
     (tmp_path / "v1").mkdir()
@@ -115,7 +115,7 @@ def test_a_decision_about_a_link_is_about_where_it_leads(desk, tmp_path, effect)
         unasked(desk, place, effect, kind="filesystem", operation="read")
     except InvalidInputError:
         return
-    expected = DecisionCode.PERMANENT_APPROVAL if effect is Effect.APPROVAL else DecisionCode.DENIED
+    expected = DecisionCode.PERMANENT_APPROVAL if effect is DecisionEffect.APPROVAL else DecisionCode.DENIED
     assert desk.check(place, kind="filesystem", operation="read", register_request=False).code is expected
 
 
@@ -124,7 +124,7 @@ def test_a_decision_about_a_link_is_about_where_it_leads(desk, tmp_path, effect)
 
 def test_a_forked_process_does_not_answer_from_what_its_parent_knew(desk):
     """A forked process has no refresh thread: a revoked approval would stay in its snapshot forever."""
-    decision = unasked(desk, URL, Effect.APPROVAL)
+    decision = unasked(desk, URL, DecisionEffect.APPROVAL)
     desk.node.start()
     reading, writing = os.pipe()
     told, go = os.pipe()
@@ -164,8 +164,8 @@ def test_a_node_that_lags_cannot_approve_what_was_denied_elsewhere(make_desk):
 def test_an_expired_approval_does_not_come_back_with_the_clock(desk, monkeypatch):
     """Setting the clock back after a stored expiry does not revive the approval."""
     hour = 3600 * 10**9
-    ahead = lambda by: monkeypatch.setattr("democrai_sandbox.access.service.time_ns", lambda: time.time_ns() + by)
-    unasked(desk, URL, Effect.APPROVAL, lifetime=timedelta(hours=1))
+    ahead = lambda by: monkeypatch.setattr("democrai_sandbox.access.checks.time_ns", lambda: time.time_ns() + by)
+    unasked(desk, URL, DecisionEffect.APPROVAL, lifetime=timedelta(hours=1))
     assert desk.check(URL, register_request=False).allowed
     ahead(2 * hour)
     assert not desk.check(URL, register_request=False).allowed
@@ -219,12 +219,12 @@ def test_acts_that_meet_leave_one_state_and_a_whole_audit(make_desk):
     store = desks[0].store
     assert set(came) <= {"done", "conflict"}, came
     assert verify_store(store).ok
-    live = store.decisions(DecisionFilter(), Page(limit=1000)).items
+    live = store.decisions(DecisionFilter(), PageRequest(limit=1000)).items
     assert len(live) <= 1
     acts = Counter(
         record.action.value for desk in desks[:1] for record in desk.store.audit_rows() if record.action != "requested"
     )
-    ended = store.decisions(DecisionFilter(live=None), Page(limit=1000)).items
+    ended = store.decisions(DecisionFilter(live=None), PageRequest(limit=1000)).items
     assert len(ended) == min(1000, acts["approved"] + acts["denied"])
 
 
@@ -237,7 +237,7 @@ def test_every_request_that_ends_has_its_record(desk):
     desk.store.age_out(before=desk.node.clock() + timedelta(days=1), now=desk.node.clock())
     for request_id in asked:
         assert desk.store.request(request_id).state is not RequestState.PENDING
-        told = desk.store.audit(AuditFilter(request_id=request_id), Page()).items
+        told = desk.store.audit(AuditFilter(request_id=request_id), PageRequest()).items
         assert len(told) == 2, told
 
 

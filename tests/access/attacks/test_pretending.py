@@ -22,7 +22,7 @@ def open_access(world, **more):
     """Return the service as a host sets it up, as the guard's decider."""
     from democrai_sandbox import access_changed, configure_guard
     from democrai_sandbox.access import Access, AccessSettings
-    from democrai_sandbox.runtime.surroundings import GuardSurroundings
+    from democrai_sandbox.runtime.access_environment import GuardSurroundings
 
     folder = os.path.join(world.base, "state")
     settings = AccessSettings(
@@ -44,12 +44,12 @@ def outcome(action):
 
 def approve_reading(access, target, lifetime):
     """Approve an access for a time, as the store does for an administrator."""
-    from democrai_sandbox.access.values import AccessTuple, Effect, NewDecision, Scope
+    from democrai_sandbox.access.values import AccessTuple, DecisionEffect, DecisionScope, NewDecision
     from democrai_sandbox.policy import Operation, ResourceType, Subject, SubjectKind
 
     now = access.node.clock()
     about = AccessTuple(Subject(SubjectKind.MODULE, "demo"), ResourceType.FILESYSTEM, Operation.READ, target)
-    new = NewDecision(about, Effect.APPROVAL, Scope.PERMANENT, "ada", expires_at=now + lifetime)
+    new = NewDecision(about, DecisionEffect.APPROVAL, DecisionScope.PERMANENT, "ada", expires_at=now + lifetime)
     access.store.decide(new, now=now)
     access.node.refresh()
 
@@ -69,28 +69,28 @@ def forge_caller(world):
     from democrai_sandbox import process_guard_context
     from democrai_sandbox.access import Caller
     from democrai_sandbox.guard import ask_external_access
-    from democrai_sandbox.runtime import surroundings
+    from democrai_sandbox.runtime import access_environment
 
     ada = Caller(user_id="ada", role="super", task_id="of-ada")
 
     def subject():
         """Try to leave an administrator behind in every possible way."""
-        told = [outcome(lambda: str(surroundings._caller.set(ada))[:1])]
+        told = [outcome(lambda: str(access_environment._caller.set(ada))[:1])]
         told += [
             outcome(lambda variable=variable: str(variable.set(ada))[:1])
             for variable in contextvars.copy_context()
             if variable.name == "democrai_sandbox_caller"
         ]
-        told.append(outcome(lambda: surroundings.serving(ada).__enter__()))
+        told.append(outcome(lambda: access_environment.serving(ada).__enter__()))
         told += [
-            outcome(lambda name=name: object.__setattr__(surroundings.GuardSurroundings().caller(), name, value))
+            outcome(lambda name=name: object.__setattr__(access_environment.GuardSurroundings().caller(), name, value))
             for name, value in (("user_id", "ada"), ("role", "super"))
         ]
         return told
 
     access = open_access(world)
     told = {}
-    with access, surroundings.serving(Caller(user_id="uma", session_key="s1")):
+    with access, access_environment.serving(Caller(user_id="uma", session_key="s1")):
         with process_guard_context(subject="demo", allowed_paths=[world.root], user_id="uma", session_key="s1"):
             told["ways"] = subject()
             asked = ask_external_access("network", "receive", "https://api.test/x").request_id
@@ -113,7 +113,7 @@ def manager_story(world):
     from democrai_sandbox import process_guard_context
     from democrai_sandbox.access import Caller
     from democrai_sandbox.policy import Subject, SubjectKind
-    from democrai_sandbox.runtime.surroundings import serving
+    from democrai_sandbox.runtime.access_environment import serving
 
     console = Subject(SubjectKind.MODULE, "console")
     access = open_access(world, managers=(console,))
@@ -253,10 +253,10 @@ def nested_identities(world):
 
     from democrai_sandbox import guard, process_guard_context
     from democrai_sandbox.access import Caller
-    from democrai_sandbox.access.values import AccessTuple, Effect, NewDecision, Scope
+    from democrai_sandbox.access.values import AccessTuple, DecisionEffect, DecisionScope, NewDecision
     from democrai_sandbox.guard import ask_external_access
     from democrai_sandbox.policy import Operation, ResourceType, Subject, SubjectKind
-    from democrai_sandbox.runtime.surroundings import serving
+    from democrai_sandbox.runtime.access_environment import serving
 
     access, told = open_access(world), {"allowed": {}, "origins": []}
     pretended = {"user_id": "eve", "organization_id": "other", "session_key": "s2"}
@@ -264,7 +264,7 @@ def nested_identities(world):
         for name in ("demo", "trusted"):
             subject = Subject(SubjectKind.MODULE, name)
             tuple_ = AccessTuple(subject, ResourceType.NETWORK, Operation.RECEIVE, "https://only-s2.test")
-            approval = NewDecision(tuple_, Effect.APPROVAL, Scope.SESSION, "ada", "s2")
+            approval = NewDecision(tuple_, DecisionEffect.APPROVAL, DecisionScope.SESSION, "ada", "s2")
             access.store.decide(approval, now=access.node.clock())
         access.node.refresh()
 

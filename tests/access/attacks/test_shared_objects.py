@@ -22,7 +22,7 @@ def open_access(world, **more):
     """Return the service as a host sets it up, as the guard's decider."""
     from democrai_sandbox import access_changed, configure_guard
     from democrai_sandbox.access import Access, AccessSettings
-    from democrai_sandbox.runtime.surroundings import GuardSurroundings
+    from democrai_sandbox.runtime.access_environment import GuardSurroundings
 
     folder = os.path.join(world.base, "state")
     settings = AccessSettings(
@@ -137,10 +137,10 @@ def test_a_resume_context_runs_none_of_its_own_methods_outside_the_guard(case):
 
 def replace_names(world):
     from democrai_sandbox import process_guard_context
-    from democrai_sandbox.access import service, snapshot, targets
-    from democrai_sandbox.access.service import AccessService
+    from democrai_sandbox.access import checks, snapshot, targets
+    from democrai_sandbox.access.checks import AccessService
     from democrai_sandbox.guard import ask_external_access
-    from democrai_sandbox.policy import AccessDecision, verdicts
+    from democrai_sandbox.policy import AccessDecision, access_decision
 
     ran = []
 
@@ -154,14 +154,14 @@ def replace_names(world):
             (AccessService, "_missing"),
             (AccessService, "decide"),
             (AccessService, "_decided"),
-            (service, "read_wanted"),
-            (service, "_locked"),
+            (checks, "read_wanted"),
+            (checks, "_locked"),
             (targets, "_read"),
             (targets, "normalise_target"),
             (snapshot.Snapshot, "find"),
             (AccessDecision, "allowed"),
             (AccessDecision, "__init__"),
-            (verdicts.DecisionCode, "allows"),
+            (access_decision.DecisionCode, "allows"),
         ):
             if name not in where.__dict__:
                 continue  # it has another name now
@@ -185,17 +185,17 @@ def test_the_names_of_the_service_are_not_replaced_by_guarded_code(case):
 
 def rewrite_memory(world):
     from democrai_sandbox import process_guard_context
-    from democrai_sandbox.access import answers as words
-    from democrai_sandbox.access import service, snapshot, targets
-    from democrai_sandbox.access.values import AccessTuple, DecisionRow, Effect, NewDecision, Scope
+    from democrai_sandbox.access import checks, snapshot, targets
+    from democrai_sandbox.access import checks as words
+    from democrai_sandbox.access.values import AccessTuple, DecisionEffect, DecisionRow, DecisionScope, NewDecision
     from democrai_sandbox.guard import ask_external_access
     from democrai_sandbox.policy import DecisionCode, Operation, ResourceType, Subject, SubjectKind, normalise_target
 
-    def approve(name, target, effect=Effect.APPROVAL):
+    def approve(name, target, effect=DecisionEffect.APPROVAL):
         subject = Subject(SubjectKind.MODULE, name)
         canonical = normalise_target(ResourceType.NETWORK, target)
         about = AccessTuple(subject, ResourceType.NETWORK, Operation.RECEIVE, canonical)
-        access.store.decide(NewDecision(about, effect, Scope.PERMANENT, "ada"), now=access.node.clock())
+        access.store.decide(NewDecision(about, effect, DecisionScope.PERMANENT, "ada"), now=access.node.clock())
         access.node.refresh()
 
     def readings():
@@ -205,7 +205,7 @@ def rewrite_memory(world):
             object.__setattr__(evil, name, getattr(good, name))
 
     def subjects():
-        object.__setattr__(service._subject("module", "demo"), "name", "trusted")
+        object.__setattr__(checks._subject("module", "demo"), "name", "trusted")
 
     def answers():
         words.ANSWERS["denied"] = words.ANSWERS["permanent_approval"]
@@ -235,7 +235,7 @@ def rewrite_memory(world):
         with guard:
             # A name that does not exist anymore counts as refused.
             told["trick"] = outcome(tricks[world.args[0]])
-        approve("demo", "https://denied.test/", Effect.DENIAL)
+        approve("demo", "https://denied.test/", DecisionEffect.DENIAL)
         approve("demo", "https://good.test/")
         with guard:
             told["good"], told["evil"] = ask("https://good.test/"), ask("https://evil.test/")
@@ -540,7 +540,7 @@ def rewrite_names(world):
     from urllib.request import Request, urlopen
 
     from democrai_sandbox import process_guard_context
-    from democrai_sandbox.access.values import AccessTuple, Effect, NewDecision, Scope
+    from democrai_sandbox.access.values import AccessTuple, DecisionEffect, DecisionScope, NewDecision
     from democrai_sandbox.policy import Operation, ResourceType, Subject, SubjectKind
 
     def members():
@@ -563,7 +563,9 @@ def rewrite_names(world):
     demo = Subject(SubjectKind.MODULE, "demo")
     about = AccessTuple(demo, ResourceType.NETWORK, Operation.RECEIVE, place)
     with access:
-        access.store.decide(NewDecision(about, Effect.APPROVAL, Scope.PERMANENT, "ada"), now=access.node.clock())
+        access.store.decide(
+            NewDecision(about, DecisionEffect.APPROVAL, DecisionScope.PERMANENT, "ada"), now=access.node.clock()
+        )
         access.node.refresh()
         with process_guard_context(subject="demo", subject_kind=world.args[1], allowed_paths=[world.root]):
             told["trick"] = outcome(tricks[world.args[0]])

@@ -8,9 +8,9 @@ from contextlib import suppress
 
 import pytest
 
-from democrai_sandbox.access.assembly import AccessSettings
+from democrai_sandbox.access.access import AccessSettings
 from democrai_sandbox.access.events import open_bus
-from democrai_sandbox.access.keyring import Key, KeyFile, KeyRing
+from democrai_sandbox.access.keyring import EncryptionKey, KeyFile, KeyRing
 from democrai_sandbox.access.store import open_store
 from democrai_sandbox.errors import StoreUnavailable
 from democrai_sandbox.policy import InvalidInputError, SandboxError
@@ -76,7 +76,7 @@ def test_a_database_that_cannot_be_reached_does_not_tell_its_password(url):
 def test_keys_do_not_show_themselves(tmp_path):
     """Representations and errors about an invalid file do not contain keys."""
     secret = b"0123456789abcdef0123456789abcdef"
-    ring = KeyRing((Key("k", secret),))
+    ring = KeyRing((EncryptionKey("k", secret),))
     assert "0123456789abcdef" not in repr(ring)
     place = tmp_path / "keys"
     place.write_text(f"k:{SECRET}\n")

@@ -16,9 +16,8 @@ import time
 import pytest
 
 from democrai_sandbox.access.events import open_bus
-from democrai_sandbox.access.events.frames import framed
-from democrai_sandbox.access.events.message import LONGEST_MESSAGE, Event
-from democrai_sandbox.access.events.rendezvous import Folder
+from democrai_sandbox.access.events.ipc import HubFolder
+from democrai_sandbox.access.events.message import LONGEST_MESSAGE, Event, to_frame
 from democrai_sandbox.errors import InvalidInputError
 from tests.access.events.forged import forged_events
 from tests.access.events.nodes import PATIENCE, Heard, eventually
@@ -189,7 +188,7 @@ def test_a_lock_that_others_do_not_find_is_none(tmp_path, monkeypatch):
         os.unlink(tmp_path / "lock")
         take(number, operation)
 
-    with Folder.open(tmp_path) as folder:
+    with HubFolder.open(tmp_path) as folder:
         monkeypatch.setattr(fcntl, "flock", slow)
         assert folder.lock("lock") is None
         monkeypatch.undo()
@@ -222,10 +221,10 @@ GARBAGE = {
     "too long": (LONGEST_MESSAGE + 1).to_bytes(4) + b"x",
     "huge": b"\xff\xff\xff\xff" + b"x" * 100,
     "http": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
-    "no json": framed(b"hello there"),
-    "no text": framed(b"\xff\xfe\x00\x01"),
-    "a list": framed(b'[1, "node", 5]'),
-    "deep": framed(b"[" * LONGEST_MESSAGE),
+    "no json": to_frame(b"hello there"),
+    "no text": to_frame(b"\xff\xfe\x00\x01"),
+    "a list": to_frame(b'[1, "node", 5]'),
+    "deep": to_frame(b"[" * LONGEST_MESSAGE),
 }
 
 
@@ -246,7 +245,7 @@ def test_a_sender_of_garbage_is_let_go(ipc):
 def test_pieces_of_a_message_are_put_together(ipc):
     """Messages arrive in any pieces, and an incomplete message does no harm."""
     _, heard = node_in_here(ipc)
-    data = framed(Event("stranger", 7, ipc.settings["channel"]).encoded())
+    data = to_frame(Event("stranger", 7, ipc.settings["channel"]).encoded())
     with stranger(ipc) as whole, stranger(ipc) as never:
         never.sendall(data[:-1])
         for byte in data:
@@ -259,9 +258,9 @@ def test_forged_events_are_not_told(ipc):
     (bus, _), (_, heard) = node_in_here(ipc), node_in_here(ipc)
     with stranger(ipc) as link:
         for forged in forged_events(ipc.settings["channel"]):
-            link.sendall(framed(forged))
+            link.sendall(to_frame(forged))
         # A valid event after them shows that all of them were processed.
-        link.sendall(framed(Event("stranger", 3, ipc.settings["channel"]).encoded()))
+        link.sendall(to_frame(Event("stranger", 3, ipc.settings["channel"]).encoded()))
         assert heard.reaches(3)
     assert heard.generations == [3]
     bus.publish(4)
@@ -272,8 +271,8 @@ def test_an_event_in_ones_own_name_is_not_told(ipc):
     """A node ignores events with its own id."""
     bus, heard = node_in_here(ipc)
     with stranger(ipc) as link:
-        link.sendall(framed(Event(bus.node, 900, ipc.settings["channel"]).encoded()))
-        link.sendall(framed(Event("stranger", 3, ipc.settings["channel"]).encoded()))
+        link.sendall(to_frame(Event(bus.node, 900, ipc.settings["channel"]).encoded()))
+        link.sendall(to_frame(Event("stranger", 3, ipc.settings["channel"]).encoded()))
         assert heard.reaches(3)
     assert heard.generations == [3]
 
@@ -285,7 +284,7 @@ def test_a_node_that_does_not_read_is_let_go_and_slows_nobody(ipc):
     with stranger(ipc) as deaf, stranger(ipc) as loud:
         last = 10_000
         for first in range(1, last, 100):
-            loud.sendall(b"".join(framed(Event("loud", first + i, channel).encoded()) for i in range(100)))
+            loud.sendall(b"".join(to_frame(Event("loud", first + i, channel).encoded()) for i in range(100)))
         # On a busy machine the node may be too slow for the flood: it is disconnected, reconnects and reads the store.
         assert heard.learns(last, gaps=gaps)
         assert is_let_go(deaf)
@@ -316,7 +315,7 @@ def test_a_hub_is_not_used_up_by_connections(ipc, caplog):
     finally:
         for link in links:
             link.close()
-    assert [record.name for record in caplog.records] == ["democrai_sandbox.access.events.hub"]
+    assert [record.name for record in caplog.records] == ["democrai_sandbox.access.events.ipc"]
     bus.publish(1)
     assert heard.reaches(1)
 
@@ -372,7 +371,7 @@ def test_a_node_of_another_user_is_refused(open_to_all, opened, caplog):
     os.chmod(socket_of(ipc), 0o777)
     with as_user(NOBODY, CONNECT, socket_of(ipc)) as other:
         assert other.communicate(timeout=60)[0] == "b''\n"
-    assert [record.name for record in caplog.records] == ["democrai_sandbox.access.events.hub"]
+    assert [record.name for record in caplog.records] == ["democrai_sandbox.access.events.ipc"]
     with as_user(0, CONNECT, socket_of(ipc)) as same:
         assert "hub" in same.communicate(timeout=60)[0]
     bus.publish(1)
@@ -384,7 +383,7 @@ def test_a_hub_of_another_user_is_not_believed(open_to_all, opened):
     """A node does not connect to a socket of another user, even in the right place: it replaces it."""
     ipc = opened("ipc", folder=f"{open_to_all}/events")
     os.mkdir(ipc.settings["folder"], 0o700)
-    hello = framed(b'{"v":1,"hub":true}') + framed(Event("x", 900, ipc.settings["channel"]).encoded())
+    hello = to_frame(b'{"v":1,"hub":true}') + to_frame(Event("x", 900, ipc.settings["channel"]).encoded())
     place = f"{open_to_all}/theirs"
     with as_user(NOBODY, LISTEN, place, hello.hex()) as other:
         try:

@@ -8,8 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from democrai_sandbox.access.events.frames import FrameError, Frames, framed
-from democrai_sandbox.access.events.message import LONGEST_MESSAGE, Event, decoded, new_node
+from democrai_sandbox.access.events.message import (
+    LONGEST_MESSAGE,
+    Event,
+    FrameAssembler,
+    StreamError,
+    decoded,
+    new_node,
+    to_frame,
+)
 from tests.access.events.forged import forged_events
 from tests.services.rows import rows
 
@@ -93,7 +100,7 @@ def test_forged_events_are_none():
 @given(messages=st.lists(st.binary(min_size=1, max_size=300), max_size=8), cuts=st.lists(st.integers(1, 40)))
 def test_messages_come_out_as_they_went_in(messages, cuts):
     """Messages survive any fragmentation of the stream."""
-    data, frames, found = b"".join(map(framed, messages)), Frames(), []
+    data, frames, found = b"".join(map(to_frame, messages)), FrameAssembler(), []
     for cut in [*cuts, len(data)]:
         found += frames.feed(data[:cut])
         data = data[cut:]
@@ -104,6 +111,6 @@ def test_messages_come_out_as_they_went_in(messages, cuts):
 @rows("length", [0, LONGEST_MESSAGE + 1, 2**32 - 1])
 def test_a_length_that_no_message_has_is_refused(length):
     """An invalid length is rejected before anything is buffered; earlier messages are returned."""
-    frames, found = Frames(), []
-    with pytest.raises(FrameError):
-        found.extend(frames.feed(framed(b"first") + length.to_bytes(4)))
+    frames, found = FrameAssembler(), []
+    with pytest.raises(StreamError):
+        found.extend(frames.feed(to_frame(b"first") + length.to_bytes(4)))

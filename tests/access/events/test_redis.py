@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from democrai_sandbox.access.events import open_bus, outage, streams
+from democrai_sandbox.access.events import connected_bus, open_bus, redis_stream
+from democrai_sandbox.access.events.connected_bus import DeliveryState
 from democrai_sandbox.access.events.message import Event
-from democrai_sandbox.access.events.outage import Outage
 from democrai_sandbox.errors import InvalidInputError
 from tests.access.events.forged import forged_events
 from tests.access.events.nodes import PATIENCE, Heard, eventually
@@ -45,12 +45,12 @@ def mortal(opened, own_redis):
 @pytest.fixture(autouse=True)
 def told_soon(monkeypatch):
     """Shorten the time after which an outage is reported."""
-    monkeypatch.setattr(outage, "_BRIEF", 0.1)
+    monkeypatch.setattr(connected_bus, "_BRIEF", 0.1)
 
 
 def outages(caplog):
     """Return the log messages about outages."""
-    return [record for record in caplog.records if record.name == "democrai_sandbox.access.events.outage"]
+    return [record for record in caplog.records if record.name == "democrai_sandbox.access.events.connected_bus"]
 
 
 def key_of(redis):
@@ -71,8 +71,8 @@ def event(redis, generation, node="somebody"):
 
 def test_a_server_that_is_killed_and_comes_back_is_joined_again(mortal, own_redis, caplog, monkeypatch):
     """The server returns on the same port without data: every node reconnects, and the outage is reported once."""
-    failures, failed = [], Outage.failed
-    monkeypatch.setattr(Outage, "failed", lambda self, *args: (failures.append(self), failed(self, *args)))
+    failures, failed = [], DeliveryState.failed
+    monkeypatch.setattr(DeliveryState, "failed", lambda self, *args: (failures.append(self), failed(self, *args)))
     nodes = [node_in_here(mortal) for _ in range(3)]
     (first, _), (_, heard), _ = nodes
     first.publish(1)
@@ -180,7 +180,7 @@ def test_a_server_that_hangs_is_noticed(mortal, own_redis):
 
 def test_a_stream_that_is_deleted_is_a_gap(redis, server, monkeypatch):
     """The gap is detected even if nothing is written to the stream; later events are received."""
-    monkeypatch.setattr(streams, "_BLOCK", 0.1)
+    monkeypatch.setattr(redis_stream, "_BLOCK", 0.1)
     (bus, _), (_, heard) = node_in_here(redis), node_in_here(redis)
     bus.publish(1)
     assert heard.reaches(1)
@@ -378,7 +378,7 @@ def test_a_stream_that_is_too_short_is_refused(longest):
 
 def test_without_its_package_the_error_names_the_extra(monkeypatch):
     """The package is optional."""
-    monkeypatch.delitem(sys.modules, "democrai_sandbox.access.events.streams", raising=False)
+    monkeypatch.delitem(sys.modules, "democrai_sandbox.access.events.redis_stream", raising=False)
     monkeypatch.setitem(sys.modules, "redis", None)
     with pytest.raises(InvalidInputError, match=r"democrai-sandbox\[redis\]") as refused:
         open_bus("redis", url="redis://localhost")

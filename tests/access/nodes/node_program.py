@@ -14,15 +14,15 @@ from urllib.parse import urlsplit
 
 from democrai_sandbox import access_changed, configure_guard, process_guard_context
 from democrai_sandbox.access.administration import Administration
+from democrai_sandbox.access.caller import Caller
+from democrai_sandbox.access.checks import AccessService
 from democrai_sandbox.access.events import open_bus
-from democrai_sandbox.access.identity import Caller
 from democrai_sandbox.access.node import AccessNode
-from democrai_sandbox.access.registrar import Limits
-from democrai_sandbox.access.service import AccessService
+from democrai_sandbox.access.pending_requests import PendingLimits
 from democrai_sandbox.access.store import open_store
-from democrai_sandbox.access.values import Effect
+from democrai_sandbox.access.values import DecisionEffect
 from democrai_sandbox.policy import Subject
-from democrai_sandbox.runtime.surroundings import GuardSurroundings, serving
+from democrai_sandbox.runtime.access_environment import GuardSurroundings, serving
 
 _PAUSE = 0.005
 _ROOT = Caller("root", role="super")
@@ -72,7 +72,7 @@ class Program:
         self.node = AccessNode(self.store, bus, poll_seconds=settings.get("poll", 1.0))
         surroundings = GuardSurroundings()
         self.service = AccessService(
-            self.node, surroundings, limits=Limits(new_requests=10**9, pending=0, counting_seconds=0.5)
+            self.node, surroundings, limits=PendingLimits(new_requests=10**9, pending=0, counting_seconds=0.5)
         )
         self.administration = Administration(self.node, surroundings)
         self.node.on_change(access_changed)
@@ -123,7 +123,9 @@ class Program:
         lifetime = None if seconds is None else timedelta(seconds=seconds)
         subject = Subject("module", "demo")
         with serving(_ROOT):
-            made = self.administration.decide_unasked(subject, **_wish(place), effect=Effect(effect), lifetime=lifetime)
+            made = self.administration.decide_unasked(
+                subject, **_wish(place), effect=DecisionEffect(effect), lifetime=lifetime
+            )
             return made.decision.id
 
     def deny(self, request):

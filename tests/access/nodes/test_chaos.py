@@ -13,7 +13,14 @@ import pytest
 
 from democrai_sandbox.access.audit import verify_store
 from democrai_sandbox.access.store import open_store
-from democrai_sandbox.access.values import AuditAction, DecisionFilter, Effect, Page, RequestFilter, RequestState
+from democrai_sandbox.access.values import (
+    AuditAction,
+    DecisionEffect,
+    DecisionFilter,
+    PageRequest,
+    RequestFilter,
+    RequestState,
+)
 from tests.access.nodes.processes import PATIENCE, SCALE, eventually
 from tests.access.nodes.test_load import everything
 
@@ -108,7 +115,7 @@ def test_whatever_is_killed_what_was_acknowledged_holds_and_nothing_else_does(ch
     _nothing_is_lost(acknowledged, requests, decisions)
     _nothing_is_there_twice(requests, decisions)
 
-    approved = {one.access.target for one in decisions.values() if one.effect is Effect.APPROVAL}
+    approved = {one.access.target for one in decisions.values() if one.effect is DecisionEffect.APPROVAL}
     assert allowed <= approved
 
     in_force = {one.access.target: one for one in decisions.values() if one.ended_at is None}
@@ -126,7 +133,11 @@ def _is_current(node, store):
 
 
 def _nothing_is_lost(acknowledged, requests, decisions):
-    effects = {"approve": Effect.APPROVAL, "approve_for_session": Effect.APPROVAL, "deny": Effect.DENIAL}
+    effects = {
+        "approve": DecisionEffect.APPROVAL,
+        "approve_for_session": DecisionEffect.APPROVAL,
+        "deny": DecisionEffect.DENIAL,
+    }
     for one in acknowledged:
         assert requests[one["request"]].access.target == one["place"]
         if one["acknowledged"] == "request":
@@ -153,7 +164,7 @@ def _nothing_is_there_twice(requests, decisions):
 def _expected(decision):
     if decision is None:
         return ["not_enabled", "denied"]
-    if decision.effect is Effect.DENIAL:
+    if decision.effect is DecisionEffect.DENIAL:
         return ["denied", "denied"]
     return [f"{decision.scope}_approval", "ok"]
 

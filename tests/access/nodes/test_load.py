@@ -11,26 +11,26 @@ from dataclasses import replace
 
 import pytest
 
-from democrai_sandbox.access import registrar
+from democrai_sandbox.access import pending_requests
 from democrai_sandbox.access.administration import Administration
 from democrai_sandbox.access.audit import verify_store
+from democrai_sandbox.access.caller import Caller
+from democrai_sandbox.access.checks import AccessService, UnguardedHost
 from democrai_sandbox.access.events import open_bus
-from democrai_sandbox.access.identity import Caller
 from democrai_sandbox.access.node import AccessNode
-from democrai_sandbox.access.registrar import Limits
-from democrai_sandbox.access.service import AccessService, Unguarded
-from democrai_sandbox.access.store import engines, open_store, transactions
-from democrai_sandbox.access.values import AuditAction, Effect, Page, RequestFilter, RequestState
+from democrai_sandbox.access.pending_requests import PendingLimits
+from democrai_sandbox.access.store import database, open_store
+from democrai_sandbox.access.values import AuditAction, DecisionEffect, PageRequest, RequestFilter, RequestState
 from democrai_sandbox.policy import DecisionCode, Subject
 from tests.access.nodes.processes import SCALE, eventually
 
 REQUESTERS = 50
 DISTINCT = int(100 * SCALE)
 TIMES = 2
-LIMITS = Limits(new_requests=10**9, pending=0, counting_seconds=0.5, remembered=10**6)
+LIMITS = PendingLimits(new_requests=10**9, pending=0, counting_seconds=0.5, remembered=10**6)
 
 
-class Host(Unguarded):
+class Host(UnguardedHost):
     """Surroundings that serve one user."""
 
     def __init__(self, served=Caller("ann", "", "s1")):
@@ -48,8 +48,8 @@ def host_url(tmp_path, prepared_file):
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request, monkeypatch):
-    for module in (engines, transactions):  # fifty threads wait for each other, on a busy machine too
-        monkeypatch.setattr(module, "PATIENCE", 60)
+    for name in ("TIMEOUT_SECONDS", "_WAIT_SECONDS"):  # fifty threads wait for each other, on a busy machine too
+        monkeypatch.setattr(database, name, 60)
     if request.param == "sqlite":
         return request.getfixturevalue("host_url")
     return request.getfixturevalue("postgres").new_database(like=request.getfixturevalue("pattern"))
@@ -76,13 +76,13 @@ def services(url):
 
 def everything(listing):
     """Yield all items of a list, page by page."""
-    page = Page(limit=1000)
+    page = PageRequest(limit=1000)
     while True:
         found = listing(page)
         yield from found.items
         if not found.next:
             return
-        page = Page(limit=1000, after=found.next)
+        page = PageRequest(limit=1000, after=found.next)
 
 
 def test_each_request_is_put_down_once_and_every_question_is_counted(services):
@@ -151,7 +151,7 @@ class Traced:
 
 def test_a_node_looks_for_decisions_while_many_counts_wait_to_be_written(host_url, monkeypatch):
     """Writing counts of repeated questions does not delay the refresh: a change writes none, and time writes a few."""
-    monkeypatch.setattr(registrar, "_WRITTEN_AT_ONCE", 10)
+    monkeypatch.setattr(pending_requests, "_WRITTEN_AT_ONCE", 10)
     with two_services(host_url, replace(LIMITS, counting_seconds=1000)) as (asking, deciding):
         asking.node.store = traced = Traced(asking.node.store)
         administration = Administration(deciding.node, Host(Caller("root", role="super")))
@@ -163,7 +163,7 @@ def test_a_node_looks_for_decisions_while_many_counts_wait_to_be_written(host_ur
             ask(f"https://api.example.com/{number}")
         # The first change makes the node recheck its known requests.
         for target in ("https://first.example", "https://second.example"):
-            administration.decide_unasked(subject, **kind, target=target, effect=Effect.APPROVAL)
+            administration.decide_unasked(subject, **kind, target=target, effect=DecisionEffect.APPROVAL)
             assert eventually(lambda target=target: ask(target, register=False).allowed)
         assert "count_again" not in traced.calls
         asking._registrar._limits = replace(LIMITS, counting_seconds=0)

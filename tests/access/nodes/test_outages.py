@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from democrai_sandbox.access.store import open_store
-from democrai_sandbox.access.values import AuditAction, AuditFilter, Page
+from democrai_sandbox.access.values import AuditAction, AuditFilter, PageRequest
 from tests.access.nodes.processes import PATIENCE, Failed, Gone, eventually
 
 DECIDED = ["permanent_approval", "denied"]
@@ -69,7 +69,7 @@ def test_without_the_database_what_was_decided_is_answered_and_nothing_else_is_a
     store = open_store(settings["store"])
     try:
         failures = AuditFilter(actions=(AuditAction.CHECK_FAILED,))
-        assert eventually(lambda: len(store.audit(failures, Page()).items) >= 4)
+        assert eventually(lambda: len(store.audit(failures, PageRequest()).items) >= 4)
     finally:
         store.close()
 

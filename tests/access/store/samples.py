@@ -6,12 +6,20 @@ from datetime import UTC, datetime, timedelta
 
 import sqlalchemy
 
-from democrai_sandbox.access.store.urls import parse_url
-from democrai_sandbox.access.values import AccessTuple, Effect, NewDecision, NewRequest, Origin, Page, Scope
+from democrai_sandbox.access.store.database_location import parse_url
+from democrai_sandbox.access.values import (
+    AccessTuple,
+    DecisionEffect,
+    DecisionScope,
+    NewDecision,
+    NewRequest,
+    PageRequest,
+    Requester,
+)
 from democrai_sandbox.policy import Operation, ResourceType, Subject
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
-ALL = Page(limit=1000)
+ALL = PageRequest(limit=1000)
 
 
 def at(seconds):
@@ -27,19 +35,19 @@ def about(
 def request(target="/srv/data", *, user="ann", session="s-1", action="", context=None, key="", **kwargs):
     access = about(target, **kwargs)
     chain = ("module:shell", str(access.subject))
-    origin = Origin(user_id=user, organization_id="acme", session_key=session, task_id="t-1")
+    origin = Requester(user_id=user, organization_id="acme", session_key=session, task_id="t-1")
     return NewRequest(access, f"raw {target}", chain, origin, action, key, context)
 
 
 def approval(target="/srv/data", *, request_id="", session="", by="root", expires_at=None, also=(), **kwargs):
-    scope = Scope.SESSION if session else Scope.PERMANENT
+    scope = DecisionScope.SESSION if session else DecisionScope.PERMANENT
     access = about(target, **kwargs)
-    return NewDecision(access, Effect.APPROVAL, scope, by, session, "fine", request_id, expires_at, also)
+    return NewDecision(access, DecisionEffect.APPROVAL, scope, by, session, "fine", request_id, expires_at, also)
 
 
 def denial(target="/srv/data", *, request_id="", by="root", also=(), **kwargs):
     access = about(target, **kwargs)
-    return NewDecision(access, Effect.DENIAL, Scope.PERMANENT, by, "", "no", request_id, None, also)
+    return NewDecision(access, DecisionEffect.DENIAL, DecisionScope.PERMANENT, by, "", "no", request_id, None, also)
 
 
 def sql(url, *statements):

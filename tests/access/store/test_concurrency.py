@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import insert
 
 from democrai_sandbox.access.audit import verify_store
-from democrai_sandbox.access.store import asking, deciding, tables
+from democrai_sandbox.access.store import decisions, requests, tables
 from democrai_sandbox.access.values import Decision, DecisionFilter, RequestFilter, RequestState
 from democrai_sandbox.errors import DecisionConflict, StoreUnavailable
 from tests.access.prepared import Started
@@ -237,9 +237,9 @@ def test_all_statements_of_one_reading_see_the_same(store, other):
     """Commits of others during a read are not visible in it."""
 
     def read(connection):
-        before = deciding.generation(connection)
+        before = decisions.generation(connection)
         other.decide(approval(), now=NOW)
-        return before, deciding.changes(connection, 0)
+        return before, decisions.changes(connection, 0)
 
     before, changes = store._database.read(read)
     assert (before, changes.generation, changes.rows) == (0, 0, ())
@@ -266,4 +266,4 @@ def test_work_that_lost_a_race_is_done_again(store):
 
 
 def row(key, target=None):
-    return asking._columns(request(target or f"/{key}"), key, NOW)
+    return requests._columns(request(target or f"/{key}"), key, NOW)

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from democrai_sandbox.access.values import DecisionFilter, Effect, NewDecision, RequestFilter, RequestState, Scope
+from democrai_sandbox.access.values import (
+    DecisionEffect,
+    DecisionFilter,
+    DecisionScope,
+    NewDecision,
+    RequestFilter,
+    RequestState,
+)
 from democrai_sandbox.errors import DecisionConflict, DecisionUnknown, InvalidInputError, RequestUnknown
 from tests.access.store.samples import ALL, NOW, about, actions, approval, at, denial, live, request
 from tests.services.golden import sentence
@@ -15,7 +22,12 @@ def test_a_decision_is_kept_with_all_that_was_told(store):
     """All fields of a decision are stored."""
     made = store.decide(approval(expires_at=at(60)), now=NOW)
     assert store.decision(made.id) == made
-    assert (made.access, made.effect, made.scope, made.session_key) == (about(), Effect.APPROVAL, Scope.PERMANENT, "")
+    assert (made.access, made.effect, made.scope, made.session_key) == (
+        about(),
+        DecisionEffect.APPROVAL,
+        DecisionScope.PERMANENT,
+        "",
+    )
     assert (made.created_at, made.created_by, made.reason, made.request_id) == (NOW, "root", "fine", "")
     assert (made.generation, made.expires_at, made.ended_at, made.ended_by) == (1, at(60), None, "")
 
@@ -98,10 +110,10 @@ def test_deciding_an_unknown_request(store):
 @rows(
     ("decision", "place"),
     [
-        (NewDecision(about(), Effect.DENIAL, Scope.SESSION, "root", "s-1"), "/scope"),
-        (NewDecision(about(), Effect.APPROVAL, Scope.SESSION, "root"), "/session_key"),
-        (NewDecision(about(), Effect.APPROVAL, Scope.PERMANENT, "root", "s-1"), "/session_key"),
-        (NewDecision(about(), Effect.APPROVAL, Scope.SESSION, "root", "s" * 1001), "/session_key"),
+        (NewDecision(about(), DecisionEffect.DENIAL, DecisionScope.SESSION, "root", "s-1"), "/scope"),
+        (NewDecision(about(), DecisionEffect.APPROVAL, DecisionScope.SESSION, "root"), "/session_key"),
+        (NewDecision(about(), DecisionEffect.APPROVAL, DecisionScope.PERMANENT, "root", "s-1"), "/session_key"),
+        (NewDecision(about(), DecisionEffect.APPROVAL, DecisionScope.SESSION, "root", "s" * 1001), "/session_key"),
     ],
 )
 def test_decisions_that_make_no_sense_are_refused(store, decision, place):

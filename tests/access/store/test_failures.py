@@ -10,7 +10,8 @@ import time
 import pytest
 
 from democrai_sandbox.access.audit import verify_store
-from democrai_sandbox.access.store import open_store, patience, transactions
+from democrai_sandbox.access.store import database as transactions
+from democrai_sandbox.access.store import open_store, postgresql
 from democrai_sandbox.access.values import DecisionFilter, RequestFilter
 from democrai_sandbox.errors import ExternalAccessCheckFailed, StoreBusy, StoreUnavailable
 from tests.access.store.samples import ALL, NOW, approval, live, request, sql
@@ -118,7 +119,7 @@ def test_what_was_acknowledged_survives_kills_under_load(server, served):
 def test_a_server_that_hangs_is_given_up(server, pattern, monkeypatch):
     """A hanging connection is replaced; if the whole server hangs, it is unavailable until it continues."""
     store = open_store(server.new_database(like=pattern) + "&connect_timeout=2")
-    monkeypatch.setattr(patience.PatientConnection, "patience", 0.5)
+    monkeypatch.setattr(postgresql.TimedConnection, "patience", 0.5)
     (pid,) = store._database.ask(lambda connection: connection.exec_driver_sql("SELECT pg_backend_pid()").one())
     server.signal_process(pid, signal.SIGSTOP)
     began = time.monotonic()
@@ -138,7 +139,7 @@ def test_a_server_that_hangs_is_given_up(server, pattern, monkeypatch):
 
 def test_a_statement_has_its_time(url, monkeypatch):
     """A held lock makes others wait, but not forever; afterwards all work again."""
-    monkeypatch.setattr(transactions, "PATIENCE", 0.3)
+    monkeypatch.setattr(transactions, "_WAIT_SECONDS", 0.3)
     store = open_store(url)
     if url.startswith("sqlite"):
         other = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
@@ -226,7 +227,7 @@ def test_nothing_is_half_written(own_store, own_url):
 
 def test_all_connections_in_use(server, pattern, monkeypatch):
     """The number of connections is the configured one; the error names the setting and the number."""
-    monkeypatch.setattr(transactions, "PATIENCE", 0.2)
+    monkeypatch.setattr(transactions, "_WAIT_SECONDS", 0.2)
     store = open_store(server.new_database(like=pattern), connections=3)
     inside, over = threading.Barrier(4), threading.Event()
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from democrai_sandbox.access.bulk import no_collection
-from democrai_sandbox.access.store.columns import from_micros, from_stored, to_micros, to_stored
-from democrai_sandbox.access.store.turnstile import Turnstile
+from democrai_sandbox.access.snapshot import pause_collection
+from democrai_sandbox.access.store.database import FairSemaphore
+from democrai_sandbox.access.store.tables import from_micros, from_stored, to_micros, to_stored
 
 ODD = st.text(
     st.one_of(st.characters(), st.sampled_from("\0\x10\ud800\udfff\udc80d8"), st.sampled_from("0123456789abcdef"))
@@ -57,7 +57,7 @@ def waiting(turnstile, count):
 
 def test_who_came_first_goes_first():
     """A waiting thread goes before one that just left and returns."""
-    turnstile, order, threads = Turnstile(1), [], []
+    turnstile, order, threads = FairSemaphore(1), [], []
 
     def enter(name):
         with turnstile.entered(10):
@@ -76,7 +76,7 @@ def test_who_came_first_goes_first():
 
 def test_there_are_never_more_inside_than_places():
     """An error inside releases the place."""
-    turnstile, lock, inside, most = Turnstile(3), threading.Lock(), [], []
+    turnstile, lock, inside, most = FairSemaphore(3), threading.Lock(), [], []
 
     def enter():
         for _ in range(50):
@@ -100,7 +100,7 @@ def test_there_are_never_more_inside_than_places():
 
 def test_who_waits_too_long_goes_away():
     """The timeout raises an error and loses no place."""
-    turnstile = Turnstile(1)
+    turnstile = FairSemaphore(1)
     with turnstile.entered(1), pytest.raises(TimeoutError), turnstile.entered(0.01):
         pass
     with turnstile.entered(0.01):
@@ -110,7 +110,7 @@ def test_who_waits_too_long_goes_away():
 
 def test_a_place_that_came_at_the_last_moment_is_handed_on():
     """A thread that times out at that moment passes the place on."""
-    turnstile = Turnstile(1)
+    turnstile = FairSemaphore(1)
     turnstile._enter(1)
     late = threading.Event()
     turnstile._waiting.append(late)
@@ -126,8 +126,8 @@ def test_the_collector_is_left_as_it_was(enabled):
     before = gc.isenabled()
     (gc.enable if enabled else gc.disable)()
     try:
-        with pytest.raises(ZeroDivisionError), no_collection():
-            with no_collection():
+        with pytest.raises(ZeroDivisionError), pause_collection():
+            with pause_collection():
                 assert not gc.isenabled()
             assert not gc.isenabled()
             1 / 0  # noqa: B018

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from democrai_sandbox.access.values import Origin, Registered, RequestFilter, RequestState
+from democrai_sandbox.access.values import Registered, Requester, RequestFilter, RequestState
 from democrai_sandbox.errors import InvalidInputError, RequestUnknown
 from tests.access.store.samples import ALL, NOW, about, actions, approval, at, denial, request
 from tests.services.rows import rows
@@ -59,7 +59,7 @@ def test_another_tuple_or_origin_is_another_request(store, another):
 def attach(store, request_id, action="go", *, now=NOW, **origin):
     details = {"user_id": "ann", "organization_id": "acme", "session_key": "s-1", "task_id": "t-2"} | origin
     bare = request(action=action, key=request_id)
-    return store.attach_resume(replace(bare, origin=Origin(**details), resume_context=b"sealed"), now=now)
+    return store.attach_resume(replace(bare, origin=Requester(**details), resume_context=b"sealed"), now=now)
 
 
 def test_what_to_go_on_with_may_come_later(store):

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from democrai_sandbox.console import api, pages
-from democrai_sandbox.host.interface import Visit
+from democrai_sandbox.host.authentication import Visit
 from democrai_sandbox.host.scopes import Scope
 from tests.console.serving import PLAIN, SAME_ORIGIN
 from tests.services.rows import rows

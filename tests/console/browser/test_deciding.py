@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from playwright.sync_api import expect
 
-from democrai_sandbox.console.messages import MESSAGES
+from democrai_sandbox.console.render import MESSAGES
 from tests.console.serving import PASSWORD
 from tests.services.golden import sentence
 

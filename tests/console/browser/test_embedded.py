@@ -12,7 +12,7 @@ import pytest
 import yaml
 from playwright.sync_api import expect
 
-from democrai_sandbox.console.messages import MESSAGES
+from democrai_sandbox.console.render import MESSAGES
 from tests.console.browser.windows import Windows
 from tests.console.serving import EXTENSIONS, PLAIN, ROOT, SAME_ORIGIN, Web, until
 from tests.services.commands import Forked, instead

@@ -8,7 +8,7 @@ from functools import partial
 
 from playwright.sync_api import expect
 
-from democrai_sandbox.console.messages import MESSAGES
+from democrai_sandbox.console.render import MESSAGES
 from democrai_sandbox.errors import SignInThrottled
 from democrai_sandbox.host.accounts import throttle
 from tests.console.entering import enter

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from playwright.sync_api import expect
 
-from democrai_sandbox.console.messages import MESSAGES
+from democrai_sandbox.console.render import MESSAGES
 from democrai_sandbox.host.scopes import Scope
 from tests.console.serving import until
 from tests.services.golden import sentence

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 from playwright.sync_api import expect
 
-from democrai_sandbox.access.ids import new_id
-from democrai_sandbox.access.store.sql import open_database
-from democrai_sandbox.console.messages import MESSAGES
+from democrai_sandbox.access.store.sql_store import open_database
+from democrai_sandbox.access.values import new_id
+from democrai_sandbox.console.render import MESSAGES
 from democrai_sandbox.host.scopes import Scope
 from democrai_sandbox.runtime.store import NewTask, RuntimeStore, TaskState
 from tests.console.serving import until

@@ -7,9 +7,16 @@ import re
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
-from democrai_sandbox.access.ids import new_id
 from democrai_sandbox.access.store import open_store
-from democrai_sandbox.access.values import AccessTuple, Effect, NewDecision, NewRequest, Origin, Scope
+from democrai_sandbox.access.values import (
+    AccessTuple,
+    DecisionEffect,
+    DecisionScope,
+    NewDecision,
+    NewRequest,
+    Requester,
+    new_id,
+)
 from democrai_sandbox.policy import Operation, ResourceType, Subject
 from tests.console.pages.reading import form
 from tests.console.serving import PASSWORD
@@ -27,7 +34,7 @@ class Desk:
         """File a request, by default with a new target; return its id."""
         target = target or f"https://host{next(_numbers)}.example/v1/item"
         kind = "filesystem" if target.startswith("/") else "network"
-        origin = Origin(more.get("user", "uma"), more.get("organization", ""), more.get("session", "a-session"))
+        origin = Requester(more.get("user", "uma"), more.get("organization", ""), more.get("session", "a-session"))
         access = AccessTuple(Subject.parse(subject), ResourceType(kind), Operation(operation), target)
         action = more.get("action", "")
         request = NewRequest(access, raw or target, more.get("chain", (subject,)), origin, action, id=new_id())
@@ -42,7 +49,8 @@ class Desk:
         ahead = datetime.now(UTC) + timedelta(hours=1)
         access = self.store.request(request_id).access
         self.store.decide(
-            NewDecision(access, Effect.APPROVAL, Scope.PERMANENT, "ada", request_id=request_id), now=ahead
+            NewDecision(access, DecisionEffect.APPROVAL, DecisionScope.PERMANENT, "ada", request_id=request_id),
+            now=ahead,
         )
         return self.store.claim_resume(node=node, lease_until=ahead + timedelta(hours=1), now=ahead)
 

@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 from html.parser import HTMLParser
 
-from democrai_sandbox.console.messages import MESSAGES
+from democrai_sandbox.console.render import MESSAGES
 
 SOON = [(r"just now|\d+ (seconds?|minutes?) ago", "just now")]
 """For golden sentences with a time in them."""

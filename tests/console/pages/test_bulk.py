@@ -6,8 +6,8 @@ import re
 import sqlite3
 from datetime import UTC, datetime
 
-from democrai_sandbox.access.values import DecisionFilter, Effect, NewDecision, Scope
-from democrai_sandbox.access.values import Page as Part
+from democrai_sandbox.access.values import DecisionEffect, DecisionFilter, DecisionScope, NewDecision
+from democrai_sandbox.access.values import PageRequest as Part
 from tests.console.pages.asking import decide, words
 from tests.console.pages.reading import Page, form, read
 from tests.console.serving import PASSWORD
@@ -224,7 +224,9 @@ def test_a_decision_that_is_not_undone_with_the_others_says_why(served, desk, ad
     made = [desk.store.request(one).decision_id for one in ids]
     assert [f"/decisions/{one}/undo" in Page(page).links for one in made] == [True, False, False]
     access = desk.store.request(ids[1]).access
-    desk.store.decide(NewDecision(access, Effect.APPROVAL, Scope.SESSION, "ben", "another"), now=datetime.now(UTC))
+    desk.store.decide(
+        NewDecision(access, DecisionEffect.APPROVAL, DecisionScope.SESSION, "ben", "another"), now=datetime.now(UTC)
+    )
     after = read(ada, ada.post(undo).headers["location"])
     assert after.done == "undone_some"
     assert [desk.state(one) for one in ids] == ["approved", "approved", "pending"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from democrai_sandbox.access.values import Effect, NewDecision, Scope
+from democrai_sandbox.access.values import DecisionEffect, DecisionScope, NewDecision
 from democrai_sandbox.console.pages.decisions import remarks
 from tests.console.entering import enter
 from tests.console.pages.asking import approve_again, decide, words
@@ -84,7 +84,13 @@ def test_what_is_of_no_use_and_what_ends_soon_is_pointed_out():
     def of(**fields):
         import types
 
-        usual = {"effect": Effect.APPROVAL, "created_at": now, "last_used": None, "expires_at": None, "ended_at": None}
+        usual = {
+            "effect": DecisionEffect.APPROVAL,
+            "created_at": now,
+            "last_used": None,
+            "expires_at": None,
+            "ended_at": None,
+        }
         return remarks(types.SimpleNamespace(**{**usual, **fields}), now, unused)
 
     assert of() == []
@@ -95,14 +101,14 @@ def test_what_is_of_no_use_and_what_ends_soon_is_pointed_out():
     sentence("ends soon", "; ".join(of(expires_at=now + timedelta(days=3))))
     assert of(expires_at=now + timedelta(days=8)) == []
     assert of(created_at=now - timedelta(days=40), ended_at=now) == []
-    assert of(effect=Effect.DENIAL, created_at=now - timedelta(days=400)) == []
+    assert of(effect=DecisionEffect.DENIAL, created_at=now - timedelta(days=400)) == []
 
 
 def test_an_old_approval_is_pointed_out_in_the_list(desk, ada):
     """The note is on the page."""
     access = desk.store.request(desk.ask("https://dusty.example/v1")).access
     then = datetime.now(UTC) - timedelta(days=45)
-    desk.store.decide(NewDecision(access, Effect.APPROVAL, Scope.PERMANENT, "ada"), now=then)
+    desk.store.decide(NewDecision(access, DecisionEffect.APPROVAL, DecisionScope.PERMANENT, "ada"), now=then)
     assert " 45 " in words(ada.get("/approvals", params={"text": "dusty.example"}))
 
 

@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from democrai_sandbox.access.values import AuditAction, AuditFilter
-from democrai_sandbox.access.values import Page as Part
+from democrai_sandbox.access.values import PageRequest as Part
 from tests.console.pages.asking import button, decide, words
 from tests.console.pages.reading import SOON, Page, form, read
 from tests.console.serving import until
@@ -86,7 +86,7 @@ def test_filters_are_in_the_address(desk, ada, query, found):
 
 
 def _nothing(text):
-    from democrai_sandbox.access.values import Page, RequestFilter
+    from democrai_sandbox.access.values import PageRequest, RequestFilter
 
     return RequestFilter(text=text), Page()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from democrai_sandbox.access.values import DecisionFilter, Effect, NewDecision, Page, Scope
+from democrai_sandbox.access.values import DecisionEffect, DecisionFilter, DecisionScope, NewDecision, PageRequest
 from tests.console.pages.asking import decide
 from tests.console.pages.reading import Page as Shown
 from tests.console.pages.reading import form
@@ -12,7 +12,7 @@ from tests.console.pages.reading import form
 
 def live(desk, text):
     """The decisions in force about targets that contain a text."""
-    return desk.store.decisions(DecisionFilter(text=text), Page()).items
+    return desk.store.decisions(DecisionFilter(text=text), PageRequest()).items
 
 
 def revoked(desk, ada, target):
@@ -24,7 +24,7 @@ def revoked(desk, ada, target):
 
 def deny(desk, access, by="bob"):
     """Deny an access, as another administrator."""
-    new = NewDecision(access, Effect.DENIAL, Scope.PERMANENT, by)
+    new = NewDecision(access, DecisionEffect.DENIAL, DecisionScope.PERMANENT, by)
     return desk.store.decide(new, now=datetime.now(UTC))
 
 

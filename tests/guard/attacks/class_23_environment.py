@@ -303,7 +303,7 @@ def child_spawnve(ground: Ground) -> bool:
 def child_wording(ground: Ground) -> object:
     import sys
 
-    module = sys.modules.get("democrai_sandbox.guard.environment")
+    module = sys.modules.get("democrai_sandbox.guard.contexts")
     for name in ("rules_to_json", "chain_to_list", "RawView", "json", "ACCESS", "SUBJECT", "IDENTITY"):
         if module is not None and callable(getattr(module, name, None)):
             setattr(module, name, lambda *_: FORGED)

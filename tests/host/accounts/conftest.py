@@ -9,7 +9,7 @@ import pytest
 
 from democrai_sandbox.access.store import open_store
 from democrai_sandbox.host.accounts import Accounts, Cost
-from democrai_sandbox.host.interface import Visit
+from democrai_sandbox.host.authentication import Visit
 from democrai_sandbox.host.settings import ConsoleSettings, HostSettings, ServerSettings
 from tests.access.store.samples import sql
 from tests.services.marks import mark_below

@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from democrai_sandbox.errors import AccountUnknown, SignInRefused, SignInThrottled, StoreUnavailable
-from democrai_sandbox.host.accounts import entrance
-from democrai_sandbox.host.interface import Identity, Visit
+from democrai_sandbox.host.accounts import accounts as entrance
+from democrai_sandbox.host.authentication import Identity, Visit
 from tests.access.store.samples import sql
 from tests.host.accounts.conftest import PASSWORD, House
 from tests.services.rows import rows

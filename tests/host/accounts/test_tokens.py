@@ -8,9 +8,9 @@ from datetime import timedelta
 import pytest
 
 from democrai_sandbox.errors import AccountConflict, AccountUnknown, InvalidInputError
-from democrai_sandbox.host.accounts import tokens
-from democrai_sandbox.host.accounts.machines import bearer_of
-from democrai_sandbox.host.interface import Identity, Visit
+from democrai_sandbox.host.accounts import store
+from democrai_sandbox.host.accounts.accounts import bearer_of
+from democrai_sandbox.host.authentication import Identity, Visit
 from democrai_sandbox.host.scopes import Scope
 from tests.access.store.samples import sql
 from tests.services.rows import rows
@@ -158,7 +158,7 @@ def test_a_misspelt_scope_comes_with_the_one_that_is_meant(house):
 
 def test_nobody_makes_tokens_without_end(house, monkeypatch):
     """The number of active tokens has a maximum; revoked ones do not count."""
-    monkeypatch.setattr(tokens, "MOST_TOKENS", 3)
+    monkeypatch.setattr(store, "MOST_TOKENS", 3)
     house.person("ada")
     made = [house.accounts.create_token("ada", f"t{number}", ["tasks:read"])[0] for number in range(3)]
     with pytest.raises(AccountConflict, match=r"\b3\b"):

@@ -15,8 +15,8 @@ HARMLESS = {
     "democrai_sandbox.access._HOMES",
     "democrai_sandbox.access.events.memory._listening",
     "democrai_sandbox.console.api.audit._EXPORT",
-    "democrai_sandbox.console.api.deciding._DECIDES",
-    "democrai_sandbox.console.api.documenting._SCHEMES",
+    "democrai_sandbox.console.api.decisions._DECIDES",
+    "democrai_sandbox.console.api.openapi._SCHEMES",
     "democrai_sandbox.console.api.modules._CALLS",
 }
 """They contain names, describe the API, or list event listeners, which grant nothing."""

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from democrai_sandbox.host.config import load
-from democrai_sandbox.host.config.document import read_document
 from democrai_sandbox.host.config.keys import KEYS, NAMED, OPEN
-from democrai_sandbox.host.config.overlay import variable_for
+from democrai_sandbox.host.config.loader import variable_for
+from democrai_sandbox.host.config.yaml_document import read_document
 from tests.services.rows import rows
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "configuration.md").read_text()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from democrai_sandbox.host.config import load
-from democrai_sandbox.host.config.showing import shown_values
+from democrai_sandbox.host.config.display import shown_values
 
 KEY = "sk-a-key-that-nobody-sees"
 MODEL = {"endpoint": "https://models.example.com/v1", "model": "small"}

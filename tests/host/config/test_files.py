@@ -10,7 +10,7 @@ import pytest
 
 from democrai_sandbox.errors import ConfigInvalid
 from democrai_sandbox.host.config import load
-from democrai_sandbox.host.config.files import LARGEST_FILE
+from democrai_sandbox.host.config.yaml_document import LARGEST_FILE
 from tests.services.golden import sentence
 from tests.services.rows import rows
 

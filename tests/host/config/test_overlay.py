@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from democrai_sandbox.host.config import load
 from democrai_sandbox.host.config.keys import KEYS
-from democrai_sandbox.host.config.overlay import PREFIX, variable_for
+from democrai_sandbox.host.config.loader import PREFIX, variable_for
 from tests.services.golden import sentence
 from tests.services.rows import rows
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from democrai_sandbox.errors import ConfigInvalid
 from democrai_sandbox.host.config import load
 from democrai_sandbox.host.config.keys import KEYS, OPEN
-from democrai_sandbox.host.config.overlay import variable_for
+from democrai_sandbox.host.config.loader import variable_for
 from democrai_sandbox.host.settings import HostSettings
 
 HOME = {"HOME": "/home/ann"}

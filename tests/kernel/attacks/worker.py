@@ -6,10 +6,10 @@ import os
 from functools import cache
 
 from democrai_sandbox.kernel import _native
-from democrai_sandbox.kernel.landlock.building import build
+from democrai_sandbox.kernel.landlock.raw_ruleset import build
 from democrai_sandbox.kernel.seccomp import filters
 from democrai_sandbox.kernel.spawn.confinement import confinement_of, enforcement_of
-from democrai_sandbox.runtime.confinement.paths import Shut, runtime_paths, written_places
+from democrai_sandbox.runtime.confinement.process_paths import ProtectedPaths, runtime_paths, written_places
 
 KEPT_CAPABILITIES = 1 << 0 | 1 << 1 | 1 << 3 | 1 << 4
 """chown, dac_override, fowner, fsetid: capabilities that a confined child of root keeps."""
@@ -23,7 +23,7 @@ def readable():
 
 def confinement(rules, *, protected, temp):
     """Compute the confinement of a worker with these rules."""
-    runtime, shut = readable(), Shut(tuple(protected), written=written_places(rules, temp))
+    runtime, shut = readable(), ProtectedPaths(tuple(protected), written=written_places(rules, temp))
     return confinement_of(
         shut.rules(rules),
         runtime_read=shut.paths(runtime.read),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from democrai_sandbox.kernel.egress import AllowlistBuilder, Endpoint, Source, SourceEntry
+from democrai_sandbox.kernel.egress import AllowlistBuilder, Endpoint, EndpointSource, SourceEntry
 
 
 class Given:
@@ -81,7 +81,7 @@ def test_patterns_are_listed_once_with_who_wants_them():
 
 def test_sources_may_be_added_later_and_are_asked_anew_each_time():
     source = Given("a", "a.example:1")
-    assert isinstance(source, Source)
+    assert isinstance(source, EndpointSource)
     builder = AllowlistBuilder()
     assert builder.build().endpoints == ()
     builder.add(source)

@@ -7,8 +7,8 @@ import os
 import sys
 import time
 
-from democrai_sandbox.kernel.helper import lifetime
-from democrai_sandbox.kernel.helper.answers import Refused
+from democrai_sandbox.kernel.helper import main
+from democrai_sandbox.kernel.helper.protocol import RequestRefused
 
 NO_TABLES = ("no_iptables", "there is no iptables", "install it")
 REFUSED = ("table_failed", "the table refused", "repair it")
@@ -34,13 +34,13 @@ class FakeEnforcer:
             if endpoint.host.startswith("crash-"):
                 raise RuntimeError("something unforeseen")
             if endpoint.host.startswith("refuse-"):
-                raise Refused(*REFUSED)
+                raise RequestRefused(*REFUSED)
 
     def probe(self):
         if os.environ.get("FAKE_PROBE") == "crash":
             raise RuntimeError("something unforeseen")
         if os.environ.get("FAKE_PROBE"):
-            raise Refused(*NO_TABLES)
+            raise RequestRefused(*NO_TABLES)
         return ["only a fake"]
 
     def sweep(self):
@@ -85,11 +85,11 @@ class FakeEnforcer:
     def remove(self):
         self._note("remove")
         if os.environ.get("FAKE_REMOVE"):
-            raise Refused(*REFUSED)
+            raise RequestRefused(*REFUSED)
 
 
 if __name__ == "__main__":
     RECORD = sys.argv[1]
-    lifetime._BETWEEN_ATTEMPTS = 0.1
-    lifetime._LINGER = float(os.environ.get("FAKE_LINGER", "0.2"))
-    os._exit(lifetime.run(sys.argv[2:], dict(os.environ), FakeEnforcer))
+    main._BETWEEN_ATTEMPTS = 0.1
+    main._LINGER = float(os.environ.get("FAKE_LINGER", "0.2"))
+    os._exit(main.run(sys.argv[2:], dict(os.environ), FakeEnforcer))

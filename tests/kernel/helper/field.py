@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 
-from democrai_sandbox.kernel.helper.enforcing import Enforcer
-from democrai_sandbox.kernel.helper.policy import Endpoint, Policy
-from democrai_sandbox.kernel.helper.resolving import Resolver
+from democrai_sandbox.kernel.helper.enforcer import Enforcer
+from democrai_sandbox.kernel.helper.policy import Policy, PolicyEndpoint
+from democrai_sandbox.kernel.helper.resolver import Resolver
 from tests.kernel.netlab import Lab, cgroup_mount, shared_lab
 
 REFUSED = {"tcp": "ECONNREFUSED", "udp": "EPERM"}
@@ -62,13 +62,13 @@ class Within:
 
 
 def policy(*endpoints):
-    made = tuple(each if isinstance(each, Endpoint) else Endpoint(*each) for each in endpoints)
+    made = tuple(each if isinstance(each, PolicyEndpoint) else PolicyEndpoint(*each) for each in endpoints)
     return Policy(made, f"digest of {made}")
 
 
 def end(server, protocol="tcp"):
     """Return the endpoint of a server."""
-    return Endpoint(server.address, server.port, protocol)
+    return PolicyEndpoint(server.address, server.port, protocol)
 
 
 @contextmanager

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from democrai_sandbox.kernel.helper.answers import Refused
 from democrai_sandbox.kernel.helper.cgroups import Cgroup, find_tree
+from democrai_sandbox.kernel.helper.protocol import RequestRefused
 from tests.kernel.netlab import cgroup_mount, cgroup_of, needs_netlab, remove_cgroup, wait_until
 from tests.services.rows import rows
 
@@ -94,7 +94,7 @@ def test_a_writable_mount_is_preferred_to_one_that_is_not(tmp_path):
 
 @rows("options", ["ro,nosuid - cgroup2 cgroup2 rw", "rw - cgroup2 cgroup2 ro"])
 def test_a_read_only_tree_is_refused_with_the_fix(tmp_path, options):
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RequestRefused) as caught:
         find_tree(mountinfo(tmp_path, f"43 33 0:40 / {folder(tmp_path, 'tree')} {options}"))
     assert caught.value.reason == "cgroup_read_only"
     assert "remount,rw" in caught.value.fix
@@ -110,7 +110,7 @@ def test_a_read_only_tree_is_refused_with_the_fix(tmp_path, options):
     ],
 )
 def test_a_machine_without_such_a_tree_is_refused_with_the_fix(tmp_path, line):
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RequestRefused) as caught:
         find_tree(mountinfo(tmp_path, line))
     assert caught.value.reason == "no_cgroup2"
     assert "mount -t cgroup2" in caught.value.fix
@@ -121,7 +121,7 @@ def test_a_tree_that_is_bound_read_only_is_noticed_by_the_real_kernel():
     code = (
         "import os, sys; sys.path.insert(0, sys.argv[1])\n"
         "from democrai_sandbox.kernel.helper.cgroups import *\n"
-        "from democrai_sandbox.kernel.helper.answers import Refused\n"
+        "from democrai_sandbox.kernel.helper.protocol import Refused\n"
         "tree = Tree(sys.argv[2], '/')\n"
         "for act in (find_tree, lambda: tree.application(os.getpid()).make()):\n"
         "    try: act()\n"
@@ -182,7 +182,7 @@ def test_a_dead_process_cannot_be_moved(group, sleeper):
     group.make()
     process = sleeper("pass")
     process.wait(30)
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RequestRefused) as caught:
         group.add(process.pid)
     assert caught.value.reason == "gone"
 
@@ -203,7 +203,7 @@ def test_a_group_that_is_gone_is_no_failure_to_look_at(group):
     assert group.kill()
     assert group.remove()
     for act in (group.opened, lambda: group.add(os.getpid())):
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(RequestRefused) as caught:
             act()
         assert caught.value.reason == "gone"
 

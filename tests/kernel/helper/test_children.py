@@ -7,11 +7,10 @@ import signal
 
 import pytest
 
-from democrai_sandbox.kernel.helper import children as module
-from democrai_sandbox.kernel.helper.answers import Refused
-from democrai_sandbox.kernel.helper.commands import Commands
-from democrai_sandbox.kernel.helper.policy import Endpoint
-from democrai_sandbox.kernel.helper.tables import Allow
+from democrai_sandbox.kernel.helper import enforcer as module
+from democrai_sandbox.kernel.helper.iptables import Allow, Commands
+from democrai_sandbox.kernel.helper.policy import PolicyEndpoint
+from democrai_sandbox.kernel.helper.protocol import RequestRefused
 from tests.kernel.helper.field import end, field, policy
 from tests.kernel.netlab import cgroup_mount, cgroup_of, has_ended, needs_netlab, wait_until
 
@@ -80,7 +79,7 @@ def test_only_a_child_with_endpoints_reaches_the_name_servers(place):
     server = world.serve("udp", world.v4, 53)
     enforcer = place.enforcer_for(place.app, servers=lambda: frozenset({Allow("udp", world.v4, 53)}))
     enforcer.apply(policy(("192.0.2.1", 443)), place.app.pid)
-    with_some, _ = child_of(place, [Endpoint("192.0.2.1", 443)], enforcer=enforcer)
+    with_some, _ = child_of(place, [PolicyEndpoint("192.0.2.1", 443)], enforcer=enforcer)
     with_none, _ = child_of(place, [], enforcer=enforcer)
     assert with_some.udp(server.address, server.port) == "ok"
     assert with_none.udp(server.address, server.port) == "EPERM"
@@ -152,7 +151,7 @@ def test_the_names_of_a_set_are_renewed_with_those_of_the_application(place):
     two = world.serve("tcp", world.more_v4[0], one.port)
     place.names["api.example"] = (one.address,)
     place.apply(end(one), end(two))
-    child, _ = child_of(place, [Endpoint("api.example", one.port)])
+    child, _ = child_of(place, [PolicyEndpoint("api.example", one.port)])
     assert reached(child, one, two) == [True, False]
     place.names["api.example"] = (two.address,)
     assert place.enforcer.refresh()["changed"]
@@ -164,10 +163,10 @@ def test_addresses_told_with_a_further_child_are_added_for_all_of_the_set(place)
     one = world.serve("tcp", world.v4)
     two = world.serve("tcp", world.more_v4[0], one.port)
     place.apply(end(one), end(two))
-    first, _ = child_of(place, [Endpoint("api.example", one.port, addresses=(one.address,))])
+    first, _ = child_of(place, [PolicyEndpoint("api.example", one.port, addresses=(one.address,))])
     kept = first.keep(one.address, one.port)
     assert reached(first, two) == [False]
-    second, _ = child_of(place, [Endpoint("api.example", one.port, addresses=(two.address,))])
+    second, _ = child_of(place, [PolicyEndpoint("api.example", one.port, addresses=(two.address,))])
     assert reached(second, one, two) == [True, True]
     assert first.send(kept) == "ok"
 
@@ -175,12 +174,12 @@ def test_addresses_told_with_a_further_child_are_added_for_all_of_the_set(place)
 def test_the_least_recently_used_empty_set_makes_room_and_busy_ones_stay(place, monkeypatch):
     monkeypatch.setattr(module, "MOST_SETS", 2)
     place.apply()
-    ends = [Endpoint("192.0.2.1", port) for port in (1, 2, 3, 4)]
+    ends = [PolicyEndpoint("192.0.2.1", port) for port in (1, 2, 3, 4)]
     pid = place.app.pid
     (first, one), (second, two) = place.enforcer.child(ends[:1]), place.enforcer.child(ends[1:2])
     for descriptor in (one, two):
         os.close(descriptor)
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RequestRefused) as caught:
         place.enforcer.child(ends[2:3])
     assert caught.value.reason == "busy"
     assert "release" in caught.value.fix
@@ -202,7 +201,7 @@ def test_there_is_an_end_to_the_number_of_children(place, monkeypatch):
     monkeypatch.setattr(module, "MOST_CHILDREN", 1)
     place.apply()
     os.close(place.enforcer.child([])[1])
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RequestRefused) as caught:
         place.enforcer.child([])
     assert caught.value.reason == "busy"
 
@@ -224,7 +223,7 @@ def test_a_set_whose_rules_cannot_be_made_leaves_nothing(place, tmp_path):
     enforcer = place.enforcer_for(place.app, commands=breakable(tmp_path, "ip6tables-restore"))
     enforcer.apply(policy(end(t4)), place.app.pid)
     (tmp_path / "fail").touch()
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefused):
         enforcer.child([end(t4)])
     assert sets(place) == []
     assert enforcer.status()["sets"] == 0
@@ -241,10 +240,10 @@ def test_addresses_that_could_not_be_opened_are_tried_again_with_the_next_child(
     commands = breakable(tmp_path)
     enforcer = place.enforcer_for(place.app, commands=commands)
     enforcer.apply(policy(end(one), end(two)), place.app.pid)
-    first, _ = child_of(place, [Endpoint("api.example", one.port, addresses=(one.address,))], enforcer=enforcer)
-    wanted = [Endpoint("api.example", one.port, addresses=(two.address,))]
+    first, _ = child_of(place, [PolicyEndpoint("api.example", one.port, addresses=(one.address,))], enforcer=enforcer)
+    wanted = [PolicyEndpoint("api.example", one.port, addresses=(two.address,))]
     (tmp_path / "fail").touch()
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefused):
         enforcer.child(wanted)
     assert reached(first, one, two) == [True, False]
     (tmp_path / "fail").unlink()

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from democrai_sandbox.kernel.helper import cgroups, sweeping
-from democrai_sandbox.kernel.helper.answers import Refused
-from democrai_sandbox.kernel.helper.commands import Commands
-from democrai_sandbox.kernel.helper.policy import Endpoint
+from democrai_sandbox.kernel.helper import cgroups, cleanup
+from democrai_sandbox.kernel.helper.iptables import Commands
+from democrai_sandbox.kernel.helper.policy import PolicyEndpoint
+from democrai_sandbox.kernel.helper.protocol import RequestRefused
 from tests.kernel.helper.field import end, field, policy
 from tests.kernel.helper.stage import Stage, until
 from tests.kernel.netlab import cgroup_mount, cgroup_of, has_ended, needs_netlab, shared_lab
@@ -94,11 +94,11 @@ def test_a_process_in_another_network_is_refused_and_not_believed_to_be_held(pla
     place.lab.will_remove(cgroup_mount() / f"democrai_os_sandbox_{stranger.pid}")
     enforcer = place.enforcer_for(stranger)
     for act in (enforcer.probe, lambda: enforcer.apply(policy(), stranger.pid)):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RequestRefused) as refused:
             act()
         assert refused.value.reason == "other_network"
     place.apply()
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         place.enforcer.join(stranger.pid)
     assert refused.value.reason == "other_network"
 
@@ -108,10 +108,10 @@ def test_a_process_in_another_network_is_refused_and_not_believed_to_be_held(pla
 def test_removed_jumps_are_noticed_when_only_a_set_changes(place, known):
     t4, t6 = place.serve("tcp")
     place.apply(end(t6))
-    os.close(place.enforcer.child([Endpoint("name.example", 443, "tcp", "", ("192.0.2.1",))])[1])
+    os.close(place.enforcer.child([PolicyEndpoint("name.example", 443, "tcp", "", ("192.0.2.1",))])[1])
     place.lab.inside.run(["iptables", "-F", "OUTPUT"])
     assert place.app.tcp(t4.address, t4.port) == "ok"
-    told = Endpoint("name.example" if known else "other.example", 443, "tcp", "", ("192.0.2.2",))
+    told = PolicyEndpoint("name.example" if known else "other.example", 443, "tcp", "", ("192.0.2.2",))
     os.close(place.enforcer.child([told])[1])
     rules = place.lab.inside.rules()
     assert rules.count("-A OUTPUT ") == rules.count("\n:DEMOCRAI_OS_") == (2 if known else 3)
@@ -146,7 +146,7 @@ def test_rules_stay_while_members_cannot_be_ended(place, monkeypatch, act):
     with monkeypatch.context() as patch:
         without_descriptors(patch)
         assert not cgroups.Cgroup(Path(answer["cgroup"]), "").kill()
-        with pytest.raises(Refused):
+        with pytest.raises(RequestRefused):
             getattr(place.enforcer, act)()
     assert child.tcp(t4.address, t4.port) == "ECONNREFUSED"
     getattr(place.enforcer, act)()
@@ -160,15 +160,15 @@ def test_a_sweep_leaves_the_rules_of_what_it_could_not_end(place, monkeypatch):
     left = place.lab.inside.agent()
     place.enforcer.join(left.pid)
     # Dead only for this test: the helper of a parallel test would remove it earlier.
-    monkeypatch.setattr(sweeping, "_left_behind", lambda pid, _: pid == place.app.pid)
-    monkeypatch.setattr(sweeping, "_is_dead", lambda pid, _: pid == place.app.pid)
+    monkeypatch.setattr(cleanup, "_left_behind", lambda pid, _: pid == place.app.pid)
+    monkeypatch.setattr(cleanup, "_is_dead", lambda pid, _: pid == place.app.pid)
     with place.lab.inside.entered():
         with monkeypatch.context() as patch:
             without_descriptors(patch)
-            swept = sweeping.sweep(Commands())
+            swept = cleanup.sweep(Commands())
         assert str(place.app.pid) in " ".join(swept["problems"])
         assert left.tcp(t4.address, t4.port) == "ECONNREFUSED"
-        assert place.app.pid in sweeping.sweep(Commands())["cgroups"]
+        assert place.app.pid in cleanup.sweep(Commands())["cgroups"]
     assert has_ended(left.pid)
 
 
@@ -180,8 +180,8 @@ def test_a_process_that_is_hidden_is_not_taken_for_dead(place):
 import os, subprocess, sys
 sys.path.insert(0, sys.argv[1])
 from democrai_sandbox.kernel import _native
-from democrai_sandbox.kernel.helper.sweeping import lives
-from democrai_sandbox.kernel.helper.tables import Owner
+from democrai_sandbox.kernel.helper.cleanup import lives
+from democrai_sandbox.kernel.helper.iptables import Owner
 subprocess.run(["mount", "-t", "proc", "-o", "hidepid=4", "proc", "/proc"], check=True)
 _native.drop_capabilities((1 << 41) - 1 & ~(1 << 19))
 pid, start_time = map(int, sys.argv[2:])
@@ -242,7 +242,7 @@ def test_a_reader_that_does_not_read_does_not_hold_the_helper():
     code = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
-from democrai_sandbox.kernel.helper.journal import Journal
+from democrai_sandbox.kernel.helper.main import Journal
 reading, writing = os.pipe()
 os.set_blocking(writing, False)
 try:

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from democrai_sandbox.kernel.helper import peers
-from democrai_sandbox.kernel.helper.answers import Refused
-from democrai_sandbox.kernel.helper.peers import Family
-from democrai_sandbox.kernel.helper.processes import Handle, cgroup_of, facts, owners
+from democrai_sandbox.kernel.helper import processes
+from democrai_sandbox.kernel.helper.processes import Handle, ProcessFamily, cgroup_of, facts, owners
+from democrai_sandbox.kernel.helper.protocol import RequestRefused
 from tests.kernel.helper.stage import SECONDS, Stage, needs_root, until
 
 
@@ -214,7 +213,7 @@ def test_a_handle_tells_a_dead_process_from_one_that_has_its_number():
                 assert (handle.descriptor is None) is not pidfds and handle.alive()
                 sleeper.kill()
                 until(lambda: not handle.alive(), what="the end")  # still a zombie
-                with pytest.raises(Refused, match="gone"):
+                with pytest.raises(RequestRefused, match="gone"):
                     handle.check()
                 sleeper.wait(SECONDS)
                 assert not handle.alive()
@@ -223,7 +222,7 @@ def test_a_handle_tells_a_dead_process_from_one_that_has_its_number():
             sleeper.wait(SECONDS)
     reused = Handle(os.getpid(), None, facts(os.getpid()).start_time - 1)
     assert not reused.alive()
-    with pytest.raises(Refused, match="gone"):
+    with pytest.raises(RequestRefused, match="gone"):
         Handle.of(sleeper.pid)
 
 
@@ -233,12 +232,12 @@ def test_a_family_whose_parents_number_was_taken_over_has_no_descendants():
     child = subprocess.Popen(["sleep", "60"])
     try:
         user = os.getuid()
-        with Family(Handle.of(os.getpid()), user).target(child.pid) as handle:
+        with ProcessFamily(Handle.of(os.getpid()), user).target(child.pid) as handle:
             assert handle.pid == child.pid
         taken_over = Handle(os.getpid(), None, own.start_time - 1)
-        with pytest.raises(Refused, match="not_a_descendant"), Family(taken_over, user).target(child.pid):
+        with pytest.raises(RequestRefused, match="not_a_descendant"), ProcessFamily(taken_over, user).target(child.pid):
             pass
-        with pytest.raises(Refused, match="gone"), Family(Handle.of(os.getpid()), user).target(child.pid):
+        with pytest.raises(RequestRefused, match="gone"), ProcessFamily(Handle.of(os.getpid()), user).target(child.pid):
             child.kill()
             child.wait(SECONDS)
     finally:
@@ -248,19 +247,19 @@ def test_a_family_whose_parents_number_was_taken_over_has_no_descendants():
 
 def test_on_a_kernel_without_descriptors_of_peers_the_number_is_looked_at(monkeypatch):
     """Without a descriptor, the client is identified by its id and start time, with the same checks."""
-    monkeypatch.setattr(peers, "_peer_descriptor", lambda *_: None)
+    monkeypatch.setattr(processes, "_peer_descriptor", lambda *_: None)
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        family = Family(Handle.of(os.getpid()), os.getuid())
+        family = ProcessFamily(Handle.of(os.getpid()), os.getuid())
         with family.client(ours) as client:
             assert client.pid == os.getpid() and family.is_parent(client)
-        with pytest.raises(Refused, match="foreign_uid"):
-            Family(Handle.of(os.getpid()), os.getuid() + 1).client(ours)
+        with pytest.raises(RequestRefused, match="foreign_uid"):
+            ProcessFamily(Handle.of(os.getpid()), os.getuid() + 1).client(ours)
         sleeper = subprocess.Popen(["sleep", "60"])
         try:
-            stranger = Family(Handle.of(sleeper.pid), os.getuid())
+            stranger = ProcessFamily(Handle.of(sleeper.pid), os.getuid())
             for _ in range(2):  # the second time from the cache
-                with pytest.raises(Refused, match="not_a_descendant"):
+                with pytest.raises(RequestRefused, match="not_a_descendant"):
                     stranger.client(ours)
         finally:
             sleeper.kill()

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from democrai_sandbox.kernel.helper import policy as policies
-from democrai_sandbox.kernel.helper.answers import Refused
-from democrai_sandbox.kernel.helper.policy import Endpoint, parse_policy, read_policy
+from democrai_sandbox.kernel.helper.policy import PolicyEndpoint, parse_policy, read_policy
+from democrai_sandbox.kernel.helper.protocol import RequestRefused
 from tests.kernel.helper.stage import Stage, needs_root
 from tests.services.golden import sentence
 from tests.services.rows import rows
@@ -29,7 +29,7 @@ def _opened(path):
 
 
 def _reason(call, *arguments):
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RequestRefused) as caught:
         call(*arguments)
     assert caught.value.error and caught.value.fix
     return caught.value.reason
@@ -50,7 +50,7 @@ def file(tmp_path):
 def test_a_good_file_is_read_with_the_digest_of_its_bytes(file):
     """The result contains the endpoints and the digest of the content."""
     found = _read(file)
-    assert found.endpoints == (Endpoint("api.example.com", 443, "tcp", "module:x", ()),)
+    assert found.endpoints == (PolicyEndpoint("api.example.com", 443, "tcp", "module:x", ()),)
     assert found.digest == hashlib.sha256(GOOD).hexdigest()
 
 
@@ -212,7 +212,7 @@ def _one(**changes):
 )
 def test_an_endpoint_that_is_not_one_host_and_one_port_is_refused(changes):
     """Input that could widen a rule is rejected, with its place."""
-    with pytest.raises(Refused, match="/endpoints/0") as caught:
+    with pytest.raises(RequestRefused, match="/endpoints/0") as caught:
         _one(**changes)
     assert caught.value.reason == "policy_invalid" and caught.value.error.isascii()
 
@@ -231,7 +231,7 @@ def test_hosts_and_addresses_come_out_in_one_notation():
 def test_all_problems_are_told_at_once_and_not_without_end():
     """The first ten problems, and the number of the others."""
     entries = [{"host": "*", "port": 0}] * 20
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RequestRefused) as caught:
         parse_policy(json.dumps({"version": 1, "endpoints": entries}).encode())
     assert "/endpoints/4/port" in caught.value.error and "/endpoints/5/" not in caught.value.error
     assert " 30 " in caught.value.error
@@ -254,7 +254,7 @@ def test_no_bytes_make_it_fail_otherwise(data):
     """Any file content gives a policy or a refusal."""
     try:
         parse_policy(data)
-    except Refused:
+    except RequestRefused:
         pass
 
 
@@ -263,7 +263,7 @@ def test_no_entries_make_it_fail_otherwise(entries):
     """Any entry gives an endpoint or a refusal."""
     try:
         found = parse_policy(json.dumps({"version": 1, "endpoints": entries}).encode())
-    except Refused as refused:
+    except RequestRefused as refused:
         assert refused.reason in {"policy_invalid", "policy_torn"}
     else:
         assert len(found.endpoints) == len(entries)

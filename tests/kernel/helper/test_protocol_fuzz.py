@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from democrai_sandbox.kernel.helper.answers import LONGEST_LINE, Refused, encode_answer, parse_request
+from democrai_sandbox.kernel.helper.protocol import LONGEST_LINE, RequestRefused, encode_answer, parse_request
 from tests.kernel.helper.stage import Stage, needs_root, until
 from tests.services.pace import slowness
 
@@ -274,7 +274,7 @@ def test_every_line_is_a_request_or_refused(line):
     """Reading a line raises only one kind of error."""
     try:
         request = parse_request(line)
-    except Refused as refused:
+    except RequestRefused as refused:
         assert refused.reason == "bad_request"
         encode_answer(refused.answer())
     else:

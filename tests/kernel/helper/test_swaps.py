@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from democrai_sandbox.kernel.helper.policy import Endpoint
+from democrai_sandbox.kernel.helper.policy import PolicyEndpoint
 from tests.kernel.helper.field import end, field, policy
 from tests.kernel.netlab import needs_netlab, wait_until
 from tests.services.pace import Paced
@@ -59,7 +59,7 @@ def test_the_applications_swaps_leave_no_window(place):
     ends = [end(each, kind) for kind, each in permitted]
 
     def swap(number):
-        more = [Endpoint(f"192.0.2.{number + 1}", 443), Endpoint(f"2001:db8::{number + 1}", 443)]
+        more = [PolicyEndpoint(f"192.0.2.{number + 1}", 443), PolicyEndpoint(f"2001:db8::{number + 1}", 443)]
         assert place.apply(*ends, *more)["changed"]
 
     swap(250)
@@ -72,7 +72,9 @@ def test_connections_that_stay_permitted_live_through_all_swaps(place):
     place.apply(*map(end, servers))
     kept = [place.app.keep(each.address, each.port) for each in servers]
     for number in range(4):
-        place.apply(*map(end, servers), Endpoint("192.0.2.1", number + 1), Endpoint("2001:db8::1", number + 1))
+        place.apply(
+            *map(end, servers), PolicyEndpoint("192.0.2.1", number + 1), PolicyEndpoint("2001:db8::1", number + 1)
+        )
         assert [place.app.send(each) for each in kept] == ["ok", "ok"]
 
 
@@ -82,7 +84,7 @@ def test_new_rules_of_a_set_come_into_force_without_a_window(place):
     forbidden = list(zip(["tcp", "tcp", "udp", "udp"], place.serve("tcp", "udp"), strict=True))
     place.apply(*(end(each, kind) for kind, each in (*permitted, *forbidden)))
     own = [end(each, kind) for kind, each in permitted]
-    _, descriptor = place.enforcer.child([*own, Endpoint("api.example", 443)])
+    _, descriptor = place.enforcer.child([*own, PolicyEndpoint("api.example", 443)])
     child = place.lab.inside.agent()
     assert child.join(descriptor) == "ok"
     os.close(descriptor)
@@ -101,7 +103,7 @@ def test_further_sets_come_and_go_without_disturbing_others(place):
     place.apply(*(end(each) for _, each in permitted))
 
     def swap(number):
-        answer, descriptor = place.enforcer.child([Endpoint("192.0.2.1", number + 1)])
+        answer, descriptor = place.enforcer.child([PolicyEndpoint("192.0.2.1", number + 1)])
         os.close(descriptor)
         place.enforcer.release(answer["child"])
 
@@ -111,7 +113,7 @@ def test_further_sets_come_and_go_without_disturbing_others(place):
 
 
 def test_a_thousand_endpoints_are_swapped_in_time(place):
-    many = [Endpoint(f"198.18.{number // 250}.{number % 250}", 443) for number in range(1000)]
+    many = [PolicyEndpoint(f"198.18.{number // 250}.{number % 250}", 443) for number in range(1000)]
     (t4, t6) = place.serve("tcp")
     place.apply(*many, end(t4))
     with Paced() as swapping:

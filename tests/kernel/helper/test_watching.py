@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from democrai_sandbox.kernel.helper.processes import Handle
-from democrai_sandbox.kernel.helper.watching import Happened, Watch
+from democrai_sandbox.kernel.helper.server import EventWait, HelperEvent
 from tests.kernel.helper.fake_helper import REFUSED
 from tests.kernel.helper.stage import SECONDS, Stage, needs_root, until
 
@@ -179,19 +179,19 @@ def test_the_end_of_a_process_is_seen_with_and_without_a_descriptor_of_it(pidfds
         listener.listen()
         try:
             with Handle.of(sleeper.pid, pidfds=pidfds) as handle:
-                watch = Watch(handle, listener)
+                watch = EventWait(handle, listener)
                 client.connect(str(tmp_path / "socket"))
-                assert watch.next() is Happened.CONNECTION
+                assert watch.next() is HelperEvent.CONNECTION
                 watch.wake()
-                assert watch.next() is Happened.ASKED_TO_END
+                assert watch.next() is HelperEvent.ASKED_TO_END
                 assert watch.parent_ends_within(0.2) is False
-                watch = Watch(handle, listener)
+                watch = EventWait(handle, listener)
                 threading.Timer(0.2, sleeper.kill).start()
                 end = time.monotonic() + SECONDS
-                while watch.next() is Happened.CONNECTION:  # never accepted
+                while watch.next() is HelperEvent.CONNECTION:  # never accepted
                     assert time.monotonic() < end
                 assert not handle.alive()
-                assert Watch(handle, listener).parent_ends_within(5) is True
+                assert EventWait(handle, listener).parent_ends_within(5) is True
         finally:
             sleeper.kill()
             sleeper.wait(SECONDS)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from democrai_sandbox.kernel import _native
-from democrai_sandbox.kernel.landlock import EXECUTE, FILE_RIGHTS, READ, WRITE, FsRight, NetRight, Scope, supported
+from democrai_sandbox.kernel.landlock import EXECUTE, FILE_RIGHTS, READ, WRITE, FsRight, NetRight, ScopeRight, supported
 from democrai_sandbox.kernel.landlock.rights import DEVICE, FEATURES, HIGHEST_ABI
 from tests.services.rows import rows
 
@@ -24,7 +24,7 @@ FIRST = {0: (0, 0, 0), 1: (13, 0, 0), 2: (14, 0, 0), 3: (15, 0, 0), 4: (15, 2, 0
 @pytest.mark.skipif(not HEADER.is_file(), reason="the kernel's headers are not installed")
 def test_bits_are_those_of_the_kernels_header():
     """Each bit of the header has our name and the same value. An older header has fewer."""
-    kinds = {"ACCESS_FS": FsRight, "ACCESS_NET": NetRight, "SCOPE": Scope}
+    kinds = {"ACCESS_FS": FsRight, "ACCESS_NET": NetRight, "SCOPE": ScopeRight}
     found = BIT.findall(HEADER.read_text())
     assert len(found) >= 13
     for kind, name, place in found:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from democrai_sandbox.errors import KernelLayerError, KernelUnsupported
-from democrai_sandbox.kernel.landlock import PathRule, PortRule, RulesetPlan, apply, build, landlock_support, support
+from democrai_sandbox.kernel.landlock import PathRule, PortRule, RulesetPlan, apply, build, landlock_support, rights
 from democrai_sandbox.kernel.landlock.rights import READ, NetRight
 from tests.services.golden import sentence
 from tests.services.rows import rows
@@ -21,8 +21,8 @@ def kernel(monkeypatch):
 
     def play(abi, number=0, *, forced=None):
         native = SimpleNamespace(landlock_abi=lambda: abi, landlock_errno=lambda: number)
-        monkeypatch.setattr(support, "native_module", lambda: native)
-        monkeypatch.setattr(support, "_limit_from_environment", lambda: forced)
+        monkeypatch.setattr(rights, "native_module", lambda: native)
+        monkeypatch.setattr(rights, "_limit_from_environment", lambda: forced)
 
     return play
 
@@ -79,26 +79,26 @@ def test_the_abi_is_the_lowest_of_kernel_force_and_knowledge(kernel, kernel_abi,
 @rows("text", ["seven", "-1", "3.5", "٣", "0x3"])
 def test_a_forced_abi_that_is_no_number_is_refused(monkeypatch, text):
     """A typing error does not silently disable anything."""
-    monkeypatch.setenv(support.FORCED, text)
-    support._limit_from_environment.cache_clear()
+    monkeypatch.setenv(rights.FORCED, text)
+    rights._limit_from_environment.cache_clear()
     try:
-        with pytest.raises(KernelLayerError, match=support.FORCED) as refused:
+        with pytest.raises(KernelLayerError, match=rights.FORCED) as refused:
             landlock_support()
         assert refused.value.fix
     finally:
-        support._limit_from_environment.cache_clear()
+        rights._limit_from_environment.cache_clear()
 
 
 def test_the_environment_is_looked_at_once(monkeypatch):
     """Later changes of the variable have no effect."""
-    monkeypatch.delenv(support.FORCED, raising=False)
-    support._limit_from_environment.cache_clear()
+    monkeypatch.delenv(rights.FORCED, raising=False)
+    rights._limit_from_environment.cache_clear()
     try:
         before = landlock_support()
-        monkeypatch.setenv(support.FORCED, "0")
+        monkeypatch.setenv(rights.FORCED, "0")
         assert landlock_support() == before
     finally:
-        support._limit_from_environment.cache_clear()
+        rights._limit_from_environment.cache_clear()
 
 
 @rows("path", ["", "relative", "./here", "/with\0nul"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from democrai_sandbox.kernel.landlock import applying
+from democrai_sandbox.kernel.landlock import ruleset as applying
 
 
 def threads_from_before(w, count):
@@ -49,8 +49,8 @@ def a_newer_kernel(w, known):
     import threading
     from types import SimpleNamespace
 
-    from democrai_sandbox.kernel.landlock import applying
-    from democrai_sandbox.kernel.landlock.support import LandlockSupport
+    from democrai_sandbox.kernel.landlock import ruleset as applying
+    from democrai_sandbox.kernel.landlock.rights import LandlockSupport
 
     calls = []
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from democrai_sandbox.errors import KernelUnsupported
-from democrai_sandbox.kernel.seccomp import allowed, filters
+from democrai_sandbox.kernel.seccomp import filters, syscalls
 from democrai_sandbox.kernel.seccomp.filters import APPLICATION, NO_EXEC, Inet, Profile, child_profile, program
 from democrai_sandbox.kernel.seccomp.syscalls import TABLE, Action, Architecture
 from tests.kernel.seccomp.interpreter import decoded, run_steps
@@ -70,7 +70,7 @@ HARMLESS = {
     "sendmsg": (3, 0, 0),
     "sendmmsg": (3, 0, 0, 0),
 }
-LISTED = {arch: set(allowed.allowed_numbers(arch)) for arch in Architecture}
+LISTED = {arch: set(syscalls.allowed_numbers(arch)) for arch in Architecture}
 NAMES = {arch: {number: name for name, number in NUMBERS[arch].items()} for arch in Architecture}
 
 

@@ -7,8 +7,16 @@ from collections import Counter
 
 import pytest
 
-from democrai_sandbox.kernel.seccomp.allowed import ALLOWED, LEFT_OUT, NEWEST
-from democrai_sandbox.kernel.seccomp.syscalls import TABLE, Action, Architecture, Group, this_architecture
+from democrai_sandbox.kernel.seccomp.syscalls import (
+    ALLOWED,
+    LEFT_OUT,
+    NEWEST,
+    TABLE,
+    Action,
+    Architecture,
+    Group,
+    this_architecture,
+)
 from tests.kernel.seccomp.headers import HEADERS_MISSING, aarch64, own_machine, written_x86_64
 from tests.services.rows import rows
 

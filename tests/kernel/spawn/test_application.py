@@ -12,7 +12,7 @@ import os, signal, subprocess, sys, tempfile
 from democrai_sandbox.errors import SpawnFailed
 from democrai_sandbox.kernel import _native
 from democrai_sandbox.kernel.landlock import rights, landlock_support
-from democrai_sandbox.kernel.landlock.rulesets import PathRule, RulesetPlan, build, numbers
+from democrai_sandbox.kernel.landlock.ruleset import PathRule, RulesetPlan, build, numbers
 from democrai_sandbox.kernel.seccomp import filters
 from democrai_sandbox.kernel.spawn import SpawnServer
 from tests.kernel.spawn.programs import confined, python, run, shell, order, until, is_running

@@ -14,7 +14,7 @@ import pytest
 
 from democrai_sandbox.errors import SpawnFailed
 from democrai_sandbox.kernel.landlock import rights
-from democrai_sandbox.kernel.landlock.rulesets import PathRule, RulesetPlan, numbers
+from democrai_sandbox.kernel.landlock.ruleset import PathRule, RulesetPlan, numbers
 from democrai_sandbox.kernel.spawn import ChildConfinement, LandlockPlan, ResourceLimits
 from tests.kernel import prepared
 from tests.kernel.spawn.programs import (
@@ -275,7 +275,7 @@ import os, sys
 from democrai_sandbox.kernel import _native
 from tests.kernel.spawn.programs import confined
 from democrai_sandbox.kernel.landlock import building
-from democrai_sandbox.kernel.spawn.orders import Passed, SpawnOrder, body_of
+from democrai_sandbox.kernel.spawn.client import Passed, SpawnOrder, body_of
 more = confined()
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 ruleset, _ = building.build(_native, *more["plan"][:5])

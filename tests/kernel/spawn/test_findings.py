@@ -108,7 +108,7 @@ _AS_NOBODY = """
 import os
 from democrai_sandbox.kernel import _native
 from democrai_sandbox.kernel.landlock import building
-from democrai_sandbox.kernel.spawn.orders import Passed, SpawnOrder, body_of
+from democrai_sandbox.kernel.spawn.client import Passed, SpawnOrder, body_of
 from tests.kernel.spawn.programs import confined
 more, processors = confined(), os.sched_getaffinity(0)
 os.setgroups([]); os.setgid(65534); os.setuid(65534)

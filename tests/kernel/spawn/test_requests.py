@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 from democrai_sandbox.errors import SpawnFailed
 from democrai_sandbox.kernel import _native
-from democrai_sandbox.kernel.spawn import LandlockPlan, client, wire
+from democrai_sandbox.kernel.spawn import LandlockPlan, client, protocol
 from democrai_sandbox.kernel.spawn.children import MARKING
 from tests.kernel import prepared
 from tests.kernel.spawn.programs import PATIENCE, SHELL, descriptors, needs_root_to_look, order, shell, until
 from tests.services.golden import sentence
 from tests.services.rows import rows
 
-_GOOD = wire.Order(
+_GOOD = protocol.StartRequest(
     argv=["sh", "-c", "true"],
     program=SHELL,
     env=[],
@@ -48,11 +48,11 @@ def _send(server, packet, descriptors=()):
             rights = array.array("i", [theirs.fileno(), *descriptors])
             server._link.sendmsg([packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
         answer = ours.recv(65536)
-        return wire.parsed_answer(answer) if answer else None
+        return protocol.parsed_answer(answer) if answer else None
 
 
 def _body(**changes):
-    return wire.packed_order(_GOOD._replace(**changes))
+    return protocol.packed_order(_GOOD._replace(**changes))
 
 
 def _plan(*, fs=1, net=0, scoped=0, paths=(), ports=(), own_proc=0):
@@ -62,10 +62,10 @@ def _plan(*, fs=1, net=0, scoped=0, paths=(), ports=(), own_proc=0):
 def _numbers(**changes):
     """A valid order with changed numbers, which the application's code could not write."""
     body = _body()
-    end = 9 + 8 * len(wire.NUMBERS)
+    end = 9 + 8 * len(protocol.NUMBERS)
     numbers = array.array("q", body[9:end])
     for name, value in changes.items():
-        numbers[wire.NUMBERS.index(name)] = value
+        numbers[protocol.NUMBERS.index(name)] = value
     return body[:9] + numbers.tobytes() + body[end:]
 
 
@@ -173,12 +173,12 @@ def test_a_body_that_could_change_or_block_is_refused(server, tmp_path):
     unsealed = os.memfd_create("body", os.MFD_ALLOW_SEALING)
     os.write(unsealed, _body())
     reader, writer = os.pipe()
-    large = wire.sealed(b" " * (wire.LARGEST_BODY + 1))
+    large = protocol.sealed(b" " * (protocol.LARGEST_BODY + 1))
     bodies = {"a file": plain, "a memory file that may change": unsealed, "a pipe": reader, "a large body": large}
     for name, descriptor in bodies.items():
-        sentence(name, _send(server, wire.IN_FILE, [descriptor])["error"])
-    good = wire.sealed(_body())
-    assert _send(server, wire.IN_FILE, [good])["ok"]
+        sentence(name, _send(server, protocol.IN_FILE, [descriptor])["error"])
+    good = protocol.sealed(_body())
+    assert _send(server, protocol.IN_FILE, [good])["ok"]
     for descriptor in (plain, unsealed, reader, writer, large, good):
         os.close(descriptor)
 
@@ -304,14 +304,14 @@ def test_an_order_with_bytes_changed_is_either_read_or_refused(data):
         pass_fds=[(0, 4)],
         env=["A=1"],
     )
-    body = bytearray(wire.packed_order(order_))
+    body = bytearray(protocol.packed_order(order_))
     for _ in range(data.draw(st.integers(0, 6))):
         body[data.draw(st.integers(1, len(body) - 1))] = data.draw(st.integers(0, 255))
     with open("/dev/null", "rb") as file:
         files = [file.fileno()] * data.draw(st.integers(0, 3))
         assert _carried_out(bytes(body), files) != "carried out"
-    with suppress(wire.BadRequestError):
-        _, plan = wire.read_front(bytes(body))
+    with suppress(protocol.BadRequestError):
+        _, plan = protocol.read_front(bytes(body))
         assert plan is None or all(path.startswith("/") for path, _ in plan.paths)
 
 
@@ -328,7 +328,7 @@ _path = _text.map(lambda value: b"/" + value)
 def test_a_plan_is_read_as_it_was_written(paths, ports, limits, wall):
     plan = None if paths is None else _plan(fs=7, net=3, scoped=1, paths=paths, ports=ports, own_proc=4)
     order_ = _GOOD._replace(plan=plan, limits=limits, wall_seconds=wall, env=["A=1", "B=2"], filter=bytes(16))
-    assert wire.read_front(wire.packed_order(order_)) == (wall, plan)
+    assert protocol.read_front(protocol.packed_order(order_)) == (wall, plan)
 
 
 @given(
@@ -341,7 +341,7 @@ def test_texts_come_to_the_program_as_they_were_written(words, env, paths):
     for argv, expected in ((["printf", r"%s\0", *words], words or [""]), (["env", "-0"], env)):
         order_ = _GOOD._replace(argv=argv, program=f"/usr/bin/{argv[0]}", env=env, plan=_plan(paths=paths))
         with tempfile.TemporaryFile() as file:
-            body = wire.packed_order(order_._replace(stdio=[-1, 0, -1]))
+            body = protocol.packed_order(order_._replace(stdio=[-1, 0, -1]))
             assert _carried_out(body, [file.fileno()]) == "carried out"
             written = os.pread(file.fileno(), 65536, 0)
         assert written == b"".join(os.fsencode(f"{one}\0") for one in expected)
@@ -349,8 +349,8 @@ def test_texts_come_to_the_program_as_they_were_written(words, env, paths):
 
 @given(st.binary(max_size=200))
 def test_bytes_are_either_a_request_or_refused(body):
-    for read in (wire.parsed_request, wire.read_front):
+    for read in (protocol.parsed_request, protocol.read_front):
         try:
             read(body)
-        except wire.BadRequestError:
+        except protocol.BadRequestError:
             pass

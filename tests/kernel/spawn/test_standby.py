@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from democrai_sandbox.errors import SpawnFailed
-from democrai_sandbox.kernel.landlock.support import landlock_support
+from democrai_sandbox.kernel.landlock.rights import landlock_support
 from democrai_sandbox.kernel.spawn import LandlockPlan, SpawnServer
 from tests.kernel.spawn.programs import application, is_running, order, shell, until
 

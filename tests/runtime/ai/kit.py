@@ -14,14 +14,14 @@ from democrai_sandbox.errors import SandboxDenied
 from democrai_sandbox.guard import is_guarded, live_states
 from democrai_sandbox.manifests import ModuleManifest, load_manifest
 from democrai_sandbox.policy import InvalidInputError, rules_for_paths
-from democrai_sandbox.runtime import doors
-from democrai_sandbox.runtime.activation import Activation
-from democrai_sandbox.runtime.ai.interface import Limits, Message
-from democrai_sandbox.runtime.ai.running import AiRuntime
+from democrai_sandbox.runtime import sdk_services
+from democrai_sandbox.runtime.access_environment import serving
+from democrai_sandbox.runtime.ai.model import AgentLimits, Message
+from democrai_sandbox.runtime.ai.runtime import AiRuntime
 from democrai_sandbox.runtime.ai.scripted import ScriptedModel, calls
-from democrai_sandbox.runtime.loading import Declarations, import_entry, prepare
-from democrai_sandbox.runtime.outcomes import capture, capture_async, release
-from democrai_sandbox.runtime.surroundings import serving
+from democrai_sandbox.runtime.calls.guard_factory import GuardFactory
+from democrai_sandbox.runtime.calls.outcome import capture, capture_async, release
+from democrai_sandbox.runtime.extensions.importer import Declarations, import_entry, prepare
 
 UMA = Caller(user_id="uma", session_key="s1")
 
@@ -35,7 +35,7 @@ class Host:
         self.ai = AiRuntime(
             models or {}, activate=lambda name, caller: self.activations[name].guard(caller), limits=limits
         )
-        doors.install({"declare": self.declarations.declare, "ai.entrance": self.ai.entrance})
+        sdk_services.install({"declare": self.declarations.declare, "ai.entrance": self.ai.entrance})
         for name, given in modules.items():
             source, access = (given, []) if isinstance(given, str) else given
             self.load(name, source, access)
@@ -50,7 +50,7 @@ class Host:
         with open(os.path.join(folder, "manifest.json"), "w") as file:
             json.dump({"name": name, "access": access}, file)
         manifest = load_manifest(os.path.join(folder, "manifest.json"), ModuleManifest)
-        activation = Activation(manifest.subject, manifest.sections[""], own_read=(folder,))
+        activation = GuardFactory(manifest.subject, manifest.sections[""], own_read=(folder,))
         package = prepare("module", name, folder)
         self.declarations.begin(f"module:{name}")
         outcome = activation.guard(UMA).run(capture, import_entry, package, "module.py")

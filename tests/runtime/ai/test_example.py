@@ -15,8 +15,8 @@ def example_story(world):
 
     from democrai_sandbox.access import Access, AccessSettings
     from democrai_sandbox.runtime import Runtime, RuntimeSettings
+    from democrai_sandbox.runtime.access_environment import GuardSurroundings
     from democrai_sandbox.runtime.ai.scripted import ScriptedModel, calls
-    from democrai_sandbox.runtime.surroundings import GuardSurroundings
 
     stage = world.load(STAGE)["Stage"](world.base)
     shutil.copytree(EXAMPLE, stage.modules / "assistant")

@@ -34,7 +34,7 @@ def open_access(world):
     """Return the service as a host sets it up, as the decider of the guard."""
     from democrai_sandbox import access_changed, configure_guard
     from democrai_sandbox.access import Access, AccessSettings
-    from democrai_sandbox.runtime.surroundings import GuardSurroundings
+    from democrai_sandbox.runtime.access_environment import GuardSurroundings
 
     folder = os.path.join(world.base, "state")
     os.makedirs(folder)
@@ -67,7 +67,7 @@ def serve():
 def request_story(world):
     kit = world.load(KIT)
     from democrai_sandbox.access import Caller
-    from democrai_sandbox.runtime.surroundings import serving
+    from democrai_sandbox.runtime.access_environment import serving
 
     access, origin = open_access(world), serve()
     script = [

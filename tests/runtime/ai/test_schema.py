@@ -12,9 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from democrai_sandbox.errors import InvalidInputError
-from democrai_sandbox.runtime.ai.checking import check_arguments, check_schema, fits
-from democrai_sandbox.runtime.ai.quick import argument_check
-from democrai_sandbox.runtime.ai.schema import signature_shape
+from democrai_sandbox.runtime.ai.schema import argument_check, check_arguments, check_schema, fits, signature_shape
 from tests.services.golden import sentence
 from tests.services.rows import rows
 

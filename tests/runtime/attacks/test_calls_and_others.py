@@ -177,7 +177,7 @@ def hang():
 
 
 def environment(world):
-    from democrai_sandbox.runtime.inherited import host_environment
+    from democrai_sandbox.runtime.child_process import host_environment
 
     stage = world.load(STAGE)["Stage"](world.base)
     stage.module("demo", ENVIRONMENT)

@@ -10,14 +10,16 @@ import time
 def serve(world, *, decider=None, owned=None, protected=(), **settings):
     """Return the service of children, with its services installed and the guard configured."""
     from democrai_sandbox.guard import configure_guard
-    from democrai_sandbox.runtime import doors
-    from democrai_sandbox.runtime.children import Children, ChildrenSettings, Rights
+    from democrai_sandbox.runtime import sdk_services
+    from democrai_sandbox.runtime.children import ChildrenSettings, ChildService, PathRights
 
     configure_guard(decider=decider, protected_paths=protected)
-    children = Children(
-        Rights(decider, owned), settings=ChildrenSettings(**{"grace": 0.5, **settings}), home_of=lambda _: world.root
+    children = ChildService(
+        PathRights(decider, owned),
+        settings=ChildrenSettings(**{"grace": 0.5, **settings}),
+        home_of=lambda _: world.root,
     )
-    doors.install(children.services())
+    sdk_services.install(children.services())
     return children
 
 

@@ -332,7 +332,7 @@ def test_what_the_host_protects_is_only_for_its_owner(case):
 
 def callers_story(world):
     use = helpers(world)
-    from democrai_sandbox.runtime.doors import call
+    from democrai_sandbox.runtime.sdk_services import call
     from democrai_sandbox.sdk import tasks
 
     children = use.serve(world)

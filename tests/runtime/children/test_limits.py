@@ -75,7 +75,7 @@ def endings_story(world):
         return await task
 
     async def starts_and_leaves():
-        from democrai_sandbox.runtime.doors import call
+        from democrai_sandbox.runtime.sdk_services import call
 
         call("children.start", family(3), {})
         await complete(3)
@@ -96,7 +96,7 @@ def endings_story(world):
         answers[story.__name__] = use.guarded(world, children, story)
 
     async def closing():
-        from democrai_sandbox.runtime.doors import call
+        from democrai_sandbox.runtime.sdk_services import call
 
         call("children.start", family(6), {})
         await asyncio.sleep(600)

@@ -96,7 +96,7 @@ def story(world):
     from democrai_sandbox.access import Access, AccessSettings, Caller
     from democrai_sandbox.errors import SandboxError
     from democrai_sandbox.runtime import Runtime, RuntimeSettings
-    from democrai_sandbox.runtime.surroundings import GuardSurroundings
+    from democrai_sandbox.runtime.access_environment import GuardSurroundings
 
     folder, state, loot = world.out("modules", "demo"), world.out("state"), world.inside("loot")
     os.makedirs(folder)

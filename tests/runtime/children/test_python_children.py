@@ -111,7 +111,7 @@ def blocking_story(world):
     use = helpers(world)
     from democrai_sandbox.access import Caller
     from democrai_sandbox.guard import current_guard, live_states, served
-    from democrai_sandbox.runtime.surroundings import serving
+    from democrai_sandbox.runtime.access_environment import serving
     from democrai_sandbox.sdk import tasks
 
     children = use.serve(world)
@@ -189,7 +189,7 @@ def test_blocking_work_stays_under_the_guard_and_in_the_request(case):
 
 def attack_story(world):
     use = helpers(world)
-    from democrai_sandbox.runtime.doors import call
+    from democrai_sandbox.runtime.sdk_services import call
     from democrai_sandbox.sdk import tasks
 
     children = use.serve(world)

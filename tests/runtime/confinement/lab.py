@@ -23,7 +23,7 @@ class Lab:
         from democrai_sandbox.access import Access, AccessSettings
         from democrai_sandbox.manifests import Limits
         from democrai_sandbox.runtime import Runtime, RuntimeSettings
-        from democrai_sandbox.runtime.surroundings import GuardSurroundings
+        from democrai_sandbox.runtime.access_environment import GuardSurroundings
 
         house = self.house
         if "limits" in settings:
@@ -61,7 +61,7 @@ class Lab:
 def layer(*, on=True, abi=None, egress=None):
     """Return a kernel layer for the runtimes, with a real spawn server."""
     from democrai_sandbox.kernel import FlowLog
-    from democrai_sandbox.kernel.landlock.support import landlock_support
+    from democrai_sandbox.kernel.landlock.rights import landlock_support
     from democrai_sandbox.kernel.spawn import SpawnServer
 
     if not on:

@@ -19,7 +19,7 @@ from democrai_sandbox.kernel.application import ApplicationPlaces, Kernel
 from democrai_sandbox.kernel.egress import AllowlistBuilder, SourceEntry
 from democrai_sandbox.policy import Subject
 from democrai_sandbox.runtime import Runtime, RuntimeSettings
-from democrai_sandbox.runtime.surroundings import GuardSurroundings, serving
+from democrai_sandbox.runtime.access_environment import GuardSurroundings, serving
 
 FOLDER, DATABASE, REDIS = sys.argv[1:]
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from democrai_sandbox.runtime.children.launching import UNCONFINED
+from democrai_sandbox.runtime.children.service import UNCONFINED
 
 LAB = os.path.join(os.path.dirname(__file__), "lab.py")
 

@@ -434,8 +434,7 @@ def outages(world):
     import time
     from pathlib import Path
 
-    from democrai_sandbox.runtime.confinement.confining import Confiner
-    from democrai_sandbox.runtime.confinement.starting import ConfinedStarter
+    from democrai_sandbox.runtime.confinement.confiner import ConfinedStarter, Confiner
 
     lab = world.load(LAB)["Lab"](world)
     names = ("first", "second")

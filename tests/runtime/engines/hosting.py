@@ -14,9 +14,9 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 def open_runtime(base, **more):
     """Return the access service and the runtime, as a host makes them."""
     from democrai_sandbox.access import Access, AccessSettings
-    from democrai_sandbox.runtime.assembly import Runtime
-    from democrai_sandbox.runtime.settings import RuntimeSettings
-    from democrai_sandbox.runtime.surroundings import GuardSurroundings
+    from democrai_sandbox.runtime.access_environment import GuardSurroundings
+    from democrai_sandbox.runtime.extensions.settings import RuntimeSettings
+    from democrai_sandbox.runtime.runtime import Runtime
 
     state = os.path.join(base, "state")
     folders = {f"{kind}s_path": f"{base}/{kind}s" for kind in ("module", "engine", "extractor")}

@@ -91,7 +91,7 @@ def conversation(world):
         import asyncio
 
         from democrai_sandbox.access import Caller
-        from democrai_sandbox.runtime.surroundings import serving
+        from democrai_sandbox.runtime.access_environment import serving
 
         caller = Caller(*CALLER)
 

@@ -8,7 +8,7 @@ import os
 
 def settings_of(base, **more):
     """Return the settings of a small host."""
-    from democrai_sandbox.runtime.settings import RuntimeSettings
+    from democrai_sandbox.runtime.extensions.settings import RuntimeSettings
 
     folders = {"engines_path": f"{base}/engines", "extractors_path": f"{base}/extractors"}
     for folder in folders.values():
@@ -18,7 +18,7 @@ def settings_of(base, **more):
 
 def know_pip():
     """Skip the process that reads pip's configuration: a folder of wheels or none, no index."""
-    from democrai_sandbox.runtime.installs import building, pip
+    from democrai_sandbox.runtime.installs import build, pip
 
     async def told(starter, folder):
         return pip.PipConfiguration(
@@ -30,13 +30,13 @@ def know_pip():
             find_links=(places,) if (places := os.environ.get("PIP_FIND_LINKS")) else (),
         )
 
-    building.read_configuration = told
+    build.read_configuration = told
 
 
 def installer_of(base, name="demo", kind="engine", asking=False, **more):
     """Return the installer of one extension, as in the runtime; with ``asks``, pip's configuration is read."""
     from democrai_sandbox.manifests import ManifestKind
-    from democrai_sandbox.runtime.extensions import discover
+    from democrai_sandbox.runtime.extensions.registry import discover
     from democrai_sandbox.runtime.installs.installer import Installer
     from democrai_sandbox.runtime.worker.process import PlainStarter
 

@@ -15,7 +15,7 @@ def once(world):
 
 def by_approval(world):
     from democrai_sandbox.policy import AccessDecision, DecisionCode
-    from democrai_sandbox.runtime.worker.interface import Identity
+    from democrai_sandbox.runtime.worker.process import CallIdentity
 
     hosting = world.load(world.args[0])
     asked = []
@@ -30,7 +30,7 @@ def by_approval(world):
             return False
 
     installer = hosting["installer_of"](world.base, decider=Office())
-    told = hosting["install"](installer, caller=Identity("ada", "", "s1"))
+    told = hosting["install"](installer, caller=CallIdentity("ada", "", "s1"))
     return {**told, "asked": [question for question in asked if question[3] == "network"]}
 
 

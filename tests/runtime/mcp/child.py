@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-from democrai_sandbox.runtime.mcp import library
+from democrai_sandbox.runtime.mcp import runtime
 
 CHILD = Path(__file__).resolve().parents[2] / "guard" / "child.py"
 
@@ -14,4 +14,4 @@ child = importlib.util.module_from_spec(found)
 found.loader.exec_module(child)
 prepare, main = child.prepare, child.main
 
-library.conversations("any")
+runtime.conversations("any")

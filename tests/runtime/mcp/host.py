@@ -14,9 +14,9 @@ class Host:
     def __init__(self, world, *, required=False, tls=None, **limits):
         from democrai_sandbox.access import Access, AccessSettings
         from democrai_sandbox.guard import access_changed, configure_guard
+        from democrai_sandbox.runtime.access_environment import GuardSurroundings
         from democrai_sandbox.runtime.mcp import McpApproval, McpRuntime, McpSettings
         from democrai_sandbox.runtime.store import open_runtime_store
-        from democrai_sandbox.runtime.surroundings import GuardSurroundings
 
         folder = os.path.join(world.base, "state")
         os.makedirs(folder)
@@ -52,7 +52,7 @@ class Host:
     def admin(self, act, *args, **details):
         """Run an operation as an administrator."""
         from democrai_sandbox.access import Caller
-        from democrai_sandbox.runtime.surroundings import serving
+        from democrai_sandbox.runtime.access_environment import serving
 
         with serving(Caller(user_id="ada", role="super")):
             return getattr(self.access.administration, act)(*args, **details)

@@ -47,16 +47,16 @@ def attempts(world, url):
 def inside_story(world):
     from democrai_sandbox.access import Caller
     from democrai_sandbox.guard import current_guard, process_guard_context
-    from democrai_sandbox.runtime import doors
-    from democrai_sandbox.runtime.mcp import library
-    from democrai_sandbox.runtime.mcp.services import services
+    from democrai_sandbox.runtime import sdk_services
+    from democrai_sandbox.runtime.mcp import runtime as library
+    from democrai_sandbox.runtime.mcp.runtime import services
 
     url = world.args[0]
     with open(world.inside("own.txt"), "w") as file:
         file.write("own")
     with world.load(HOST)["Host"](world) as host:
         host.register("search", url)
-        doors.install(services(host.mcp))
+        sdk_services.install(services(host.mcp))
         conversation = library.conversations("search")
         seen = {}
 
@@ -91,7 +91,7 @@ def inside_story(world):
             await host.mcp.list_tools("search", Caller(user_id="udo"))
 
         async def ask(*args):
-            return await doors.call(*args)
+            return await sdk_services.call(*args)
 
         asyncio.run(use())
     return seen
@@ -126,8 +126,8 @@ def door_story(world):
 
     from democrai_sandbox import sdk
     from democrai_sandbox.guard import live_states, process_guard_context
-    from democrai_sandbox.runtime import doors
-    from democrai_sandbox.runtime.mcp.services import services
+    from democrai_sandbox.runtime import sdk_services
+    from democrai_sandbox.runtime.mcp.runtime import services
 
     url, sse, odd = world.args
     said = {}
@@ -135,12 +135,12 @@ def door_story(world):
         host.register("search", url)
         host.register("older", sse, "sse")
         host.register("late", f"{odd}/say/late", timeout_ms=15_000)
-        doors.install(services(host.mcp))
+        sdk_services.install(services(host.mcp))
         module = process_guard_context(subject="demo", allowed_paths=[world.root], user_id="uma", session_key="s1")
 
         async def ask(*args):
             try:
-                return await doors.call(*args)
+                return await sdk_services.call(*args)
             except Exception as error:
                 trace, names = error.__traceback__, []
                 while trace:
@@ -151,24 +151,26 @@ def door_story(world):
 
         async def wait_briefly():
             try:
-                await asyncio.wait_for(doors.call("mcp.call", "late", "any", {}), 0.3)
+                await asyncio.wait_for(sdk_services.call("mcp.call", "late", "any", {}), 0.3)
             except TimeoutError:
                 return "given up"
 
         async def handed_out():
-            future = doors.call("mcp.tools", "search")
+            future = sdk_services.call("mcp.tools", "search")
             kinds = [type(future).__name__, len(future._callbacks or ())]
             await future
             return kinds
 
         def exchange():
-            from democrai_sandbox.runtime.mcp import checking, conversation, runtime, wire
+            from democrai_sandbox.runtime.mcp import conversation, runtime
+            from democrai_sandbox.runtime.mcp import conversation as wire
+            from democrai_sandbox.runtime.mcp import runtime as checking
 
             return {
                 "converse": world.verdict(setattr, conversation, "converse", print),
                 "check": world.verdict(setattr, runtime, "check_endpoint", print),
                 "guard": world.verdict(setattr, checking, "make_guard", print),
-                "wire": world.verdict(setattr, wire.Wire, "send", print),
+                "wire": world.verdict(setattr, wire.McpHttpClient, "send", print),
             }
 
         async def use():

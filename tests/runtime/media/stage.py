@@ -93,9 +93,8 @@ class Host:
     """A complete host: the access service, the media service and its SDK services."""
 
     def __init__(self, world, *, decides=True, tls=None, cache_key=None, **limits):
-        from democrai_sandbox.runtime import doors
-        from democrai_sandbox.runtime.media.doors import MediaDoors
-        from democrai_sandbox.runtime.media.service import Media
+        from democrai_sandbox.runtime import sdk_services
+        from democrai_sandbox.runtime.media.service import Media, MediaServices
         from democrai_sandbox.runtime.media.values import MediaLimits
 
         self.data = os.path.join(world.base, "data")
@@ -103,12 +102,12 @@ class Host:
         self.access = None
         judge = self._open_access(world) if decides else Nobody()
         self.media = Media(judge, data_dir=self.data, limits=MediaLimits(**limits), tls=tls, cache_key=cache_key)
-        doors.install(MediaDoors(self.media).services())
+        sdk_services.install(MediaServices(self.media).services())
 
     def _open_access(self, world):
         from democrai_sandbox import access_changed, configure_guard
         from democrai_sandbox.access import Access, AccessSettings
-        from democrai_sandbox.runtime.surroundings import GuardSurroundings
+        from democrai_sandbox.runtime.access_environment import GuardSurroundings
 
         state = os.path.join(world.base, "state")
         os.makedirs(state)
@@ -156,7 +155,7 @@ class Host:
     def admin(self, act, *args, **details):
         """Decide as an administrator."""
         from democrai_sandbox.access import Caller
-        from democrai_sandbox.runtime.surroundings import serving
+        from democrai_sandbox.runtime.access_environment import serving
 
         with serving(Caller(user_id="ada", role="super")):
             return getattr(self.access.administration, act)(*args, **details)

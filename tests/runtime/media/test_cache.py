@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 
-from democrai_sandbox.runtime.media.cache import FOLDER, Entry, MediaCache
-from democrai_sandbox.runtime.media.freshness import LONGEST_LIFETIME, lifetime
+from democrai_sandbox.runtime.media.cache import FOLDER, LONGEST_LIFETIME, CacheEntry, MediaCache, lifetime
 from tests.services.rows import rows
 
 STAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "stage.py")
@@ -18,7 +17,7 @@ def make(home, module="gallery", key=KEY, most=10_000, entry=4_000):
 
 
 def picture(url="http://a/1", body=b"body", accept="*/*"):
-    return Entry(url, accept, (url,), {"etag": '"1"'}, 10.0, body)
+    return CacheEntry(url, accept, (url,), {"etag": '"1"'}, 10.0, body)
 
 
 def files(home):

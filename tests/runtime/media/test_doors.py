@@ -22,7 +22,7 @@ def open_stage(world, **limits):
 def thief_story(world):
     stage, host = open_stage(world)
     from democrai_sandbox import process_guard_context, sdk
-    from democrai_sandbox.runtime import doors
+    from democrai_sandbox.runtime import sdk_services
     from democrai_sandbox.sdk import media
 
     site = stage.Site()
@@ -38,11 +38,11 @@ def thief_story(world):
             token.append((await media.stream(site.url("/long")))._token)
 
         async def thief():
-            doors.call("media.close", token[0])
-            return await stage.told(_call(doors, "media.read", token[0]))
+            sdk_services.call("media.close", token[0])
+            return await stage.told(_call(sdk_services, "media.read", token[0]))
 
         async def reader():
-            return (await _call(doors, "media.read", token[0]))[1].decode()
+            return (await _call(sdk_services, "media.read", token[0]))[1].decode()
 
         def guard(**changed):
             given = {"subject": "gallery", "user_id": "uma", "session_key": "s1", **changed}
@@ -86,7 +86,7 @@ def test_a_stream_is_its_owners_alone(case):
 def misuse_story(world):
     stage, host = open_stage(world)
     from democrai_sandbox import sdk
-    from democrai_sandbox.runtime import doors
+    from democrai_sandbox.runtime import sdk_services
     from democrai_sandbox.sdk import media
 
     site = stage.Site()
@@ -101,17 +101,17 @@ def misuse_story(world):
 
     def tried(*args):
         try:
-            doors.call(*args)
+            sdk_services.call(*args)
         except Exception as error:
             return stage.said(error)
         return "passed"
 
     async def module():
         plain = {"method": "GET", "headers": {}, "max_bytes": None, "timeout": None}
-        future = doors.call("media.fetch", site.url("/a"), plain)
+        future = sdk_services.call("media.fetch", site.url("/a"), plain)
         out["future"] = [type(future).__name__, [type(call).__name__ for call, _ in future._callbacks or []]]
         out["outcome"] = list((await future)[:1])
-        settled = doors.call("media.fetch", site.url("/a"), plain)
+        settled = sdk_services.call("media.fetch", site.url("/a"), plain)
         settled.set_result("made up")
         await asyncio.sleep(0.2)
         out["options"] = tried("media.fetch", site.url("/a"), {"asker": "module:other"})
@@ -124,7 +124,7 @@ def misuse_story(world):
         out["closed"] = await stage.told(media.fetch(site.url("/a"), timeout=-1))
 
     def no_loop():
-        return [doors.call("media.fetch", site.url("/a"), {})[0], media.fetch_blocking(site.url("/a")).status]
+        return [sdk_services.call("media.fetch", site.url("/a"), {})[0], media.fetch_blocking(site.url("/a")).status]
 
     def forged_loop():
         class Loop:
@@ -134,10 +134,12 @@ def misuse_story(world):
 
         asyncio._set_running_loop(Loop())
         try:
-            token = doors.call("media.stream", site.url("/a"), {})[1][0]
-            body = doors.call("media.read", token)[1].decode() + doors.call("media.read", token)[1].decode()
-            doors.call("media.close", token)
-            return [doors.call("media.fetch", site.url("/a"), {})[0], body]
+            token = sdk_services.call("media.stream", site.url("/a"), {})[1][0]
+            body = (
+                sdk_services.call("media.read", token)[1].decode() + sdk_services.call("media.read", token)[1].decode()
+            )
+            sdk_services.call("media.close", token)
+            return [sdk_services.call("media.fetch", site.url("/a"), {})[0], body]
         finally:
             asyncio._set_running_loop(None)
 

@@ -18,10 +18,10 @@ def gallery_story(world):
     from types import SimpleNamespace
 
     from democrai_sandbox.access import Access, AccessSettings, Caller
-    from democrai_sandbox.runtime import doors
-    from democrai_sandbox.runtime.assembly import Runtime
-    from democrai_sandbox.runtime.settings import RuntimeSettings
-    from democrai_sandbox.runtime.surroundings import GuardSurroundings, serving
+    from democrai_sandbox.runtime import sdk_services
+    from democrai_sandbox.runtime.access_environment import GuardSurroundings, serving
+    from democrai_sandbox.runtime.extensions.settings import RuntimeSettings
+    from democrai_sandbox.runtime.runtime import Runtime
 
     stage = SimpleNamespace(**world.load(STAGE))
     here, there = stage.Site("127.0.0.1"), stage.Site("127.0.0.2")
@@ -50,7 +50,7 @@ def gallery_story(world):
         data_dir=os.path.join(world.base, "data"), modules_path=modules, isolation={"module:gallery": world.args[0]}
     )
     runtime = Runtime(settings, access, protected_paths=[state])
-    assert doors.is_served("media.fetch")
+    assert sdk_services.is_served("media.fetch")
     uma = Caller(user_id="uma", session_key="s1")
     out = {}
 

@@ -10,14 +10,16 @@ import signal
 import pytest
 
 from democrai_sandbox.runtime.store import TaskState, open_runtime_store
-from democrai_sandbox.runtime.tasks import TaskRuntime, TaskSettings
+from democrai_sandbox.runtime.task_queue import TaskSettings
+from democrai_sandbox.runtime.task_runtime import TaskRuntime
 
 
 def killed(world):
     """Finish a task, start one, leave one queued, report them, and be killed."""
-    from democrai_sandbox.access.identity import Caller
+    from democrai_sandbox.access.caller import Caller
     from democrai_sandbox.runtime.store import Progress, open_runtime_store
-    from democrai_sandbox.runtime.tasks import TaskRuntime, TaskSettings
+    from democrai_sandbox.runtime.task_queue import TaskSettings
+    from democrai_sandbox.runtime.task_runtime import TaskRuntime
 
     url, node = world.args
 

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from democrai_sandbox.runtime.children import ChildrenSettings
-from democrai_sandbox.runtime.children.environment import base_environment
-from democrai_sandbox.runtime.tasks import TaskSettings
+from democrai_sandbox.runtime.children.launch_request import base_environment
+from democrai_sandbox.runtime.task_queue import TaskSettings
 
 PAGE = (Path(__file__).parents[3] / "docs" / "tasks.md").read_text(encoding="utf-8")
 

@@ -174,8 +174,8 @@ def story(world):
     from democrai_sandbox.access import Access, AccessSettings, Caller
     from democrai_sandbox.errors import SandboxError
     from democrai_sandbox.runtime import Runtime, RuntimeSettings
+    from democrai_sandbox.runtime.access_environment import GuardSurroundings, serving
     from democrai_sandbox.runtime.store import TaskFilter, TaskState
-    from democrai_sandbox.runtime.surroundings import GuardSurroundings, serving
 
     write_module(world, "demo", world.args[0].format(secret=world.secret))
     write_module(world, "other", world.args[1])

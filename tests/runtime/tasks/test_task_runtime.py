@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from democrai_sandbox.access.identity import Caller
+from democrai_sandbox.access.caller import Caller
 from democrai_sandbox.errors import (
     CallTimeout,
     ExtensionFailed,
@@ -17,10 +17,12 @@ from democrai_sandbox.errors import (
     InvalidInputError,
     RuntimeServiceFailed,
     StoreUnavailable,
+    TaskQueueFull,
     TaskUnknown,
 )
 from democrai_sandbox.runtime.store import Progress, TaskFilter, TaskState, open_runtime_store
-from democrai_sandbox.runtime.tasks import TaskQueueFull, TaskRuntime, TaskSettings
+from democrai_sandbox.runtime.task_queue import TaskSettings
+from democrai_sandbox.runtime.task_runtime import TaskRuntime
 from tests.services.golden import sentence
 
 UMA = Caller(user_id="uma", organization_id="acme", session_key="s1", role="super", access_level="super")

@@ -12,10 +12,11 @@ def story(world):
     from democrai_sandbox import process_guard_context
     from democrai_sandbox.access import Caller
     from democrai_sandbox.guard import entrance, is_guarded
-    from democrai_sandbox.runtime import doors
+    from democrai_sandbox.runtime import sdk_services
+    from democrai_sandbox.runtime.access_environment import serving
     from democrai_sandbox.runtime.store import Progress, open_runtime_store
-    from democrai_sandbox.runtime.surroundings import serving
-    from democrai_sandbox.runtime.tasks import TaskRuntime, TaskService
+    from democrai_sandbox.runtime.task_runtime import TaskRuntime
+    from democrai_sandbox.runtime.task_service import TaskService
     from democrai_sandbox.sdk import tasks
 
     told, ran, gate = {}, [], asyncio.Event()
@@ -29,7 +30,7 @@ def story(world):
     runtime = TaskRuntime(store, surface, node="n-1")
     runtime.declare("demo", "index")
     service = TaskService(runtime)
-    doors.install(service.services())
+    sdk_services.install(service.services())
 
     async def start():
         return await tasks.start("index")

@@ -8,9 +8,9 @@ import struct
 
 def read_all(data, step=None, **more):
     """Return the messages of bytes that arrive in pieces."""
-    from democrai_sandbox.runtime.worker.codec import CHUNK, Inbox
+    from democrai_sandbox.runtime.worker.codec import CHUNK, FrameReader
 
-    inbox, found = Inbox(**more), []
+    inbox, found = FrameReader(**more), []
     step = min(step or CHUNK, CHUNK)
     for start in range(0, len(data), step):
         piece = data[start : start + step]
@@ -68,7 +68,7 @@ def test_plain_data_comes_out_as_it_went_in(case):
 
 
 def refusals(world):
-    from democrai_sandbox.errors.workers import FrameError
+    from democrai_sandbox.errors.extensions import FrameError
     from democrai_sandbox.policy import InvalidInputError
     from democrai_sandbox.runtime.worker.codec import encode
 

@@ -151,7 +151,7 @@ def test_the_guard_in_a_worker_stops_what_it_stops_in_process_with_the_same_erro
 def service_story(world):
     from democrai_sandbox.access import Access, AccessSettings, Caller
     from democrai_sandbox.errors import StoreUnavailable
-    from democrai_sandbox.runtime.surroundings import GuardSurroundings, serving
+    from democrai_sandbox.runtime.access_environment import GuardSurroundings, serving
 
     folder = os.path.join(world.base, "state")
     os.makedirs(folder)
@@ -489,17 +489,17 @@ def test_two_workers_have_two_versions_of_a_library_and_start_up_files_run_insid
 
 
 def witness_story(world):
-    from democrai_sandbox.errors.workers import FrameError
+    from democrai_sandbox.errors.extensions import FrameError
     from democrai_sandbox.policy import InvalidInputError
-    from democrai_sandbox.runtime.worker.views import Standing, Witness
+    from democrai_sandbox.runtime.worker.host_requests import CallerCheck, KnownCaller
 
     declared = [
         {"resource_type": "filesystem", "operation": "read", "target": "/srv/models"},
         {"resource_type": "network", "operation": "receive", "target": "https://api.test/v1"},
     ]
-    witness = Witness(make_spec(world, kind="module", access=json.dumps(declared), own_read=(), own_write=()))
-    uma = Standing(who("uma", "", "s1", "admin"), ())
-    nightly = Standing(who("uma"), ("task:demo.nightly",))
+    witness = CallerCheck(make_spec(world, kind="module", access=json.dumps(declared), own_read=(), own_write=()))
+    uma = KnownCaller(who("uma", "", "s1", "admin"), ())
+    nightly = KnownCaller(who("uma"), ("task:demo.nightly",))
 
     def question(*chain, subject="module:demo", user=None, session=None):
         kind, _, name = subject.partition(":")

@@ -403,7 +403,7 @@ def nonsense_story(world):
     import struct
 
     from democrai_sandbox.runtime.worker.codec import encode
-    from democrai_sandbox.runtime.worker.pool import Worker
+    from democrai_sandbox.runtime.worker.handle import WorkerHandle
 
     ready = encode(["ready", [["method", "add", {}, False, False], ["method", "all", {}, False, True]], False])
     header = struct.Struct("!III")
@@ -494,7 +494,7 @@ def nonsense_story(world):
         told = {}
         for name, says in nonsense.items():
             host = Host(echo=lambda *args: list(args))
-            worker = Worker(make_spec(world, call_timeout=30.0), host, starter=Pretender(says))
+            worker = WorkerHandle(make_spec(world, call_timeout=30.0), host, starter=Pretender(says))
             said = await verdict(worker.call("method", "add", {"a": 1}))
             told[name] = [*said, len(host.questions)]
             await worker.stop()

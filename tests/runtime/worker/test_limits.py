@@ -23,9 +23,9 @@ def frame(text, raw=b"", blobs=0):
 
 def read_all(data, **more):
     """Return the messages of some bytes."""
-    from democrai_sandbox.runtime.worker.codec import CHUNK, Inbox
+    from democrai_sandbox.runtime.worker.codec import CHUNK, FrameReader
 
-    inbox, found, view = Inbox(**more), [], memoryview(data)
+    inbox, found, view = FrameReader(**more), [], memoryview(data)
     for start in range(0, len(data), CHUNK):
         piece = view[start : start + CHUNK]
         inbox.room[: len(piece)] = piece
@@ -284,13 +284,13 @@ def cost_of_values():
 
 
 def floods(world):
-    from democrai_sandbox.runtime.worker.pool import Worker
+    from democrai_sandbox.runtime.worker.handle import WorkerHandle
 
     gc.disable()  # a full collection visits all live objects, on the thread where it happens to start
 
     def flooding(kind):
         host = Host(echo=lambda *args: len(args))
-        return Worker(make_spec(world, name=kind, call_timeout=45.0), host, starter=Flooder(kind))
+        return WorkerHandle(make_spec(world, name=kind, call_timeout=45.0), host, starter=Flooder(kind))
 
     async def story():
         quiet, _ = make_worker(world, name="quiet")

@@ -62,7 +62,7 @@ class Host:
 
 def make_spec(world, source=SUBJECT, **more):
     """Return the spec of an engine whose entry file has this source."""
-    from democrai_sandbox.runtime.worker.interface import WorkerSpec
+    from democrai_sandbox.runtime.worker.process import WorkerSpec
 
     name = more.pop("name", "demo")
     kind = more.pop("kind", "engine")
@@ -78,17 +78,17 @@ def make_spec(world, source=SUBJECT, **more):
 
 def make_worker(world, source=SUBJECT, host=None, **more):
     """Return a worker and its host; nothing is started yet."""
-    from democrai_sandbox.runtime.worker.pool import Worker
+    from democrai_sandbox.runtime.worker.handle import WorkerHandle
 
     host = host or Host()
-    return Worker(make_spec(world, source, **more), host), host
+    return WorkerHandle(make_spec(world, source, **more), host), host
 
 
 def who(user="", organization="", session="", role="", level="", task=""):
     """Return an identity."""
-    from democrai_sandbox.runtime.worker.interface import Identity
+    from democrai_sandbox.runtime.worker.process import CallIdentity
 
-    return Identity(user, organization, session, role, level, task)
+    return CallIdentity(user, organization, session, role, level, task)
 
 
 def run(story, *args, seconds=50):

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.policy import InvalidInputError, Problem, nearest, pointer_to
-from democrai_sandbox.policy.sections import described
+from democrai_sandbox.policy.config_section import described
 
 from .message import checked_channel
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import ModuleType
 
-    from democrai_sandbox.access.interface import Bus
+    from democrai_sandbox.access.protocols import Bus
 
 __all__ = ["check_bus", "open_bus"]
 
@@ -28,7 +28,7 @@ _KINDS: Mapping[str, tuple[str, str, frozenset[str], frozenset[str]]] = MappingP
         # kind: module, class, required settings, optional settings
         "memory": ("memory", "MemoryBus", frozenset(), frozenset({"channel"})),
         "ipc": ("ipc", "IpcBus", frozenset({"folder"}), frozenset({"channel"})),
-        "redis": ("streams", "RedisBus", frozenset({"url"}), frozenset({"channel", "longest"})),
+        "redis": ("redis_stream", "RedisBus", frozenset({"url"}), frozenset({"channel", "longest"})),
     }
 )
 

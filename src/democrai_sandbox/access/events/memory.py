@@ -8,7 +8,7 @@ from collections import defaultdict
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from .ear import Ear, Inbox
+from .connected_bus import EventInbox, EventReceiver
 from .message import checked_channel, new_node
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ CHECKS: Mapping[str, Callable[[object], Any]] = MappingProxyType({})
 """Validator of each setting except the channel: none."""
 
 _lock = threading.Lock()
-_listening: defaultdict[str, dict[str, Inbox]] = defaultdict(dict)
+_listening: defaultdict[str, dict[str, EventInbox]] = defaultdict(dict)
 """Inboxes by channel and node."""
 
 
@@ -29,7 +29,7 @@ class MemoryBus:
         self.node = new_node()
         self._channel = checked_channel(channel)
         self._process = os.getpid()
-        self._ear = Ear(name=f"events-memory-{channel}")
+        self._ear = EventReceiver(name=f"events-memory-{channel}")
         self._used = False
 
     @property

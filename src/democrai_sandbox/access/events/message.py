@@ -1,4 +1,4 @@
-"""Event format: the generation that the decisions have reached. Events never contain a decision."""
+"""Event format, and its messages on a stream socket. Events contain a generation, never a decision."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ import secrets
 import socket
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from democrai_sandbox.policy import InvalidInputError
-from democrai_sandbox.policy.sections import described
+from democrai_sandbox.policy.config_section import described
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 VERSION = 1
 LONGEST_MESSAGE = 4096
@@ -78,3 +82,39 @@ def checked_channel(channel: object) -> str:
 
 def _is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+_LENGTH = 4
+
+
+class StreamError(ValueError):
+    """Data that violates this protocol."""
+
+
+def to_frame(message: bytes) -> bytes:
+    """Return the message with its length prefix."""
+    return len(message).to_bytes(_LENGTH) + message
+
+
+class FrameAssembler:
+    """Assembler of received bytes into messages. Buffers at most one incomplete message."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Yield the complete messages; raises ``FrameError`` for an invalid length."""
+        self._data += data
+        start = 0
+        try:
+            while len(self._data) - start >= _LENGTH:
+                length = int.from_bytes(self._data[start : start + _LENGTH])
+                if not 0 < length <= LONGEST_MESSAGE:
+                    raise StreamError(f"invalid message length of {length} bytes")
+                end = start + _LENGTH + length
+                if end > len(self._data):
+                    return
+                yield bytes(self._data[start + _LENGTH : end])
+                start = end
+        finally:
+            del self._data[:start]

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .sql import SqlStore, open_store
+from .sql_store import SqlStore, open_store
 
 __all__ = ["SqlStore", "open_store"]

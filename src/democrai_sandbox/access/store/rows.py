@@ -10,13 +10,13 @@ from democrai_sandbox.access.values import (
     AuditAction,
     AuditRecord,
     Decision,
-    Effect,
-    Origin,
-    Request,
+    DecisionEffect,
+    DecisionScope,
+    Requester,
     RequestState,
-    Resume,
-    ResumeState,
-    Scope,
+    Resumption,
+    ResumptionState,
+    StoredRequest,
 )
 from democrai_sandbox.policy import Operation, ResourceType, Subject, SubjectKind
 
@@ -54,14 +54,14 @@ def to_access(row: Row[Any]) -> AccessTuple:
     return AccessTuple(subject, ResourceType(row.resource_type), Operation(row.operation), row.target)
 
 
-def to_origin(row: Row[Any]) -> Origin:
+def to_origin(row: Row[Any]) -> Requester:
     """Return the origin of a request."""
-    return Origin(row.user_id, row.organization_id, row.session_key, row.task_id)
+    return Requester(row.user_id, row.organization_id, row.session_key, row.task_id)
 
 
-def to_request(row: Row[Any]) -> Request:
+def to_request(row: Row[Any]) -> StoredRequest:
     """Return a request from the columns in ``REQUEST_COLUMNS``."""
-    return Request(
+    return StoredRequest(
         id=row.id,
         access=to_access(row),
         raw_target=row.raw_target,
@@ -88,8 +88,8 @@ def to_decision(row: Row[Any]) -> Decision:
     return Decision(
         id=row.id,
         access=to_access(row),
-        effect=Effect(row.effect),
-        scope=Scope(row.scope),
+        effect=DecisionEffect(row.effect),
+        scope=DecisionScope(row.scope),
         session_key=row.session_key,
         created_at=row.created_at,
         created_by=row.created_by,
@@ -103,15 +103,15 @@ def to_decision(row: Row[Any]) -> Decision:
     )
 
 
-def to_resume(row: Row[Any]) -> Resume:
+def to_resume(row: Row[Any]) -> Resumption:
     """Return a resumption from its columns and those of its request."""
-    return Resume(
+    return Resumption(
         id=row.id,
         request_id=row.request_id,
         action=row.resume_action,
         origin=to_origin(row),
         subject=Subject(SubjectKind(row.subject_kind), row.subject_name),
-        state=ResumeState(row.state),
+        state=ResumptionState(row.state),
         attempts=row.attempts,
         created_at=row.created_at,
         next_attempt=row.next_attempt,

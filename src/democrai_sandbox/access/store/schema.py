@@ -1,4 +1,4 @@
-"""Schema version of a database: compatibility check and upgrade.
+"""Schema version of a database: compatibility check, upgrade, and inspection without changes.
 
 A database lists the versions whose nodes may use it. An additive migration keeps the previous version on the list, so
 that nodes can be upgraded one by one. After any other migration the list contains only the new version.
@@ -6,18 +6,26 @@ that nodes can be upgraded one by one. After any other migration the list contai
 
 from __future__ import annotations
 
+import errno
+import os
 import shlex
-from typing import TYPE_CHECKING, Any, NamedTuple
+import sqlite3
+from pathlib import Path
+from stat import S_ISREG
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from urllib.parse import quote
 
-from sqlalchemy import inspect, text
+from sqlalchemy import create_engine, inspect, text
+from sqlalchemy.pool import NullPool
 
 from democrai_sandbox.errors import SchemaOutdated, StateUnusable
 
-from .engines import unhurried
-from .transactions import Database
-from .urls import POSTGRESQL, parse_url, shown_url
+from .database import Database, unavailable, without_timeout
+from .database_location import POSTGRESQL, SQLITE, parse_url, shown_url
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sqlalchemy import Connection
 
 HEAD = "0009"
@@ -80,14 +88,14 @@ def upgrade_schema(url: str) -> str:
 
 def _fill(connection: Connection) -> None:
     """Create the schema, unless another process did so while this one waited for the lock."""
-    with unhurried(connection):
+    with without_timeout(connection):
         _lock(connection)
         if _version(connection) == _NOTHING:
             _upgrade(connection)
 
 
 def _upgraded(connection: Connection) -> str:
-    with unhurried(connection):
+    with without_timeout(connection):
         _lock(connection)
         before = _version(connection)
         if before in _older():
@@ -137,12 +145,49 @@ def _version(connection: Connection) -> str:
 
 
 def _older() -> frozenset[str]:
-    from .migrating import known_versions  # noqa: PLC0415 - Alembic is loaded only where there is something to migrate
+    from .alembic_upgrade import known_versions  # noqa: PLC0415 - Alembic is loaded only where there is something to migrate
 
     return frozenset({_NOTHING, *known_versions()} - {HEAD})
 
 
 def _upgrade(connection: Connection) -> None:
-    from .migrating import upgrade  # noqa: PLC0415 - the same
+    from .alembic_upgrade import upgrade  # noqa: PLC0415 - the same
 
     upgrade(connection, HEAD)
+
+
+T = TypeVar("T")
+
+_PATIENCE = 3.0
+
+
+def peek_schema(url: str) -> Schema:
+    """Return the schema of a database; raises ``StoreUnavailable``, also for a missing file."""
+    parsed = parse_url(url, needs_folder=False)
+    if parsed.get_backend_name() == SQLITE:
+        return find_schema(cast("Database", _ReadOnlyDatabase(str(parsed.database))))
+    database = Database(parsed)
+    try:
+        return find_schema(database)
+    finally:
+        database.close()
+
+
+class _ReadOnlyDatabase:
+    """Read-only replacement of ``Database`` for a file. Without a log, the file is opened as immutable."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        is_alone = not os.path.exists(f"{file}-wal")  # noqa: PTH110 - an inaccessible folder is not an error here
+        uri = f"file:{quote(file)}?mode=ro{'&immutable=1' if is_alone else ''}"
+        self._engine = create_engine(
+            "sqlite://", creator=lambda: sqlite3.connect(uri, uri=True, timeout=_PATIENCE), poolclass=NullPool
+        )
+
+    def ask(self, work: Callable[[Connection], T]) -> T:
+        """Run a read-only function."""
+        with unavailable():
+            if not S_ISREG(Path(self._file).stat().st_mode):  # opening a pipe would block
+                raise OSError(errno.EINVAL, "not a regular file", self._file)
+            with self._engine.connect() as connection:
+                return work(connection)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import Depends, Request
 from pydantic import BeforeValidator, Field
 
-from democrai_sandbox.console.visitors import Visitor, holder, require_fresh, sandbox_of, visitor_of
+from democrai_sandbox.console.auth import Visitor, holder, require_fresh, sandbox_of, visitor_of
 from democrai_sandbox.errors import AccountUnknown, NotSignedIn
 from democrai_sandbox.host.scopes import Scope
 from democrai_sandbox.policy import InvalidInputError
 
-from .documenting import router, told
-from .schemas import Answer, Id, Order, Text
+from .openapi import operation, router
+from .schemas import ApiAnswer, ApiInput, Id, Text
 
 if TYPE_CHECKING:
     from democrai_sandbox.host.accounts import Accounts
@@ -24,7 +24,7 @@ Manager = Annotated[Visitor, Depends(holder(Scope.ACCOUNTS_MANAGE))]
 _LONGEST_LIFETIME = 3650 * 86400
 
 
-class Me(Answer):
+class Me(ApiAnswer):
     """The caller."""
 
     user_id: Text
@@ -38,7 +38,7 @@ class Me(Answer):
     """Scopes of the token; null for a session, which has all rights of the role."""
 
 
-class Token(Answer):
+class TokenItem(ApiAnswer):
     """A token without its secret."""
 
     id: str
@@ -50,13 +50,13 @@ class Token(Answer):
     ended_at: datetime | None
 
 
-class TokenList(Answer):
+class TokenList(ApiAnswer):
     """Tokens, newest first."""
 
-    items: list[Token]
+    items: list[TokenItem]
 
 
-class NewToken(Order):
+class NewToken(ApiInput):
     """A token to create."""
 
     label: str = Field(min_length=1, max_length=100)
@@ -64,14 +64,14 @@ class NewToken(Order):
     lifetime_seconds: int | None = Field(default=None, gt=0, le=_LONGEST_LIFETIME)
 
 
-class MadeToken(Answer):
+class MadeToken(ApiAnswer):
     """A new token; the secret is shown only here."""
 
-    token: Token
+    token: TokenItem
     secret: str
 
 
-class Session(Answer):
+class SessionItem(ApiAnswer):
     """A session."""
 
     id: str
@@ -83,13 +83,13 @@ class Session(Answer):
     """Whether it is the session of this HTTP request."""
 
 
-class SessionList(Answer):
+class SessionList(ApiAnswer):
     """Sessions, newest first."""
 
-    items: list[Session]
+    items: list[SessionItem]
 
 
-class Ended(Answer):
+class Ended(ApiAnswer):
     """Number of ended sessions or tokens."""
 
     ended: int
@@ -103,7 +103,7 @@ def _signed_in(request: Request) -> Visitor:
     return visitor
 
 
-@accounts.get("/me", **told(None))
+@accounts.get("/me", **operation(None))
 def show_me(visitor: Annotated[Visitor, Depends(_signed_in)]) -> Me:
     """Return the caller and its rights; needs no scope."""
     caller, scopes = visitor.caller, visitor.identity.scopes
@@ -119,13 +119,13 @@ def show_me(visitor: Annotated[Visitor, Depends(_signed_in)]) -> Me:
     )
 
 
-@accounts.get("/tokens", **told(Scope.ACCOUNTS_MANAGE, 404))
+@accounts.get("/tokens", **operation(Scope.ACCOUNTS_MANAGE, 404))
 def list_tokens(request: Request, visitor: Manager) -> TokenList:
     """List your tokens, including recently ended ones."""
     return TokenList.model_validate({"items": _accounts(request).tokens_of(visitor.caller.user_id)})
 
 
-@accounts.post("/tokens", status_code=201, **told(Scope.ACCOUNTS_MANAGE, 404, 409, body=True))
+@accounts.post("/tokens", status_code=201, **operation(Scope.ACCOUNTS_MANAGE, 404, 409, body=True))
 def create_token(request: Request, new: NewToken, visitor: Manager) -> MadeToken:
     """Create a token. A token created with a token has at most its scopes and its lifetime."""
     known = _accounts(request)
@@ -135,10 +135,10 @@ def create_token(request: Request, new: NewToken, visitor: Manager) -> MadeToken
     token, secret = known.create_token(
         visitor.caller.user_id, new.label, new.scopes, lifetime, within=visitor.identity.scopes
     )
-    return MadeToken(token=Token.model_validate(token), secret=secret)
+    return MadeToken(token=TokenItem.model_validate(token), secret=secret)
 
 
-@accounts.delete("/tokens/{token_id}", **told(Scope.ACCOUNTS_MANAGE, 404))
+@accounts.delete("/tokens/{token_id}", **operation(Scope.ACCOUNTS_MANAGE, 404))
 def revoke_token(request: Request, token_id: Id, visitor: Manager) -> Ended:
     """Revoke one of your tokens, and end its session approvals."""
     who = visitor.caller.user_id
@@ -146,13 +146,13 @@ def revoke_token(request: Request, token_id: Id, visitor: Manager) -> Ended:
     return Ended(ended=1)
 
 
-@accounts.get("/sessions", **told(Scope.ACCOUNTS_MANAGE, 404))
+@accounts.get("/sessions", **operation(Scope.ACCOUNTS_MANAGE, 404))
 def list_sessions(request: Request, visitor: Manager) -> SessionList:
     """List your sessions."""
     present = visitor.identity.session_key
     return SessionList(
         items=[
-            Session(
+            SessionItem(
                 id=session.id,
                 address=session.address,
                 user_agent=session.user_agent,
@@ -165,14 +165,14 @@ def list_sessions(request: Request, visitor: Manager) -> SessionList:
     )
 
 
-@accounts.delete("/sessions", **told(Scope.ACCOUNTS_MANAGE, 404))
+@accounts.delete("/sessions", **operation(Scope.ACCOUNTS_MANAGE, 404))
 def end_other_sessions(request: Request, visitor: Manager) -> Ended:
     """End all your other sessions and their approvals."""
     who = visitor.caller.user_id
     return Ended(ended=_accounts(request).end_all(who, visitor.identity.session_key, actor=who))
 
 
-@accounts.delete("/sessions/{session_id}", **told(Scope.ACCOUNTS_MANAGE, 404))
+@accounts.delete("/sessions/{session_id}", **operation(Scope.ACCOUNTS_MANAGE, 404))
 def end_session(request: Request, session_id: Id, visitor: Manager) -> Ended:
     """End one of your sessions and its approvals."""
     who = visitor.caller.user_id

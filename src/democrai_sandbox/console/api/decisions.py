@@ -1,22 +1,53 @@
-"""Approvals and denials, in force and ended."""
+"""Approvals and denials: list and show them, decide about requests or without one, and revoke."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import Depends, Query, Request
 from pydantic import Field
 
 from democrai_sandbox.access import values  # noqa: TC001 - FastAPI reads the annotations
-from democrai_sandbox.access.values import DecisionFilter
-from democrai_sandbox.console.visitors import Visitor, holder, sandbox_of
+from democrai_sandbox.access.values import AccessTuple, DecisionEffect, DecisionFilter, RequestState
+from democrai_sandbox.console.auth import Visitor, holder, require_recent_password, sandbox_of
+from democrai_sandbox.console.problems import told as told_of
+from democrai_sandbox.errors import DecisionConflict, SandboxError
 from democrai_sandbox.host.scopes import Scope
-from democrai_sandbox.policy import Operation, ResourceType  # noqa: TC001 - the same
-from democrai_sandbox.runtime.surroundings import serving
+from democrai_sandbox.policy import (
+    Operation,
+    ResourceType,
+)
+from democrai_sandbox.runtime.access_environment import serving
 
 from . import schemas
-from .documenting import router, told
-from .schemas import Id, Paging, SubjectText, subject_of
+from .idempotency import (
+    Repeatable,  # noqa: TC001 - FastAPI reads the annotations
+    Repeating,  # noqa: TC001 - FastAPI reads the annotations
+)
+from .openapi import operation, router
+from .schemas import (
+    ABOUT_VERSION,
+    ApiAnswer,
+    ApiInput,
+    Id,
+    Lifetime,
+    Paging,
+    Reason,
+    SubjectText,
+    Text,
+    Version,
+    subject_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from democrai_sandbox.access.administration import Administration, Outcome
 
 decisions = router("decisions")
 Reader = Annotated[Visitor, Depends(holder(Scope.APPROVALS_READ))]
@@ -26,7 +57,7 @@ class DecisionQuery(Paging):
     """Filters of decisions."""
 
     state: Literal["live", "ended", "any"] = "live"
-    scope: values.Scope | None = None
+    scope: values.DecisionScope | None = None
     subject: SubjectText = ""
     resource_type: ResourceType | None = None
     operation: Operation | None = None
@@ -47,39 +78,294 @@ class DecisionQuery(Paging):
         )
 
 
-class DecisionDetail(schemas.Decision):
+class DecisionDetail(schemas.DecisionItem):
     """An approval or a denial, with its version."""
 
     version: int
     """Version of all decisions about the same access: see `expected_version`."""
 
 
-@decisions.get("/approvals", **told(Scope.APPROVALS_READ, query=True))
+@decisions.get("/approvals", **operation(Scope.APPROVALS_READ, query=True))
 def list_approvals(
     request: Request, query: Annotated[DecisionQuery, Query()], visitor: Reader
-) -> schemas.Page[schemas.Decision]:
+) -> schemas.ListPage[schemas.DecisionItem]:
     """List approvals, newest first, with the administrator and the time of the last use."""
     with serving(visitor.caller):
         found = sandbox_of(request).access.administration.approvals(query.wanted, query.page)
-    return schemas.Page[schemas.Decision].model_validate(found)
+    return schemas.ListPage[schemas.DecisionItem].model_validate(found)
 
 
-@decisions.get("/denials", **told(Scope.APPROVALS_READ, query=True))
+@decisions.get("/denials", **operation(Scope.APPROVALS_READ, query=True))
 def list_denials(
     request: Request, query: Annotated[DecisionQuery, Query()], visitor: Reader
-) -> schemas.Page[schemas.Decision]:
+) -> schemas.ListPage[schemas.DecisionItem]:
     """List denials, newest first."""
     with serving(visitor.caller):
         found = sandbox_of(request).access.administration.denials(query.wanted, query.page)
-    return schemas.Page[schemas.Decision].model_validate(found)
+    return schemas.ListPage[schemas.DecisionItem].model_validate(found)
 
 
-@decisions.get("/decisions/{decision_id}", **told(Scope.APPROVALS_READ, 404))
+@decisions.get("/decisions/{decision_id}", **operation(Scope.APPROVALS_READ, 404))
 def show_decision(request: Request, decision_id: Id, visitor: Reader) -> DecisionDetail:
     """Show an approval or a denial, in force or not."""
     administration = sandbox_of(request).access.administration
     with serving(visitor.caller):
         found = administration.decision(decision_id)
         (version,) = administration.versions(found.access)
-    shown = schemas.Decision.model_validate(found)
+    shown = schemas.DecisionItem.model_validate(found)
     return DecisionDetail(**dict(shown), version=version)
+
+
+deciding = router("decisions")
+Decider = Annotated[Visitor, Depends(holder(Scope.REQUESTS_DECIDE))]
+_DECIDES = operation(Scope.REQUESTS_DECIDE, 404, 409, body=True)
+_MOST_AT_ONCE = 500
+_PREVIEW = MappingProxyType(
+    {
+        "session": "would be approved until its session ends",
+        "permanent": "would be approved permanently",
+        "deny": "would be denied",
+    }
+)
+Target = Annotated[str, Field(min_length=1, max_length=8192)]
+
+
+class RequestVerdict(ApiInput):
+    """A decision about a request."""
+
+    target: Target | None = Field(
+        default=None, description="A broader target that covers the requested one; see `choices`."
+    )
+    reason: Reason = ""
+    expected_version: Version | None = Field(default=None, description=ABOUT_VERSION)
+
+
+class PermanentVerdict(RequestVerdict):
+    """A permanent or limited approval of a request."""
+
+    lifetime_seconds: Lifetime | None = None
+
+
+class Bulk(ApiInput):
+    """One decision about many requests."""
+
+    request_ids: list[Id] = Field(min_length=1, max_length=_MOST_AT_ONCE)
+    act: Literal["session", "permanent", "deny"]
+    reason: Reason = ""
+    expected_versions: dict[Id, Version] = Field(
+        default={}, description=f"By request, as a `dry_run` tells them. {ABOUT_VERSION}"
+    )
+    dry_run: bool = Field(default=False, description="Only tell what would become of each.")
+
+
+class BulkItem(ApiAnswer):
+    """Result for one request."""
+
+    id: Text
+    done: bool
+    told: Text
+    """The result in words."""
+    code: str = Field(default="")
+    """Code of the error, if any."""
+    decision: schemas.DecisionItem | None = None
+    version: int | None = None
+    """With `dry_run`, the version of the state; null for a request that would not be decided."""
+
+
+class BulkResult(ApiAnswer):
+    """Results in the given order."""
+
+    dry_run: bool
+    items: list[BulkItem]
+
+
+class Unasked(ApiInput):
+    """A decision without a request."""
+
+    subject: SubjectText
+    resource_type: str = Field(max_length=100)
+    operation: str = Field(max_length=100)
+    target: Target
+    effect: Literal["approval", "denial"]
+    reason: Reason = ""
+    lifetime_seconds: Lifetime | None = None
+    expected_version: Version | None = Field(default=None, description=ABOUT_VERSION)
+
+
+class Revocation(ApiInput):
+    """The reason of a revocation."""
+
+    reason: Reason = ""
+
+
+# For HTTP requests without a body.
+_NO_VERDICT, _NO_PERMANENT_VERDICT, _NO_REVOCATION = RequestVerdict(), PermanentVerdict(), Revocation()
+
+
+@deciding.post("/requests/decide", **_DECIDES)
+def decide_requests(request: Request, bulk: Bulk, visitor: Decider, repeated: Repeating) -> BulkResult:
+    """Decide many requests separately: a failed one does not stop the others. `dry_run` only previews."""
+    administration = sandbox_of(request).access.administration
+    with serving(visitor.caller):
+        if bulk.dry_run:
+            return BulkResult(
+                dry_run=True, items=[_previewed(administration, bulk, found) for found in bulk.request_ids]
+            )
+    if bulk.act == "permanent":
+        with serving(visitor.caller):
+            asked = _asked_for(administration, visitor, *bulk.request_ids)
+        require_recent_password(request, visitor, asked)
+
+    def act() -> BulkResult:
+        with serving(visitor.caller):
+            decided = administration.decide_many(
+                bulk.request_ids, bulk.act, reason=bulk.reason, expected=bulk.expected_versions
+            )
+        return BulkResult(dry_run=False, items=[_item(found, outcome) for found, outcome in decided])
+
+    return repeated.run(visitor, bulk, BulkResult, act)
+
+
+@deciding.post("/requests/{request_id}/approve-session", **_DECIDES)
+def approve_for_session(
+    request: Request, request_id: Id, visitor: Decider, repeated: Repeating, verdict: RequestVerdict = _NO_VERDICT
+) -> schemas.DecisionResult:
+    """Approve a request until its session ends; without a session nothing is stored, and `skipped` has the reason."""
+    decide = sandbox_of(request).access.administration.approve_for_session
+    return _decided(visitor, repeated, verdict, partial(decide, request_id, **_said(verdict)))
+
+
+@deciding.post("/requests/{request_id}/approve", **_DECIDES)
+def approve(
+    request: Request,
+    request_id: Id,
+    visitor: Decider,
+    repeated: Repeating,
+    verdict: PermanentVerdict = _NO_PERMANENT_VERDICT,
+) -> schemas.DecisionResult:
+    """Approve a request permanently, or for a time."""
+    administration = sandbox_of(request).access.administration
+    with serving(visitor.caller):
+        asked = _asked_for(administration, visitor, request_id, target=verdict.target)
+    require_recent_password(request, visitor, asked)
+    decide = partial(
+        administration.approve_permanently,
+        request_id,
+        **_said(verdict),
+        lifetime=_span(verdict.lifetime_seconds),
+    )
+    return _decided(visitor, repeated, verdict, decide)
+
+
+@deciding.post("/requests/{request_id}/deny", **_DECIDES)
+def deny(
+    request: Request, request_id: Id, visitor: Decider, repeated: Repeating, verdict: RequestVerdict = _NO_VERDICT
+) -> schemas.DecisionResult:
+    """Deny a request until the denial is revoked or the access approved."""
+    decide = sandbox_of(request).access.administration.deny_external_access
+    return _decided(visitor, repeated, verdict, partial(decide, request_id, **_said(verdict)))
+
+
+@deciding.post("/decisions", status_code=201, **operation(Scope.REQUESTS_DECIDE, 409, body=True))
+def decide_unasked(request: Request, unasked: Unasked, visitor: Decider, repeated: Repeating) -> schemas.DecisionResult:
+    """Approve or deny an access permanently, without a request."""
+    if unasked.effect == "approval":
+        require_recent_password(request, visitor, _unasked_for(unasked))
+    decide = partial(
+        sandbox_of(request).access.administration.decide_unasked,
+        schemas.subject_named(unasked.subject),
+        resource_type=unasked.resource_type,
+        operation=unasked.operation,
+        target=unasked.target,
+        effect=DecisionEffect(unasked.effect),
+        reason=unasked.reason,
+        lifetime=_span(unasked.lifetime_seconds),
+        expected=unasked.expected_version,
+    )
+    return _decided(visitor, repeated, unasked, decide)
+
+
+@deciding.post("/decisions/{decision_id}/revoke", **operation(Scope.APPROVALS_REVOKE, 404, 409, body=True))
+def revoke(
+    request: Request,
+    decision_id: Id,
+    visitor: Annotated[Visitor, Depends(holder(Scope.APPROVALS_REVOKE))],
+    repeated: Repeating,
+    revocation: Revocation = _NO_REVOCATION,
+) -> schemas.DecisionItem:
+    """Revoke an approval or a denial: the access is undecided again, on every node within moments."""
+
+    def act() -> schemas.DecisionItem:
+        with serving(visitor.caller):
+            ended = sandbox_of(request).access.administration.revoke(decision_id, reason=revocation.reason)
+        return schemas.DecisionItem.model_validate(ended)
+
+    return repeated.run(visitor, revocation, schemas.DecisionItem, act)
+
+
+def _said(verdict: RequestVerdict) -> dict[str, Any]:
+    """Return a decision about a request for the access service."""
+    return {"target": verdict.target, "reason": verdict.reason, "expected": verdict.expected_version}
+
+
+def _decided(
+    visitor: Visitor, repeated: Repeatable, order: ApiInput, decide: Callable[[], Outcome]
+) -> schemas.DecisionResult:
+    """Return the result of a decision; a repeated idempotency key returns the first result."""
+
+    def act() -> schemas.DecisionResult:
+        with serving(visitor.caller):
+            outcome = decide()
+        return schemas.DecisionResult.model_validate(outcome)
+
+    return repeated.run(visitor, order, schemas.DecisionResult, act)
+
+
+def _asked_for(
+    administration: Administration, visitor: Visitor, *request_ids: str, target: str | None = None
+) -> list[AccessTuple]:
+    """Return the accesses that a user is about to approve; none for a token, which has no password."""
+    found = []
+    for request_id in request_ids if visitor.identity.scopes is None and visitor.may_decide else ():
+        with suppress(SandboxError):  # deciding gives the better error
+            access = administration.request(request_id).access
+            found += [access, replace(access, target=target)] if target else [access]
+    return found
+
+
+def _unasked_for(unasked: Unasked) -> list[AccessTuple]:
+    kind, act = unasked.resource_type, unasked.operation
+    if kind not in tuple(ResourceType) or act not in tuple(Operation):
+        return []
+    return [AccessTuple(schemas.subject_named(unasked.subject), ResourceType(kind), Operation(act), unasked.target)]
+
+
+def _span(seconds: int | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=seconds)
+
+
+def _item(request_id: str, outcome: Outcome | SandboxError) -> BulkItem:
+    if isinstance(outcome, SandboxError):
+        said = told_of(outcome)
+        return BulkItem(id=request_id, done=False, told=said.detail, code=said.code)
+    if outcome.decision is None:
+        return BulkItem(id=request_id, done=False, told=outcome.skipped, code="skipped")
+    decision = schemas.DecisionItem.model_validate(outcome.decision)
+    return BulkItem(id=request_id, done=True, told="decided", decision=decision)
+
+
+def _previewed(administration: Administration, bulk: Bulk, request_id: str) -> BulkItem:
+    """Return the expected result for a request."""
+    try:
+        found = administration.request(request_id)
+    except SandboxError as error:
+        return _item(request_id, error)
+    what = f"{found.access.subject} {found.access.operation} {found.access.target}"
+    if found.state is not RequestState.PENDING:
+        by = f" by {found.changed_by}" if found.changed_by else ""
+        said = f"{what} is already {found.state.value}{by}"
+        return BulkItem(id=request_id, done=False, told=said, code=DecisionConflict.code)
+    if bulk.act == "session" and (not found.origin.session_key or found.session_ended):
+        return BulkItem(id=request_id, done=False, told=f"{what} has no active session", code="skipped")
+    (version,) = administration.versions(found.access)
+    return BulkItem(id=request_id, done=True, told=f"{what} {_PREVIEW[bulk.act]}", version=version)

@@ -1,4 +1,4 @@
-"""Extensions: functions, manifests, problems, installation and settings."""
+"""Extensions with their manifests, installation and settings; registered MCP servers and models."""
 
 from __future__ import annotations
 
@@ -7,30 +7,34 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import Depends, Path, Request
 from pydantic import Field
 
-from democrai_sandbox.console.admitting import require_administrator
-from democrai_sandbox.console.visitors import Visitor, holder, require_fresh, sandbox_of
-from democrai_sandbox.host import configuring, inventory
-from democrai_sandbox.host.inventory import ExtensionState  # noqa: TC001 - FastAPI reads the annotations
+from democrai_sandbox.console.auth import Visitor, holder, require_administrator, require_fresh, sandbox_of
+from democrai_sandbox.host import extension_admin, extension_overview
+from democrai_sandbox.host.extension_overview import ExtensionState  # noqa: TC001 - FastAPI reads the annotations
 from democrai_sandbox.host.scopes import Scope
-from democrai_sandbox.manifests.lint import FindingCode, Severity  # noqa: TC001 - the same
-from democrai_sandbox.runtime.installs.interface import InstallState  # noqa: TC001 - the same
-from democrai_sandbox.runtime.surroundings import serving
+from democrai_sandbox.manifests.lint import (
+    FindingCode,  # noqa: TC001 - the same
+    Severity,  # noqa: TC001 - the same
+)
+from democrai_sandbox.manifests.models import DEFAULT_TIMEOUT_MS, McpTransport
+from democrai_sandbox.runtime.access_environment import serving
+from democrai_sandbox.runtime.extensions.settings import McpApproval  # noqa: TC001 - FastAPI reads the annotations
+from democrai_sandbox.runtime.installs.status import InstallState  # noqa: TC001 - the same
 
-from .documenting import router, told
-from .schemas import Answer, Members, Named, Order, Text
+from .openapi import operation, router
+from .schemas import ApiAnswer, ApiInput, Members, Named, Text
 
 if TYPE_CHECKING:
-    from democrai_sandbox.host.inventory import Overview
+    from democrai_sandbox.host.extension_overview import ExtensionSummary
     from democrai_sandbox.host.sandbox import Sandbox
 
 extensions = router("extensions")
 Reader = Annotated[Visitor, Depends(holder(Scope.SUBJECTS_READ))]
 Manager = Annotated[Visitor, Depends(holder(Scope.EXTENSIONS_MANAGE))]
 Kind = Annotated[str, Path(max_length=100)]
-Name = Annotated[str, Path(min_length=1, max_length=300)]
+ExtensionName = Annotated[str, Path(min_length=1, max_length=300)]
 
 
-class Offered(Answer):
+class ModuleFunction(ApiAnswer):
     """A function of a module."""
 
     kind: Text
@@ -41,7 +45,7 @@ class Offered(Answer):
     """Seconds between the runs of a scheduled task."""
 
 
-class ExtensionEntry(Answer):
+class ExtensionEntry(ApiAnswer):
     """An extension in the list of all."""
 
     kind: Named
@@ -52,16 +56,16 @@ class ExtensionEntry(Answer):
     isolation: Text
     problem_count: int
     finding_count: int
-    offers: list[Offered]
+    offers: list[ModuleFunction]
 
 
-class ExtensionList(Answer):
+class ExtensionList(ApiAnswer):
     """All extensions, by kind and name."""
 
     items: list[ExtensionEntry]
 
 
-class ManifestProblem(Answer):
+class ManifestProblem(ApiAnswer):
     """A problem that keeps an extension from running."""
 
     pointer: Text
@@ -70,7 +74,7 @@ class ManifestProblem(Answer):
     line: int
 
 
-class Finding(Answer):
+class ManifestFinding(ApiAnswer):
     """Advice about a valid manifest."""
 
     code: FindingCode
@@ -81,7 +85,7 @@ class Finding(Answer):
     line: int
 
 
-class InstallProgress(Answer):
+class InstallProgress(ApiAnswer):
     """The last step of an installation."""
 
     stage: Text
@@ -89,7 +93,7 @@ class InstallProgress(Answer):
     fraction: float | None
 
 
-class Install(Answer):
+class InstallSummary(ApiAnswer):
     """State of the environment of an engine or extractor."""
 
     state: InstallState
@@ -99,7 +103,7 @@ class Install(Answer):
     problem: Text
 
 
-class NewInstall(Order):
+class NewInstall(ApiInput):
     """Options of an installation."""
 
     again: bool = Field(default=False, description="Rebuild the environment even if it is ready.")
@@ -108,7 +112,7 @@ class NewInstall(Order):
 _AS_USUAL = NewInstall()
 
 
-class Settings(Answer):
+class Settings(ApiAnswer):
     """Settings of an engine or extractor."""
 
     settings: Members
@@ -118,17 +122,17 @@ class Settings(Answer):
     """Settings whose values are URLs that the extension may use."""
 
 
-class SettingChanges(Order):
+class SettingChanges(ApiInput):
     """Changes; other values stay."""
 
     set: dict[str, Any] = Field(default={}, description="Values by name: any JSON.")
     unset: list[str] = Field(default=[], description="Names to remove.")
 
 
-_NO_CHANGES = SettingChanges()
+_NO_SETTING_CHANGES = SettingChanges()
 
 
-class Limit(Answer):
+class Limit(ApiAnswer):
     """A limit and its origin."""
 
     section: Text
@@ -136,7 +140,7 @@ class Limit(Answer):
     number: int
 
 
-class Printed(Answer):
+class LatestOutput(ApiAnswer):
     """The last output, and the number of dropped characters before it."""
 
     text: Text
@@ -150,27 +154,27 @@ class ExtensionDetail(ExtensionEntry):
     manifest_file: Text
     manifest: Text
     problems: list[ManifestProblem]
-    findings: list[Finding]
-    install: Install | None
+    findings: list[ManifestFinding]
+    install: InstallSummary | None
     limits: list[Limit]
-    printed: Printed
+    printed: LatestOutput
 
 
-@extensions.get("/extensions", **told(Scope.SUBJECTS_READ))
+@extensions.get("/extensions", **operation(Scope.SUBJECTS_READ))
 def list_extensions(request: Request, visitor: Reader) -> ExtensionList:
     """List all extensions with their functions; administrators also see their folders and problems."""
     del visitor
     sandbox = sandbox_of(request)
-    items = [ExtensionEntry.model_validate(_entry(sandbox, one)) for one in inventory.overview(sandbox)]
+    items = [ExtensionEntry.model_validate(_entry(sandbox, one)) for one in extension_overview.list_extensions(sandbox)]
     return ExtensionList(items=items)
 
 
-@extensions.get("/extensions/{kind}/{name}", **told(Scope.SUBJECTS_READ, 404))
-def show_extension(request: Request, kind: Kind, name: Name, visitor: Reader) -> ExtensionDetail:
+@extensions.get("/extensions/{kind}/{name}", **operation(Scope.SUBJECTS_READ, 404))
+def show_extension(request: Request, kind: Kind, name: ExtensionName, visitor: Reader) -> ExtensionDetail:
     """Show an extension with its manifest, problems, lint findings, installation, limits and latest output."""
     require_administrator(visitor)
     sandbox = sandbox_of(request)
-    found = inventory.detail(sandbox, kind, name)
+    found = extension_overview.extension_profile(sandbox, kind, name)
     whole = found.overview
     facts = {
         "folder": whole.folder,
@@ -186,43 +190,248 @@ def show_extension(request: Request, kind: Kind, name: Name, visitor: Reader) ->
 
 
 @extensions.post(
-    "/extensions/{kind}/{name}/install", status_code=202, **told(Scope.EXTENSIONS_MANAGE, 404, 409, body=True)
+    "/extensions/{kind}/{name}/install", status_code=202, **operation(Scope.EXTENSIONS_MANAGE, 404, 409, body=True)
 )
 async def install_extension(
-    request: Request, kind: Kind, name: Name, visitor: Manager, order: NewInstall = _AS_USUAL
-) -> Install:
+    request: Request, kind: Kind, name: ExtensionName, visitor: Manager, order: NewInstall = _AS_USUAL
+) -> InstallSummary:
     """Start to install an engine or extractor in the background; `/extensions/{kind}/{name}` shows the progress."""
     with serving(visitor.caller):
-        status = await configuring.install(sandbox_of(request), kind, name, visitor.caller, again=order.again)
-    return Install.model_validate(status)
+        status = await extension_admin.install(sandbox_of(request), kind, name, visitor.caller, again=order.again)
+    return InstallSummary.model_validate(status)
 
 
-@extensions.get("/extensions/{kind}/{name}/settings", **told(Scope.SUBJECTS_READ, 404))
-def show_settings(request: Request, kind: Kind, name: Name, visitor: Reader) -> Settings:
+@extensions.get("/extensions/{kind}/{name}/settings", **operation(Scope.SUBJECTS_READ, 404))
+def show_settings(request: Request, kind: Kind, name: ExtensionName, visitor: Reader) -> Settings:
     """Show the settings of an engine or extractor; values with secret names are `***`."""
-    return Settings.model_validate(configuring.settings_of(sandbox_of(request), kind, name, visitor.caller))
+    return Settings.model_validate(extension_admin.settings_of(sandbox_of(request), kind, name, visitor.caller))
 
 
-@extensions.patch("/extensions/{kind}/{name}/settings", **told(Scope.EXTENSIONS_MANAGE, 404, 409, body=True))
+@extensions.patch("/extensions/{kind}/{name}/settings", **operation(Scope.EXTENSIONS_MANAGE, 404, 409, body=True))
 def change_settings(
-    request: Request, kind: Kind, name: Name, visitor: Manager, changes: SettingChanges = _NO_CHANGES
+    request: Request, kind: Kind, name: ExtensionName, visitor: Manager, changes: SettingChanges = _NO_SETTING_CHANGES
 ) -> Settings:
     """Set or remove settings of an engine or extractor; others stay. The next call starts a worker with them."""
     require_fresh(request, visitor)
     with serving(visitor.caller):
-        changed = configuring.change_settings(
+        changed = extension_admin.change_settings(
             sandbox_of(request), kind, name, visitor.caller, wanted=changes.set, unwanted=changes.unset
         )
     return Settings.model_validate(changed)
 
 
-def _entry(sandbox: Sandbox, one: Overview) -> dict[str, Any]:
+def _entry(sandbox: Sandbox, one: ExtensionSummary) -> dict[str, Any]:
     names = ("kind", "name", "state", "version", "description", "isolation")
     facts: dict[str, Any] = {name: getattr(one, name) for name in names}
     counts = {"problem_count": len(one.problems), "finding_count": len(one.findings)}
-    return {**facts, **counts, "offers": inventory.offers(sandbox, inventory.find(sandbox, one.kind, one.name))}
+    return {
+        **facts,
+        **counts,
+        "offers": extension_overview.runnable_functions(
+            sandbox, extension_overview.find_extension(sandbox, one.kind, one.name)
+        ),
+    }
 
 
 def _problem(problem: Any) -> dict[str, Any]:
     place = {"pointer": problem.pointer, "message": problem.message, "suggestion": problem.suggestion or ""}
-    return {**place, "line": inventory.line_of(problem)}
+    return {**place, "line": extension_overview.line_of(problem)}
+
+
+mcp = router("mcp-servers")
+ServerName = Annotated[str, Path(min_length=1, max_length=200)]
+_ServerUrl = Annotated[str, Field(max_length=2000, examples=["https://tools.example.com/mcp"])]
+
+
+class McpServerEntry(ApiAnswer):
+    """A registered MCP server."""
+
+    name: Text
+    transport: Text
+    endpoint_url: Text
+    """Without passwords and secret parameters."""
+    enabled: bool
+    timeout_ms: int
+    source: Text
+    """`configuration` or `database`. Entries of the configuration are changed in its file."""
+
+
+class McpServerList(ApiAnswer):
+    """The registry, by name."""
+
+    approval: McpApproval
+    """Whether the endpoint of a registered server also needs an approval."""
+    items: list[McpServerEntry]
+
+
+class NewMcpServer(ApiInput):
+    """A server to register."""
+
+    name: str = Field(max_length=200)
+    transport: str = Field(default=McpTransport.STREAMABLE_HTTP.value, description="`streamable_http` or `sse`.")
+    endpoint_url: _ServerUrl
+    enabled: bool = True
+    timeout_ms: int = DEFAULT_TIMEOUT_MS
+
+
+class McpServerChanges(ApiInput):
+    """Changes; other values stay."""
+
+    transport: str | None = None
+    endpoint_url: _ServerUrl | None = None
+    enabled: bool | None = None
+    timeout_ms: int | None = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The given changes."""
+        return {name: value for name, value in self.model_dump().items() if value is not None}
+
+
+_NO_SERVER_CHANGES = McpServerChanges()
+
+
+@mcp.get("/mcp-servers", **operation(Scope.SUBJECTS_READ))
+def list_mcp_servers(request: Request, visitor: Reader) -> McpServerList:
+    """List registered MCP servers, enabled or not. For administrators."""
+    sandbox = sandbox_of(request)
+    found = extension_admin.mcp_servers(sandbox, visitor.caller)
+    approval = sandbox.settings.extensions.mcp_approval
+    return McpServerList(approval=approval, items=[McpServerEntry.model_validate(one) for one in found])
+
+
+@mcp.post("/mcp-servers", status_code=201, **operation(Scope.EXTENSIONS_MANAGE, 409, body=True))
+def add_mcp_server(request: Request, new: NewMcpServer, visitor: Manager) -> McpServerEntry:
+    """Register a server on all nodes. Modules can use it at once, unless its endpoint needs an approval first."""
+    require_fresh(request, visitor)
+    with serving(visitor.caller):
+        added = extension_admin.add_mcp_server(sandbox_of(request), new.model_dump(), visitor.caller)
+    return McpServerEntry.model_validate(added)
+
+
+@mcp.patch("/mcp-servers/{name}", **operation(Scope.EXTENSIONS_MANAGE, 404, 409, body=True))
+def change_mcp_server(
+    request: Request, name: ServerName, visitor: Manager, changes: McpServerChanges = _NO_SERVER_CHANGES
+) -> McpServerEntry:
+    """Change a server. The name cannot be changed, because approvals refer to it."""
+    require_fresh(request, visitor)
+    with serving(visitor.caller):
+        changed = extension_admin.change_mcp_server(sandbox_of(request), name, changes.given, visitor.caller)
+    return McpServerEntry.model_validate(changed)
+
+
+@mcp.delete("/mcp-servers/{name}", **operation(Scope.EXTENSIONS_MANAGE, 404, 409))
+def remove_mcp_server(request: Request, name: ServerName, visitor: Manager) -> McpServerEntry:
+    """Remove a server and return it. Approvals of its endpoint remain."""
+    with serving(visitor.caller):
+        removed = extension_admin.remove_mcp_server(sandbox_of(request), name, visitor.caller)
+    return McpServerEntry.model_validate(removed)
+
+
+models = router("models")
+ModelName = Annotated[str, Path(min_length=1, max_length=200)]
+_ModelUrl = Annotated[
+    str,
+    Field(
+        max_length=2000,
+        description="The URL before `/chat/completions`.",
+        examples=["https://models.example.com/v1"],
+    ),
+]
+_Known = Annotated[str, Field(max_length=500, description="The name of the model at the endpoint.")]
+_Key = Annotated[str, Field(max_length=4096, description="Stored encrypted and never returned.")]
+
+
+class ModelItem(ApiAnswer):
+    """A model, or a missing model that an agent uses."""
+
+    name: Text
+    target: Text
+    """The target that an agent must be allowed to send to; empty if unknown."""
+    is_configured: bool
+    """Whether the model exists."""
+    agents: list[Text]
+    """Agents that use it."""
+    source: Text
+    """`configuration`, `database` or `application`; empty for a missing model. Models of the database can be changed
+    here."""
+    endpoint: Text
+    model: Text
+    """The name of the model at the endpoint."""
+    has_key: bool
+    """Whether it has a key, which is never returned."""
+    timeout_seconds: float | None
+    options: Members
+    """Options sent with each HTTP request, without secret values."""
+
+
+class ModelList(ApiAnswer):
+    """All models, by name."""
+
+    items: list[ModelItem]
+
+
+class NewModel(ApiInput):
+    """A model to add."""
+
+    name: str = Field(max_length=200)
+    endpoint: _ModelUrl
+    model: _Known
+    api_key: _Key | None = None
+    timeout_seconds: float | None = None
+    options: dict[str, Any] | None = None
+
+
+class ModelChanges(ApiInput):
+    """Changes; other values stay. A new endpoint needs the key again."""
+
+    endpoint: _ModelUrl | None = None
+    model: _Known | None = None
+    api_key: _Key | None = Field(default=None, description="A new key, or an empty text to remove it.")
+    timeout_seconds: float | None = None
+    options: dict[str, Any] | None = None
+
+
+_NO_MODEL_CHANGES = ModelChanges()
+
+
+@models.get("/models", **operation(Scope.SUBJECTS_READ))
+def list_models(request: Request, visitor: Reader) -> ModelList:
+    """List models and the agents that use them; keys are never shown. For administrators."""
+    found = extension_admin.models(sandbox_of(request), visitor.caller)
+    return ModelList(items=[ModelItem.model_validate(one) for one in found])
+
+
+@models.post("/models", status_code=201, **operation(Scope.EXTENSIONS_MANAGE, 409, body=True))
+def add_model(request: Request, new: NewModel, visitor: Manager) -> ModelItem:
+    """Add a model on all nodes. Agents can use it at once if they may send to its endpoint."""
+    require_fresh(request, visitor)
+    entry = _given(new)
+    name = str(entry.pop("name"))
+    with serving(visitor.caller):
+        added = extension_admin.add_model(sandbox_of(request), name, entry, visitor.caller)
+    return ModelItem.model_validate(added)
+
+
+@models.patch("/models/{name}", **operation(Scope.EXTENSIONS_MANAGE, 404, 409, body=True))
+def change_model(
+    request: Request, name: ModelName, visitor: Manager, changes: ModelChanges = _NO_MODEL_CHANGES
+) -> ModelItem:
+    """Change a model on all nodes. The name cannot be changed. Agents use the change from their next call."""
+    require_fresh(request, visitor)
+    with serving(visitor.caller):
+        changed = extension_admin.change_model(sandbox_of(request), name, _given(changes), visitor.caller)
+    return ModelItem.model_validate(changed)
+
+
+@models.delete("/models/{name}", **operation(Scope.EXTENSIONS_MANAGE, 404, 409))
+def remove_model(request: Request, name: ModelName, visitor: Manager) -> ModelItem:
+    """Remove a model and its key, and return it. Agents that use it fail afterwards."""
+    with serving(visitor.caller):
+        removed = extension_admin.remove_model(sandbox_of(request), name, visitor.caller)
+    return ModelItem.model_validate(removed)
+
+
+def _given(order: NewModel | ModelChanges) -> dict[str, Any]:
+    """Return the given values."""
+    return {name: value for name, value in order.model_dump().items() if value is not None}

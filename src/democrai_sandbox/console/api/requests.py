@@ -9,26 +9,26 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import Depends, Query, Request
 from pydantic import AwareDatetime, Field
 
-from democrai_sandbox.access.risk import Risk  # noqa: TC001 - the same
+from democrai_sandbox.access.risk import RiskLevel  # noqa: TC001 - the same
 from democrai_sandbox.access.values import RequestFilter, RequestState
-from democrai_sandbox.console.visitors import Visitor, holder, sandbox_of
+from democrai_sandbox.console.auth import Visitor, holder, sandbox_of
 from democrai_sandbox.errors import ExternalAccessAdminRequired
-from democrai_sandbox.host.narrowing import choices
+from democrai_sandbox.host.decisions import decision_targets
 from democrai_sandbox.host.scopes import Scope
 from democrai_sandbox.policy import Operation, ResourceType, SubjectKind  # noqa: TC001 - the same
-from democrai_sandbox.runtime.surroundings import serving
+from democrai_sandbox.runtime.access_environment import serving
 
 from . import schemas
-from .documenting import router, told
-from .repeating import Repeating  # noqa: TC001 - the same
-from .schemas import Answer, Id, Order, Paging, SubjectText, Text, subject_of
+from .idempotency import Repeating  # noqa: TC001 - the same
+from .openapi import operation, router
+from .schemas import ApiAnswer, ApiInput, Id, Paging, SubjectText, Text, subject_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from democrai_sandbox.access import values
     from democrai_sandbox.access.administration import Administration
-    from democrai_sandbox.access.risk import Assessment
+    from democrai_sandbox.access.risk import RiskAssessment
 
 requests = router("requests")
 Reader = Annotated[Visitor, Depends(holder(Scope.REQUESTS_READ))]
@@ -83,18 +83,18 @@ class RequestQuery(QueueQuery):
         return tuple(self.state)
 
 
-class RiskReason(Answer):
+class RiskReason(ApiAnswer):
     """One reason for a risk."""
 
     code: str
-    level: Risk
+    level: RiskLevel
     text: Text
 
 
-class RequestGroup(Answer):
+class RequestGroupItem(ApiAnswer):
     """All pending requests for the same access, of all users."""
 
-    access: schemas.Access
+    access: schemas.AccessItem
     newest_id: str
     requests: int
     count: int
@@ -103,12 +103,12 @@ class RequestGroup(Answer):
     session_count: int
     first_seen: datetime
     last_seen: datetime
-    risk: Risk
+    risk: RiskLevel
     risk_reasons: list[RiskReason]
     chain: list[Text]
 
 
-class Choice(Answer):
+class TargetChoice(ApiAnswer):
     """A possible target of a decision: the requested one or a broader one."""
 
     target: Text
@@ -119,39 +119,39 @@ class Choice(Answer):
     version: int | None
     """Version of the decisions about this target and the requested one: see `expected_version`. Null for a user who
     may not decide."""
-    risk: Risk | None
+    risk: RiskLevel | None
     """Risk of approving this target. Null for a user who may not decide."""
     risk_reasons: list[RiskReason]
     """Highest first."""
 
 
-class RequestDetail(Answer):
+class RequestDetail(ApiAnswer):
     """A request with the facts for a decision."""
 
     request: schemas.AccessRequest
-    risk: Risk | None = Field(description="Null for a reader who may not decide.")
+    risk: RiskLevel | None = Field(description="Null for a reader who may not decide.")
     risk_reasons: list[RiskReason] = Field(description="The highest first.")
     version: int | None = Field(
         description="Version of the decisions about the requested target: see `expected_version`. Null for a user who "
         "may not decide."
     )
-    choices: list[Choice]
-    similar: list[schemas.Decision]
+    choices: list[TargetChoice]
+    similar: list[schemas.DecisionItem]
     alike: list[schemas.AccessRequest]
-    history: list[schemas.AuditRecord]
-    resume: schemas.Resume | None
+    history: list[schemas.AuditItem]
+    resume: schemas.ResumeStatus | None
 
 
-class NewNote(Order):
+class NewNote(ApiInput):
     """A note on a request."""
 
     text: str = Field(min_length=1, max_length=2000)
 
 
-@requests.get("/requests", **told(Scope.REQUESTS_READ, query=True))
+@requests.get("/requests", **operation(Scope.REQUESTS_READ, query=True))
 def list_requests(
     request: Request, query: Annotated[RequestQuery, Query()], visitor: Reader
-) -> schemas.Page[schemas.AccessRequest]:
+) -> schemas.ListPage[schemas.AccessRequest]:
     """List requests, most recently seen first; by default pending ones. Users who may not decide see their own."""
     administration = sandbox_of(request).access.administration
     with serving(visitor.caller):
@@ -159,18 +159,20 @@ def list_requests(
             found = administration.pending_requests(query.wanted, query.page)
         else:
             found = administration.own_requests(query.page, states=query.own_states)
-    return schemas.Page[schemas.AccessRequest].model_validate(found)
+    return schemas.ListPage[schemas.AccessRequest].model_validate(found)
 
 
-@requests.get("/requests/queue", **told(Scope.REQUESTS_READ, query=True))
-def list_queue(request: Request, query: Annotated[QueueQuery, Query()], visitor: Reader) -> schemas.Page[RequestGroup]:
+@requests.get("/requests/queue", **operation(Scope.REQUESTS_READ, query=True))
+def list_queue(
+    request: Request, query: Annotated[QueueQuery, Query()], visitor: Reader
+) -> schemas.ListPage[RequestGroupItem]:
     """List pending requests, one row per access, highest risk first."""
     with serving(visitor.caller):
         found = sandbox_of(request).access.administration.queue(query.wanted, query.page)
-    return schemas.Page[RequestGroup].model_validate(found)
+    return schemas.ListPage[RequestGroupItem].model_validate(found)
 
 
-@requests.get("/requests/{request_id}", **told(Scope.REQUESTS_READ, 404))
+@requests.get("/requests/{request_id}", **operation(Scope.REQUESTS_READ, 404))
 def show_request(request: Request, request_id: Id, visitor: Reader) -> RequestDetail:
     """Show a request, its choices, similar decisions, its history, and the state of its resume action.
 
@@ -196,34 +198,34 @@ def show_request(request: Request, request_id: Id, visitor: Reader) -> RequestDe
         )
 
 
-@requests.post("/requests/{request_id}/notes", status_code=201, **told(Scope.REQUESTS_DECIDE, 404, 409, body=True))
+@requests.post("/requests/{request_id}/notes", status_code=201, **operation(Scope.REQUESTS_DECIDE, 404, 409, body=True))
 def add_note(
     request: Request,
     request_id: Id,
     note: NewNote,
     visitor: Annotated[Visitor, Depends(holder(Scope.REQUESTS_DECIDE))],
     repeated: Repeating,
-) -> schemas.AuditRecord:
+) -> schemas.AuditItem:
     """Add a note to a request, such as a question to its user. It decides nothing."""
 
-    def act() -> schemas.AuditRecord:
+    def act() -> schemas.AuditItem:
         with serving(visitor.caller):
             record = sandbox_of(request).access.administration.note(request_id, note.text)
-        return schemas.AuditRecord.model_validate(record)
+        return schemas.AuditItem.model_validate(record)
 
-    return repeated.run(visitor, note, schemas.AuditRecord, act, for_all=True)
+    return repeated.run(visitor, note, schemas.AuditItem, act, for_all=True)
 
 
-def _choices(administration: Administration, found: values.Request, visitor: Visitor) -> list[Choice]:
+def _choices(administration: Administration, found: values.StoredRequest, visitor: Visitor) -> list[TargetChoice]:
     """Return the choices of a request; for users who may decide, with the version and the risk of each."""
-    offered = choices(found.access, look=visitor.may_decide)
-    known: Iterable[tuple[int | None, Assessment | None]] = ((None, None),) * len(offered)
+    offered = decision_targets(found.access, look=visitor.may_decide)
+    known: Iterable[tuple[int | None, RiskAssessment | None]] = ((None, None),) * len(offered)
     if visitor.may_decide:
         targets = [one.target for one in offered]
         versions, risks = administration.versions(found.access, targets), administration.risks(found.access, targets)
         known = zip(versions, risks, strict=True)
     return [
-        Choice(
+        TargetChoice(
             target=one.target,
             label=one.label,
             words=one.words,

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from datetime import datetime  # noqa: TC003 - pydantic reads the annotations
-from typing import Annotated, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from democrai_sandbox.access import values
-from democrai_sandbox.access.values import (  # noqa: TC001 - the same
-    AuditAction,
-    Effect,
-    RequestState,
-    ResumeState,
-    Scope,
-)
-from democrai_sandbox.console.plain import jsonable
+from democrai_sandbox.console.plain_json import jsonable
 from democrai_sandbox.policy import InvalidInputError, Operation, Problem, ResourceType, Subject
+
+if TYPE_CHECKING:
+    from democrai_sandbox.access.values import AuditAction, DecisionEffect, DecisionScope, RequestState, ResumptionState
 
 Text = Annotated[str, BeforeValidator(jsonable)]
 """Any text. Names, targets and reasons come from extensions and can contain lone surrogates."""
@@ -36,19 +32,19 @@ SubjectText = Annotated[
 ]
 
 
-class Answer(BaseModel):
+class ApiAnswer(BaseModel):
     """Base of answers, filled from the attributes of a value."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, from_attributes=True)
 
 
-class Order(BaseModel):
+class ApiInput(BaseModel):
     """Base of inputs; unknown names and wrong types are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class Page(Answer, Generic[Item]):
+class ListPage(ApiAnswer, Generic[Item]):
     """One page of a list; new rows do not shift it."""
 
     items: list[Item]
@@ -65,12 +61,12 @@ class Paging(BaseModel):
     after: str = Field(default="", max_length=1000, description="The `next` of the previous page.")
 
     @property
-    def page(self) -> values.Page:
+    def page(self) -> values.PageRequest:
         """The page for the access service."""
-        return values.Page(self.limit, self.after)
+        return values.PageRequest(self.limit, self.after)
 
 
-class ProblemItem(Answer):
+class ProblemItem(ApiAnswer):
     """One problem of the input."""
 
     pointer: str
@@ -99,7 +95,7 @@ class ProblemDocument(BaseModel):
     """The pending request of a denial."""
 
 
-class Access(Answer):
+class AccessItem(ApiAnswer):
     """An access: subject, operation and target."""
 
     subject: Named
@@ -108,7 +104,7 @@ class Access(Answer):
     target: Text
 
 
-class Rule(Answer):
+class ManifestRule(ApiAnswer):
     """A rule as written in a manifest."""
 
     resource_type: ResourceType
@@ -116,7 +112,7 @@ class Rule(Answer):
     target: Text
 
 
-class Origin(Answer):
+class RequestOrigin(ApiAnswer):
     """User, organization, session and task of a request; empty if missing."""
 
     user_id: Text
@@ -125,14 +121,14 @@ class Origin(Answer):
     task_id: Text
 
 
-class AccessRequest(Answer):
+class AccessRequest(ApiAnswer):
     """A request for access."""
 
     id: str
-    access: Access
+    access: AccessItem
     raw_target: Text
     chain: list[Text]
-    origin: Origin
+    origin: RequestOrigin
     resume_action: Text
     has_context: bool
     state: RequestState
@@ -150,13 +146,13 @@ class AccessRequest(Answer):
     ended_by: Text
 
 
-class Decision(Answer):
+class DecisionItem(ApiAnswer):
     """An approval or a denial."""
 
     id: str
-    access: Access
-    effect: Effect
-    scope: Scope
+    access: AccessItem
+    effect: DecisionEffect
+    scope: DecisionScope
     session_key: Text
     created_at: datetime
     created_by: Text
@@ -168,22 +164,22 @@ class Decision(Answer):
     last_used: datetime | None
 
 
-class Outcome(Answer):
+class DecisionResult(ApiAnswer):
     """Result of a decision."""
 
-    decision: Decision | None
+    decision: DecisionItem | None
     skipped: Text
     """The reason why nothing was stored, without an error; empty otherwise."""
 
 
-class AuditRecord(Answer):
+class AuditItem(ApiAnswer):
     """One record of the audit log."""
 
     sequence: int
     at: datetime
     action: AuditAction
     actor: Text
-    access: Access | None
+    access: AccessItem | None
     request_id: Text
     before: Members
     after: Members
@@ -191,12 +187,12 @@ class AuditRecord(Answer):
     hash: str
 
 
-class Resume(Answer):
+class ResumeStatus(ApiAnswer):
     """State of the resume action."""
 
     id: str
     action: Text
-    state: ResumeState
+    state: ResumptionState
     attempts: int
     created_at: datetime
     next_attempt: datetime

@@ -4,36 +4,38 @@ from __future__ import annotations
 
 from datetime import datetime  # noqa: TC003 - FastAPI reads the annotations
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends, Request
 
-from democrai_sandbox.console.admitting import require_administrator
-from democrai_sandbox.console.outage import aside, observer
-from democrai_sandbox.console.visitors import Visitor, sandbox_of
-from democrai_sandbox.host.reporting import Area, LineState, report
+from democrai_sandbox.console.auth import Visitor, require_administrator, sandbox_of
+from democrai_sandbox.console.health import aside, observer
 from democrai_sandbox.host.scopes import Scope
+from democrai_sandbox.host.status import report
 
-from .documenting import router, told
-from .schemas import Answer, Members, Text
+from .openapi import operation, router
+from .schemas import ApiAnswer, Members, Text
+
+if TYPE_CHECKING:
+    from democrai_sandbox.host.status_report import ReportArea, ReportLineState
 
 status = router("status")
 
 
-class StatusLine(Answer):
+class StatusLine(ApiAnswer):
     """One layer: its current state, and a fix for a problem."""
 
     name: str
     title: str
-    area: Area
-    state: LineState
+    area: ReportArea
+    state: ReportLineState
     wanted: bool
     summary: Text
     fix: Text
     details: Members
 
 
-class StatusReport(Answer):
+class StatusReport(ApiAnswer):
     """Every layer at one time."""
 
     at: datetime
@@ -45,7 +47,7 @@ class StatusReport(Answer):
     selftest: list[dict[str, Any]]
 
 
-@status.get("/status", **told(Scope.STATUS_READ))
+@status.get("/status", **operation(Scope.STATUS_READ))
 async def show_status(
     request: Request, visitor: Annotated[Visitor, Depends(observer(Scope.STATUS_READ))]
 ) -> StatusReport:

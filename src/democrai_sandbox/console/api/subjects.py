@@ -1,33 +1,38 @@
-"""Subjects: declarations, decisions and observed accesses."""
+"""Subjects: declarations, decisions and observed accesses; and shadow runs of candidate manifests."""
 
 from __future__ import annotations
 
+import json
 from datetime import datetime  # noqa: TC003 - FastAPI reads the annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends, Path, Request
+from pydantic import Field
 
-from democrai_sandbox.console.admitting import require_administrator
-from democrai_sandbox.console.visitors import Visitor, holder, sandbox_of
-from democrai_sandbox.host.observing import Reason  # noqa: TC001 - FastAPI reads the annotations
+from democrai_sandbox.console.auth import Visitor, holder, require_administrator, sandbox_of
+from democrai_sandbox.host import shadow_runs
+from democrai_sandbox.host.observations import AccessReason  # noqa: TC001 - FastAPI reads the annotations
 from democrai_sandbox.host.scopes import Scope
-from democrai_sandbox.host.surveying import portrait, survey
+from democrai_sandbox.host.subject_overview import known_subjects, subject_profile
+from democrai_sandbox.manifests import ChangeEffect  # noqa: TC001 - the same
 from democrai_sandbox.policy import Subject, SubjectKind
-from democrai_sandbox.runtime.surroundings import serving
+from democrai_sandbox.runtime.access_environment import serving
 
 from . import schemas  # noqa: TC001 - the same
-from .documenting import router, told
-from .schemas import Answer, Named, Text
+from .openapi import operation, router
+from .schemas import ApiAnswer, ApiInput, Id, Named, SubjectText, Text, subject_named
 
 if TYPE_CHECKING:
-    from democrai_sandbox.host.matching import Seen
-    from democrai_sandbox.host.surveying import Portrait
+    from democrai_sandbox.host.observations import MatchedAccess
+    from democrai_sandbox.host.shadow_runs import ShadowDetail, ShadowOverview
+    from democrai_sandbox.host.subject_overview import SubjectProfile
+    from democrai_sandbox.runtime.store import ShadowRun
 
 subjects = router("subjects")
 Reader = Annotated[Visitor, Depends(holder(Scope.SUBJECTS_READ))]
 
 
-class SubjectCounts(Answer):
+class SubjectTotals(ApiAnswer):
     """Counts of one subject."""
 
     pending: int
@@ -36,58 +41,58 @@ class SubjectCounts(Answer):
     denials: int
 
 
-class SubjectEntry(Answer):
+class SubjectEntry(ApiAnswer):
     """A subject in a list."""
 
     subject: Named
     source: Text
     declared: int
-    counts: SubjectCounts
+    counts: SubjectTotals
     is_broken: bool
 
 
-class SubjectList(Answer):
+class SubjectList(ApiAnswer):
     """All known subjects."""
 
     items: list[SubjectEntry]
 
 
-class DeclaredRule(Answer):
+class DeclaredRule(ApiAnswer):
     """A rule of a manifest, and the number of observed accesses that it covers."""
 
-    rule: schemas.Rule
+    rule: schemas.ManifestRule
     section: Text
     line: int
     is_observable: bool
     times_seen: int
 
 
-class DecidedRule(Answer):
+class DecidedRule(ApiAnswer):
     """A decision in force, and the number of observed accesses that it covers."""
 
-    decision: schemas.Decision
+    decision: schemas.DecisionItem
     times_seen: int
     is_unused: bool
 
 
-class Observation(Answer):
+class SubjectObservation(ApiAnswer):
     """An access since this process started, its reason, and the rule or decision that covers it now."""
 
     resource_type: Text
     operation: Text
     target: Text
     result: Text
-    reason: Reason
+    reason: AccessReason
     """The rule or decision at that time; empty without one."""
     count: int
     first: datetime
     last: datetime
-    declared: schemas.Rule | None
+    declared: schemas.ManifestRule | None
     decision_id: str
     """Id of the decision in force now, which can be newer than the result."""
 
 
-class SubjectDetail(Answer):
+class SubjectDetail(ApiAnswer):
     """A subject in full."""
 
     subject: Named
@@ -97,28 +102,28 @@ class SubjectDetail(Answer):
     declared: list[DeclaredRule]
     approvals: list[DecidedRule]
     denials: list[DecidedRule]
-    observed: list[Observation]
+    observed: list[SubjectObservation]
     requests: list[schemas.AccessRequest]
 
 
-@subjects.get("/subjects", **told(Scope.SUBJECTS_READ))
+@subjects.get("/subjects", **operation(Scope.SUBJECTS_READ))
 def list_subjects(request: Request, visitor: Reader) -> SubjectList:
     """List all known subjects: extensions, MCP servers, tools, and subjects with requests or decisions."""
     require_administrator(visitor)
-    return SubjectList.model_validate({"items": survey(sandbox_of(request))})
+    return SubjectList.model_validate({"items": known_subjects(sandbox_of(request))})
 
 
-@subjects.get("/subjects/{kind}/{name:path}", **told(Scope.SUBJECTS_READ, 404))
+@subjects.get("/subjects/{kind}/{name:path}", **operation(Scope.SUBJECTS_READ, 404))
 def show_subject(
     request: Request, kind: SubjectKind, name: Annotated[str, Path(min_length=1, max_length=300)], visitor: Reader
 ) -> SubjectDetail:
     """Show declarations, decisions and observed accesses of a subject side by side."""
     with serving(visitor.caller):
-        found = portrait(sandbox_of(request), Subject(kind, name))
+        found = subject_profile(sandbox_of(request), Subject(kind, name))
     return SubjectDetail.model_validate(_shown(found))
 
 
-def _shown(found: Portrait) -> dict[str, Any]:
+def _shown(found: SubjectProfile) -> dict[str, Any]:
     return {
         "subject": found.subject,
         "manifest_file": found.manifest_file,
@@ -132,7 +137,140 @@ def _shown(found: Portrait) -> dict[str, Any]:
     }
 
 
-def _observation(seen: Seen) -> dict[str, Any]:
+def _observation(seen: MatchedAccess) -> dict[str, Any]:
     names = ("resource_type", "operation", "target", "result", "reason", "count", "first", "last")
     facts = {name: getattr(seen.observed, name) for name in names}
     return {**facts, "declared": seen.declared, "decision_id": "" if seen.decided is None else seen.decided.id}
+
+
+shadows = router("shadows")
+Starter = Annotated[Visitor, Depends(holder(Scope.REQUESTS_DECIDE))]
+
+
+class NewShadow(ApiInput):
+    """Subject and candidate manifest of a new shadow run."""
+
+    subject: SubjectText
+    manifest: str | dict[str, Any] = Field(description="The candidate: an object, or its text as in a file.")
+    dry_run: bool = Field(default=False, description="Only check the candidate; the run in the answer then has no id.")
+
+
+class Shadow(ApiAnswer):
+    """A run."""
+
+    id: str
+    subject: Named
+    is_running: bool
+    started_at: datetime
+    started_by: Text
+    ended_at: datetime | None
+    ended_by: Text
+
+
+class ShadowEntry(Shadow):
+    """A shadow run in a list."""
+
+    would_be_denied: int
+    """Number of current accesses that the candidate would deny."""
+    would_be_allowed: int
+
+
+class ShadowList(ApiAnswer):
+    """All stored shadow runs."""
+
+    items: list[ShadowEntry]
+
+
+class ShadowFinding(ApiAnswer):
+    """An access that the candidate decides differently."""
+
+    resource_type: Text
+    """The operation, or `import` for a sensitive import."""
+    operation: Text
+    target: Text
+    count: int
+    first_seen: datetime
+    last_seen: datetime
+    user_id: Text
+    """The user of the last time."""
+    chain: list[Text]
+
+
+class ShadowChange(ApiAnswer):
+    """A difference between the texts of the two manifests."""
+
+    effect: ChangeEffect
+    pointer: Text
+    before: list[Text]
+    after: list[Text]
+
+
+class ShadowReport(Shadow):
+    """A shadow run with its findings."""
+
+    candidate: Text
+    would_be_denied: list[ShadowFinding]
+    would_be_allowed: list[ShadowFinding]
+    other_denied: int
+    """Number of accesses that are not listed."""
+    other_allowed: int
+    changes: list[ShadowChange]
+    problem: Text
+    """The reason why the manifests cannot be compared now; empty otherwise."""
+
+
+@shadows.get("/shadows", **operation(Scope.SUBJECTS_READ))
+def list_shadows(request: Request, visitor: Reader) -> ShadowList:
+    """List shadow runs, active ones first."""
+    found = shadow_runs.list_shadows(sandbox_of(request), visitor.caller)
+    return ShadowList(items=[_entry(one) for one in found])
+
+
+@shadows.post("/shadows", **operation(Scope.REQUESTS_DECIDE, 404, 409, body=True))
+def start_shadow(request: Request, order: NewShadow, visitor: Starter) -> Shadow:
+    """Start a shadow run on all nodes. The current manifest still decides."""
+    text = order.manifest if isinstance(order.manifest, str) else json.dumps(order.manifest, indent=2)
+    with serving(visitor.caller):
+        run = shadow_runs.start_shadow(
+            sandbox_of(request), subject_named(order.subject), text, visitor.caller, dry_run=order.dry_run
+        )
+    return Shadow.model_validate(run)
+
+
+@shadows.get("/shadows/{shadow_id}", **operation(Scope.SUBJECTS_READ, 404))
+def show_shadow(request: Request, shadow_id: Id, visitor: Reader) -> ShadowReport:
+    """Show the observed accesses that the candidate would newly deny or allow, and the differences of the manifests."""
+    return _report(shadow_runs.show_shadow(sandbox_of(request), shadow_id, visitor.caller))
+
+
+@shadows.post("/shadows/{shadow_id}/end", **operation(Scope.REQUESTS_DECIDE, 404))
+def end_shadow(request: Request, shadow_id: Id, visitor: Starter) -> Shadow:
+    """Stop a shadow run; its findings are kept. An ended run stays unchanged."""
+    with serving(visitor.caller):
+        run = shadow_runs.end_shadow(sandbox_of(request), shadow_id, visitor.caller)
+    return Shadow.model_validate(run)
+
+
+def _facts(run: ShadowRun) -> dict[str, Any]:
+    return {name: getattr(run, name) for name in Shadow.model_fields}
+
+
+def _entry(one: ShadowOverview) -> ShadowEntry:
+    counts = {"would_be_denied": one.denied, "would_be_allowed": one.allowed}
+    return ShadowEntry.model_validate({**_facts(one.run), **counts})
+
+
+def _report(found: ShadowDetail) -> ShadowReport:
+    run = found.run
+    return ShadowReport.model_validate(
+        {
+            **_facts(run),
+            "candidate": run.candidate,
+            "would_be_denied": found.denied,
+            "would_be_allowed": found.allowed,
+            "other_denied": run.other_denied,
+            "other_allowed": run.other_allowed,
+            "changes": found.changes,
+            "problem": found.problem,
+        }
+    )

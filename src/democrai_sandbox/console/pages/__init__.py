@@ -2,42 +2,34 @@
 
 from __future__ import annotations
 
-from democrai_sandbox.console import live
-from democrai_sandbox.host.keeping import taken
+from democrai_sandbox.console import live_updates
+from democrai_sandbox.host.host_only import taken
 
 from . import (
-    account,
+    accounts,
     audit,
-    bulk,
-    deciding,
+    bulk_decisions,
     decisions,
     explain,
     extensions,
-    login,
-    people,
+    modules,
+    request_decision,
     requests,
-    running,
-    shadows,
     status,
     subjects,
-    tasks,
 )
 
 routers = taken(
     "console",
-    (live, "router"),
-    (bulk, "router"),
+    (live_updates, "router"),
+    (bulk_decisions, "router"),
     (requests, "router"),
-    (deciding, "router"),
+    (request_decision, "router"),
     (decisions, "router"),
-    (login, "router"),
-    (account, "router"),
-    (people, "router"),
+    (accounts, "router"),
     (subjects, "router"),
     (extensions, "router"),
-    (running, "router"),
-    (shadows, "router"),
-    (tasks, "router"),
+    (modules, "router"),
     (audit, "router"),
     (status, "router"),
     (explain, "router"),

@@ -11,13 +11,13 @@ from starlette.requests import Request  # noqa: TC002 - the same
 
 from democrai_sandbox.access.audit import verify_store
 from democrai_sandbox.access.values import AuditAction, AuditFilter
-from democrai_sandbox.console.rendering import redirect, render
-from democrai_sandbox.console.visitors import sandbox_of
-from democrai_sandbox.runtime.surroundings import serving
+from democrai_sandbox.console.auth import sandbox_of
+from democrai_sandbox.console.render import redirect, render
+from democrai_sandbox.console.untrusted_text import code
+from democrai_sandbox.runtime.access_environment import serving
 
-from .admitting import Administrator, choice_of, moment_of, page_of, subject_of, text_of
-from .running import shown_result
-from .sources import code
+from .modules import shown_result
+from .parameters import Administrator, choice_of, moment_of, page_of, subject_of, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -31,14 +31,14 @@ _LONGEST_SUMMARY = 160
 _FILTERS = ("action", "actor", "subject", "request", "since", "until")
 
 
-class Checked(NamedTuple):
+class AuditCheck(NamedTuple):
     """Result of a verification."""
 
     report: AuditReport
     at: datetime
 
 
-class Difference(NamedTuple):
+class ValueDifference(NamedTuple):
     """One value before and after."""
 
     name: str
@@ -82,7 +82,7 @@ def listed(request: Request, visitor: Administrator) -> HTMLResponse:
 def verify(request: Request, visitor: Administrator) -> RedirectResponse:
     """Verify the whole hash chain, and keep the result."""
     del visitor
-    request.app.state.audit_checked = Checked(verify_store(sandbox_of(request).access.store), datetime.now(UTC))
+    request.app.state.audit_checked = AuditCheck(verify_store(sandbox_of(request).access.store), datetime.now(UTC))
     return redirect(request, "/audit")
 
 
@@ -113,14 +113,16 @@ def summary(record: AuditRecord) -> str:
     return line if len(line) <= _LONGEST_SUMMARY else f"{line[: _LONGEST_SUMMARY - 1]}…"
 
 
-def differences(before: Mapping[str, object], after: Mapping[str, object]) -> Iterator[Difference]:
+def differences(before: Mapping[str, object], after: Mapping[str, object]) -> Iterator[ValueDifference]:
     """Yield the values before and after, changed ones first."""
     found = []
     for name in dict.fromkeys((*before, *after)):
         old = _in_words(before[name]) if name in before else ""
         new = _in_words(after[name]) if name in after else ""
         kind = "added" if name not in before else "removed" if name not in after else "changed"
-        found.append(Difference(name, old, new, "same" if name in before and name in after and old == new else kind))
+        found.append(
+            ValueDifference(name, old, new, "same" if name in before and name in after and old == new else kind)
+        )
     yield from sorted(found, key=lambda one: one.kind == "same")
 
 

@@ -12,25 +12,24 @@ from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annota
 from starlette.responses import Response  # noqa: TC002 - the same
 
 from democrai_sandbox.access.administration import LONGEST_REASON
-from democrai_sandbox.access.values import Effect, Listing, Page, Scope
-from democrai_sandbox.console import drafts
-from democrai_sandbox.console.confirming import needs_password, refused_password
-from democrai_sandbox.console.rendering import id_in_query, redirect, render, url
-from democrai_sandbox.console.visitors import Visitor, sandbox_of
+from democrai_sandbox.access.values import DecisionEffect, DecisionScope, PageRequest, ResultPage
+from democrai_sandbox.console.auth import Visitor, needs_password, refused_password, sandbox_of
+from democrai_sandbox.console.render import id_in_query, redirect, render, url
 from democrai_sandbox.errors import DecisionConflict
-from democrai_sandbox.host.effects import answers_words, effect_words
-from democrai_sandbox.host.wording import decided_words
+from democrai_sandbox.host.decisions import answers_words, effect_words
+from democrai_sandbox.host.sentences import decided_words
 from democrai_sandbox.policy import ResourceType
-from democrai_sandbox.runtime.surroundings import serving
+from democrai_sandbox.runtime.access_environment import serving
 
-from .deciding import STATELESS, confirmation, read_versions, reason_problem
-from .filters import decisions_wanted
+from . import drafts
+from .parameters import decisions_wanted
+from .request_decision import STATELESS, confirmation, read_versions, reason_problem
 from .requests import ROWS, Maybe, Who, aftermath_of, decision_words, ended_holds
 
 if TYPE_CHECKING:
     from democrai_sandbox.access.administration import Administration
     from democrai_sandbox.access.values import Aftermath, Decision
-    from democrai_sandbox.console.confirming import Refused
+    from democrai_sandbox.console.auth import RefusedPassword
     from democrai_sandbox.host.sandbox import Sandbox
 
 router = APIRouter()
@@ -43,22 +42,22 @@ _SOON = timedelta(days=7)
 @router.get("/approvals")
 def approvals(request: Request, visitor: Who) -> Response:
     """List approvals with their administrator, last use and end."""
-    return _list(request, visitor, Effect.APPROVAL)
+    return _list(request, visitor, DecisionEffect.APPROVAL)
 
 
 @router.get("/denials")
 def denials(request: Request, visitor: Who) -> Response:
     """List denials."""
-    return _list(request, visitor, Effect.DENIAL)
+    return _list(request, visitor, DecisionEffect.DENIAL)
 
 
-def _list(request: Request, visitor: Visitor, effect: Effect) -> Response:
+def _list(request: Request, visitor: Visitor, effect: DecisionEffect) -> Response:
     sandbox = sandbox_of(request)
     wanted, narrowed = decisions_wanted(request.query_params)
-    page = Page(limit=ROWS, after=request.query_params.get("after", ""))
+    page = PageRequest(limit=ROWS, after=request.query_params.get("after", ""))
     with serving(visitor.caller):
         administration = sandbox.access.administration
-        listed = administration.approvals if effect is Effect.APPROVAL else administration.denials
+        listed = administration.approvals if effect is DecisionEffect.APPROVAL else administration.denials
         listing = listed(narrowed, page)
         holds = ended_holds(request)
         about = id_in_query(request, "about") if holds["revoked"] else ""
@@ -69,12 +68,12 @@ def _list(request: Request, visitor: Visitor, effect: Effect) -> Response:
     context: dict[str, Any] = {
         "effect": effect,
         "path": f"/{effect}s",
-        "listing": Listing((), "") if wanted.errors else listing,
+        "listing": ResultPage((), "") if wanted.errors else listing,
         "wanted": wanted,
         "remarks": {one.id: remarks(one, now, unused) for one in listing.items},
         "resources": [("", "any"), *((kind.value, kind.value.replace("_", " ")) for kind in ResourceType)],
         "message_more": _UNDECIDED if is_open else "",
-        "message_link": ("Approve it again", again) if about and effect is Effect.APPROVAL else None,
+        "message_link": ("Approve it again", again) if about and effect is DecisionEffect.APPROVAL else None,
         "holds": holds,
     }
     status = 422 if wanted.errors else 200
@@ -87,7 +86,7 @@ def remarks(decision: Decision, now: datetime, unused: timedelta) -> list[str]:
         return []
     found = []
     idle = now - (decision.last_used or decision.created_at)
-    if decision.effect is Effect.APPROVAL and idle >= unused:
+    if decision.effect is DecisionEffect.APPROVAL and idle >= unused:
         found.append(f"not used for {idle.days} days")
     if decision.expires_at is not None and decision.expires_at - now <= _SOON:
         found.append("ends soon")
@@ -118,7 +117,7 @@ def revoke(request: Request, visitor: Maybe, decision_id: str, reason: Text = ""
             ended = sandbox_of(request).access.administration.revoke(decision_id, reason=reason.strip())
     except DecisionConflict as conflict:
         return _page(request, visitor, decision_id, "decisions/detail.html", status=409, conflict=str(conflict))
-    if ended.effect is Effect.DENIAL:
+    if ended.effect is DecisionEffect.DENIAL:
         return redirect(request, "/denials", done="denial_removed", about=ended.id)
     return redirect(request, "/approvals", done="revoked", about=ended.id)
 
@@ -157,10 +156,12 @@ def _restored(administration: Administration, done: Aftermath) -> list[Decision]
 
 
 def _is_permanent(decision: Decision) -> bool:
-    return decision.effect is Effect.APPROVAL and decision.scope is Scope.PERMANENT
+    return decision.effect is DecisionEffect.APPROVAL and decision.scope is DecisionScope.PERMANENT
 
 
-def _undo_page(request: Request, visitor: Visitor, decision_id: str, *, refused: Refused | None = None) -> Response:
+def _undo_page(
+    request: Request, visitor: Visitor, decision_id: str, *, refused: RefusedPassword | None = None
+) -> Response:
     administration = sandbox_of(request).access.administration
     with serving(visitor.caller):
         done = administration.aftermath(decision_id)
@@ -185,7 +186,7 @@ def ask_approve(request: Request, visitor: Who, decision_id: str) -> Response:
     return _with_draft(request, visitor, decision_id, "approve")
 
 
-class Approving(BaseModel):
+class ApprovalForm(BaseModel):
     """Form that approves the access of another decision."""
 
     reason: str = ""
@@ -194,7 +195,7 @@ class Approving(BaseModel):
 
 
 @router.post("/decisions/{decision_id}/approve")
-def approve(request: Request, visitor: Maybe, decision_id: str, sent: Annotated[Approving, Form()]) -> Response:
+def approve(request: Request, visitor: Maybe, decision_id: str, sent: Annotated[ApprovalForm, Form()]) -> Response:
     """Approve the access of another decision permanently."""
     if visitor is None:
         return drafts.keep(request, f"/decisions/{decision_id}/approve", {"reason": sent.reason})
@@ -216,7 +217,7 @@ def approve(request: Request, visitor: Maybe, decision_id: str, sent: Annotated[
                 resource_type=access.resource_type,
                 operation=access.operation,
                 target=access.target,
-                effect=Effect.APPROVAL,
+                effect=DecisionEffect.APPROVAL,
                 reason=sent.reason.strip(),
                 expected=versions[0],
             )
@@ -247,16 +248,16 @@ def _page(
         (reach,) = sandbox.access.administration.reach(access, [access.target])
         after = aftermath_of(request, decision_id=decision_id)
         holds = ended_holds(request, decision_id)
-    may = found.effect is Effect.APPROVAL or template == "decisions/approve.html"
+    may = found.effect is DecisionEffect.APPROVAL or template == "decisions/approve.html"
     words = decided_words(access, may=may)
     context: dict[str, Any] = {
         "found": found,
         "words": words,
         "reach": how_soon(sandbox),
-        "is_session": found.scope is Scope.SESSION,
+        "is_session": found.scope is DecisionScope.SESSION,
         "seen": seen,
-        "effect": effect_words(access, Effect.APPROVAL, Scope.PERMANENT),
-        "answers": answers_words(reach, Scope.PERMANENT),
+        "effect": effect_words(access, DecisionEffect.APPROVAL, DecisionScope.PERMANENT),
+        "answers": answers_words(reach, DecisionScope.PERMANENT),
         "takes_password": template == "decisions/approve.html" and needs_password(request, visitor, [access]),
         **after,
     }

@@ -12,17 +12,15 @@ from pydantic import BaseModel
 from starlette.requests import Request  # noqa: TC002 - the same
 
 from democrai_sandbox.access.administration import LONGEST_REASON
-from democrai_sandbox.access.values import AccessTuple, Effect
-from democrai_sandbox.console import drafts
-from democrai_sandbox.console.confirming import needs_password, refused_password
-from democrai_sandbox.console.rendering import redirect, render
-from democrai_sandbox.console.text import visible_text
-from democrai_sandbox.console.visitors import sandbox_of
+from democrai_sandbox.access.values import AccessTuple, DecisionEffect
+from democrai_sandbox.console.auth import needs_password, refused_password, sandbox_of
+from democrai_sandbox.console.render import redirect, render
+from democrai_sandbox.console.untrusted_text import code, visible_text
 from democrai_sandbox.errors import DecisionConflict, ErrorUnknown
 from democrai_sandbox.errors.catalogue.pages import plain
-from democrai_sandbox.host.explaining import Question, explain
-from democrai_sandbox.host.line_answers import explain_line
-from democrai_sandbox.host.surveying import survey
+from democrai_sandbox.host.explain.explainer import explain, explain_line
+from democrai_sandbox.host.explain.explanation import AccessToExplain
+from democrai_sandbox.host.subject_overview import known_subjects
 from democrai_sandbox.policy import (
     VALID_OPERATIONS,
     InvalidInputError,
@@ -32,17 +30,16 @@ from democrai_sandbox.policy import (
     chain_from_list,
     normalise_target,
 )
-from democrai_sandbox.runtime.surroundings import serving
+from democrai_sandbox.runtime.access_environment import serving
 
-from .admitting import Administrator, administrator, text_of
-from .deciding import STATELESS, Spelled, read_versions, reason_problem, spelled_out
+from . import drafts
+from .parameters import Administrator, administrator, text_of
+from .request_decision import STATELESS, UnconfirmedDecision, read_versions, reason_problem, spelled_out
 from .requests import Maybe  # noqa: TC001 - FastAPI reads the annotations
-from .sources import code
 
 if TYPE_CHECKING:
-    from democrai_sandbox.console.confirming import Refused
-    from democrai_sandbox.console.visitors import Visitor
-    from democrai_sandbox.host.explaining import Explanation
+    from democrai_sandbox.console.auth import RefusedPassword, Visitor
+    from democrai_sandbox.host.explain.explanation import Explanation
     from democrai_sandbox.policy import SubjectChain
 
 router = APIRouter()
@@ -53,7 +50,7 @@ _LINE_ENDS = re.compile(r"[\r\n\t]")
 _BETWEEN = re.compile(r"\s*(?:->|→|,)\s*|\s+")
 
 
-class Asked(NamedTuple):
+class ExplainForm(NamedTuple):
     """Values of the form."""
 
     subject: str = ""
@@ -71,7 +68,7 @@ class Asked(NamedTuple):
         return not (self.subject and self.target)
 
 
-class Rule(NamedTuple):
+class DirectDecision(NamedTuple):
     """Validated decision."""
 
     subject: Subject
@@ -92,7 +89,9 @@ def show(request: Request, visitor: Administrator) -> Response:
     if not asked.is_empty:
         try:
             rule = read_rule(asked.subject, asked.access, asked.target, normal=False)
-            question = Question(*rule, user_id=asked.user, session_key=asked.session, ancestors=_ancestors(asked.chain))
+            question = AccessToExplain(
+                *rule, user_id=asked.user, session_key=asked.session, ancestors=_ancestors(asked.chain)
+            )
             with serving(visitor.caller):
                 answer = explain(sandbox_of(request), question)
         except InvalidInputError as error:
@@ -100,7 +99,7 @@ def show(request: Request, visitor: Administrator) -> Response:
     return _page(request, visitor, asked, answer=answer, wrong=wrong)
 
 
-class Order(BaseModel):
+class DirectDecisionForm(BaseModel):
     """Submitted form."""
 
     subject: str = ""
@@ -114,9 +113,9 @@ class Order(BaseModel):
 
 
 @router.post("/explain/decide")
-def decide(request: Request, visitor: Maybe, sent: Annotated[Order, Form()]) -> Response:
+def decide(request: Request, visitor: Maybe, sent: Annotated[DirectDecisionForm, Form()]) -> Response:
     """Approve or deny an access without a request, after a confirmation."""
-    asked = Asked(sent.subject.strip(), sent.access, sent.target.strip())
+    asked = ExplainForm(sent.subject.strip(), sent.access, sent.target.strip())
     if visitor is None:
         return drafts.keep(request, "/explain", {"reason": sent.reason}, back=_address(request, asked))
     administrator(visitor)
@@ -127,7 +126,7 @@ def decide(request: Request, visitor: Maybe, sent: Annotated[Order, Form()]) -> 
             raise InvalidInputError.of(too_long, pointer="/reason")
     except InvalidInputError as error:
         return _page(request, visitor, asked, wrong=by_field(error), status=422)
-    takes_password = chosen is Effect.APPROVAL and needs_password(request, visitor, [AccessTuple(*rule)])
+    takes_password = chosen is DecisionEffect.APPROVAL and needs_password(request, visitor, [AccessTuple(*rule)])
     if not sent.confirmed:
         draft = drafts.taken(request, "/explain")
         sent.reason = sent.reason or draft.get("reason", "")[:LONGEST_REASON]
@@ -150,7 +149,7 @@ def decide(request: Request, visitor: Maybe, sent: Annotated[Order, Form()]) -> 
             reason=sent.reason.strip(),
             expected=versions[0],
         )
-    done = "approved" if chosen is Effect.APPROVAL else "denied"
+    done = "approved" if chosen is DecisionEffect.APPROVAL else "denied"
     if outcome.decision is None:
         return redirect(request, "/explain", **asked._asdict())
     return redirect(request, f"/decisions/{outcome.decision.id}", done=done)
@@ -159,15 +158,15 @@ def decide(request: Request, visitor: Maybe, sent: Annotated[Order, Form()]) -> 
 def _ask(
     request: Request,
     visitor: Visitor,
-    asked: Asked,
-    sent: Order,
-    rule: Rule,
+    asked: ExplainForm,
+    sent: DirectDecisionForm,
+    rule: DirectDecision,
     *,
     takes_password: bool,
-    refused: Refused | None = None,
+    refused: RefusedPassword | None = None,
 ) -> Response:
     """Show the effect of a decision, and ask for confirmation."""
-    access, effect = AccessTuple(*rule), Effect(sent.effect)
+    access, effect = AccessTuple(*rule), DecisionEffect(sent.effect)
     context: dict[str, Any] = {
         "rule": rule,
         "asked": asked,
@@ -177,11 +176,11 @@ def _ask(
         "seen": sent.seen if refused else _version(request, visitor, rule),
         "takes_password": takes_password,
     }
-    decision = Spelled(access, access.target, effect)
+    decision = UnconfirmedDecision(access, access.target, effect)
     return spelled_out(request, visitor, "explain/confirm.html", decision, refused, **context)
 
 
-def _version(request: Request, visitor: Visitor, rule: Rule) -> int:
+def _version(request: Request, visitor: Visitor, rule: DirectDecision) -> int:
     """Return the shown version."""
     administration = sandbox_of(request).access.administration
     with serving(visitor.caller):
@@ -189,7 +188,7 @@ def _version(request: Request, visitor: Visitor, rule: Rule) -> int:
     return found
 
 
-def read_rule(subject: str, access: str, target: str, *, normal: bool = True) -> Rule:
+def read_rule(subject: str, access: str, target: str, *, normal: bool = True) -> DirectDecision:
     """Return the access of a form, or refuse it with all problems by field.
 
     Without ``normal`` the target is not normalized, because that is part of an explanation.
@@ -212,7 +211,7 @@ def read_rule(subject: str, access: str, target: str, *, normal: bool = True) ->
         problems += error.problems
     if problems or who is None:
         raise InvalidInputError(problems)
-    return Rule(who, ResourceType(kind), Operation(act), target)
+    return DirectDecision(who, ResourceType(kind), Operation(act), target)
 
 
 def by_field(error: InvalidInputError) -> dict[str, str]:
@@ -237,20 +236,20 @@ def _ancestors(text: str) -> SubjectChain:
     return chain_from_list([part for part in _BETWEEN.split(text) if part], pointer="/chain")
 
 
-def _effect(text: str) -> Effect:
-    if text not in tuple(Effect):
+def _effect(text: str) -> DecisionEffect:
+    if text not in tuple(DecisionEffect):
         raise InvalidInputError.of("choose approve or deny", pointer="/access")
-    return Effect(text)
+    return DecisionEffect(text)
 
 
-def _asked(request: Request) -> Asked:
+def _asked(request: Request) -> ExplainForm:
     access = text_of(request, "access")
     if not access and (resource := text_of(request, "resource_type")):
         access = f"{resource}:{text_of(request, 'operation')}"
     target = request.query_params.get("target", "").strip()[: _LONGEST_TARGET + 1]
-    return Asked(
+    return ExplainForm(
         text_of(request, "subject"),
-        access or Asked().access,
+        access or ExplainForm().access,
         target,
         text_of(request, "user"),
         text_of(request, "session"),
@@ -258,12 +257,12 @@ def _asked(request: Request) -> Asked:
     )
 
 
-def _address(request: Request, asked: Asked) -> str:
+def _address(request: Request, asked: ExplainForm) -> str:
     location = redirect(request, "/explain", **asked._asdict()).headers["location"]
     return str(location)
 
 
-def _line_page(request: Request, visitor: Administrator, asked: Asked, line: str) -> Response:
+def _line_page(request: Request, visitor: Administrator, asked: ExplainForm, line: str) -> Response:
     """Explain an error line, and offer the accesses in it."""
     try:
         with serving(visitor.caller):
@@ -274,11 +273,11 @@ def _line_page(request: Request, visitor: Administrator, asked: Asked, line: str
     return _page(request, visitor, asked, wrong={}, line=line, told=found, questions=questions)
 
 
-def _asked_for(found: Explanation, asked: Asked) -> Asked:
+def _asked_for(found: Explanation, asked: ExplainForm) -> ExplainForm:
     question = found.question
     access = f"{question.resource_type}:{question.operation}"
     around = " -> ".join(map(str, question.ancestors))
-    return Asked(str(question.subject), access, question.target, asked.user, asked.session, around)
+    return ExplainForm(str(question.subject), access, question.target, asked.user, asked.session, around)
 
 
 def _shown(text: str) -> str:
@@ -290,14 +289,14 @@ def _shown(text: str) -> str:
 def _page(
     request: Request,
     visitor: Administrator,
-    asked: Asked,
+    asked: ExplainForm,
     *,
     answer: Explanation | None = None,
     wrong: dict[str, str],
     status: int = 200,
     **more: Any,
 ) -> Response:
-    subjects = [str(one.subject) for one in survey(sandbox_of(request))[:_MOST_SUGGESTED]]
+    subjects = [str(one.subject) for one in known_subjects(sandbox_of(request))[:_MOST_SUGGESTED]]
     accesses = [
         (f"{kind}:{act}", f"{kind.replace('_', ' ')}: {act}") for kind in ResourceType for act in VALID_OPERATIONS[kind]
     ]
@@ -305,7 +304,7 @@ def _page(
     context = {
         "code": code,
         "entry": entry,
-        "asked": Asked(*map(_shown, asked)),
+        "asked": ExplainForm(*map(_shown, asked)),
         "answer": answer,
         "can_be_shown": answer is None or answer.access is None or bool(_shown(answer.access.target)),
         "wrong": wrong,

@@ -12,30 +12,25 @@ from fastapi.responses import HTMLResponse, RedirectResponse  # noqa: TC002 - Fa
 from pydantic import BaseModel, Field
 from starlette.requests import Request  # noqa: TC002 - the same
 
-from democrai_sandbox.console.rendering import is_present, redirect, render, state_mark, url
-from democrai_sandbox.console.visitors import require_fresh, sandbox_of
-from democrai_sandbox.host import configuring
-from democrai_sandbox.host.config.showing import HIDDEN
-from democrai_sandbox.host.inventory import (
-    ExtensionState,
-    detail,
-    line_of,
-    overview,
-)
+from democrai_sandbox.console.auth import require_fresh, sandbox_of
+from democrai_sandbox.console.render import is_present, redirect, render, state_mark, url
+from democrai_sandbox.console.untrusted_text import code, code_line
+from democrai_sandbox.host import extension_admin
+from democrai_sandbox.host.config.display import HIDDEN
+from democrai_sandbox.host.extension_overview import ExtensionState, extension_profile, line_of, list_extensions
 from democrai_sandbox.host.settings import MODEL_TIMEOUT
 from democrai_sandbox.manifests.models import McpTransport
 from democrai_sandbox.policy import InvalidInputError
-from democrai_sandbox.runtime.surroundings import serving
+from democrai_sandbox.runtime.access_environment import serving
 
-from .admitting import Administrator, Somebody, why_not
-from .sources import code, code_line
+from .parameters import Administrator, SignedInUser, why_not
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from democrai_sandbox.console.visitors import Visitor
-    from democrai_sandbox.host.configuring import ModelEntry, ServerEntry
-    from democrai_sandbox.host.inventory import Detail, Overview
+    from democrai_sandbox.console.auth import Visitor
+    from democrai_sandbox.host.extension_admin import ConfiguredModel, ConfiguredServer
+    from democrai_sandbox.host.extension_overview import ExtensionProfile, ExtensionSummary
 
 router = APIRouter()
 
@@ -50,9 +45,9 @@ _MESSAGES = frozenset({"server_added", "model_added", *_SERVER_ACTS.values(), *_
 
 
 @router.get("/extensions")
-def listed(request: Request, visitor: Somebody) -> HTMLResponse:
+def listed(request: Request, visitor: SignedInUser) -> HTMLResponse:
     """List all extensions by kind; users who may not decide see runnable modules only."""
-    found = overview(sandbox_of(request))
+    found = list_extensions(sandbox_of(request))
     if not visitor.may_decide:
         found = tuple(one for one in found if one.kind.value == "module" and one.state is ExtensionState.OK)
     kinds = [(title, [one for one in found if one.kind.value == kind]) for kind, title in _HEADINGS]
@@ -63,8 +58,8 @@ def listed(request: Request, visitor: Somebody) -> HTMLResponse:
         visitor=visitor,
         kinds=[pair for pair in kinds if pair[1]],
         warnings=_warnings,
-        models=configuring.models(sandbox, visitor.caller) if visitor.may_decide else (),
-        servers=configuring.mcp_servers(sandbox, visitor.caller) if visitor.may_decide else (),
+        models=extension_admin.models(sandbox, visitor.caller) if visitor.may_decide else (),
+        servers=extension_admin.mcp_servers(sandbox, visitor.caller) if visitor.may_decide else (),
         holds=_holds(request, visitor),
         approval=sandbox.settings.extensions.mcp_approval,
         as_json=_as_json,
@@ -74,12 +69,12 @@ def listed(request: Request, visitor: Somebody) -> HTMLResponse:
 
 
 @router.get("/extensions/{kind}/{name}")
-def shown(request: Request, kind: str, name: str, visitor: Somebody) -> HTMLResponse:
+def shown(request: Request, kind: str, name: str, visitor: SignedInUser) -> HTMLResponse:
     """Show one extension; its declarations and output need the right to decide."""
     sandbox = sandbox_of(request)
-    found = detail(sandbox, kind, name)
+    found = extension_profile(sandbox, kind, name)
     has_settings = visitor.may_decide and kind != "module"
-    settings = configuring.settings_of(sandbox, kind, name, visitor.caller) if has_settings else None
+    settings = extension_admin.settings_of(sandbox, kind, name, visitor.caller) if has_settings else None
     return render(
         request,
         "extensions/show.html",
@@ -107,7 +102,7 @@ async def install(
 ) -> RedirectResponse:
     """Start to install an engine or extractor in the background; the page of the extension shows the progress."""
     with serving(visitor.caller):
-        await configuring.install(sandbox_of(request), kind, name, visitor.caller, again=again)
+        await extension_admin.install(sandbox_of(request), kind, name, visitor.caller, again=again)
     return redirect(request, f"/extensions/{kind}/{quote(name)}", done="install_started")
 
 
@@ -127,7 +122,7 @@ def change_settings(
     require_fresh(request, visitor, back=url(request, here))
     is_unset = act == "unset"
     with serving(visitor.caller):
-        configuring.change_settings(
+        extension_admin.change_settings(
             sandbox_of(request),
             kind,
             name,
@@ -135,7 +130,7 @@ def change_settings(
             wanted={} if is_unset else {_key(key): _value(value)},
             unwanted=(key,) if is_unset else (),
         )
-    present = configuring.settings_of(sandbox_of(request), kind, name, visitor.caller)
+    present = extension_admin.settings_of(sandbox_of(request), kind, name, visitor.caller)
     return redirect(request, here, done="settings_changed", seen=state_mark(present))
 
 
@@ -151,7 +146,7 @@ def add_server(
     require_fresh(request, visitor, back=url(request, "/extensions"))
     entry = {"name": name.strip(), "endpoint_url": endpoint_url.strip(), "transport": transport}
     with serving(visitor.caller):
-        added = configuring.add_mcp_server(sandbox_of(request), entry, visitor.caller)
+        added = extension_admin.add_mcp_server(sandbox_of(request), entry, visitor.caller)
     return _done(request, visitor, "server_added", added.name)
 
 
@@ -167,9 +162,9 @@ def change_server(
         require_fresh(request, visitor, back=url(request, "/extensions"))
     with serving(visitor.caller):
         if act == "remove":
-            configuring.remove_mcp_server(sandbox, name, visitor.caller)
+            extension_admin.remove_mcp_server(sandbox, name, visitor.caller)
         else:
-            configuring.change_mcp_server(sandbox, name, {"enabled": act == "enable"}, visitor.caller)
+            extension_admin.change_mcp_server(sandbox, name, {"enabled": act == "enable"}, visitor.caller)
     return _done(request, visitor, _SERVER_ACTS[act], name)
 
 
@@ -215,7 +210,7 @@ def add_model(request: Request, visitor: Administrator, sent: Annotated[NewModel
     require_fresh(request, visitor, back=url(request, "/extensions"))
     entry = sent.facts({})
     with serving(visitor.caller):
-        added = configuring.add_model(sandbox_of(request), sent.name.strip(), entry, visitor.caller)
+        added = extension_admin.add_model(sandbox_of(request), sent.name.strip(), entry, visitor.caller)
     return _done(request, visitor, "model_added", added.name)
 
 
@@ -231,12 +226,12 @@ def change_model(
         require_fresh(request, visitor, back=url(request, "/extensions"))
     with serving(visitor.caller):
         if act == "remove":
-            configuring.remove_model(sandbox, name, visitor.caller)
+            extension_admin.remove_model(sandbox, name, visitor.caller)
         else:
             present = _entry(request, visitor, "model_changed", name)
-            shown = present.options if isinstance(present, configuring.ModelEntry) else {}
+            shown = present.options if isinstance(present, extension_admin.ConfiguredModel) else {}
             changes = {"api_key": ""} if act == "remove_key" else sent.facts(shown)
-            configuring.change_model(sandbox, name, changes, visitor.caller)
+            extension_admin.change_model(sandbox, name, changes, visitor.caller)
     return _done(request, visitor, _MODEL_ACTS[act], name)
 
 
@@ -253,9 +248,9 @@ def _holds(request: Request, visitor: Visitor) -> dict[str, bool]:
     return {done: known and is_present(request, _entry(request, visitor, done, about))}
 
 
-def _entry(request: Request, visitor: Visitor, done: str, name: str) -> ModelEntry | ServerEntry | None:
+def _entry(request: Request, visitor: Visitor, done: str, name: str) -> ConfiguredModel | ConfiguredServer | None:
     """Return the model or server of a message, or None if it was removed."""
-    listed = configuring.models if done.startswith("model_") else configuring.mcp_servers
+    listed = extension_admin.models if done.startswith("model_") else extension_admin.mcp_servers
     return next((one for one in listed(sandbox_of(request), visitor.caller) if one.name == name), None)
 
 
@@ -296,11 +291,11 @@ def _as_json(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _warnings(one: Overview) -> int:
+def _warnings(one: ExtensionSummary) -> int:
     return sum(finding.severity == "warning" for finding in one.findings)
 
 
-def _marks(found: Detail) -> dict[int, str]:
+def _marks(found: ExtensionProfile) -> dict[int, str]:
     """Return the marks of manifest lines: ``wrong`` for a problem, ``found`` for a finding."""
     marks = {finding.line: "found" for finding in found.overview.findings if finding.line}
     return marks | {line_of(problem): "wrong" for problem in found.overview.problems if line_of(problem)}

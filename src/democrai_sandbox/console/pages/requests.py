@@ -12,34 +12,39 @@ from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annota
 from starlette.responses import Response  # noqa: TC002 - the same
 
 from democrai_sandbox.access.administration import LONGEST_REASON
-from democrai_sandbox.access.ids import new_id
-from democrai_sandbox.access.store.grouping import MOST_COUNTED
-from democrai_sandbox.access.values import AuditAction, Listing, Page, RequestFilter, RequestState, Scope
-from democrai_sandbox.console import drafts
-from democrai_sandbox.console.live import pulse_of
-from democrai_sandbox.console.plain import PlainResponse
-from democrai_sandbox.console.rendering import id_in_query, redirect, render, url
-from democrai_sandbox.console.text import visible_text
-from democrai_sandbox.console.visitors import Visitor, person, person_if_any, sandbox_of
+from democrai_sandbox.access.store.request_queue import MOST_COUNTED
+from democrai_sandbox.access.values import (
+    AuditAction,
+    DecisionScope,
+    PageRequest,
+    RequestFilter,
+    RequestState,
+    ResultPage,
+    new_id,
+)
+from democrai_sandbox.console.auth import Visitor, person, person_if_any, sandbox_of
+from democrai_sandbox.console.live_updates import pulse_of
+from democrai_sandbox.console.plain_json import PlainResponse
+from democrai_sandbox.console.render import id_in_query, redirect, render, url
+from democrai_sandbox.console.untrusted_text import visible_text
 from democrai_sandbox.errors import DecisionUnknown, ExtensionUnknown, ExternalAccessAdminRequired, RequestUnknown
-from democrai_sandbox.host.effects import answered_words, answers_words, effect_words
-from democrai_sandbox.host.narrowing import choices
-from democrai_sandbox.host.surveying import portrait
-from democrai_sandbox.host.wording import decided_words
+from democrai_sandbox.host.decisions import answered_words, answers_words, decision_targets, effect_words
+from democrai_sandbox.host.sentences import decided_words
+from democrai_sandbox.host.subject_overview import subject_profile
 from democrai_sandbox.policy import InvalidInputError, ResourceType, SubjectKind
-from democrai_sandbox.runtime.surroundings import serving
+from democrai_sandbox.runtime.access_environment import serving
 
-from .admitting import why_not
-from .filters import AGES, STATES, requests_wanted
+from . import drafts
+from .parameters import AGES, STATES, requests_wanted, why_not
 
 if TYPE_CHECKING:
     from democrai_sandbox.access.administration import Administration
-    from democrai_sandbox.access.risk import Assessment
-    from democrai_sandbox.access.values import Decision, Reach
-    from democrai_sandbox.access.values import Request as Asked
-    from democrai_sandbox.host.narrowing import Choice
+    from democrai_sandbox.access.risk import RiskAssessment
+    from democrai_sandbox.access.values import Decision, DecisionReach
+    from democrai_sandbox.access.values import StoredRequest as Asked
+    from democrai_sandbox.host.decisions import DecisionTarget
     from democrai_sandbox.host.sandbox import Sandbox
-    from democrai_sandbox.host.surveying import Declared
+    from democrai_sandbox.host.subject_overview import SubjectRule
 
 router = APIRouter()
 Who = Annotated[Visitor, Depends(person)]
@@ -78,7 +83,7 @@ def queue(request: Request, visitor: Who) -> Response:
     sandbox = sandbox_of(request)
     now = datetime.now(UTC)
     pulse = pulse_of(sandbox)  # before reading: a change in between is reported twice instead of missed
-    page = Page(limit=ROWS, after=request.query_params.get("after", ""))
+    page = PageRequest(limit=ROWS, after=request.query_params.get("after", ""))
     common: dict[str, Any] = {"visitor": visitor, "since": now, "pulse": pulse}
     if not visitor.may_decide:
         with serving(visitor.caller):
@@ -88,7 +93,7 @@ def queue(request: Request, visitor: Who) -> Response:
     with serving(visitor.caller):
         administration = sandbox.access.administration
         counts = administration.counts(replace(narrowed, states=()))
-        listing = Listing((), "") if wanted.errors else _listed(administration, narrowed, page)
+        listing = ResultPage((), "") if wanted.errors else _listed(administration, narrowed, page)
     context: dict[str, Any] = {
         "listing": listing,
         "wanted": wanted,
@@ -102,7 +107,7 @@ def queue(request: Request, visitor: Who) -> Response:
     return render(request, "requests/list.html", status=422 if wanted.errors else 200, **context, **common)
 
 
-def _listed(administration: Administration, narrowed: RequestFilter, page: Page) -> Listing:
+def _listed(administration: Administration, narrowed: RequestFilter, page: PageRequest) -> ResultPage:
     if narrowed.states == (RequestState.PENDING,):
         return administration.queue(narrowed, page)
     return administration.pending_requests(narrowed, page)
@@ -199,7 +204,7 @@ def detail_page(request: Request, visitor: Visitor, request_id: str, *, status: 
             "history": sandbox.access.administration.history_of(request_id),
             **(_for_deciders(sandbox, found) if visitor.may_decide else _for_requesters()),
         }
-    offered = choices(found.access, look=visitor.may_decide) if found.state is RequestState.PENDING else ()
+    offered = decision_targets(found.access, look=visitor.may_decide) if found.state is RequestState.PENDING else ()
     holds = {state.value: found.state is state for state in RequestState}
     holds["noted"] = any(record.action is AuditAction.NOTED for record in context["history"])
     with serving(visitor.caller):
@@ -220,7 +225,7 @@ def detail_page(request: Request, visitor: Visitor, request_id: str, *, status: 
         choices=offered,
         seen=",".join(map(str, seen)),
         answers=[
-            (answers_words(reach, Scope.PERMANENT), answers_words(reach, Scope.SESSION), reach.requests)
+            (answers_words(reach, DecisionScope.PERMANENT), answers_words(reach, DecisionScope.SESSION), reach.requests)
             for reach in reaches
         ],
         risks=risks,
@@ -284,8 +289,8 @@ def no_session(found: Asked) -> str:
 
 
 def _state(
-    sandbox: Sandbox, found: Asked, offered: tuple[Choice, ...]
-) -> tuple[tuple[int, ...], tuple[Reach, ...], tuple[Assessment, ...]]:
+    sandbox: Sandbox, found: Asked, offered: tuple[DecisionTarget, ...]
+) -> tuple[tuple[int, ...], tuple[DecisionReach, ...], tuple[RiskAssessment, ...]]:
     """Return for each choice the version, the requests that its decision would answer, and its risk."""
     if not offered:
         return (), (), ()
@@ -310,10 +315,10 @@ def _for_requesters() -> dict[str, Any]:
     return {"declared": None, "risk": None, "alike": (), "similar": (), "decision": None}
 
 
-def _declared(sandbox: Sandbox, found: Asked) -> tuple[Declared, ...] | None:
+def _declared(sandbox: Sandbox, found: Asked) -> tuple[SubjectRule, ...] | None:
     """Return the rules of the subject's manifest for the same resource; None without a manifest."""
     try:
-        whole = portrait(sandbox, found.access.subject)
+        whole = subject_profile(sandbox, found.access.subject)
     except (ExtensionUnknown, InvalidInputError):
         return None
     if whole.manifest is None:

@@ -9,23 +9,28 @@ from fastapi import APIRouter
 from fastapi.responses import HTMLResponse, RedirectResponse  # noqa: TC002 - FastAPI reads the annotations
 from starlette.requests import Request  # noqa: TC002 - the same
 
-from democrai_sandbox.console.rendering import redirect, render
-from democrai_sandbox.console.visitors import sandbox_of
-from democrai_sandbox.host.reporting import Area, report
+from democrai_sandbox.console.auth import sandbox_of
+from democrai_sandbox.console.render import redirect, render
+from democrai_sandbox.host.status import report
+from democrai_sandbox.host.status_report import ReportArea
 from democrai_sandbox.kernel.status import plain
 
-from .admitting import Administrator  # noqa: TC001 - the same
+from .parameters import Administrator  # noqa: TC001 - the same
 
 if TYPE_CHECKING:
-    from democrai_sandbox.host.reporting import Line
+    from democrai_sandbox.host.status_report import ReportLine
 
 router = APIRouter()
 
 _AREAS = (
-    (Area.GUARD, "Guard", "Restricts extensions in this interpreter to their declared access."),
-    (Area.DECISIONS, "Decisions", "Stores approvals and denials, and sends changes to all nodes."),
-    (Area.KERNEL, "Kernel layer", "Restricts this process and its children in the kernel, if the machine supports it."),
-    (Area.RUNTIME, "Runtime", "Loaded extensions and running work."),
+    (ReportArea.GUARD, "Guard", "Restricts extensions in this interpreter to their declared access."),
+    (ReportArea.DECISIONS, "Decisions", "Stores approvals and denials, and sends changes to all nodes."),
+    (
+        ReportArea.KERNEL,
+        "Kernel layer",
+        "Restricts this process and its children in the kernel, if the machine supports it.",
+    ),
+    (ReportArea.RUNTIME, "Runtime", "Loaded extensions and running work."),
 )
 
 
@@ -60,7 +65,7 @@ def test_again(request: Request, visitor: Administrator) -> RedirectResponse:
     return redirect(request, "/status", done="self_test_done")
 
 
-def details_of(line: Line) -> list[tuple[str, str]]:
+def details_of(line: ReportLine) -> list[tuple[str, str]]:
     """Return the non-empty facts of a line, flattened and in words."""
     found: list[tuple[str, str]] = []
     for name, value in plain(line.details).items():

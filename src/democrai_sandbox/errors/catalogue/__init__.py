@@ -9,50 +9,33 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from democrai_sandbox.errors import (
-    access,
-    accounts,
-    ai,
-    api,
-    commands,
-    denials,
-    extensions,
-    guard,
-    host,
-    kernel,
-    mcp,
-    media,
-    registry,
-    workers,
-)
+from democrai_sandbox.errors import access, accounts, api, commands, denials, extensions, host, kernel, services
 from democrai_sandbox.policy import SandboxError, nearest, problems
 
-from .answers import ANSWERS, DECISIONS, TOOLS
-from .entry import Entry, Layer, entry_of_class
-from .symptoms import SYMPTOMS
+from .entries import ANSWERS, DECISIONS, SYMPTOMS, TOOLS, ErrorEntry, ErrorLayer, entry_of_class
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import ModuleType
 
-__all__ = ["ENTRIES", "FAMILIES", "Entry", "Family", "Layer", "entry_of"]
+__all__ = ["ENTRIES", "FAMILIES", "ErrorEntry", "ErrorFamily", "ErrorLayer", "entry_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class ErrorFamily:
     """Codes that share a page."""
 
     name: str
     """The file name of the page, without its ending."""
     title: str
     about: str
-    entries: tuple[Entry, ...]
+    entries: tuple[ErrorEntry, ...]
 
 
 _seen: set[type] = {Exception}
 
 
-def _classes(layer: Layer, *modules: ModuleType) -> tuple[Entry, ...]:
+def _classes(layer: ErrorLayer, *modules: ModuleType) -> tuple[ErrorEntry, ...]:
     """Return the entries of the classes in these modules; imported classes belong to the module called first."""
     kinds = [kind for module in modules for kind in vars(module).values() if _is_new(kind)]
     own = [kind for kind in kinds if "code" in vars(kind)]
@@ -69,61 +52,61 @@ def _is_new(kind: object) -> bool:
     return is_new
 
 
-_INPUT = _classes(Layer.INPUT, problems)
-FAMILIES: tuple[Family, ...] = (
-    Family(
+_INPUT = _classes(ErrorLayer.INPUT, problems)
+FAMILIES: tuple[ErrorFamily, ...] = (
+    ErrorFamily(
         "denials",
         "Denials, misuse of the guard, and invalid input",
         "The guard refused an access, was used in an unsafe way, or an input is malformed.",
-        (*_classes(Layer.GUARD, denials, guard), *_INPUT),
+        (*_classes(ErrorLayer.GUARD, denials), *_INPUT),
     ),
-    Family(
+    ErrorFamily(
         "requests",
         "Requests and decisions",
         "Answers of the access check, and errors of filing and answering requests.",
-        (*_classes(Layer.ACCESS, access), *DECISIONS),
+        (*_classes(ErrorLayer.ACCESS, access), *DECISIONS),
     ),
-    Family(
+    ErrorFamily(
         "extensions",
         "Extensions, tasks and workers",
         "Errors of loading, installing and calling extensions, and of their worker processes.",
-        _classes(Layer.RUNTIME, extensions, workers),
+        _classes(ErrorLayer.RUNTIME, extensions),
     ),
-    Family(
+    ErrorFamily(
         "services",
         "Tools, agents, MCP servers and media",
         "Errors of the services that extensions use through the SDK, and codes that a model gets as a tool result.",
-        (*_classes(Layer.RUNTIME, ai), *TOOLS, *_classes(Layer.RUNTIME, mcp, registry, media)),
+        (*_classes(ErrorLayer.RUNTIME, services), *TOOLS),
     ),
-    Family(
+    ErrorFamily(
         "host",
         "Host, configuration and command line",
         "Errors of starting a host and of the command `democrai-sandbox`.",
-        (*_classes(Layer.HOST, host), *_classes(Layer.COMMAND, commands)),
+        (*_classes(ErrorLayer.HOST, host), *_classes(ErrorLayer.COMMAND, commands)),
     ),
-    Family(
+    ErrorFamily(
         "accounts",
         "Accounts and sign-in",
         "Errors of users, sessions and tokens.",
-        _classes(Layer.CONSOLE, accounts),
+        _classes(ErrorLayer.CONSOLE, accounts),
     ),
-    Family(
+    ErrorFamily(
         "api",
         "Console and API",
         "Answers to HTTP requests. The problem document of the API has the code and its page as `type`.",
-        (*ANSWERS, *_classes(Layer.CONSOLE, api)),
+        (*ANSWERS, *_classes(ErrorLayer.CONSOLE, api)),
     ),
-    Family(
+    ErrorFamily(
         "kernel",
         "Kernel layer",
         "Errors of Landlock, seccomp, the spawn server and the helper, and symptoms without a code.",
-        (*_classes(Layer.KERNEL, kernel), *SYMPTOMS),
+        (*_classes(ErrorLayer.KERNEL, kernel), *SYMPTOMS),
     ),
 )
-ENTRIES: Mapping[str, Entry] = MappingProxyType({one.code: one for family in FAMILIES for one in family.entries})
+ENTRIES: Mapping[str, ErrorEntry] = MappingProxyType({one.code: one for family in FAMILIES for one in family.entries})
 
 
-def entry_of(code: str) -> Entry:
+def entry_of(code: str) -> ErrorEntry:
     """Return the entry of a code; raise ``ErrorUnknown`` with the nearest code for an unknown one."""
     if code in ENTRIES:
         return ENTRIES[code]

@@ -9,10 +9,10 @@ from . import FAMILIES
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from democrai_sandbox.policy.guidance import Word
+    from democrai_sandbox.policy.problems import Word
 
-    from . import Family
-    from .entry import Entry
+    from . import ErrorFamily
+    from .entries import ErrorEntry
 
 _INDEX = "index"
 _ABOUT = """\
@@ -55,14 +55,14 @@ def _index() -> Iterator[str]:
         yield ""
 
 
-def _page(family: Family) -> Iterator[str]:
+def _page(family: ErrorFamily) -> Iterator[str]:
     yield f"# {family.title}"
     yield f"{family.about} [All error codes](index.md)"
     for entry in family.entries:
         yield from _section(entry)
 
 
-def _section(entry: Entry) -> Iterator[str]:
+def _section(entry: ErrorEntry) -> Iterator[str]:
     yield f"## {entry.code}"
     yield f"**{entry.title}.** {entry.meaning}"
     yield " ".join(_facts(entry))
@@ -75,7 +75,7 @@ def _section(entry: Entry) -> Iterator[str]:
         yield f"See also: {', '.join(f'[{document}](../{document})' for document in entry.see)}."
 
 
-def _facts(entry: Entry) -> Iterator[str]:
+def _facts(entry: ErrorEntry) -> Iterator[str]:
     yield f"Layer: {entry.layer}."
     if entry.classes:
         bases = f" (base: {', '.join(f'`{name}`' for name in entry.bases)})" if entry.bases else ""

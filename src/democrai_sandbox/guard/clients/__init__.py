@@ -8,28 +8,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import aiohttp, asyncio_events, http_client, httpcore, httpx, requests, urllib3, urllib_request
-from .uvloop import DIVERTED
+from . import aiohttp, event_loops, http_client, httpx, urllib3
+from .event_loops import DIVERTED
 
 if TYPE_CHECKING:
-    from .patching import Install
+    from .adapter import Install
 
 __all__ = ["ADAPTERS", "DIVERTED"]
 
 ADAPTERS: dict[str, Install] = {
     "http.client": http_client.install,
-    "urllib.request": urllib_request.install,
+    "urllib.request": http_client.install_urllib_request,
     "urllib3": urllib3.install,
     "pip._vendor.urllib3": urllib3.install,
-    "requests": requests.install,
-    "pip._vendor.requests": requests.install,
-    "httpcore": httpcore.install,
-    "httpcore2": httpcore.install,
+    "requests": urllib3.install_requests,
+    "pip._vendor.requests": urllib3.install_requests,
+    "httpcore": httpx.install_httpcore,
+    "httpcore2": httpx.install_httpcore,
     "httpx": httpx.install,
     "httpx2": httpx.install,
     "httpx2.websockets": httpx.install_websockets,
     "httpx_ws": httpx.install_websockets,
     "aiohttp": aiohttp.install,
-    "asyncio.base_events": asyncio_events.install,
-    "asyncio.selector_events": asyncio_events.install_selector,
+    "asyncio.base_events": event_loops.install,
+    "asyncio.selector_events": event_loops.install_selector,
 }

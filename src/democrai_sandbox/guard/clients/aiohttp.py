@@ -8,14 +8,25 @@ from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.guard import _core
 
-from .checks import UNGUARDED, Permitted, asks_for_websocket, is_web, raise_denial
-from .patching import adapter, is_loading, is_wrapped, unexpected, usual, wrapped
+from .adapter import (
+    UNGUARDED,
+    PermittedRequest,
+    adapter,
+    asks_for_websocket,
+    is_loading,
+    is_web,
+    is_wrapped,
+    raise_denial,
+    unexpected,
+    usual,
+    wrapped,
+)
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from types import ModuleType
 
-    from .patching import Method
+    from .adapter import Method
 
 _FIRST_CONTROL_FRAME = 8
 _KEY_FIELD = "proxy_headers_hash"
@@ -33,7 +44,7 @@ def _is_websocket(upgrade: str) -> bool:
 
 def _permitted(request: Any, url: str) -> AbstractContextManager[Any]:
     ticket = _ticket(request, url)
-    return UNGUARDED if ticket is None else Permitted(ticket)
+    return UNGUARDED if ticket is None else PermittedRequest(ticket)
 
 
 def _connect(original: Method) -> Method:

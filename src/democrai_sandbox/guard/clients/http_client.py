@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 from democrai_sandbox.guard import _core
 from democrai_sandbox.policy import InvalidInputError
 
-from .checks import UNGUARDED, Permitted, request_url
-from .patching import adapter, past, usual
+from .adapter import UNGUARDED, PermittedRequest, adapter, past, raise_denial, replace, request_url, usual
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
+    from types import ModuleType
 
-    from .patching import Method
+    from .adapter import Method
 
 CHECKED = "_democrai_sandbox_subject"
 """Set by a pool on connections whose HTTP requests it has already checked for a subject."""
@@ -37,7 +37,7 @@ def take_pending(connection: Any) -> AbstractContextManager[Any] | None:
     except AttributeError:
         return None
     object.__delattr__(connection, _PENDING)
-    return Permitted(ticket) if subject == _core.subject_key() else None
+    return PermittedRequest(ticket) if subject == _core.subject_key() else None
 
 
 @past(CHECKED)
@@ -70,10 +70,33 @@ def _origin_ticket(connection: Any) -> AbstractContextManager[Any]:
     except (TypeError, ValueError):
         raise InvalidInputError.of(f"the port must be a number: {port!r}") from None
     ticket = _core.origin(scheme, host, number)
-    return UNGUARDED if ticket is None else Permitted(ticket)
+    return UNGUARDED if ticket is None else PermittedRequest(ticket)
 
 
 install = adapter(
     ("HTTPConnection", "putrequest", _putrequest),
     ("HTTPConnection", "connect", _connect),
 )
+
+
+def _open(original: Method) -> Method:
+    def open(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A001 - its name
+        try:
+            return original(self, *args, **kwargs)
+        except OSError as error:
+            raise_denial(error)
+            raise
+
+    return open
+
+
+_install = adapter(("OpenerDirector", "open", _open))
+
+
+def install_urllib_request(module: ModuleType) -> bool:
+    """Adapt the openers; new versions do not have the oldest one."""
+    if not _install(module):
+        return False
+    if hasattr(module, "URLopener"):
+        replace(module, "URLopener", "open", _open)
+    return True

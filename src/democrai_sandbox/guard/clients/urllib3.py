@@ -1,4 +1,4 @@
-"""``urllib3``: each hop and retry of a pool is a separate HTTP request, and each subject has separate connections."""
+"""``urllib3`` and ``requests``: each hop and retry is a separate HTTP request; subjects share no connections."""
 
 from __future__ import annotations
 
@@ -8,13 +8,23 @@ from weakref import ref
 
 from democrai_sandbox.guard import _core
 
-from .checks import UNGUARDED, raise_denial, request_url
+from .adapter import (
+    UNGUARDED,
+    Apart,
+    adapter,
+    apart,
+    checked,
+    drained,
+    for_everyone,
+    is_web,
+    raise_denial,
+    request_url,
+    usual,
+)
 from .http_client import CHECKED, take_pending
-from .patching import adapter, for_everyone, usual
-from .pools import Apart, apart, drained
 
 if TYPE_CHECKING:
-    from .patching import Method
+    from .adapter import Method
 
 _ERROR = 3
 """Position of the error among the arguments of ``Retry.increment``."""
@@ -153,3 +163,44 @@ install = adapter(
     ("connection.HTTPSConnection", "connect", _connect),
     ("Retry", "increment", _increment),
 )
+
+
+def _checks_below(session: Any, own: Any, url: str) -> bool:
+    """Return whether all requests of the session go through ``urllib3``, where they are checked as sent.
+
+    URLs with a user or a fragment, which do not reach it, are checked as written.
+    """
+    if "@" in url or "#" in url:
+        return False
+    for mounted in session.adapters.values():  # noqa: SIM110 - on the way of every request; all() takes twice as long
+        if type(mounted) is not own:
+            return False
+    return True
+
+
+def _dials_nothing(session: Any, own: Any, url: str) -> bool:
+    """Return whether a custom adapter serves the URL, such as an application in memory.
+
+    Its use of the network is checked at the socket.
+    """
+    return own is not None and not issubclass(type(session.get_adapter(url=url)), own)
+
+
+def _send(original: Method) -> Method:
+    own = original.__globals__.get("HTTPAdapter")
+
+    def send(self: Any, request: Any, **kwargs: Any) -> Any:
+        url: Any = getattr(request, "url", None)
+        if is_web(url) and not _checks_below(self, own, url) and not _dials_nothing(self, own, url):
+            with checked(request.method, url):
+                return original(self, request, **kwargs)
+        try:
+            return original(self, request, **kwargs)
+        except OSError as error:
+            raise_denial(error)
+            raise
+
+    return usual("requests.send", send, raise_denial, own)
+
+
+install_requests = adapter(("Session", "send", _send))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from .accounts import Accounts
-from .machines import bearer_of
+from .accounts import Accounts, bearer_of
 from .passwords import Cost
 from .values import Credentials, Person, PersonSession, SignedIn, Token
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from democrai_sandbox.access.store.transactions import Database
+    from democrai_sandbox.access.store.database import Database
 
 LIFETIME = timedelta(hours=24)
 """Time for which an answer is stored."""

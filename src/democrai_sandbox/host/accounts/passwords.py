@@ -1,10 +1,17 @@
-"""Password rules and hashes. Comparing a password is expensive, so few comparisons run at the same time."""
+"""Passwords: rules, hashes, and the throttled check of a sign-in; random secrets of sessions and tokens.
+
+The functions are taken from native modules of the interpreter, once: a module in this process can replace functions of
+``secrets`` and ``hashlib``.
+"""
 
 from __future__ import annotations
 
 from base64 import b64encode
+from binascii import b2a_base64
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
 from os import urandom
 from threading import BoundedSemaphore, Lock
 from typing import TYPE_CHECKING
@@ -13,11 +20,50 @@ from unicodedata import normalize
 from cryptography.exceptions import InvalidKey
 from cryptography.hazmat.primitives.kdf.argon2 import Argon2id
 
-from democrai_sandbox.errors import SignInThrottled
+from democrai_sandbox.access.store.audit_log import SYSTEM, AuditEntry, Ledger
+from democrai_sandbox.access.values import AuditAction
+from democrai_sandbox.errors import SignInRefused, SignInThrottled
 from democrai_sandbox.policy import InvalidInputError
 
+from . import store, throttle
+from .store import LONGEST_NAME
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from datetime import datetime
+
+    from sqlalchemy import Connection
+
+    from democrai_sandbox.access.store.database import Database
+
+    from .throttle import SignInAttempt
+
+TOKEN_PREFIX = "dsb_"  # noqa: S105 - start of every token, so that leaked tokens can be found
+_SECRET_BYTES = 32
+_ALPHANUMERIC = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_URL_LETTERS = bytes.maketrans(b"+/", b"-_")
+_DIGITS = 43  # 62 ** 43 > 2 ** 256
+
+
+def new_session_secret() -> str:
+    """Return a secret for a cookie."""
+    return b2a_base64(urandom(_SECRET_BYTES), newline=False).translate(_URL_LETTERS, b"=").decode()
+
+
+def new_token_secret() -> str:
+    """Return a secret for a header, without characters that end a word."""
+    number = int.from_bytes(urandom(_SECRET_BYTES), "big")
+    digits = []
+    for _ in range(_DIGITS):
+        number, digit = divmod(number, len(_ALPHANUMERIC))
+        digits.append(_ALPHANUMERIC[digit])
+    return TOKEN_PREFIX + "".join(digits)
+
+
+def hashed(secret: str) -> str:
+    """Return the stored hash. It needs no salt or cost, because 256 random bits cannot be guessed."""
+    return sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
 
 SHORTEST = 12
 LONGEST_BYTES = 1024
@@ -25,7 +71,7 @@ _SALT = 16
 _DERIVED = 32
 _AT_ONCE = 2
 _WAITING = 6
-_PATIENCE = 10.0
+_LONGEST_WAIT = 10.0
 _RANDOM_WORDS = 4
 _LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # without i, l, o, 0 and 1, which are easily confused
 # Bound once: a module in this process can replace the method of the class.
@@ -100,7 +146,7 @@ class Passwords:
                 raise SignInThrottled(2)
             self._waiting += 1
         try:
-            if not self._slots.acquire(timeout=_PATIENCE):
+            if not self._slots.acquire(timeout=_LONGEST_WAIT):
                 raise SignInThrottled(2)
         finally:
             with self._lock:
@@ -143,3 +189,66 @@ def _below(limit: int) -> int:
 def _normal(password: str) -> bytes:
     """Return a password as bytes, normalized, because keyboards encode the same characters differently."""
     return normalize("NFKC", password).encode()
+
+
+class SignInCheck:
+    """Password check that does not reveal which users exist or are disabled."""
+
+    def __init__(self, database: Database, passwords: Passwords, clock: Callable[[], datetime]) -> None:
+        self._database = database
+        self._passwords = passwords
+        self._clock = clock
+
+    def compare(self, name: str, password: str, address: str) -> tuple[SignInAttempt, str]:
+        """Return the attempt, to be settled, and the password hash.
+
+        Raise ``SignInThrottled`` before any comparison, or ``SignInRefused``.
+        """
+        who = read_name(name)
+        tried = self._database.act(partial(throttle.begin, name=who, address=address, now=self._clock()))
+        kept = self._database.ask(partial(store.password_hash, person_id=who))
+        try:
+            right = self._passwords.matches(password, kept)
+            found = self._strengthened(who, password, kept) if right and kept is not None else None
+        except SignInThrottled:
+            self._database.act(partial(throttle.withdraw, attempt=tried))
+            raise
+        if found is None:
+            self._tell(tried, known=kept is not None)
+            raise SignInRefused
+        return tried, found
+
+    def settle(self, tried: SignInAttempt) -> None:
+        """Remove the count of an attempt that was not a sign-in."""
+        self._database.act(partial(throttle.settle, attempt=tried, now=self._clock()))
+
+    def _strengthened(self, who: str, password: str, kept: str) -> str | None:
+        """Hash a password again with the current cost; None if it was changed meanwhile."""
+        if self._passwords.cost.made(kept):
+            return kept
+        better = self._passwords.keep(password)
+        if self._database.act(partial(store.replace_hash, person_id=who, before=kept, kept=better)):
+            return better
+        # Changed meanwhile, or another sign-in has stored a new hash at the same time.
+        present = self._database.ask(partial(store.password_hash, person_id=who))
+        return present if self._passwords.matches(password, present) else None
+
+    def _tell(self, tried: SignInAttempt, *, known: bool) -> None:
+        """Audit the first, second, fourth... failure with the count, so that an attacker cannot fill the audit log.
+
+        Unknown names are omitted: they may be a password in the wrong field, and the audit log is permanent.
+        """
+        if tried.failures & (tried.failures - 1):
+            return
+        after = {"person": tried.name if known else "", "address": tried.address, "failures": tried.failures}
+        entry = AuditEntry(AuditAction.ACCOUNT_SIGN_IN_FAILED, SYSTEM, after=after)
+        self._database.act(partial(_append_record, entry=entry, now=self._clock()))
+
+
+def read_name(name: str) -> str:
+    """Return a typed name in its stored form; an overlong one matches no user."""
+    return name[: LONGEST_NAME * 4].strip().lower()
+
+
+def _append_record(connection: Connection, entry: AuditEntry, now: datetime) -> None:
+    Ledger(connection).close([entry], now=now)

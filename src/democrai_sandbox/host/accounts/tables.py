@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Column, ForeignKey, Index, Integer, MetaData, Table, Text
 
-from democrai_sandbox.access.store.columns import AnyText, Moment
+from democrai_sandbox.access.store.tables import AnyText, Moment
 
 metadata = MetaData()
 

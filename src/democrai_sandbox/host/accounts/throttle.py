@@ -30,7 +30,7 @@ _NO_TIME = timedelta(0)
 
 
 @dataclass(frozen=True, slots=True)
-class _Rule:
+class _ThrottleRule:
     """Number of free failures, and the wait after the next ones: 1, 2, 4... seconds."""
 
     free: int
@@ -46,15 +46,15 @@ class _Rule:
 
 _RULES = MappingProxyType(
     {
-        "pair": _Rule(free=5, longest=900, memory=timedelta(days=1)),
-        "name": _Rule(free=50, longest=30, memory=timedelta(hours=1)),
-        "address": _Rule(free=50, longest=30, memory=timedelta(hours=1)),
+        "pair": _ThrottleRule(free=5, longest=900, memory=timedelta(days=1)),
+        "name": _ThrottleRule(free=50, longest=30, memory=timedelta(hours=1)),
+        "address": _ThrottleRule(free=50, longest=30, memory=timedelta(hours=1)),
     }
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class SignInAttempt:
     """Running sign-in. It counts as failed until it is settled, so that parallel attempts gain nothing."""
 
     name: str
@@ -64,7 +64,7 @@ class Attempt:
     counted: tuple[str, ...]
 
 
-def begin(connection: Connection, name: str, address: str, now: datetime) -> Attempt:
+def begin(connection: Connection, name: str, address: str, now: datetime) -> SignInAttempt:
     """Count a sign-in; raise ``SignInThrottled`` without counting if it is too early."""
     kinds = ("pair",) if _is_known(connection, name, address, now) else tuple(_RULES)
     keys = {kind: _key(kind, name, address) for kind in kinds}
@@ -76,17 +76,17 @@ def begin(connection: Connection, name: str, address: str, now: datetime) -> Att
     for kind, count in counts.items():
         _put(connection, keys[kind], count.failures + 1, now, _RULES[kind].memory)
     _make_room(connection, now)
-    return Attempt(name, address, counts["pair"].failures + 1, kinds)
+    return SignInAttempt(name, address, counts["pair"].failures + 1, kinds)
 
 
-def settle(connection: Connection, attempt: Attempt, now: datetime) -> None:
+def settle(connection: Connection, attempt: SignInAttempt, now: datetime) -> None:
     """Remove the failures before a successful sign-in, and record that the name was used at the address."""
     withdraw(connection, attempt)
     connection.execute(delete(throttle).where(throttle.c.key == _key("pair", attempt.name, attempt.address)))
     _put(connection, _key("known", attempt.name, attempt.address), 0, now, _KNOWN_FOR)
 
 
-def withdraw(connection: Connection, attempt: Attempt) -> None:
+def withdraw(connection: Connection, attempt: SignInAttempt) -> None:
     """Remove the count of one sign-in that was not compared, or succeeded."""
     keys = sorted(_key(kind, attempt.name, attempt.address) for kind in attempt.counted)
     for key in keys:
@@ -100,7 +100,7 @@ def forget(connection: Connection, now: datetime) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Count:
+class _FailureCount:
     failures: int
     last_at: datetime
 
@@ -110,7 +110,7 @@ def _is_known(connection: Connection, name: str, address: str, now: datetime) ->
     return connection.execute(select(throttle.c.key).where(*here)).first() is not None
 
 
-def _locked(connection: Connection, key: str, now: datetime) -> _Count:
+def _locked(connection: Connection, key: str, now: datetime) -> _FailureCount:
     """Return a count that is locked until the transaction ends.
 
     A missing row cannot be locked, so it is created first; if two callers create it, the second one retries.
@@ -118,7 +118,7 @@ def _locked(connection: Connection, key: str, now: datetime) -> _Count:
     row = connection.execute(select(throttle).where(throttle.c.key == key).with_for_update()).one_or_none()
     if row is None:
         connection.execute(insert(throttle), {"key": key, "failures": 0, "last_at": now, "forget_at": now})
-    return _Count(0, now) if row is None or row.forget_at <= now else _Count(row.failures, row.last_at)
+    return _FailureCount(0, now) if row is None or row.forget_at <= now else _FailureCount(row.failures, row.last_at)
 
 
 def _put(connection: Connection, key: str, failures: int, now: datetime, memory: timedelta) -> None:
@@ -135,7 +135,7 @@ def _make_room(connection: Connection, now: datetime) -> None:
         connection.execute(delete(throttle).where(throttle.c.key.in_(first.scalar_subquery())))
 
 
-def _wait(rule: _Rule, row: _Count, now: datetime) -> timedelta:
+def _wait(rule: _ThrottleRule, row: _FailureCount, now: datetime) -> timedelta:
     """Return the remaining wait; a clock that was set back never extends it beyond the rule."""
     pause = rule.pause(row.failures)
     return min(row.last_at + pause - now, pause)
@@ -143,12 +143,12 @@ def _wait(rule: _Rule, row: _Count, now: datetime) -> timedelta:
 
 def _key(kind: str, name: str, address: str) -> str:
     who = "" if kind == "address" else name
-    where = "" if kind == "name" else _place(address)
+    where = "" if kind == "name" else _address_key(address)
     text = repr((kind, who, where))
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _place(address: str) -> str:
+def _address_key(address: str) -> str:
     """Return the key of an address: for IPv6 the network, because a client controls all its addresses."""
     try:
         found = ip_address(address)

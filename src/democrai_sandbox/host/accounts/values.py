@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from democrai_sandbox.access.identity import Caller
-from democrai_sandbox.host.interface import Roles
+from democrai_sandbox.access.caller import Caller
+from democrai_sandbox.host.authentication import Roles
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -5,7 +5,7 @@ One error reports all problems, each with the file and line, the variable or the
 
 from __future__ import annotations
 
-from .loading import Loaded, load
-from .origins import ConfigProblem, Origin
+from .keys import ConfigProblem, Origin
+from .loader import Loaded, load
 
 __all__ = ["ConfigProblem", "Loaded", "Origin", "load"]

@@ -1,18 +1,21 @@
-"""All keys of the configuration, by pointer, with the format of their values."""
+"""Keys of the configuration: the format of each value, its origin, and problems with their origin."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from democrai_sandbox.errors import ConfigInvalid
 from democrai_sandbox.manifests.limits import LARGEST
+from democrai_sandbox.policy import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 
-class Form(Enum):
+class ValueFormat(Enum):
     """Format of a value. In a variable, all formats except texts are YAML."""
 
     VALUE = "a number, true or false, or a list"
@@ -24,89 +27,163 @@ class Form(Enum):
     @property
     def is_text(self) -> bool:
         """Whether a variable contains the plain text."""
-        return self in (Form.TEXT, Form.PATH, Form.DATABASE)
+        return self in (ValueFormat.TEXT, ValueFormat.PATH, ValueFormat.DATABASE)
 
 
-KEYS: Mapping[str, Form] = MappingProxyType(
+KEYS: Mapping[str, ValueFormat] = MappingProxyType(
     {
-        "/state_dir": Form.PATH,
-        "/data_dir": Form.PATH,
-        "/modules_path": Form.PATH,
-        "/engines_path": Form.PATH,
-        "/extractors_path": Form.PATH,
-        "/extra_module_dirs": Form.PATHS,
-        "/extra_engine_dirs": Form.PATHS,
-        "/extra_extractor_dirs": Form.PATHS,
-        "/database/url": Form.DATABASE,
-        "/database/key_file": Form.PATH,
-        "/database/wait_seconds": Form.VALUE,
-        "/database/connections": Form.VALUE,
-        "/network/stream/type": Form.TEXT,
-        "/network/stream/channel": Form.TEXT,
-        "/network/stream/folder": Form.PATH,
-        "/network/stream/url": Form.TEXT,
-        "/network/stream/longest": Form.VALUE,
-        "/sandbox/os/enabled": Form.VALUE,
-        "/sandbox/os/require": Form.VALUE,
-        "/sandbox/os/desktop": Form.VALUE,
-        "/sandbox/os/policy_file": Form.PATH,
-        "/sandbox/os/helper_socket": Form.PATH,
-        "/sandbox/os/refresh_seconds": Form.VALUE,
-        "/sandbox/os/seccomp/enabled": Form.VALUE,
-        "/sandbox/os/landlock/enabled": Form.VALUE,
-        "/sandbox/os/landlock/extra_read_paths": Form.PATHS,
-        "/sandbox/os/landlock/extra_write_paths": Form.PATHS,
-        "/sandbox/guard/native_packages": Form.VALUE,
-        **{f"/sandbox/limits/{name}": Form.VALUE for name in LARGEST},
-        "/sandbox/call_timeout": Form.VALUE,
-        "/sandbox/load_timeout": Form.VALUE,
-        "/sandbox/managers": Form.VALUE,
-        "/sandbox/pending_days": Form.VALUE,
-        "/sandbox/poll_seconds": Form.VALUE,
-        "/extensions/mcp/approval": Form.TEXT,
-        "/server/host": Form.TEXT,
-        "/server/port": Form.VALUE,
-        "/server/public_url": Form.TEXT,
-        "/server/trusted_proxies": Form.VALUE,
-        "/console/enabled": Form.VALUE,
-        "/console/idle_minutes": Form.VALUE,
-        "/console/session_hours": Form.VALUE,
-        "/console/reauth_minutes": Form.VALUE,
-        "/console/reauth_high_risk": Form.VALUE,
-        "/console/unused_days": Form.VALUE,
+        "/state_dir": ValueFormat.PATH,
+        "/data_dir": ValueFormat.PATH,
+        "/modules_path": ValueFormat.PATH,
+        "/engines_path": ValueFormat.PATH,
+        "/extractors_path": ValueFormat.PATH,
+        "/extra_module_dirs": ValueFormat.PATHS,
+        "/extra_engine_dirs": ValueFormat.PATHS,
+        "/extra_extractor_dirs": ValueFormat.PATHS,
+        "/database/url": ValueFormat.DATABASE,
+        "/database/key_file": ValueFormat.PATH,
+        "/database/wait_seconds": ValueFormat.VALUE,
+        "/database/connections": ValueFormat.VALUE,
+        "/network/stream/type": ValueFormat.TEXT,
+        "/network/stream/channel": ValueFormat.TEXT,
+        "/network/stream/folder": ValueFormat.PATH,
+        "/network/stream/url": ValueFormat.TEXT,
+        "/network/stream/longest": ValueFormat.VALUE,
+        "/sandbox/os/enabled": ValueFormat.VALUE,
+        "/sandbox/os/require": ValueFormat.VALUE,
+        "/sandbox/os/desktop": ValueFormat.VALUE,
+        "/sandbox/os/policy_file": ValueFormat.PATH,
+        "/sandbox/os/helper_socket": ValueFormat.PATH,
+        "/sandbox/os/refresh_seconds": ValueFormat.VALUE,
+        "/sandbox/os/seccomp/enabled": ValueFormat.VALUE,
+        "/sandbox/os/landlock/enabled": ValueFormat.VALUE,
+        "/sandbox/os/landlock/extra_read_paths": ValueFormat.PATHS,
+        "/sandbox/os/landlock/extra_write_paths": ValueFormat.PATHS,
+        "/sandbox/guard/native_packages": ValueFormat.VALUE,
+        **{f"/sandbox/limits/{name}": ValueFormat.VALUE for name in LARGEST},
+        "/sandbox/call_timeout": ValueFormat.VALUE,
+        "/sandbox/load_timeout": ValueFormat.VALUE,
+        "/sandbox/managers": ValueFormat.VALUE,
+        "/sandbox/pending_days": ValueFormat.VALUE,
+        "/sandbox/poll_seconds": ValueFormat.VALUE,
+        "/extensions/mcp/approval": ValueFormat.TEXT,
+        "/server/host": ValueFormat.TEXT,
+        "/server/port": ValueFormat.VALUE,
+        "/server/public_url": ValueFormat.TEXT,
+        "/server/trusted_proxies": ValueFormat.VALUE,
+        "/console/enabled": ValueFormat.VALUE,
+        "/console/idle_minutes": ValueFormat.VALUE,
+        "/console/session_hours": ValueFormat.VALUE,
+        "/console/reauth_minutes": ValueFormat.VALUE,
+        "/console/reauth_high_risk": ValueFormat.VALUE,
+        "/console/unused_days": ValueFormat.VALUE,
     }
 )
 """Keys with fixed names."""
 
-OPEN: Mapping[str, Form] = MappingProxyType({"/network/endpoints": Form.TEXT, "/sandbox/isolation": Form.TEXT})
+OPEN: Mapping[str, ValueFormat] = MappingProxyType(
+    {"/network/endpoints": ValueFormat.TEXT, "/sandbox/isolation": ValueFormat.TEXT}
+)
 """Objects with free keys."""
 
 
-NAMED: Mapping[str, Mapping[str, Form]] = MappingProxyType(
+NAMED: Mapping[str, Mapping[str, ValueFormat]] = MappingProxyType(
     {
         "/extensions/models": {
-            "endpoint": Form.TEXT,
-            "model": Form.TEXT,
-            "api_key": Form.TEXT,
-            "api_key_file": Form.PATH,
-            "timeout_seconds": Form.VALUE,
-            "options": Form.VALUE,
+            "endpoint": ValueFormat.TEXT,
+            "model": ValueFormat.TEXT,
+            "api_key": ValueFormat.TEXT,
+            "api_key_file": ValueFormat.PATH,
+            "timeout_seconds": ValueFormat.VALUE,
+            "options": ValueFormat.VALUE,
         },
         "/extensions/mcp/servers": {
-            "endpoint_url": Form.TEXT,
-            "transport": Form.TEXT,
-            "enabled": Form.VALUE,
-            "timeout_ms": Form.VALUE,
+            "endpoint_url": ValueFormat.TEXT,
+            "transport": ValueFormat.TEXT,
+            "enabled": ValueFormat.VALUE,
+            "timeout_ms": ValueFormat.VALUE,
         },
-        "/extensions/engines": {"install": Form.VALUE, "settings": Form.VALUE},
-        "/extensions/extractors": {"install": Form.VALUE, "settings": Form.VALUE},
+        "/extensions/engines": {"install": ValueFormat.VALUE, "settings": ValueFormat.VALUE},
+        "/extensions/extractors": {"install": ValueFormat.VALUE, "settings": ValueFormat.VALUE},
     }
 )
 """Objects of objects with free names: the keys of each entry."""
 
 
-def form_of(pointer: str) -> Form:
+def format_of(pointer: str) -> ValueFormat:
     """Return the format of the value at a pointer; YAML for unknown keys and objects."""
     entry, _, key = pointer.rpartition("/")
     above = entry.rpartition("/")[0]
-    return KEYS.get(pointer) or OPEN.get(entry) or NAMED.get(above, {}).get(key) or Form.VALUE
+    return KEYS.get(pointer) or OPEN.get(entry) or NAMED.get(above, {}).get(key) or ValueFormat.VALUE
+
+
+MOST_PROBLEMS = 100
+"""Maximum number of reported problems."""
+ARGUMENT = "argument"
+DEFAULT = "default"
+
+
+class Origin(NamedTuple):
+    """Place where a value was set."""
+
+    source: str
+    """``file:line``, the name of a variable, ``argument`` or ``default``."""
+    line: int = 0
+    """Line of the file; 0 for other origins."""
+
+
+_NOWHERE = Origin(DEFAULT)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigProblem(Problem):
+    """Problem with the origin of its value."""
+
+    origin: Origin = _NOWHERE
+
+    def __str__(self) -> str:
+        """Return the problem on one line, the file and line first."""
+        return f"{self.origin.source}: {Problem.__str__(self)}"
+
+
+class Origins:
+    """Origins of all given values, by pointer."""
+
+    def __init__(self, whole: str) -> None:
+        """``whole`` is the origin of the whole configuration: a file, the argument, or the defaults."""
+        self._whole = Origin(whole)
+        self._of: dict[str, Origin] = {}
+
+    def __getitem__(self, pointer: str) -> Origin:
+        """Return the origin of a value, or of the nearest given value around it."""
+        while pointer:
+            if pointer in self._of:
+                return self._of[pointer]
+            pointer = pointer.rpartition("/")[0]
+        return self._whole
+
+    def set(self, pointer: str, origin: Origin) -> None:
+        """Set the origin of a value, and remove the origins of values below it."""
+        below = pointer + "/"
+        for old in [other for other in self._of if other.startswith(below)]:
+            del self._of[old]
+        self._of[pointer] = origin
+
+    def set_missing(self, pointer: str, origin: Origin) -> None:
+        """Set the origin of an object that was created on the way to a value, unless it has one."""
+        self._of.setdefault(pointer, origin)
+
+    def place(self, problem: Problem) -> ConfigProblem:
+        """Return a problem with the origin of its value."""
+        if isinstance(problem, ConfigProblem):
+            return problem
+        return ConfigProblem(problem.pointer, problem.message, problem.suggestion, self[problem.pointer])
+
+
+def refusal(problems: Iterable[ConfigProblem]) -> ConfigInvalid:
+    """Return the error with all problems: those of the file from top to bottom, then all others."""
+    found = sorted(problems, key=lambda problem: problem.origin.line or float("inf"))
+    if len(found) > MOST_PROBLEMS + 1:
+        more = Problem("", f"and {len(found) - MOST_PROBLEMS} further problems")
+        return ConfigInvalid([*found[:MOST_PROBLEMS], more])
+    return ConfigInvalid(found)

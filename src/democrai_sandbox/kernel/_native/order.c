@@ -1,4 +1,4 @@
-/* Parses a start request: numbers, a filter and texts, in the layout of wire.py.
+/* Parses a start request: numbers, a filter and texts, in the layout of spawn/protocol.py.
  *
  * All values are validated. Texts are used in place: the body stays alive during the start, and a null byte follows its
  * last text. */

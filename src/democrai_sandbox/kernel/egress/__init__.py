@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from .allowlist import Allowlist, AllowlistBuilder, FailedSource
 from .control import EgressControl
-from .endpoints import endpoints_of
-from .interface import ChildCgroup, Endpoint, NotMaterialised, Observation, Source, SourceEntry
+from .endpoints import (
+    ChildCgroup,
+    Endpoint,
+    EndpointSource,
+    NotMaterialised,
+    ObservedConnection,
+    SourceEntry,
+    endpoints_of,
+)
 
 __all__ = [
     "Allowlist",
@@ -13,10 +20,10 @@ __all__ = [
     "ChildCgroup",
     "EgressControl",
     "Endpoint",
+    "EndpointSource",
     "FailedSource",
     "NotMaterialised",
-    "Observation",
-    "Source",
+    "ObservedConnection",
     "SourceEntry",
     "endpoints_of",
 ]

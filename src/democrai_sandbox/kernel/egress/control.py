@@ -9,29 +9,25 @@ from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
 from democrai_sandbox.errors import HelperFailed, HelperOpening, KernelLayerError
-from democrai_sandbox.kernel.flow import FlowLog
+from democrai_sandbox.kernel.flow_log import FlowLog
 
-from .applying import Applying
-from .client import NOT_RUNNING, TIMED_OUT, HelperClient
-from .holding import HelperHold
-from .leftovers import sweep
-from .observed import ObservedEndpoints, addresses_of
-from .policy_file import PolicyFile, policy_path, socket_path
-from .refreshing import Refresher
-from .reporting import Facts, egress_status, helper_status
-from .sockets import connections, internet_sockets, own_cgroup
-from .starting import HelperStarter
+from .allowlist import ObservedEndpoints, addresses_of
+from .helper_client import NOT_RUNNING, TIMED_OUT, HelperClient
+from .helper_process import HelperConnection, HelperStarter
+from .policy_file import PolicyFile, policy_path, socket_path, sweep
+from .status import EgressMeasurements, connections, egress_status, helper_status, internet_sockets, own_cgroup
+from .updater import AllowlistUpdater, UpdateThread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
     from democrai_sandbox.kernel.settings import OsSettings
-    from democrai_sandbox.kernel.states import ControlStatus
+    from democrai_sandbox.kernel.status import ControlStatus
 
     from .allowlist import AllowlistBuilder
-    from .interface import ChildCgroup, Endpoint, Observation
-    from .refreshing import Wishes
+    from .endpoints import ChildCgroup, Endpoint, ObservedConnection
+    from .updater import UpdateRequests
 
 _WITHIN = 5.0
 """Seconds that a subject's first connection waits for the packet filter to permit it."""
@@ -81,10 +77,10 @@ class EgressControl:
         self._folders = (data_dir, state_dir)
         self._file = PolicyFile(self.policy_file)
         self._client = HelperClient(self.socket)
-        self._hold = HelperHold(self._client, starter or self._own_starter(), self.flow)
-        self._applying = Applying(builder, self._file, self._client, self.flow)
-        self._following = _Following(self._applying, self._hold, self.observed, settings.refresh_seconds)
-        self._refresher = Refresher(self._following)
+        self._hold = HelperConnection(self._client, starter or self._own_starter(), self.flow)
+        self._applying = AllowlistUpdater(builder, self._file, self._client, self.flow)
+        self._following = _EgressFollower(self._applying, self._hold, self.observed, settings.refresh_seconds)
+        self._refresher = UpdateThread(self._following)
         self._older: frozenset[int] = frozenset()
         self._failure: KernelLayerError | None = None
         self._stalled_until = 0.0
@@ -146,7 +142,7 @@ class EgressControl:
         if self._is_on():
             self._refresher.wish("changed")
 
-    def observe(self, endpoint: Observation) -> None:
+    def observe(self, endpoint: ObservedConnection) -> None:
         """Make sure that the packet filter permits a connection that the guard has permitted; raise otherwise."""
         if not self._is_on():
             return
@@ -232,7 +228,7 @@ class EgressControl:
         """Return the measured state of the helper."""
         return helper_status(self._facts())
 
-    def _facts(self) -> Facts:
+    def _facts(self) -> EgressMeasurements:
         answer: dict[str, Any] = {}
         running, error = self._hold.running, self._failure
         if running is not None:
@@ -241,7 +237,7 @@ class EgressControl:
                 error = None
             except HelperFailed as failure:
                 error = failure
-        return Facts(
+        return EgressMeasurements(
             pid=self._pid,
             refresh_seconds=self._settings.refresh_seconds,
             policy_file=self.policy_file,
@@ -273,15 +269,15 @@ class EgressControl:
         """Whether the control runs in this process: started, not stopped, and not in a fork."""
         return self._hold.running is not None and os.getpid() == self._pid
 
-    def _wish_for(self, endpoint: Observation) -> int:
+    def _wish_for(self, endpoint: ObservedConnection) -> int:
         self._tell("egress.observed", endpoint)
         return self._refresher.wish("observed")
 
-    def _tell(self, event: str, endpoint: Observation) -> None:
+    def _tell(self, event: str, endpoint: ObservedConnection) -> None:
         place = {"host": endpoint.host, "port": endpoint.port, "addresses": endpoint.addresses}
         self.flow(event, subject=f"{endpoint.subject_kind}:{endpoint.subject}", **place)
 
-    def _open_on_loop(self, endpoint: Observation) -> None:
+    def _open_on_loop(self, endpoint: ObservedConnection) -> None:
         """Return if the packet filter permits the endpoint; otherwise raise ``HelperOpening`` and let the loop retry.
 
         The first attempt waits briefly, unless other connections already wait for the helper; later ones do not wait.
@@ -312,7 +308,7 @@ class EgressControl:
         self._stalled_until = max(self._stalled_until, now + _SILENT_FOR)
         return False
 
-    def _covers(self, endpoint: Observation) -> bool:
+    def _covers(self, endpoint: ObservedConnection) -> bool:
         applied = self._applying.applied
         places = addresses_of(endpoint) or (endpoint.host,)
         return applied is not None and all((place, endpoint.port) in applied.pairs for place in places)
@@ -331,17 +327,19 @@ class _Opening(NamedTuple):
     since: float
 
 
-class _Following:
+class _EgressFollower:
     """Work of the refresher's thread."""
 
-    def __init__(self, applying: Applying, hold: HelperHold, observed: ObservedEndpoints, seconds: int) -> None:
+    def __init__(
+        self, applying: AllowlistUpdater, hold: HelperConnection, observed: ObservedEndpoints, seconds: int
+    ) -> None:
         self._applying = applying
         self._hold = hold
         self._observed = observed
         self._regular = float(seconds or _WITHOUT_REFRESH)
         self._ended = False
 
-    def work(self, wishes: Wishes) -> None:
+    def work(self, wishes: UpdateRequests) -> None:
         """Apply the current allowlist; wait for the helper to return if it has ended."""
         reason = ",".join(wishes.reasons)
         force, self._ended = wishes.force or self._ended, False

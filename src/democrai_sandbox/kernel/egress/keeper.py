@@ -58,7 +58,7 @@ class Keeper:
         self._pause = _FIRST_PAUSE
         self._helper: _Helper
         self._started = _NEVER
-        self._standby: _Standby | None = None
+        self._standby: _KeeperStandby | None = None
 
     def run(self) -> int:
         """Start the helper and watch it; return its exit code when the application does not want it any more."""
@@ -134,7 +134,7 @@ class Keeper:
             return False
         if pid:
             theirs.close()
-            self._standby = _Standby(pid, ours)
+            self._standby = _KeeperStandby(pid, ours)
             return True
         ours.close()
         with theirs:
@@ -142,7 +142,7 @@ class Keeper:
         self._succeed(keeper)
         return True
 
-    def _bury_standby(self, standby: _Standby) -> None:
+    def _bury_standby(self, standby: _KeeperStandby) -> None:
         self._standby = None
         standby.end()
         _say(f"the standby {standby.pid} of the keeper ended; starting another one")
@@ -198,7 +198,7 @@ class Keeper:
         return time.monotonic() - self._hurried < _LATELY
 
 
-class _Standby:
+class _KeeperStandby:
     """Standby process, as seen by its keeper."""
 
     def __init__(self, pid: int, bond: socket.socket) -> None:

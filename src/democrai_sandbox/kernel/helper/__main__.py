@@ -26,10 +26,10 @@ def _start() -> int:
     package = importlib.util.module_from_spec(spec)
     sys.modules[_PACKAGE] = package
     spec.loader.exec_module(package)
-    lifetime = importlib.import_module(f"{_PACKAGE}.lifetime")
-    enforcing = importlib.import_module(f"{_PACKAGE}.enforcing")
-    lifetime.alone_in_the_world()
-    status: int = lifetime.run(sys.argv[1:], environment, enforcing.Enforcer)
+    main = importlib.import_module(f"{_PACKAGE}.main")
+    enforcer = importlib.import_module(f"{_PACKAGE}.enforcer")
+    main.reset_environment()
+    status: int = main.run(sys.argv[1:], environment, enforcer.Enforcer)
     return status
 
 

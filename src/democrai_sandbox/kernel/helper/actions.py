@@ -8,24 +8,23 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .answers import VERSION, Refused, Request
-from .entering import Entrances
+from .cgroups import JoinSockets
 from .policy import read_policy, requested_endpoints
+from .protocol import VERSION, HelperRequest, RequestRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from .application_rules import EnforcerProtocol
     from .arguments import Arguments
-    from .errands import Errands
-    from .interface import Enforcement
-    from .journal import Journal
-    from .peers import Family
-    from .processes import Handle
+    from .main import HelperLog
+    from .processes import Handle, ProcessFamily
+    from .user_files import UserFiles
 
 _LONGEST_WAIT = 60.0
 
 
-class Outcome(NamedTuple):
+class ActionResult(NamedTuple):
     """Answer to a request."""
 
     fields: dict[str, Any]
@@ -41,7 +40,12 @@ class Actions:
     """Handlers of all requests, one at a time."""
 
     def __init__(
-        self, enforcement: Enforcement, family: Family, arguments: Arguments, errands: Errands, journal: Journal
+        self,
+        enforcement: EnforcerProtocol,
+        family: ProcessFamily,
+        arguments: Arguments,
+        errands: UserFiles,
+        journal: HelperLog,
     ) -> None:
         self._enforcement = enforcement
         self._family = family
@@ -49,12 +53,12 @@ class Actions:
         self._errands = errands
         self._journal = journal
         self._lock = threading.Lock()
-        self._entrances = Entrances(family, journal)
+        self._entrances = JoinSockets(family, journal)
         self._applied = False
         self.in_force = True
         """Whether rules may exist, including those of a predecessor; false after they are cleared."""
         self._refresh: dict[str, Any] = {"at": None, "error": ""}
-        self._table: dict[str, tuple[Callable[[Request, Handle], Outcome], frozenset[str]]] = {
+        self._table: dict[str, tuple[Callable[[HelperRequest, Handle], ActionResult], frozenset[str]]] = {
             "ping": (self._ping, frozenset()),
             "apply": (self._apply, frozenset({"pid"})),
             "join": (self._join, frozenset({"pid"})),
@@ -64,25 +68,25 @@ class Actions:
             "clear": (self._clear, frozenset({"exit"})),
         }
 
-    def answer(self, request: Request, client: Handle) -> Outcome:
+    def answer(self, request: HelperRequest, client: Handle) -> ActionResult:
         """Serve or refuse a request. Check the client before and after, because process ids are reused."""
         act, known = self._table.get(request.action, (None, frozenset()))
         if act is None:
             error = f"unknown action {request.action[:40]!a}"
-            raise Refused("unknown_action", error, f"use one of {', '.join(self._table)}")
+            raise RequestRefused("unknown_action", error, f"use one of {', '.join(self._table)}")
         if unknown := request.fields.keys() - known:
             error = f"{request.action} does not accept {', '.join(sorted(map(ascii, unknown)))[:200]}"
-            raise Refused("bad_request", error, f"it accepts {', '.join(sorted(known)) or 'no fields'}")
+            raise RequestRefused("bad_request", error, f"it accepts {', '.join(sorted(known)) or 'no fields'}")
         client.check()
         outcome = act(request, client)
         try:
             client.check()
-        except Refused:
+        except RequestRefused:
             self.undo(outcome)
             raise
         return outcome
 
-    def undo(self, outcome: Outcome) -> None:
+    def undo(self, outcome: ActionResult) -> None:
         """Release a child whose number did not reach the client."""
         if outcome.descriptor >= 0:
             os.close(outcome.descriptor)
@@ -90,7 +94,7 @@ class Actions:
             try:
                 with self._alone():
                     self._enforcement.release(outcome.child)
-            except Refused as refused:
+            except RequestRefused as refused:
                 self._journal.say(f"child {outcome.child} could not be released: {refused}")
 
     def resume(self) -> None:
@@ -106,7 +110,7 @@ class Actions:
                 return
             try:
                 found, error = self._enforcement.refresh(), ""
-            except Refused as refused:
+            except RequestRefused as refused:
                 found, error = {}, str(refused)
             if error and error != self._refresh["error"]:
                 self._journal.say(f"the refresh failed; the rules stay unchanged: {error}")
@@ -126,7 +130,7 @@ class Actions:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         if not self._lock.acquire(timeout=_LONGEST_WAIT):
-            raise Refused("busy", "the helper is busy with another request, or is stopping", "try again")
+            raise RequestRefused("busy", "the helper is busy with another request, or is stopping", "try again")
         try:
             yield
         finally:
@@ -139,37 +143,39 @@ class Actions:
         self._applied = self.in_force = True
         return {"digest": policy.digest, **fields}
 
-    def _ping(self, _: Request, __: Handle) -> Outcome:
-        return Outcome({"pid": os.getpid(), "version": VERSION, "privileged": True})
+    def _ping(self, _: HelperRequest, __: Handle) -> ActionResult:
+        return ActionResult({"pid": os.getpid(), "version": VERSION, "privileged": True})
 
-    def _apply(self, request: Request, _: Handle) -> Outcome:
+    def _apply(self, request: HelperRequest, _: Handle) -> ActionResult:
         with self._family.target(request.fields.get("pid", self._family.parent.pid)) as target, self._alone():
-            return Outcome(self._put_in_force(target))
+            return ActionResult(self._put_in_force(target))
 
-    def _join(self, request: Request, _: Handle) -> Outcome:
+    def _join(self, request: HelperRequest, _: Handle) -> ActionResult:
         with self._family.target(request.fields.get("pid")) as target, self._alone():
             target.check()
-            return Outcome(self._enforcement.join(target.pid))
+            return ActionResult(self._enforcement.join(target.pid))
 
-    def _child(self, request: Request, _: Handle) -> Outcome:
+    def _child(self, request: HelperRequest, _: Handle) -> ActionResult:
         endpoints = requested_endpoints(request.fields.get("endpoints"))
         with self._alone():
             fields, procs = self._enforcement.child(endpoints)
         try:
             descriptor = self._entrances.opened(procs)
         except OSError as error:
-            self.undo(Outcome(fields, child=fields["child"]))
-            raise Refused("busy", f"the entry socket could not be created: {error.strerror}", "try again") from None
-        return Outcome(fields, descriptor, fields["child"])
+            self.undo(ActionResult(fields, child=fields["child"]))
+            raise RequestRefused(
+                "busy", f"the entry socket could not be created: {error.strerror}", "try again"
+            ) from None
+        return ActionResult(fields, descriptor, fields["child"])
 
-    def _release(self, request: Request, _: Handle) -> Outcome:
+    def _release(self, request: HelperRequest, _: Handle) -> ActionResult:
         child = request.fields.get("child")
         if type(child) is not int or child < 0:
-            raise Refused("bad_request", "child must be a number", "send the number from the answer of child")
+            raise RequestRefused("bad_request", "child must be a number", "send the number from the answer of child")
         with self._alone():
-            return Outcome(self._enforcement.release(child))
+            return ActionResult(self._enforcement.release(child))
 
-    def _status(self, _: Request, __: Handle) -> Outcome:
+    def _status(self, _: HelperRequest, __: Handle) -> ActionResult:
         with self._alone():
             found = self._enforcement.status()
         own = {
@@ -180,16 +186,16 @@ class Actions:
             "refresh_seconds": self._arguments.refresh_seconds,
             "last_refresh": dict(self._refresh),
         }
-        return Outcome({**own, **found})
+        return ActionResult({**own, **found})
 
-    def _clear(self, request: Request, client: Handle) -> Outcome:
+    def _clear(self, request: HelperRequest, client: Handle) -> ActionResult:
         ends = request.fields.get("exit", False)
         if type(ends) is not bool:
-            raise Refused("bad_request", "exit must be true or false", "send true to end the helper, or omit it")
+            raise RequestRefused("bad_request", "exit must be true or false", "send true to end the helper, or omit it")
         if not self._family.is_parent(client):
             error = f"only the application itself (process {self._family.parent.pid}) may remove its rules"
-            raise Refused("not_the_parent", error, "stop the kernel layer in the process of the application")
+            raise RequestRefused("not_the_parent", error, "stop the kernel layer in the process of the application")
         with self._alone():
             fields = self._enforcement.clear()
             self._applied = self.in_force = False
-        return Outcome({**fields, "exiting": True} if ends else fields, ends=ends)
+        return ActionResult({**fields, "exiting": True} if ends else fields, ends=ends)

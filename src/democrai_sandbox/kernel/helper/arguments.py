@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from .answers import Refused
-from .errands import User
 from .processes import HIGHEST_PID, Handle, owners
+from .protocol import RequestRefused
+from .user_files import User
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ def helper_command() -> tuple[str, ...]:
 
 def parse(words: Sequence[str]) -> Arguments:
     """Parse the command line."""
-    parser = _Parser(prog="democrai-os-helper", description=__doc__, allow_abbrev=False)
+    parser = _HelperParser(prog="democrai-os-helper", description=__doc__, allow_abbrev=False)
     parser.add_argument("--socket", required=True, metavar="PATH", help="path of the helper's socket")
     parser.add_argument("--policy-file", required=True, metavar="PATH", help="allowlist that the application writes")
     parser.add_argument(
@@ -61,7 +61,9 @@ def parse(words: Sequence[str]) -> Arguments:
     )
     if len(os.fsencode(arguments.socket)) > LONGEST_SOCKET_PATH:
         error = f"the path of the socket is longer than {LONGEST_SOCKET_PATH} bytes: {arguments.socket}"
-        raise Refused("socket_path_too_long", error, "set sandbox.os.helper_socket to a shorter path, e.g. below /run")
+        raise RequestRefused(
+            "socket_path_too_long", error, "set sandbox.os.helper_socket to a shorter path, e.g. below /run"
+        )
     return arguments
 
 
@@ -78,29 +80,31 @@ def expected_user(parent: Handle, environment: Mapping[str, str]) -> User:
             continue
         if _number(name, text, 0, 2**32 - 2) != uid:
             error = f"{name} is user {text}, but the application (process {parent.pid}) belongs to user {uid}"
-            raise Refused("foreign_uid", error, "start the helper as the user of the application")
+            raise RequestRefused("foreign_uid", error, "start the helper as the user of the application")
         break
     if set(found.users) != {uid}:
         error = f"process {parent.pid} has several user ids, like a setuid program"
-        raise Refused("foreign_uid", error, "run the application with a single user id")
+        raise RequestRefused("foreign_uid", error, "run the application with a single user id")
     parent.check()
     return User(uid, found.groups[0], found.further)
 
 
-class _Parser(argparse.ArgumentParser):
+class _HelperParser(argparse.ArgumentParser):
     """Parser that raises ``Refused`` instead of exiting."""
 
     def error(self, message: str) -> NoReturn:
-        raise Refused("bad_arguments", message, "see --help")
+        raise RequestRefused("bad_arguments", message, "see --help")
 
 
 def _path(name: str, text: str) -> str:
     if not text.startswith("/") or "\0" in text or len(text) > _LONGEST_PATH:
-        raise Refused("bad_arguments", f"{name} is not an absolute path: {text[:80]!a}", "pass an absolute path")
+        raise RequestRefused("bad_arguments", f"{name} is not an absolute path: {text[:80]!a}", "pass an absolute path")
     return text
 
 
 def _number(name: str, text: str, lowest: int, highest: int) -> int:
     if text.isascii() and text.isdecimal() and len(text) <= len(str(highest)) and lowest <= int(text) <= highest:
         return int(text)
-    raise Refused("bad_arguments", f"{name} is not a number from {lowest} to {highest}: {text[:80]!a}", "correct it")
+    raise RequestRefused(
+        "bad_arguments", f"{name} is not a number from {lowest} to {highest}: {text[:80]!a}", "correct it"
+    )

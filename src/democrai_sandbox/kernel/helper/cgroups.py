@@ -1,7 +1,17 @@
-"""Cgroups: find the mounted tree, and create, join, kill and remove a cgroup.
+"""Cgroups: find the mounted tree; create, join, kill and remove a cgroup; move processes in and out.
 
 The cgroup of an application is at the top of the tree, not below its previous cgroup. That one may be delegated to the
 application's user, who could then leave ours by writing to ``cgroup.procs``.
+
+The file for joining a cgroup is never handed out. The kernel only checks its opener, which is root, so its holder could
+move any process of the machine into the cgroup, cut it off from the network, and have it killed. Instead, a child asks
+over a socket, and the helper moves the process that the kernel names.
+
+The cgroup of an application is at the top of the tree, not below its previous cgroup. That one may be delegated to the
+application's user, who could then leave ours by writing to ``cgroup.procs``.
+
+The file for joining a cgroup is never handed out. The kernel only checks its opener, which is root, so its holder could
+move any process of the machine into the cgroup, cut it off from the network, and have it killed.
 """
 
 from __future__ import annotations
@@ -12,14 +22,22 @@ import os
 import re
 import select
 import signal
+import socket
+import struct
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from .answers import Refused
+from .processes import network_of, own_network
+from .protocol import RequestRefused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from .main import HelperLog
+    from .processes import ProcessFamily
 
 PREFIX = "democrai_os_sandbox_"
 _MARK = "trusted.democrai"
@@ -88,8 +106,8 @@ def find_tree(mountinfo: str = "/proc/self/mountinfo") -> Tree:
         return found
     if usable:
         text = f"the cgroup tree at {usable[0][0].mount} is mounted read-only"
-        raise Refused("cgroup_read_only", text, _WRITABLE_FIX)
-    raise Refused("no_cgroup2", "no cgroup v2 tree (cgroup2) is mounted", _MOUNT_FIX)
+        raise RequestRefused("cgroup_read_only", text, _WRITABLE_FIX)
+    raise RequestRefused("no_cgroup2", "no cgroup v2 tree (cgroup2) is mounted", _MOUNT_FIX)
 
 
 class Cgroup:
@@ -153,7 +171,7 @@ class Cgroup:
         try:
             self._write("cgroup.procs", str(pid))
         except ProcessLookupError:
-            raise Refused("gone", f"process {pid} has ended", "start it again") from None
+            raise RequestRefused("gone", f"process {pid} has ended", "start it again") from None
         except OSError as error:
             raise _refused(self.path, error) from None
 
@@ -248,16 +266,143 @@ def _plain(word: str) -> str:
     return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), word)
 
 
-def _refused(path: str, error: OSError) -> Refused:
+def _refused(path: str, error: OSError) -> RequestRefused:
     if error.errno == errno.EROFS:
-        return Refused("cgroup_read_only", f"the cgroup {path} is on a read-only mount", _WRITABLE_FIX)
+        return RequestRefused("cgroup_read_only", f"the cgroup {path} is on a read-only mount", _WRITABLE_FIX)
     if error.errno in {errno.EACCES, errno.EPERM}:
         text = f"the helper may not change the cgroup {path}"
-        return Refused("not_privileged", text, "start the helper as root")
+        return RequestRefused("not_privileged", text, "start the helper as root")
     if error.errno == errno.ENOENT:
-        return Refused("gone", f"the cgroup {path} has been removed", "apply the policy again")
+        return RequestRefused("gone", f"the cgroup {path} has been removed", "apply the policy again")
     if error.errno in {errno.EOPNOTSUPP, errno.EBUSY}:
         text = f"the cgroup {path} does not accept processes ({error.strerror})"
-        return Refused("no_cgroup2", text, "run the helper where the root of the cgroup tree is of type domain")
+        return RequestRefused("no_cgroup2", text, "run the helper where the root of the cgroup tree is of type domain")
     text = f"the cgroup {path} cannot be used: {error.strerror}"
-    return Refused("no_cgroup2", text, "check cgroup.max.descendants and cgroup.max.depth of its ancestor cgroups")
+    return RequestRefused(
+        "no_cgroup2", text, "check cgroup.max.descendants and cgroup.max.depth of its ancestor cgroups"
+    )
+
+
+_ROUNDS = 3
+
+
+class CgroupMembers:
+    """Processes of one application's cgroup."""
+
+    def __init__(self) -> None:
+        """Start without members."""
+        self._origins: dict[int, str] = {}
+
+    def join(self, tree: Tree, group: Cgroup, pid: int) -> None:
+        """Move a process in. One that is already inside stays, because a child's cgroup is stricter.
+
+        The helper itself stays outside: otherwise it would be killed with the members before it has cleaned up.
+        """
+        if pid == os.getpid():
+            raise RequestRefused(
+                "bad_request", "the helper cannot join the cgroup that it manages", "send another process id"
+            )
+        same_network(pid)
+        path = tree.path_of(pid)
+        if not _is_inside(group, path):
+            self._origins[pid] = path or tree.mount
+            group.add(pid)
+
+    def move_out(self, group: Cgroup) -> int:
+        """Move all members back to their previous cgroups, or out of this one; return their number."""
+        moved, top = 0, Path(group.path).parent
+        for _ in range(_ROUNDS):  # members may fork while the others are moved
+            for pid in group.members():
+                for folder in (Path(self._origins.get(pid, top)), top):
+                    with suppress(RequestRefused):
+                        Cgroup(folder, "").add(pid)
+                        moved += 1
+                        break
+        self._origins.clear()
+        return moved
+
+
+def same_network(pid: int) -> None:
+    """Refuse a process in another network namespace, where the rules would have no effect."""
+    if network_of(pid) not in {None, own_network()}:
+        text = f"process {pid} is in another network namespace than the helper, whose rules would not apply to it"
+        raise RequestRefused("other_network", text, "start the helper in the network namespace of the application")
+
+
+def step_out(tree: Tree, group: Cgroup) -> None:
+    """Move this process and its children out of the application's cgroup, in which they were started."""
+    if not _is_inside(group, tree.path_of(os.getpid())):
+        return
+    children: list[int] = []
+    with suppress(OSError):  # a kernel without this file
+        for task in Path("/proc/self/task").iterdir():
+            children.extend(map(int, (task / "children").read_text().split()))
+    for pid in (os.getpid(), *children):
+        Cgroup(Path(tree.mount), "").add(pid)
+
+
+def _is_inside(group: Cgroup, path: str | None) -> bool:
+    return path is not None and f"{path}/".startswith(f"{group.path}/")
+
+
+ENTERED, REFUSED = b"1", b"0"
+_CREDENTIALS = struct.Struct("3i")
+_SPACE = socket.CMSG_SPACE(_CREDENTIALS.size)
+
+
+class JoinSockets:
+    """Open entry sockets: one per child that has not joined yet."""
+
+    def __init__(self, family: ProcessFamily, journal: HelperLog) -> None:
+        """Start without sockets; the first one starts the thread."""
+        self._family = family
+        self._journal = journal
+        self._lock = threading.Lock()
+        self._open: dict[int, tuple[socket.socket, int]] = {}
+        self._events: select.epoll | None = None
+
+    def opened(self, procs: int) -> int:
+        """Take over the file of a cgroup; return the descriptor over which one process can ask to join."""
+        try:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError:
+            os.close(procs)
+            raise
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        ours.settimeout(0)
+        with self._lock:
+            if self._events is None:
+                self._events = select.epoll()
+                threading.Thread(target=self._serve, args=(self._events,), name="entrances", daemon=True).start()
+            self._open[ours.fileno()] = (ours, procs)
+            self._events.register(ours, select.EPOLLIN)
+        return theirs.detach()
+
+    def _serve(self, events: select.epoll) -> None:
+        while True:
+            for number, _ in events.poll():
+                with self._lock:
+                    ours, procs = self._open.pop(number)
+                    events.unregister(number)
+                try:
+                    with ours, suppress(OSError):
+                        self._let_in(ours, procs)
+                finally:
+                    os.close(procs)
+
+    def _let_in(self, ours: socket.socket, procs: int) -> None:
+        data, control, _, _ = ours.recvmsg(1, _SPACE)
+        if not data:
+            return  # closed without being used
+        answer = REFUSED
+        try:
+            pid = next(_CREDENTIALS.unpack(value)[0] for _, kind, value in control if kind == socket.SCM_CREDENTIALS)
+            with self._family.target(pid) as target:
+                target.check()
+                os.write(procs, str(pid).encode())
+            answer = ENTERED
+        except RequestRefused as refused:
+            self._journal.say(f"a process may not join a child's cgroup: {refused}")
+        except (OSError, StopIteration) as error:
+            self._journal.say(f"a process could not be moved into a child's cgroup: {error}")
+        ours.send(answer, socket.MSG_NOSIGNAL)

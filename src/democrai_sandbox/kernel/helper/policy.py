@@ -10,7 +10,7 @@ import stat
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from .answers import Reason, Refused, strict_json
+from .protocol import Reason, RequestRefused, strict_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +35,7 @@ _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*", re.ASCII)
 _KEYS = frozenset({"host", "port", "protocol", "source", "addresses"})
 
 
-class Endpoint(NamedTuple):
+class PolicyEndpoint(NamedTuple):
     """Permitted destination: a name or address, a port, and tcp or udp."""
 
     host: str
@@ -49,7 +49,7 @@ class Endpoint(NamedTuple):
 class Policy(NamedTuple):
     """Parsed policy file with the digest of its bytes."""
 
-    endpoints: tuple[Endpoint, ...]
+    endpoints: tuple[PolicyEndpoint, ...]
     digest: str = ""
 
 
@@ -72,7 +72,7 @@ def read_policy(path: str, owner: int, opened: Callable[[str], int]) -> Policy:
         if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns) or len(data) != after.st_size:
             raise _torn(path, "it changed while it was read")
         return parse_policy(data, path)
-    raise Refused("busy", f"the policy file {path} was replaced repeatedly while it was read", "try again")
+    raise RequestRefused("busy", f"the policy file {path} was replaced repeatedly while it was read", "try again")
 
 
 def parse_policy(data: bytes, path: str = "") -> Policy:
@@ -93,12 +93,12 @@ def parse_policy(data: bytes, path: str = "") -> Policy:
     return Policy(endpoints, hashlib.sha256(data).hexdigest())
 
 
-def requested_endpoints(value: object) -> tuple[Endpoint, ...]:
+def requested_endpoints(value: object) -> tuple[PolicyEndpoint, ...]:
     """Parse the endpoints of a request, with the same checks."""
     problems: list[str] = []
     endpoints = _endpoints(value, "/endpoints", problems)
     if problems:
-        raise Refused("bad_request", _told(problems), "send endpoints with a host, a port and a protocol")
+        raise RequestRefused("bad_request", _told(problems), "send endpoints with a host, a port and a protocol")
     return endpoints
 
 
@@ -125,13 +125,13 @@ def _open(path: str, opened: Callable[[str], int]) -> int:
     try:
         return opened(path)
     except FileNotFoundError:
-        raise Refused("policy_missing", f"the policy file {path} does not exist", fix) from None
+        raise RequestRefused("policy_missing", f"the policy file {path} does not exist", fix) from None
     except PermissionError:
         error = f"the application's user may not read the policy file {path}"
-        raise Refused("policy_mode", error, "make the file and its folders readable by that user") from None
+        raise RequestRefused("policy_mode", error, "make the file and its folders readable by that user") from None
     except OSError as error:
         text = f"the policy file {path} cannot be opened as a file: {error.strerror or error}"
-        raise Refused("policy_type", text, "put a regular file there, not a link or a device") from None
+        raise RequestRefused("policy_type", text, "put a regular file there, not a link or a device") from None
 
 
 def _check(path: str, found: os.stat_result, owner: int) -> None:
@@ -160,7 +160,7 @@ def _read(descriptor: int) -> bytes:
     return b"".join(parts)
 
 
-def _endpoints(value: object, pointer: str, problems: list[str]) -> tuple[Endpoint, ...]:
+def _endpoints(value: object, pointer: str, problems: list[str]) -> tuple[PolicyEndpoint, ...]:
     if not isinstance(value, list):
         problems.append(f"{pointer}: expected a list, got {_shown(value)}")
         return ()
@@ -171,7 +171,7 @@ def _endpoints(value: object, pointer: str, problems: list[str]) -> tuple[Endpoi
     return tuple(entry for entry in found if entry is not None)
 
 
-def _endpoint(value: object, pointer: str, problems: list[str]) -> Endpoint | None:
+def _endpoint(value: object, pointer: str, problems: list[str]) -> PolicyEndpoint | None:
     if not isinstance(value, dict):
         problems.append(f"{pointer}: expected an object, got {_shown(value)}")
         return None
@@ -190,7 +190,7 @@ def _endpoint(value: object, pointer: str, problems: list[str]) -> Endpoint | No
     addresses = _addresses(value.get("addresses", []), f"{pointer}/addresses", problems)
     if len(problems) > before:
         return None
-    return Endpoint(host, int(port or 0), str(protocol), str(source), addresses)
+    return PolicyEndpoint(host, int(port or 0), str(protocol), str(source), addresses)
 
 
 def _host(value: object, pointer: str, problems: list[str]) -> str:
@@ -254,15 +254,15 @@ def _told(problems: list[str]) -> str:
     return "; ".join(problems[:_PROBLEMS_TOLD]) + (f"; and {rest} more" if rest > 0 else "")
 
 
-def _refused(reason: Reason, path: str, text: str, fix: str) -> Refused:
-    return Refused(reason, f"the policy file {path} {text}", fix)
+def _refused(reason: Reason, path: str, text: str, fix: str) -> RequestRefused:
+    return RequestRefused(reason, f"the policy file {path} {text}", fix)
 
 
-def _torn(path: str, why: str) -> Refused:
+def _torn(path: str, why: str) -> RequestRefused:
     return _refused("policy_torn", path, f"is incomplete: {why}", "write a new file and rename it over the old one")
 
 
-def _invalid(path: str, problems: list[str]) -> Refused:
+def _invalid(path: str, problems: list[str]) -> RequestRefused:
     return _refused(
         "policy_invalid", path, f"is invalid: {_told(problems)}", "correct these entries; nothing was applied"
     )

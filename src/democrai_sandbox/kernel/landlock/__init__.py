@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from .application import ApplicationPaths, application_paths, application_plan
-from .applying import apply
-from .rights import EXECUTE, FILE_RIGHTS, READ, WRITE, Feature, FsRight, NetRight, Scope, Supported, supported
-from .rulesets import Built, Numbers, PathRule, PortRule, RulesetPlan, build, numbers
-from .support import LandlockSupport, landlock_support
+from .application_paths import ApplicationPaths, application_paths, application_plan
+from .rights import (
+    EXECUTE,
+    FILE_RIGHTS,
+    READ,
+    WRITE,
+    Feature,
+    FsRight,
+    LandlockSupport,
+    NetRight,
+    ScopeRight,
+    SupportedRights,
+    landlock_support,
+    supported,
+)
+from .ruleset import PathRule, PortRule, Ruleset, RulesetNumbers, RulesetPlan, apply, build, numbers
 
 __all__ = [
     "EXECUTE",
@@ -14,17 +25,17 @@ __all__ = [
     "READ",
     "WRITE",
     "ApplicationPaths",
-    "Built",
     "Feature",
     "FsRight",
     "LandlockSupport",
     "NetRight",
-    "Numbers",
     "PathRule",
     "PortRule",
+    "Ruleset",
+    "RulesetNumbers",
     "RulesetPlan",
-    "Scope",
-    "Supported",
+    "ScopeRight",
+    "SupportedRights",
     "application_paths",
     "application_plan",
     "apply",

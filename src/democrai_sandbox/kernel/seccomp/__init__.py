@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from .applying import apply, now, support
-from .arguments import Inet
-from .filters import APPLICATION, NO_EXEC, Profile, child_profile, program
+from .filters import APPLICATION, NO_EXEC, Inet, Profile, child_profile, program
+from .process_filter import apply, now, support
 from .syscalls import Architecture, this_architecture
 
 __all__ = [

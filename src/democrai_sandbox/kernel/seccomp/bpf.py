@@ -35,7 +35,7 @@ class Instruction(NamedTuple):
         return struct.pack("=HBBI", *self)
 
 
-class _Step(NamedTuple):
+class _LabeledInstruction(NamedTuple):
     """Instruction with named jump targets; ``None`` continues with the next one."""
 
     code: int
@@ -57,7 +57,7 @@ class Assembler:
     """Assembler that collects instructions and labels."""
 
     def __init__(self) -> None:
-        self._steps: list[_Step] = []
+        self._steps: list[_LabeledInstruction] = []
         self._labels: dict[str, int] = {}
 
     def label(self, name: str) -> None:
@@ -68,31 +68,31 @@ class Assembler:
 
     def load(self, offset: int) -> None:
         """Load a word of the call's data."""
-        self._steps.append(_Step(_LOAD, offset))
+        self._steps.append(_LabeledInstruction(_LOAD, offset))
 
     def keep_bits(self, mask: int) -> None:
         """Clear all other bits of the loaded word."""
-        self._steps.append(_Step(_AND, mask))
+        self._steps.append(_LabeledInstruction(_AND, mask))
 
     def if_equal(self, value: int, then: str | None = None, otherwise: str | None = None) -> None:
         """Jump depending on equality."""
-        self._steps.append(_Step(_EQUAL, value, then, otherwise))
+        self._steps.append(_LabeledInstruction(_EQUAL, value, then, otherwise))
 
     def if_at_least(self, value: int, then: str | None = None, otherwise: str | None = None) -> None:
         """Jump depending on an unsigned comparison: this value or greater."""
-        self._steps.append(_Step(_AT_LEAST, value, then, otherwise))
+        self._steps.append(_LabeledInstruction(_AT_LEAST, value, then, otherwise))
 
     def if_any_bit(self, mask: int, then: str | None = None, otherwise: str | None = None) -> None:
         """Jump depending on whether one of the bits is set."""
-        self._steps.append(_Step(_ANY_BIT, mask, then, otherwise))
+        self._steps.append(_LabeledInstruction(_ANY_BIT, mask, then, otherwise))
 
     def go(self, label: str) -> None:
         """Jump over any distance."""
-        self._steps.append(_Step(_GO, 0, label))
+        self._steps.append(_LabeledInstruction(_GO, 0, label))
 
     def give(self, value: int) -> None:
         """Return this value."""
-        self._steps.append(_Step(_RETURN, value))
+        self._steps.append(_LabeledInstruction(_RETURN, value))
 
     def instructions(self) -> tuple[Instruction, ...]:
         """Return the program with numeric jumps; reject one that the kernel would not accept."""
@@ -104,7 +104,7 @@ class Assembler:
         """Return the program in the kernel's binary format."""
         return b"".join(map(Instruction.packed, self.instructions()))
 
-    def _resolved(self, index: int, step: _Step) -> Instruction:
+    def _resolved(self, index: int, step: _LabeledInstruction) -> Instruction:
         if step.then is None and step.otherwise is None:
             return Instruction(step.code, 0, 0, step.value)
         if step.code == _GO:

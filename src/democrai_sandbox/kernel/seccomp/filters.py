@@ -1,35 +1,249 @@
-"""Filter profiles and their programs."""
+"""Filter profiles and their programs, with the parts that inspect arguments."""
 
 from __future__ import annotations
 
 import errno
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from democrai_sandbox.errors import KernelUnsupported
 
-from .allowed import NEWEST, allowed_numbers
-from .arguments import (
-    ALLOW,
-    REFUSE,
-    Inet,
-    inspect_clone,
-    inspect_fcntl,
-    inspect_ioctl,
-    inspect_itself,
-    inspect_memfd_create,
-    inspect_priority,
-    inspect_send,
-    inspect_setsockopt,
-    inspect_socket,
-    inspect_socketpair,
+from .bpf import ARCHITECTURE, NUMBER, RET_ERRNO, Assembler, argument
+from .syscalls import (
+    NEWEST,
+    TABLE,
+    X32_BIT,
+    X32_LEGACY,
+    Action,
+    Architecture,
+    Group,
+    Syscall,
+    allowed_numbers,
+    this_architecture,
 )
-from .bpf import ARCHITECTURE, NUMBER, RET_ERRNO, Assembler
-from .syscalls import TABLE, X32_BIT, X32_LEGACY, Action, Architecture, Group, Syscall, this_architecture
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+
+ALLOW = "allow"
+REFUSE = "refuse"
+
+CLONE_NEW = 0x7E020000
+"""CLONE_NEWNS, -CGROUP, -UTS, -IPC, -USER, -PID, -NET; not -TIME, whose bit is part of the signal in clone."""
+MSG_FASTOPEN = 0x20000000
+TIOCSTI, TIOCLINUX = 0x5412, 0x541C
+IOCTL_KINDS = 0xFF00
+"""Bits of an ioctl number with the kind of file."""
+FILE_SYSTEMS = (0x6600, 0x5800, 0x7600, 0x9400, 0x7200, 0xF500, 0xBC00, 0xCF00)
+"""Kinds for files and folders: all file systems, XFS, versions, btrfs, FAT, F2FS, bcachefs, CIFS."""
+FILE_READERS = (0x80086601, 0x80087601, 0x801C581F, 0xC020660B)
+"""FS_IOC_GETFLAGS, -GETVERSION, -FSGETXATTR, -FIEMAP: read-only."""
+FILE_CLONERS = (0x40049409, 0x4020940D, 0xC0189436)
+"""FICLONE, FICLONERANGE, FIDEDUPERANGE: they need a file that is open for writing."""
+INTERFACES = ((0x8910, 0x8A00), (0x8B00, 0x8C00))
+"""ioctls that report the machine's network interfaces on any socket, even of a local pair."""
+F_SETLEASE, F_NOTIFY, F_NEWER = 1024, 1026, 1039
+"""Leases, change notifications, and the first command that was not reviewed (delegations are among these)."""
+MFD_NOEXEC_SEAL = 8
+MEMBERSHIPS = {0: ((35, 49),), 41: ((20, 22), (27, 29), (42, 49))}
+"""Ranges of options for joining and leaving multicast groups, by level: IP and IPv6."""
+
+# Kernel constants, written as numbers: those of the machine that assembles a program may differ.
+AF_UNIX, AF_INET, AF_INET6, AF_NETLINK, AF_ALG = 1, 2, 10, 16, 38
+SOCK_STREAM, SOCK_DGRAM, SOCK_RAW, SOCK_SEQPACKET, SOCK_PACKET = 1, 2, 3, 5, 10
+SOCK_TYPES = 0xF
+"""Bits of the socket type; the bits above are SOCK_CLOEXEC and SOCK_NONBLOCK."""
+IPPROTO_TCP, IPPROTO_UDP, IPPROTO_SMC, IPPROTO_MPTCP = 6, 17, 256, 262
+NETLINK_ROUTE = 0
+
+LAST_SINGLE = {"setpriority": 0, "ioprio_set": 1}
+"""Value for a single process; higher values mean a group or a user."""
+SEND_FLAGS = {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}
+"""Index of the flags argument."""
+
+
+class Inet(StrEnum):
+    """Internet sockets that a program may create."""
+
+    ALL = "all"
+    NO_DATAGRAM = "no_datagram"
+    """TCP only: only the packet filter can stop a datagram by its target."""
+    NONE = "none"
+
+
+def inspect_clone(code: Assembler) -> None:
+    """Refuse new namespaces: in a new user namespace a program has every capability."""
+    code.load(argument(0))
+    code.if_any_bit(CLONE_NEW, REFUSE, ALLOW)
+
+
+def inspect_itself(code: Assembler) -> None:
+    """Allow operations of a program on itself, by the number 0, which the C library uses for limits.
+
+    A CPU time limit of zero kills any process of the same user, and Landlock, which refuses signals, does not check it.
+    The other calls could slow down any process. A filter cannot distinguish other threads of the program from those of
+    the application.
+    """
+    code.load(argument(0))
+    code.if_equal(0, ALLOW, REFUSE)
+
+
+def inspect_priority(code: Assembler, name: str) -> None:
+    """Allow a program to change its own priority only, and not by its process id, group or user."""
+    code.load(argument(0))
+    code.if_at_least(LAST_SINGLE[name] + 1, REFUSE)
+    code.load(argument(1))
+    code.if_equal(0, ALLOW, REFUSE)
+
+
+def inspect_ioctl(code: Assembler, *, child: bool, network: bool) -> None:
+    """Refuse to insert input into a terminal, which the shell that started the application would execute.
+
+    A child may not change file attributes: that works with a descriptor opened for neither reading nor writing, which
+    Landlock permits. Without network rules it may not read the machine's network interfaces.
+    """
+    code.load(argument(1))
+    code.if_equal(TIOCSTI, REFUSE)
+    code.if_equal(TIOCLINUX, REFUSE, None if child else ALLOW)
+    if child:
+        for harmless in (*FILE_READERS, *FILE_CLONERS):
+            code.if_equal(harmless, ALLOW)
+        if not network:
+            _inspect_ranges(code, "ioctl", INTERFACES)
+        code.keep_bits(IOCTL_KINDS)
+        for kind in FILE_SYSTEMS:
+            code.if_equal(kind, "ioctl:unknown")
+        code.go(ALLOW)
+        code.label("ioctl:unknown")
+        code.give(RET_ERRNO | errno.ENOTTY)
+
+
+def _inspect_ranges(code: Assembler, name: str, ranges: Iterable[tuple[int, int]]) -> None:
+    """Refuse values in one of the ranges; continue with others."""
+    for first, end in ranges:
+        code.if_at_least(end, f"{name}:{end}")
+        code.if_at_least(first, REFUSE)
+        code.label(f"{name}:{end}")
+
+
+def inspect_fcntl(code: Assembler) -> None:
+    """Refuse leases, which block opens of other processes, change notifications, and newer commands."""
+    code.load(argument(1))
+    code.if_equal(F_SETLEASE, "fcntl:unknown")
+    code.if_equal(F_NOTIFY, "fcntl:unknown")
+    code.if_at_least(F_NEWER, "fcntl:unknown", ALLOW)
+    code.label("fcntl:unknown")
+    code.give(RET_ERRNO | errno.EINVAL)
+
+
+def inspect_memfd_create(code: Assembler) -> None:
+    """Allow memory files only if they can never be executed: Landlock does not restrict files without a path.
+
+    Others get the error of a kernel with ``vm.memfd_noexec`` set to 2.
+    """
+    code.load(argument(1))
+    code.if_any_bit(MFD_NOEXEC_SEAL, ALLOW)
+    code.give(RET_ERRNO | errno.EACCES)
+
+
+def inspect_setsockopt(code: Assembler) -> None:
+    """Refuse to join multicast groups: the group address is announced on the link, and can carry data out."""
+    code.load(argument(1))
+    for level in MEMBERSHIPS:
+        code.if_equal(level, f"setsockopt:{level}")
+    code.go(ALLOW)
+    for level, ranges in MEMBERSHIPS.items():
+        code.label(f"setsockopt:{level}")
+        code.load(argument(2))
+        _inspect_ranges(code, f"setsockopt:{level}", ranges)
+        code.go(ALLOW)
+
+
+def inspect_send(code: Assembler, name: str) -> None:
+    """Refuse to connect by sending (TCP Fast Open), which Landlock does not check."""
+    code.load(argument(SEND_FLAGS[name]))
+    code.if_any_bit(MSG_FASTOPEN, REFUSE, ALLOW)
+
+
+def inspect_socket(code: Assembler, *, child: bool, inet: Inet, unix: bool) -> None:
+    """Allow the families that the packet filter and Landlock check, and those that stay on the machine.
+
+    All others (AF_PACKET, AF_XDP, AF_VSOCK, AF_TIPC, AF_RXRPC ...) bypass both.
+    """
+    internet = REFUSE if inet is Inet.NONE else "socket:inet"
+    code.load(argument(0))
+    code.if_equal(AF_UNIX, ALLOW if unix else REFUSE)
+    code.if_equal(AF_INET, internet)
+    code.if_equal(AF_INET6, internet)
+    if child and inet is Inet.NONE:
+        code.go(REFUSE)
+    elif child:
+        code.if_equal(AF_NETLINK, "socket:netlink", REFUSE)
+        _inspect_netlink(code)
+    else:
+        code.if_equal(AF_NETLINK, ALLOW)
+        code.if_equal(AF_ALG, ALLOW, REFUSE)
+    if inet is not Inet.NONE:
+        code.label("socket:inet")
+        code.load(argument(1))
+        code.keep_bits(SOCK_TYPES)
+        if child or inet is Inet.NO_DATAGRAM:
+            _inspect_plain_internet(code, datagrams=inet is Inet.ALL)
+        else:
+            _inspect_any_internet(code)
+
+
+def _inspect_netlink(code: Assembler) -> None:
+    """Allow the protocol for reading names and addresses of interfaces; others configure, watch, or send messages.
+
+    Without network rules, no protocol is allowed: the C library resolves names without netlink.
+    """
+    code.label("socket:netlink")
+    code.load(argument(2))
+    code.if_equal(NETLINK_ROUTE, ALLOW, REFUSE)
+
+
+def _inspect_any_internet(code: Assembler) -> None:
+    """Refuse raw packets, and protocols that differ on the wire.
+
+    SOCK_PACKET with AF_INET is an old name of AF_PACKET. SMC continues without IP after the connection.
+    """
+    code.if_equal(SOCK_RAW, REFUSE)
+    code.if_equal(SOCK_PACKET, REFUSE)
+    code.load(argument(2))
+    code.if_equal(IPPROTO_SMC, REFUSE)
+    code.if_equal(IPPROTO_MPTCP, REFUSE, ALLOW)
+
+
+def _inspect_plain_internet(code: Assembler, *, datagrams: bool) -> None:
+    """Allow TCP and, if permitted, UDP. Landlock's port rules apply to TCP only, not to SCTP or MPTCP."""
+    code.if_equal(SOCK_STREAM, "socket:stream", None if datagrams else REFUSE)
+    if datagrams:
+        code.if_equal(SOCK_DGRAM, None, REFUSE)
+        code.load(argument(2))
+        code.if_equal(0, ALLOW)
+        code.if_equal(IPPROTO_UDP, ALLOW, REFUSE)
+    code.label("socket:stream")
+    code.load(argument(2))
+    code.if_equal(0, ALLOW)
+    code.if_equal(IPPROTO_TCP, ALLOW, REFUSE)
+
+
+def inspect_socketpair(code: Assembler, *, unix: bool) -> None:
+    """Allow pairs of local sockets; without ``unix`` only types that stay connected to each other.
+
+    A datagram socket of a pair can send to any other path, like one from socket(); SOCK_RAW becomes a datagram socket.
+    """
+    code.load(argument(0))
+    code.if_equal(AF_UNIX, ALLOW if unix else None, REFUSE)
+    if not unix:
+        code.load(argument(1))
+        code.keep_bits(SOCK_TYPES)
+        code.if_equal(SOCK_STREAM, ALLOW)
+        code.if_equal(SOCK_SEQPACKET, ALLOW, REFUSE)
+
 
 __all__ = [
     "ANSWERS",

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from .client import SpawnedChild, SpawnOrder, SpawnServer
-from .confinement import ChildConfinement, Enforcement, confinement_of, enforcement_of
-from .limits import NO_LIMITS, ResourceLimits
-from .wire import CHILD_CAPABILITIES, LandlockPlan
+from .confinement import NO_LIMITS, ChildConfinement, Enforcement, ResourceLimits, confinement_of, enforcement_of
+from .protocol import CHILD_CAPABILITIES, LandlockPlan
 
 __all__ = [
     "CHILD_CAPABILITIES",

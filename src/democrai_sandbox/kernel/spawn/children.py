@@ -24,7 +24,7 @@ MARKING = 10
 _LARGEST_MARK = (1 << 62) - 1
 
 
-class Child:
+class StartedProgram:
     """Started program, the leader of its session and group."""
 
     __slots__ = ("deadline", "ended", "let_go", "lifeline", "mark", "pid", "pidfd", "report", "timed_out")
@@ -61,15 +61,15 @@ class Child:
         os.close(self.pidfd)
 
 
-class Children:
+class StartedPrograms:
     """All children by process id."""
 
     def __init__(self, native: Any) -> None:
         """Start without children."""
-        self.known: dict[int, Child] = {}
+        self.known: dict[int, StartedProgram] = {}
         self.standby = 0
         """Child of the server that runs no program and survives the removal of orphans."""
-        self._timed: dict[int, Child] = {}
+        self._timed: dict[int, StartedProgram] = {}
         """Running children with a deadline."""
         self._own = OwnChildren(native)
         most = resource.getrlimit(MARKING)[1]
@@ -80,13 +80,13 @@ class Children:
         """Number of running children."""
         return sum(not child.ended for child in self.known.values())
 
-    def add(self, child: Child) -> None:
+    def add(self, child: StartedProgram) -> None:
         """Register a started child."""
         self.known[child.pid] = child
         if child.deadline is not None:
             self._timed[child.pid] = child
 
-    def drop(self, child: Child) -> None:
+    def drop(self, child: StartedProgram) -> None:
         """Remove a child from the registry."""
         self.known.pop(child.pid, None)
         self._timed.pop(child.pid, None)
@@ -95,7 +95,7 @@ class Children:
         """Return the mark of the next child."""
         return int.from_bytes(os.urandom(8), "little") % (self._largest_mark + 1)
 
-    def end(self, child: Child) -> bool:
+    def end(self, child: StartedProgram) -> bool:
         """Record that a child has ended, and kill its orphans; return whether some may remain."""
         child.ended = True
         self._timed.pop(child.pid, None)
@@ -108,7 +108,7 @@ class Children:
                 time.sleep(_PAUSE / 10)
         return left
 
-    def forget(self, child: Child) -> None:
+    def forget(self, child: StartedProgram) -> None:
         """Reap and remove an ended child that the application has released."""
         self.drop(child)
         child.reap()

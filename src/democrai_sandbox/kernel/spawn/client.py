@@ -1,4 +1,7 @@
-"""Client of the spawn server in the application: start the server, and start programs through it.
+"""Client of the spawn server in the application: start the server, start programs through it, and follow them.
+
+Functions that a request needs are bound to names here, and the sockets have the interpreter's built-in type. Subjects
+in this process can replace functions and methods of the standard library, and could otherwise read or forge requests.
 
 Functions that a request needs are bound to names here, and the sockets have the interpreter's built-in type. Subjects
 in this process can replace functions and methods of the standard library, and could otherwise read or forge requests.
@@ -15,25 +18,212 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 from _socket import socketpair  # a third of the cost of socket.socketpair; each child needs one
 from _thread import allocate_lock
 from array import array
 from contextlib import suppress
+from dataclasses import dataclass, field
 from os import close, getpid
 from pathlib import Path
+from signal import pidfd_send_signal
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from democrai_sandbox.errors import SpawnFailed
 
-from . import wire
-from .child import SpawnedChild
-from .orders import Passed, SpawnOrder, body_of, failure_of
+from . import protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from democrai_sandbox.kernel.landlock.rulesets import Numbers
+    from democrai_sandbox.kernel.landlock.ruleset import RulesetNumbers
+
+_MOST_PASSED = protocol.MOST_DESCRIPTORS - 8
+"""Limit that leaves room for streams, lifeline, body and cgroup."""
+_CALLER_STEPS = {"program", "folder"}
+"""Steps whose failure is caused by the request, as without a server."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnOrder:
+    """Program to start, with its confinement. The application keeps its descriptors."""
+
+    program: str
+    """Absolute path of the executed file, independent of ``argv[0]``."""
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    """Complete environment; nothing is inherited."""
+    folder: str
+    stdin: int = protocol.NOTHING
+    stdout: int = protocol.NOTHING
+    stderr: int = protocol.NOTHING
+    pass_fds: tuple[int, ...] = ()
+    """Additional descriptors, which keep their numbers."""
+    plan: protocol.LandlockPlan | None = None
+    """None applies no Landlock rules except the application's baseline."""
+    filter: bytes = field(default=b"", repr=False)
+    """seccomp program; empty for none."""
+    limits: tuple[tuple[int, int], ...] = ()
+    wall_seconds: float | None = None
+    cgroup: int = protocol.NOTHING
+    """Descriptor for joining its cgroup: a socket of the helper, or ``cgroup.procs`` open for writing."""
+    umask: int = protocol.NOTHING
+    """``protocol.NOTHING`` for the application's umask when it started the server."""
+    keep_caps: int = protocol.CHILD_CAPABILITIES
+    """Upper bound of root's capabilities; the server has dropped all others."""
+
+
+class PassedDescriptors:
+    """Descriptors of a request, without duplicates."""
+
+    def __init__(self) -> None:
+        """Start without descriptors."""
+        self.numbers: list[int] = []
+
+    def index(self, descriptor: int) -> int:
+        """Return the index of a descriptor in the packet."""
+        if descriptor == protocol.NOTHING:
+            return protocol.NOTHING
+        if descriptor not in self.numbers:
+            self.numbers.append(descriptor)
+        return self.numbers.index(descriptor)
+
+
+def body_of(order: SpawnOrder, passed: PassedDescriptors) -> bytes:
+    """Encode a request; reject values that ``subprocess`` rejects too."""
+    if "" in order.environment or "=" in "".join(order.environment):
+        raise ValueError("illegal environment variable name")
+    if len(order.pass_fds) > _MOST_PASSED:
+        raise ValueError(f"at most {_MOST_PASSED} descriptors can be passed")
+    body = protocol.packed_order(
+        protocol.StartRequest(
+            argv=order.argv,
+            program=order.program,
+            env=[f"{name}={value}" for name, value in order.environment.items()],
+            cwd=order.folder,
+            stdio=(passed.index(order.stdin), passed.index(order.stdout), passed.index(order.stderr)),
+            pass_fds=[(passed.index(number), number) for number in dict.fromkeys(order.pass_fds)],
+            plan=order.plan,
+            filter=order.filter,
+            limits=order.limits,
+            wall_seconds=order.wall_seconds,
+            cgroup=passed.index(order.cgroup),
+            umask=order.umask,
+            keep_caps=order.keep_caps,
+        )
+    )
+    if len(body) > protocol.LARGEST_BODY:
+        raise ValueError(f"the request has {len(body)} bytes; the limit is {protocol.LARGEST_BODY}")
+    return body
+
+
+def failure_of(answer: dict[str, Any], order: SpawnOrder) -> Exception:
+    """Return the error of a program that was not started."""
+    number, step = answer.get("errno"), answer.get("step")
+    if type(number) is int and step in _CALLER_STEPS:
+        return OSError(number, os.strerror(number), order.program if step == "program" else order.folder)
+    if type(number) is int:
+        what = f"confining {order.program} failed at the step {step!r}: {os.strerror(number)}"
+        return SpawnFailed(f"{what}; it was not started", fix="check the status for the features of this kernel")
+    return SpawnFailed(f"the spawn server refused to start {order.program}: {answer.get('error')}")
+
+
+_STATUS_SECONDS = 5.0
+"""Seconds for the server to report the exit status of an ended program, after killing its remaining processes."""
+_WHOLE_GROUP = 4
+"""PIDFD_SIGNAL_PROCESS_GROUP, since Linux 6.9."""
+
+
+_NO_SIGNAL, _BOTH_WAYS, _KILL = int(socket.MSG_NOSIGNAL), int(socket.SHUT_RDWR), int(signal.SIGKILL)
+
+
+class SpawnedChild:
+    """Child of the spawn server and leader of its session.
+
+    Its process id is not reused before ``collect`` or ``close``, even after its end. Closing kills its remaining
+    processes.
+    """
+
+    __slots__ = ("_lifeline", "_lock", "_returncode", "missing", "pid", "pidfd", "timed_out")
+
+    def __init__(self, pid: int, pidfd: int, lifeline: _socket.socket, missing: tuple[str, ...]) -> None:
+        """Take over the process descriptor and the lifeline."""
+        self.pid = pid
+        self.pidfd = pidfd
+        """Readable after the program has ended; closed with the rest."""
+        self.missing = missing
+        """Allowed paths that do not exist, so the child cannot use them."""
+        self.timed_out = False
+        """Whether it was killed by its timeout; known after ``collect``."""
+        self._lifeline = lifeline
+        self._returncode: int | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def ended(self) -> int:
+        """Descriptor that is readable after the program has ended: the lifeline. Do not read from it."""
+        return self._lifeline.fileno()
+
+    def signal_group(self, number: int) -> None:
+        """Send a signal to the program and its group, unless it has ended."""
+        with self._lock:
+            if self._lifeline.fileno() < 0:
+                return
+            try:
+                self._lifeline.send(bytes([number]), _NO_SIGNAL)
+            except OSError:
+                self._signal_directly(number)
+            else:
+                if number == _KILL:  # a stopped server does not forward signals
+                    self._signal_directly(number)
+
+    def collect(self) -> int:
+        """Return the exit status, negative for a signal, after the program has ended, and close all descriptors."""
+        if self._returncode is None:
+            packet = self._status()
+            try:
+                if len(packet) != protocol.STATUS.size:
+                    # The server has ended, and the kernel kills its children with it. Their exit status is unknown.
+                    self._signal_directly(_KILL)
+                    raise SpawnFailed(f"the spawn server has ended, and the program {self.pid} with it")
+                self._returncode, self.timed_out = protocol.STATUS.unpack(packet)
+            finally:
+                self.close()
+        return self._returncode
+
+    def close(self) -> None:
+        """Kill the remaining processes of the child and close all descriptors."""
+        with self._lock:
+            if self._lifeline.fileno() < 0:
+                return
+            # A fork of the application may also hold the lifeline; shutting it down notifies the server anyway.
+            with suppress(OSError):
+                self._lifeline.shutdown(_BOTH_WAYS)
+            self._lifeline.close()
+            close(self.pidfd)
+
+    def _status(self) -> bytes:
+        poll = select.poll()
+        lifeline = self._lifeline.fileno()
+        poll.register(lifeline, select.POLLIN)
+        poll.register(self.pidfd, select.POLLIN)
+        told = any(number == lifeline for number, _ in poll.poll())
+        if not told:
+            # It has ended; the server reports the status next, unless it is stopped.
+            poll.unregister(self.pidfd)
+            told = bool(poll.poll(_STATUS_SECONDS * 1000))
+        try:
+            return self._lifeline.recv(protocol.STATUS.size) if told else b""
+        except (BlockingIOError, ConnectionError):
+            return b""
+
+    def _signal_directly(self, number: int) -> None:
+        """Send a signal without the server. The descriptor cannot refer to another process."""
+        for flags in (_WHOLE_GROUP, 0):
+            with suppress(OSError):  # an old kernel, a confined application, or an ended process
+                pidfd_send_signal(self.pidfd, number, None, flags)
+
 
 __all__ = ["SpawnOrder", "SpawnServer", "SpawnedChild"]
 
@@ -139,7 +329,7 @@ class SpawnServer:
         Raise the ``OSError`` of a direct start if the program or its folder cannot be used, and ``SpawnFailed`` if the
         server or the confinement failed.
         """
-        passed = Passed()
+        passed = PassedDescriptors()
         answer = self._ask(body_of(order, passed), passed.numbers)
         if answer.pidfd is None or not answer.members.get("ok"):
             answer.close()
@@ -147,12 +337,12 @@ class SpawnServer:
         members = answer.members
         return SpawnedChild(members["pid"], answer.pidfd, answer.lifeline, members["missing"])
 
-    def baseline(self, plan: Numbers | wire.LandlockPlan) -> tuple[str, ...]:
+    def baseline(self, plan: RulesetNumbers | protocol.LandlockPlan) -> tuple[str, ...]:
         """Send the application's Landlock lists, once; they become the first layer of every child.
 
         Return the paths that do not exist.
         """
-        return tuple(self._plain_answer({"action": "baseline", "plan": wire.LandlockPlan(*plan)})["missing"])
+        return tuple(self._plain_answer({"action": "baseline", "plan": protocol.LandlockPlan(*plan)})["missing"])
 
     def stats(self, within: float | None = None) -> dict[str, Any]:
         """Return the server's statistics: running, kept, started and refused children."""
@@ -193,13 +383,13 @@ class SpawnServer:
         return bool(poll.poll(patience * 1000))
 
     def _plain_answer(self, request: dict[str, Any], within: float | None = None) -> dict[str, Any]:
-        answer = self._ask(wire.packed_request(request), [], within)
+        answer = self._ask(protocol.packed_request(request), [], within)
         answer.close()
         if not answer.members.get("ok"):
             raise SpawnFailed(f"the spawn server refused: {answer.members.get('error')}")
         return answer.members
 
-    def _ask(self, body: bytes, descriptors: Sequence[int], within: float | None = None) -> _Answer:
+    def _ask(self, body: bytes, descriptors: Sequence[int], within: float | None = None) -> _SpawnAnswer:
         """Send a request with a new lifeline, and return the lifeline with the answer."""
         if getpid() != self._owner:
             raise SpawnFailed("only the process that started the spawn server can use it, not a fork of that process")
@@ -222,7 +412,7 @@ class SpawnServer:
         self._make_spare()
         return answer
 
-    def _answer(self, lifeline: _socket.socket, within: float | None) -> _Answer:
+    def _answer(self, lifeline: _socket.socket, within: float | None) -> _SpawnAnswer:
         deadline = monotonic() + self._patience
         while True:
             try:
@@ -252,12 +442,12 @@ class SpawnServer:
                 self._sparing.release()
 
     def _send(self, body: bytes, lifeline: int, descriptors: Sequence[int]) -> None:
-        if len(body) <= wire.LARGEST_INLINE:
+        if len(body) <= protocol.LARGEST_INLINE:
             self._send_packet(body, [lifeline, *descriptors])
             return
-        file = wire.sealed(body)
+        file = protocol.sealed(body)
         try:
-            self._send_packet(wire.IN_FILE, [lifeline, file, *descriptors])
+            self._send_packet(protocol.IN_FILE, [lifeline, file, *descriptors])
         finally:
             close(file)
 
@@ -288,7 +478,7 @@ class SpawnServer:
         return SpawnFailed(f"the spawn server {state}", fix=_RESTART)
 
 
-class _Answer(NamedTuple):
+class _SpawnAnswer(NamedTuple):
     lifeline: _socket.socket
     members: dict[str, Any]
     pidfd: int | None
@@ -299,15 +489,15 @@ class _Answer(NamedTuple):
             close(self.pidfd)
 
 
-def _received(lifeline: _socket.socket) -> _Answer:
+def _received(lifeline: _socket.socket) -> _SpawnAnswer:
     """Receive an answer. ``socket.recv_fds`` ignores its flags, so other programs would inherit the descriptor."""
-    packet, rest, _, _ = lifeline.recvmsg(wire.LARGEST_ANSWER, _ROOM, _ON_EXEC)
+    packet, rest, _, _ = lifeline.recvmsg(protocol.LARGEST_ANSWER, _ROOM, _ON_EXEC)
     if not packet:
         raise ConnectionResetError(errno.ECONNRESET, "the answer is empty")
     passed = array("i")
     for _, _, data in rest:
         passed.frombytes(data)
-    return _Answer(lifeline, wire.parsed_answer(packet), passed[0] if passed else None)
+    return _SpawnAnswer(lifeline, protocol.parsed_answer(packet), passed[0] if passed else None)
 
 
 def _timeval(seconds: float) -> bytes:

@@ -5,10 +5,17 @@ described in words, for the result and the status.
 
 This code runs in the application beside subjects, which can replace functions and methods of the standard library, even
 of ``enum``. So it uses plain numbers, compares operations by identity, and prepares filters in advance.
+
+The rules contain more than the kernel can enforce: hosts, URL paths, single operations. The unenforced part is
+described in words, for the result and the status.
+
+This code runs in the application beside subjects, which can replace functions and methods of the standard library, even
+of ``enum``. So it uses plain numbers, compares operations by identity, and prepares filters in advance.
 """
 
 from __future__ import annotations
 
+import resource
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -16,22 +23,63 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from democrai_sandbox.errors import KernelUnsupported
 from democrai_sandbox.kernel.landlock import rights
 from democrai_sandbox.kernel.seccomp import filters
-from democrai_sandbox.policy import (
-    Operation,
-    ResourceType,
-    TargetKind,
-    normalise_path,
-    parse_declaration,
-    prefixes_of,
-)
+from democrai_sandbox.policy import Operation, ResourceType, TargetKind, normalise_path, parse_declaration, prefixes_of
 
-from .limits import NO_LIMITS, ResourceLimits
-from .wire import LandlockPlan
+from .protocol import LandlockPlan
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping
 
     from democrai_sandbox.policy import AccessRule, NetworkTarget
+
+_NAMES = ("address_space", "cpu_seconds", "open_files", "processes", "wall_seconds")
+# Read before a subject could replace them.
+_AS, _CPU, _NOFILE, _NPROC = resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceLimits:
+    """Limits of a child; None for no limit. Its children are counted separately."""
+
+    address_space: int | None = None
+    """Bytes."""
+    cpu_seconds: int | None = None
+    open_files: int | None = None
+    """Highest descriptor number, plus one."""
+    processes: int | None = None
+    """Processes of the whole user, as counted by the kernel. Not enforced for root."""
+    wall_seconds: int | None = None
+    """Enforced by the spawn server, which then kills the child's group."""
+
+    def __post_init__(self) -> None:
+        for name in _NAMES:
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value < 1):
+                raise ValueError(f"the limit {name} must be a whole number above 0, or None: got {value!r}")
+
+    def stricter(self, other: ResourceLimits) -> ResourceLimits:
+        """Return the stricter limit of each pair."""
+        return ResourceLimits(*(_smaller(getattr(self, name), getattr(other, name)) for name in _NAMES))
+
+    def rlimits(self) -> tuple[tuple[int, int], ...]:
+        """Return the limits for the kernel: pairs of a resource number and its limit."""
+        wanted = (
+            (_AS, self.address_space),
+            (_CPU, self.cpu_seconds),
+            (_NOFILE, self.open_files),
+            (_NPROC, self.processes),
+        )
+        return tuple((number, value) for number, value in wanted if value is not None)
+
+
+NO_LIMITS = ResourceLimits()
+
+
+def _smaller(one: int | None, other: int | None) -> int | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
+
 
 _T = TypeVar("_T")
 _DNS = 53
@@ -219,7 +267,7 @@ def unenforced(confinement: ChildConfinement, abi: int, *, packet_filter: bool, 
         yield "the limit of processes: not enforced for root"
 
 
-def _unenforced_files(supported: rights.Supported) -> Iterator[str]:
+def _unenforced_files(supported: rights.SupportedRights) -> Iterator[str]:
     if not supported.fs:
         return
     if not supported.fs & rights.FsRight.TRUNCATE:
@@ -230,7 +278,7 @@ def _unenforced_files(supported: rights.Supported) -> Iterator[str]:
         yield "signals to other processes of the same user (Landlock ABI 6, Linux 6.12)"
 
 
-def _unenforced_network(confinement: ChildConfinement, supported: rights.Supported) -> Iterator[str]:
+def _unenforced_network(confinement: ChildConfinement, supported: rights.SupportedRights) -> Iterator[str]:
     if confinement.connect_ports is None:
         yield "hosts: without the egress helper, a rule without a port permits every TCP connection"
     elif not supported.net:

@@ -8,14 +8,14 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import wire
+    from . import protocol
 else:
-    wire = sys.modules["wire"]  # loaded by the server, without the package
+    protocol = sys.modules["protocol"]  # loaded by the server, without the package
 
 _CUT = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 
 
-class Request:
+class RequestPacket:
     """Packet with its descriptors; those that are not taken are closed."""
 
     __slots__ = ("_flags", "files", "lifeline", "packet", "sender")
@@ -30,15 +30,15 @@ class Request:
     def body(self, application: int) -> bytes:
         """Return the body, after checking that the application sent it."""
         if self.sender != application:
-            raise wire.BadRequestError(f"process {self.sender} is not the application")
+            raise protocol.BadRequestError(f"process {self.sender} is not the application")
         if self._flags & _CUT:
-            raise wire.BadRequestError("the packet is too large, or no descriptor is free for its files")
+            raise protocol.BadRequestError("the packet is too large, or no descriptor is free for its files")
         packet: bytes = self.packet
-        if packet != wire.IN_FILE or not self.files:
+        if packet != protocol.IN_FILE or not self.files:
             return packet
         file = self.files.pop(0)
         try:
-            return wire.unsealed(file)
+            return protocol.unsealed(file)
         finally:
             os.close(file)
 

@@ -35,12 +35,12 @@ def _load(name: str, path: Path) -> Any:
 
 
 if TYPE_CHECKING:
-    from democrai_sandbox.kernel.spawn import children, packets, standby, starts, wire
+    from . import children, packets, protocol, standby, starts
 else:
-    wire = _load("wire", _HERE / "wire.py")
+    protocol = _load("protocol", _HERE / "protocol.py")
     packets = _load("packets", _HERE / "packets.py")
     children = _load("children", _HERE / "children.py")
-    _load("building", _HERE.parent / "landlock" / "building.py")
+    _load("raw_ruleset", _HERE.parent / "landlock" / "raw_ruleset.py")
     starts = _load("starts", _HERE / "starts.py")
     standby = _load("standby", _HERE / "standby.py")
 
@@ -63,7 +63,7 @@ def native_module() -> Any:
     raise ImportError(f"the compiled module of the kernel layer for this interpreter is missing in {_HERE.parent}")
 
 
-class Server:
+class ServerLoop:
     """Event loop of the spawn server."""
 
     def __init__(self, native: Any, inheritance: standby.Inheritance, watched: int) -> None:
@@ -73,9 +73,9 @@ class Server:
         self._link = inheritance.link
         self._application = inheritance.application
         self._watched = watched
-        self._children = children.Children(native)
-        self._by_descriptor: dict[int, children.Child] = {}
-        self._awaited: dict[int, tuple[children.Child, bytes]] = {}
+        self._children = children.StartedPrograms(native)
+        self._by_descriptor: dict[int, children.StartedProgram] = {}
+        self._awaited: dict[int, tuple[children.StartedProgram, bytes]] = {}
         """Children that wait for the helper before their program starts, by report descriptor, with their answer."""
         self._starts = starts.Starts(native, list(inheritance.rulesets))
         self._started = self._refused = 0
@@ -148,7 +148,7 @@ class Server:
 
     def _serve_request(self) -> None:
         try:
-            request = packets.Request(self._native, self._link)
+            request = packets.RequestPacket(self._native, self._link)
         except BlockingIOError:
             return
         except OSError as error:
@@ -163,18 +163,18 @@ class Server:
         finally:
             request.close()
 
-    def _answer(self, request: packets.Request, lifeline: int) -> None:
+    def _answer(self, request: packets.RequestPacket, lifeline: int) -> None:
         """Execute a request and send the result; a child keeps the lifeline."""
         child = None
         try:
             body = request.body(self._application)
-            if body.startswith(wire.ORDER):
+            if body.startswith(protocol.ORDER):
                 child, answer = self._spawn(body, request.files, lifeline)
-            elif body.startswith(wire.JSON):
-                answer = wire.packed_answer(self._plain(wire.parsed_request(body)))
+            elif body.startswith(protocol.JSON):
+                answer = protocol.packed_answer(self._plain(protocol.parsed_request(body)))
             else:
                 answer = self._refusal(error="bad request: unknown kind of request")
-        except wire.BadRequestError as error:
+        except protocol.BadRequestError as error:
             answer = self._refusal(error=f"bad request: {error}")
         except starts.FailedStepError as error:
             answer = self._refusal(step=error.step, errno=error.errno)
@@ -190,7 +190,7 @@ class Server:
             return
         self._tell_start(child, answer)
 
-    def _tell_start(self, child: children.Child, answer: bytes) -> None:
+    def _tell_start(self, child: children.StartedProgram, answer: bytes) -> None:
         try:
             self._native.tell(child.lifeline, answer, child.pidfd)
         except OSError:
@@ -216,14 +216,14 @@ class Server:
 
     def _refusal(self, **members: Any) -> bytes:
         self._refused += 1
-        return wire.packed_answer({"ok": False, **members})
+        return protocol.packed_answer({"ok": False, **members})
 
     def _plain(self, members: dict[str, Any]) -> dict[str, Any]:
         if members["action"] == "stats":
             return {"ok": True, **self._stats()}
         if members["action"] != "baseline":
-            raise wire.BadRequestError(f"unknown action {members['action'][:40]!r}")
-        missing = self._starts.give_baseline(wire.plan_of(members.get("plan")))
+            raise protocol.BadRequestError(f"unknown action {members['action'][:40]!r}")
+        missing = self._starts.give_baseline(protocol.plan_of(members.get("plan")))
         self._replace_standby()  # before the answer, so that the standby confines children the same way
         return {"ok": True, "missing": missing}
 
@@ -242,24 +242,24 @@ class Server:
 
     # --- children -----------------------------------------------------------------------------------------------------
 
-    def _spawn(self, body: bytes, files: list[int], lifeline: int) -> tuple[children.Child, bytes]:
+    def _spawn(self, body: bytes, files: list[int], lifeline: int) -> tuple[children.StartedProgram, bytes]:
         if len(self._children.known) >= self._most:
-            raise wire.BadRequestError(f"{self._most} children are running; the limit of open files allows no more")
-        wall_seconds, plan = wire.read_front(body)
+            raise protocol.BadRequestError(f"{self._most} children are running; the limit of open files allows no more")
+        wall_seconds, plan = protocol.read_front(body)
         mark = self._children.new_mark()
         pid, pidfd, report, missing = self._starts.start(body, files, plan, mark)
         self._started += 1
         deadline = None if wall_seconds is None else time.monotonic() + wall_seconds
-        child = children.Child(pid, pidfd, lifeline, deadline, mark)
+        child = children.StartedProgram(pid, pidfd, lifeline, deadline, mark)
         child.report = report
         try:
             self._watch(child)
         except BaseException:
             self._abandon(child)
             raise
-        return child, wire.packed_start(pid, missing)
+        return child, protocol.packed_start(pid, missing)
 
-    def _watch(self, child: children.Child) -> None:
+    def _watch(self, child: children.StartedProgram) -> None:
         self._children.add(child)
         self._sweep_within(_SWEEP_LATER)
         for descriptor in (child.pidfd, child.lifeline):
@@ -268,7 +268,7 @@ class Server:
         if child.report >= 0:
             self._events.register(child.report, _READABLE)
 
-    def _abandon(self, child: children.Child) -> None:
+    def _abandon(self, child: children.StartedProgram) -> None:
         """Kill a child that cannot be watched; the next sweep reaps it as an orphan."""
         child.signal(signal.SIGKILL)
         self._children.drop(child)
@@ -286,7 +286,7 @@ class Server:
         if self._by_descriptor.pop(descriptor, None) is not None:
             self._events.unregister(descriptor)
 
-    def _serve_child(self, child: children.Child, descriptor: int) -> None:
+    def _serve_child(self, child: children.StartedProgram, descriptor: int) -> None:
         if descriptor != child.pidfd:
             self._serve_lifeline(child)
             return
@@ -303,14 +303,14 @@ class Server:
         # Before the report: a caller that waits for its end expects that no process of it is left.
         left = self._children.end(child)
         with suppress(OSError):
-            self._native.tell(child.lifeline, wire.STATUS.pack(code, child.timed_out), -1)
+            self._native.tell(child.lifeline, protocol.STATUS.pack(code, child.timed_out), -1)
         self._unwatch(descriptor)
         if left:
             self._sweep_within(_SWEEP_SOON)
         if child.let_go:
             self._children.forget(child)
 
-    def _serve_lifeline(self, child: children.Child) -> None:
+    def _serve_lifeline(self, child: children.StartedProgram) -> None:
         """Forward a signal, or notice that the application has closed the lifeline."""
         number = self._native.hear(child.lifeline)
         if number < 0:
@@ -318,7 +318,7 @@ class Server:
         elif number:
             child.signal(number)
 
-    def _let_go(self, child: children.Child) -> None:
+    def _let_go(self, child: children.StartedProgram) -> None:
         """Kill the remaining processes of a child; forget it when it has ended."""
         self._unwatch(child.lifeline)
         os.close(child.lifeline)
@@ -345,7 +345,7 @@ def main() -> None:
     native = native_module()
     native.set_subreaper()
     native.set_dumpable(False)
-    native.drop_capabilities(wire.CHILD_CAPABILITIES)  # once here instead of in each child
+    native.drop_capabilities(protocol.CHILD_CAPABILITIES)  # once here instead of in each child
     try:
         watched = _handle_of(application)
     except ProcessLookupError:
@@ -354,7 +354,7 @@ def main() -> None:
     # its process id may have been reused.
     if _is_cut(link):
         return
-    server = Server(native, standby.Inheritance(link, bond, application, tuple(rulesets)), watched)
+    server = ServerLoop(native, standby.Inheritance(link, bond, application, tuple(rulesets)), watched)
     gc.freeze()
     server.serve()
 

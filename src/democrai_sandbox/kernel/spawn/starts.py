@@ -10,12 +10,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from democrai_sandbox.kernel.landlock import building
+    from democrai_sandbox.kernel.landlock import raw_ruleset
 
-    from . import children, wire
+    from . import children, protocol
 else:
     # Loaded by the server, without the package.
-    wire, children, building = (sys.modules[name] for name in ("wire", "children", "building"))
+    protocol, children, raw_ruleset = (sys.modules[name] for name in ("protocol", "children", "raw_ruleset"))
 
 
 _REPORT = struct.Struct("=i16s")
@@ -43,16 +43,16 @@ class Starts:
         self.baseline = baseline
         """Ruleset of the first layer of every child, after it was sent."""
 
-    def give_baseline(self, plan: wire.LandlockPlan) -> list[str]:
+    def give_baseline(self, plan: protocol.LandlockPlan) -> list[str]:
         """Store the application's lists, once; return the missing paths."""
         if self.baseline:
-            raise wire.BadRequestError("the baseline is already set")
+            raise protocol.BadRequestError("the baseline is already set")
         ruleset, missing = self._ruleset(plan)
         self.baseline = [ruleset]
         return missing
 
     def start(
-        self, body: bytes, files: list[int], plan: wire.LandlockPlan | None, mark: int
+        self, body: bytes, files: list[int], plan: protocol.LandlockPlan | None, mark: int
     ) -> tuple[int, int, int, list[str]]:
         """Execute a request; return the pid, the pidfd, the report, and the missing paths of the plan.
 
@@ -73,14 +73,14 @@ class Starts:
                 body, files, rulesets, self._null, (children.MARKING, mark), self._ignored
             )
         except ValueError as error:
-            raise wire.BadRequestError(str(error)) from error
+            raise protocol.BadRequestError(str(error)) from error
         except OSError as error:
             raise FailedStepError((error.strerror or "").partition(":")[0], error) from error
         return pid, pidfd, report[0] if report else -1
 
-    def _ruleset(self, plan: wire.LandlockPlan) -> tuple[int, list[str]]:
+    def _ruleset(self, plan: protocol.LandlockPlan) -> tuple[int, list[str]]:
         try:
-            return building.build(
+            return raw_ruleset.build(
                 self._native, plan.fs, plan.net, plan.scoped, plan.paths, plan.ports, exact=bool(plan.exact)
             )
         except OSError as error:

@@ -1,4 +1,7 @@
-"""Loop of an agent: ask the model, call the requested tools, return their results, until the model answers.
+"""Bodies of agents and pipelines: the loop of model and tools within time limits, and steps in order.
+
+``asyncio.timeout`` around every call would set a timer each time. All calls have the same timeout, so a timer that was
+set before a call began fires before the call's deadline, and is then set to that deadline.
 
 The loop runs inside the agent's guard, and each tool inside its own guard on top. The model can only request tool
 calls.
@@ -11,20 +14,81 @@ import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from democrai_sandbox.errors import ExtensionFailed, ResultInvalid, SandboxDenied
-from democrai_sandbox.errors.ai import STOPPING, ModelFailed, RunStopped
+from democrai_sandbox.errors.services import STOPPING_ERRORS, ModelFailed, RunStopped
 from democrai_sandbox.guard._core import current_view
 from democrai_sandbox.policy import InvalidInputError, SandboxError, nearest
 from democrai_sandbox.policy.text import shown
-from democrai_sandbox.runtime.outcomes import INVALID, VALUE, Outcome
+from democrai_sandbox.runtime.calls.outcome import INVALID, VALUE, Outcome
 
-from .calling import Called, caller, is_value, settled
-from .interface import Limits, Message, Model, ToolCall, ToolOffer
-from .patience import Patience
+from .asset_calls import ARGUMENTS, STEP, Called, caller, is_value, settled
+from .model import AgentLimits, Message, Model, ToolCall, ToolOffer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
+    from types import TracebackType
+    from typing import Self
 
     from democrai_sandbox.guard import Entrance
+
+
+class RunTimeout:
+    """Context for a whole run; ``begin`` and ``end`` surround a part. Work past its deadline is canceled."""
+
+    def __init__(self, seconds: float, part_seconds: float) -> None:
+        """Take the limits for the run and for a part."""
+        self._seconds, self._part_seconds = seconds, part_seconds
+        self._part_end: float | None = None
+        self._cancelled = ""
+
+    async def __aenter__(self) -> Self:
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a time limit needs a running task")
+        self._task, self._loop = task, asyncio.get_running_loop()
+        self._before = task.cancelling()
+        now = self._loop.time()
+        self._end = now + self._seconds
+        self._timer = self._loop.call_at(min(self._end, now + self._part_seconds), self._look)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._timer.cancel()
+        if self._cancelled and self._task.uncancel() <= self._before and kind is asyncio.CancelledError:
+            raise TimeoutError from error
+
+    def begin(self) -> None:
+        """Begin a part."""
+        self._part_end = self._loop.time() + self._part_seconds
+
+    def end(self) -> None:
+        """End the part, and undo its own cancellation if the code swallowed it."""
+        self._part_end = None
+        self.part_is_over_time()
+
+    def part_is_over_time(self) -> bool:
+        """Return whether a canceled part exceeded its own timeout; undo its cancellation in that case."""
+        if self._cancelled != "part":
+            return False
+        self._cancelled = ""
+        return self._task.uncancel() <= self._before
+
+    def check(self) -> None:
+        """Raise the cancellation of the task if the code that ran swallowed it."""
+        if self._task.cancelling() > self._before:
+            raise asyncio.CancelledError
+
+    def _look(self) -> None:
+        now = self._loop.time()
+        if now >= self._end or (self._part_end is not None and now >= self._part_end):
+            self._cancelled = "run" if now >= self._end else "part"
+            self._part_end = None
+            self._task.cancel()
+        if now < self._end:
+            next_part = self._part_end or now + self._part_seconds
+            self._timer = self._loop.call_at(min(self._end, next_part), self._look)
+
 
 LONGEST_RESULT = 100_000
 """Maximum characters of a tool's result that are sent to a model."""
@@ -49,7 +113,7 @@ class AgentPlan(NamedTuple):
     offers: tuple[ToolOffer, ...]
     tools: Mapping[str, ToolLink]
     """Tools by the name that the model uses."""
-    limits: Limits
+    limits: AgentLimits
 
 
 def agent_body(plan: AgentPlan) -> Callable[[dict[str, Any]], Awaitable[Outcome]]:
@@ -57,7 +121,7 @@ def agent_body(plan: AgentPlan) -> Callable[[dict[str, Any]], Awaitable[Outcome]
     prompt = caller(plan.prompt)
 
     async def run(given: dict[str, Any]) -> Outcome:
-        patience = Patience(plan.limits.seconds, plan.limits.tool_seconds)
+        patience = RunTimeout(plan.limits.seconds, plan.limits.tool_seconds)
         try:
             async with patience:
                 outcome = await prompt(given)
@@ -100,7 +164,7 @@ def _is_reply(reply: Any) -> bool:
 class _Conversation:
     """One run of an agent."""
 
-    def __init__(self, plan: AgentPlan, patience: Patience, messages: list[Message]) -> None:
+    def __init__(self, plan: AgentPlan, patience: RunTimeout, messages: list[Message]) -> None:
         self._plan = plan
         self._patience = patience
         self._messages = messages
@@ -176,7 +240,7 @@ class _Conversation:
             return _error("invalid_result", str(error))
         except ExtensionFailed as error:
             return _error("tool_failed", str(error))
-        except tuple(STOPPING.values()) as error:
+        except tuple(STOPPING_ERRORS.values()) as error:
             return _error(getattr(error, "code", "tool_failed"), str(error))
 
 
@@ -212,3 +276,84 @@ def _result(value: Any) -> str:
 
 def _error(code: str, message: str) -> str:
     return json.dumps({"error": {"code": code, "message": message[:2000]}}, ensure_ascii=False)
+
+
+class PipelineStep(NamedTuple):
+    """One step, ready to run."""
+
+    label: str
+    """``tool:demo.collect``, ``agent:demo.writer``, ``pipeline:demo.rest`` or ``function:shape``."""
+    entrance: Entrance | None
+    called: Called | None
+    """Function of the pipeline itself, which runs as the pipeline."""
+    reports: bool = False
+    """Whether it is an agent or a pipeline, which report statistics in addition to their value."""
+    only: str = ""
+    """Name of its only parameter, or of its only required one."""
+
+
+class PipelinePlan(NamedTuple):
+    """A pipeline, ready to run."""
+
+    name: str
+    begin: Called
+    steps: tuple[PipelineStep, ...]
+    seconds: float | None
+
+
+def pipeline_body(plan: PipelinePlan) -> Callable[[dict[str, Any]], Awaitable[Outcome]]:
+    """Return the function that runs inside the guard. Its outcome has the value, turns, calls and denials."""
+    begin = caller(plan.begin)
+    steps = [(step, _runner(step)) for step in plan.steps]
+
+    async def run(given: dict[str, Any]) -> Outcome:
+        outcome = await begin(given)
+        if not is_value(outcome):
+            return outcome
+        value = given if outcome[1] is None else outcome[1]
+        task = asyncio.current_task()
+        before = task.cancelling() if task else 0
+        turns, calls, denials = 0, 0, []
+        for number, (step, go) in enumerate(steps, 1):
+            outcome = await go(value)
+            if task and task.cancelling() > before:
+                raise asyncio.CancelledError  # the step swallowed the cancellation
+            if not is_value(outcome):
+                return (STEP, number, step.label, outcome)
+            value = outcome[1]
+            if step.reports:
+                value, more_turns, more_calls, more_denials = value
+                turns, calls = turns + more_turns, calls + more_calls
+                denials += more_denials
+        return (VALUE, [value, turns, calls, denials])
+
+    async def run_in_time(given: dict[str, Any]) -> Outcome:
+        patience = asyncio.timeout(plan.seconds)
+        try:
+            async with patience:
+                return await run(given)
+        except TimeoutError:
+            if not patience.expired():
+                raise
+            raise RunStopped(f"pipeline {plan.name} did not finish within {plan.seconds:g} s") from None
+
+    return run if plan.seconds is None else run_in_time
+
+
+def _runner(step: PipelineStep) -> Callable[[Any], Awaitable[Outcome]]:
+    if step.called is not None:
+        return caller(step.called)
+    entrance = step.entrance
+    assert entrance is not None  # noqa: S101 - a step is one or the other
+
+    async def go(value: Any) -> Outcome:
+        if type(value) is dict:
+            outcome: Outcome = await entrance(value)
+        elif step.only:
+            outcome = await entrance({step.only: value})
+        else:
+            expected = f"expected an object with the arguments of {step.label}, got something else"
+            outcome = (ARGUMENTS, [["", expected, None]])
+        return outcome
+
+    return go

@@ -1,20 +1,29 @@
-"""Registry of tools, agents and pipelines, by kind and name."""
+"""Registry of tools, agents and pipelines, and their conversion from declarations of a module or the host."""
 
 from __future__ import annotations
 
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+import inspect
+import re
+from types import FunctionType, MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from democrai_sandbox.errors.ai import AssetUnknown
-from democrai_sandbox.policy import InvalidInputError, Problem, nearest
+from democrai_sandbox.errors.services import AssetUnknown
+from democrai_sandbox.manifests import Coverage, make_manifest
+from democrai_sandbox.policy import InvalidInputError, Problem, nearest, pointer_to
+from democrai_sandbox.policy.text import shown
+from democrai_sandbox.runtime.extensions.importer import Surface
 
-from .interface import AssetKind, Limits
+from .asset_calls import flags_of
+from .model import AgentLimits, AssetKind
+from .schema import check_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from democrai_sandbox.manifests import AgentDeclaration, PipelineDeclaration, ToolDeclaration
+    from democrai_sandbox.manifests import AgentDeclaration, ModuleManifest, PipelineDeclaration, ToolDeclaration
+    from democrai_sandbox.policy import AccessRule
 
+if TYPE_CHECKING:
     Declared = ToolDeclaration | AgentDeclaration | PipelineDeclaration
 
 
@@ -34,7 +43,7 @@ class Asset(NamedTuple):
     tools: tuple[str, ...] = ()
     model: str = ""
     instructions: str = ""
-    limits: Limits = Limits()
+    limits: AgentLimits = AgentLimits()
     steps: tuple[str | Callable[..., Any], ...] = ()
     seconds: float | None = None
     """Timeout of a pipeline."""
@@ -102,3 +111,218 @@ class Assets:
         names |= {asset.short for asset in self if asset.kind is kind and asset.module == module}
         close = nearest(name, sorted(names))
         raise AssetUnknown(f"unknown {kind} {name!r}" + (f"; did you mean {close!r}?" if close else ""))
+
+
+STEP = "step"
+"""Kind under which a pipeline's own functions are declared; their name is ``<pipeline>/<index>``."""
+_OWN_STEP = re.compile(r"step:[0-9]{1,3}")
+_GENERATOR = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
+_MOST_ITEMS = 100
+_LONGEST_TEXT = 50_000
+
+
+def module_assets(
+    manifest: ModuleManifest, surfaces: Iterable[Surface], own: Iterable[AccessRule] = (), *, bound: bool = True
+) -> tuple[Asset, ...]:
+    """Return the assets among the surfaces of a module, or refuse the module.
+
+    ``own`` are the rules for the folders that the runtime gives to the module: its code and its data. Without
+    ``bound``, declarations of assets may exceed both.
+    """
+    taken = list(surfaces)
+    functions = {surface.name: surface.function for surface in taken if surface.kind == STEP}
+    given = tuple(own)
+    places = tuple(dict.fromkeys(rule.normalized_target for rule in given))
+    covered = Coverage((*manifest.access, *given))
+    assets, problems = [], []
+    for surface in taken:
+        if surface.kind not in tuple(AssetKind):
+            continue
+        reading = _DeclarationReader(surface, manifest, functions)
+        asset = reading.asset()
+        problems += reading.problems
+        if asset is not None:
+            problems += _beyond(asset, manifest, covered) if bound else ()
+            assets.append(asset._replace(places=places))
+    if problems:
+        raise InvalidInputError(problems)
+    return tuple(assets)
+
+
+def host_asset(kind: AssetKind, name: str, function: Callable[..., Any], options: dict[str, Any]) -> Asset:
+    """Return an asset of the host, which may declare anything. Its steps may be functions."""
+    functions, steps = {}, []
+    for index, step in enumerate(options.get("steps", ())):
+        if isinstance(step, FunctionType):
+            functions[f"{name}/{index}"] = step
+        steps.append(f"{STEP}:{index}" if isinstance(step, FunctionType) else step)
+    given = {**options, "steps": steps} if "steps" in options else options
+    reading = _DeclarationReader(Surface(kind, name, given, cast("FunctionType", function)), None, functions)
+    asset = reading.asset()
+    if reading.problems or asset is None:
+        raise InvalidInputError(reading.problems)
+    return asset
+
+
+def _beyond(asset: Asset, manifest: ModuleManifest, covered: Coverage) -> list[Problem]:
+    """Return a problem for each declaration of an asset that exceeds the manifest of its module."""
+    pointer, who = f"/{asset.kind}/{asset.short}", f"{asset.kind} {asset.name}"
+    beyond = f"which manifest.json of module {manifest.name} does not allow"
+    found = [
+        Problem(f"{pointer}/access", f"{who} declares {rule.resource_type} {rule.operation} {rule.target}, {beyond}")
+        for rule in asset.declaration.access or ()
+        if not covered.covers(rule)
+    ]
+    extra = [root for root in asset.declaration.allowed_imports if root not in manifest.allowed_imports]
+    found += [Problem(f"{pointer}/allowed_imports", f"{who} declares the import of {root}, {beyond}") for root in extra]
+    return found
+
+
+class _DeclarationReader:
+    """Reads one declaration, and collects its problems."""
+
+    def __init__(
+        self, surface: Surface, manifest: ModuleManifest | None, functions: Mapping[str, Callable[..., Any]]
+    ) -> None:
+        self.problems: list[Problem] = []
+        self._surface = surface
+        self._manifest = manifest
+        self._functions = functions
+        self._kind = AssetKind(surface.kind)
+        self._pointer = f"/{surface.kind}/{surface.name}"
+        self._options = surface.options
+
+    def asset(self) -> Asset | None:
+        """Return the asset; None if it has problems."""
+        self._check_names()
+        self._check_function(self._surface.function, self._pointer)
+        declaration = self._declaration()
+        schema = self._schema()
+        read: dict[str, Any] = {
+            name: take(self, self._options[name], pointer_to(self._pointer, name))
+            for name, take in _OPTIONS[self._kind].items()
+            if name in self._options
+        }
+        if self.problems or declaration is None:
+            return None
+        own = {name: value for name, value in read.items() if name in Asset._fields}
+        limits = AgentLimits(**{name: read[key] for key, name in _LIMITS.items() if key in read})
+        return Asset(
+            self._kind,
+            declaration.name,
+            None if self._manifest is None else self._manifest.name,
+            self._surface.function,
+            schema,
+            declaration,
+            limits=limits,
+            seconds=read.get("timeout"),
+            **own,
+        )
+
+    def refuse(self, pointer: str, message: str, suggestion: str | None = None) -> None:
+        self.problems.append(Problem(pointer, message, suggestion))
+
+    def _check_names(self) -> None:
+        if self._manifest is not None and "." in self._surface.name:
+            # tool:a.b.c could be b.c of module a or c of module a.b; one could then use approvals of the other.
+            self.refuse(self._pointer, "the name must not contain a dot")
+        known = (*_DECLARED, "schema", *_OPTIONS[self._kind])
+        for name in self._options:
+            if name not in known:
+                self.refuse(pointer_to(self._pointer, name), f"unknown option {shown(name)}", nearest(name, known))
+        if self._kind is AssetKind.AGENT and not self._options.get("model"):
+            self.refuse(self._pointer, "an agent needs a model")
+        if self._kind is AssetKind.PIPELINE and not self._options.get("steps"):
+            self.refuse(self._pointer, "a pipeline needs steps")
+
+    def _check_function(self, function: Callable[..., Any], pointer: str) -> None:
+        if flags_of(function) & _GENERATOR:
+            self.refuse(pointer, "a generator has no result; return a list")
+
+    def _declaration(self) -> Declared | None:
+        module = self._manifest
+        name = self._surface.name if module is None else f"{module.name}.{self._surface.name}"
+        given = {key: self._options[key] for key in _DECLARED if key in self._options}
+        folder = None if module is None else module.source.folder
+        try:
+            manifest: Any = make_manifest({"name": name, **given}, str(self._kind), folder=folder)
+        except InvalidInputError as error:
+            self.problems += [problem.moved(self._pointer) for problem in error.problems]
+            return None
+        declared: Declared = manifest
+        return declared
+
+    def _schema(self) -> dict[str, Any]:
+        schema: dict[str, Any] = self._options.get("schema", {})
+        pointer = pointer_to(self._pointer, "schema")
+        try:
+            check_schema(schema, pointer)
+            if schema.get("type") != "object":
+                self.refuse(pointer, "the schema of the arguments must have the type object")
+        except InvalidInputError as error:
+            self.problems += error.problems
+        return schema
+
+    # ---- options -----------------------------------------------------------------------------------------------------
+
+    def flag(self, value: Any, pointer: str) -> bool:
+        if type(value) is not bool:
+            self.refuse(pointer, f"expected true or false, got {shown(value)}")
+        return value is True
+
+    def text(self, value: Any, pointer: str) -> str:
+        if type(value) is str and len(value) <= _LONGEST_TEXT:
+            return value
+        self.refuse(pointer, f"expected a text of at most {_LONGEST_TEXT} characters")
+        return ""
+
+    def count(self, value: Any, pointer: str) -> int:
+        if type(value) is int and value > 0:
+            return value
+        self.refuse(pointer, f"expected a positive whole number, got {value if type(value) is int else shown(value)}")
+        return 1
+
+    def seconds(self, value: Any, pointer: str) -> float:
+        if type(value) in (int, float) and 0 < value < float("inf"):
+            return float(value)
+        self.refuse(pointer, "expected a positive number of seconds")
+        return 1.0
+
+    def texts(self, value: Any, pointer: str) -> tuple[str, ...]:
+        if type(value) in (list, tuple) and len(value) <= _MOST_ITEMS and all(type(item) is str for item in value):
+            return tuple(value)
+        self.refuse(pointer, f"expected a list of at most {_MOST_ITEMS} names")
+        return ()
+
+    def steps(self, value: Any, pointer: str) -> tuple[str | Callable[..., Any], ...]:
+        steps: list[str | Callable[..., Any]] = []
+        for index, step in enumerate(self.texts(value, pointer)):
+            own = self._functions.get(f"{self._surface.name}/{index}") if _OWN_STEP.fullmatch(step) else None
+            if own is None and _OWN_STEP.fullmatch(step):
+                self.refuse(pointer_to(pointer, index), "the function of this step was not declared")
+            if own is not None:
+                self._check_function(own, pointer_to(pointer, index))
+            steps.append(own or step)
+        return tuple(steps)
+
+
+_DECLARED = ("description", "access", "allowed_imports")
+_LIMITS = {"max_turns": "turns", "max_tool_calls": "tool_calls", "tool_timeout": "tool_seconds", "timeout": "seconds"}
+_OPTIONS: dict[AssetKind, dict[str, Callable[[_DeclarationReader, Any, str], Any]]] = {
+    AssetKind.TOOL: {"shared": _DeclarationReader.flag},
+    AssetKind.AGENT: {
+        "shared": _DeclarationReader.flag,
+        "tools": _DeclarationReader.texts,
+        "model": _DeclarationReader.text,
+        "instructions": _DeclarationReader.text,
+        "max_turns": _DeclarationReader.count,
+        "max_tool_calls": _DeclarationReader.count,
+        "tool_timeout": _DeclarationReader.seconds,
+        "timeout": _DeclarationReader.seconds,
+    },
+    AssetKind.PIPELINE: {
+        "shared": _DeclarationReader.flag,
+        "steps": _DeclarationReader.steps,
+        "timeout": _DeclarationReader.seconds,
+    },
+}

@@ -11,13 +11,13 @@ import json
 import ssl
 from typing import TYPE_CHECKING, Any
 
-from democrai_sandbox.errors.ai import ModelFailed
+from democrai_sandbox.errors.services import ModelFailed
 from democrai_sandbox.guard import Door, door
-from democrai_sandbox.guard.views import RawView
+from democrai_sandbox.guard.interface import RawView
 from democrai_sandbox.policy import InvalidInputError, SandboxError, parse_request_url
+from democrai_sandbox.runtime.calls.threads import CallThreads
 
-from .interface import Message, ToolCall, ToolOffer
-from .threads import Threads
+from .model import Message, ToolCall, ToolOffer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,7 +53,7 @@ class OpenAiModel:
         self._timeout = timeout
         self._options = dict(options or {})
         self._key = _locked(api_key)
-        self._threads = Threads()
+        self._threads = CallThreads()
 
     def __repr__(self) -> str:
         return f"OpenAiModel({self.target!r}, model={self._model!r})"

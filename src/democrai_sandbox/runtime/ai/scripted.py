@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from democrai_sandbox.errors.ai import ModelFailed
+from democrai_sandbox.errors.services import ModelFailed
 
-from .interface import Message, ToolCall, ToolOffer
+from .model import Message, ToolCall, ToolOffer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from .interface import Child, Launcher, Order
-from .launching import PopenLauncher
-from .rights import Rights
-from .service import Children, ChildrenSettings
+from .launch_request import ChildLauncher, ChildProgram, ChildrenSettings, LaunchRequest
+from .path_rights import PathRights
+from .service import ChildService, PopenLauncher
 
-__all__ = ["Child", "Children", "ChildrenSettings", "Launcher", "Order", "PopenLauncher", "Rights"]
+__all__ = [
+    "ChildLauncher",
+    "ChildProgram",
+    "ChildService",
+    "ChildrenSettings",
+    "LaunchRequest",
+    "PathRights",
+    "PopenLauncher",
+]

@@ -9,39 +9,238 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import subprocess
 import threading
 import weakref
+from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from democrai_sandbox.access.threads import Worker
+from democrai_sandbox.access.worker_thread import WorkerThread
 from democrai_sandbox.errors import InvalidInputError, RuntimeServiceFailed
+from democrai_sandbox.runtime.child_process import child_handle
 
-from .launching import PopenLauncher
-from .orders import ChildrenSettings, Orders
-from .running import Running
+from .launch_request import ChildrenSettings, LaunchRequests
+from .supervision import ChildOutput, FinishedChild, Supervision
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from democrai_sandbox.guard.views import RawView
+    from democrai_sandbox.guard.interface import RawView
     from democrai_sandbox.policy import AccessRule, Subject
 
-    from .interface import Launcher
-    from .rights import Rights
+    from .launch_request import ChildLauncher, LaunchRequest
+    from .path_rights import PathRights
+    from .supervision import ChildLimits
+
+UNCONFINED = ("files, network and system calls: the kernel does not confine this program to the rules of its subject",)
+"""Reported with the result of each program that starts without the spawn server."""
 
 
-__all__ = ["Children", "ChildrenSettings"]
+class PopenLauncher:
+    """Starts programs as children of this process. Descriptors are closed, the umask is the host's."""
+
+    def start(self, order: LaunchRequest) -> PopenChild:
+        """Start it, or raise ``OSError``."""
+        return PopenChild(order)
 
 
-class Children:
+class PopenChild:
+    """A child of this process."""
+
+    unenforced: tuple[str, ...] = UNCONFINED
+    timed_out = False
+    failure = ""
+
+    def __init__(self, order: LaunchRequest) -> None:
+        """Start it in a new session, so that its group can be signaled separately."""
+        self._process = subprocess.Popen(  # noqa: S603 - program and environment were checked, without a shell
+            order.argv,
+            executable=order.program,
+            env=dict(order.environment),
+            cwd=order.folder,
+            stdin=subprocess.PIPE if order.with_input else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            close_fds=True,
+            start_new_session=True,
+        )
+        self.pid = self._process.pid
+        try:
+            self.ended = child_handle(self.pid)
+            self.stdin, self.stdout, self.stderr = self._take_pipes()
+        except BaseException:
+            self._process.kill()
+            self._process.wait()
+            raise
+
+    def _take_pipes(self) -> tuple[int | None, int, int]:
+        """Return duplicated descriptors, which the reader closes independently of the Popen object."""
+        pipes = (self._process.stdin, self._process.stdout, self._process.stderr)
+        stdin, stdout, stderr = (None if pipe is None else os.dup(pipe.fileno()) for pipe in pipes)
+        for pipe in pipes:
+            if pipe is not None:
+                pipe.close()
+        if stdout is None or stderr is None:  # pragma: no cover - asked for above
+            raise OSError("the child has no output")
+        return stdin, stdout, stderr
+
+    def signal_group(self, number: int) -> None:
+        """Send a signal; an ended child that was not reaped keeps its pid, so the pid cannot be reused."""
+        try:
+            os.killpg(self.pid, number)
+        except ProcessLookupError:
+            pass
+        except PermissionError:
+            # A process of the group runs as another user, so the kernel refused the whole call.
+            os.kill(self.pid, number)
+
+    def collect(self) -> int:
+        """Return the exit status."""
+        os.close(self.ended)
+        return self._process.wait()
+
+
+_BUFFERED = 1 << 18
+"""Bytes buffered for a reader before the child has to wait."""
+
+
+class Stream(ChildOutput):
+    """Output of a child, until its reader takes it."""
+
+    def __init__(self, arrived: Callable[[], None]) -> None:
+        """Take ``arrived``, which is called for new output."""
+        super().__init__(0)
+        self._arrived = arrived
+        self._lock = threading.Lock()
+        self._chunks: deque[bytes] = deque()
+        self._size = 0
+
+    def add(self, chunk: bytes) -> None:
+        """Add a chunk of output."""
+        with self._lock:
+            self._chunks.append(chunk)
+            self._size += len(chunk)
+        self._arrived()
+
+    def is_full(self) -> bool:
+        """Return whether the reader is behind."""
+        return self._size >= _BUFFERED
+
+    def take(self) -> bytes:
+        """Return and remove all buffered output."""
+        with self._lock:
+            data = b"".join(self._chunks)
+            self._chunks.clear()
+            self._size = 0
+        return data
+
+
+class RunningChild:
+    """An ordered child. ``run`` is its thread; all other methods are thread-safe."""
+
+    def __init__(
+        self,
+        owner: tuple[str, ...],
+        order: LaunchRequest,
+        limits: ChildLimits,
+        launcher: ChildLauncher,
+        *,
+        given: bytes,
+        wanted: Callable[[], bool],
+    ) -> None:
+        """Prepare it; nothing is started before ``run``."""
+        self.owner = owner
+        self.forgotten = False
+        """Whether no caller will ask for it any more."""
+        self._stream = Stream(self._tell) if limits.stream else None
+        self._news = threading.Condition()
+        self._waiting: list[Callable[[], object]] = []
+        self._finished: FinishedChild | None = None
+        self._wanted = wanted
+        self._supervision = Supervision(order, limits, launcher, given=given, stream=self._stream, wanted=wanted)
+
+    def run(self) -> None:
+        """Run the child on this thread."""
+        try:
+            finished = self._supervision.run()
+        except Exception as error:  # noqa: BLE001 - waiting callers need an answer in any case
+            finished = FinishedChild(failure=f"supervision of the program failed: {type(error).__name__}: {error}")
+        self._finished = finished
+        self.forgotten = self.forgotten or not self._wanted()
+        self._tell()
+
+    def is_abandoned(self) -> bool:
+        """Return whether it has ended, and its caller is gone."""
+        return self._finished is not None and not self._wanted()
+
+    def stop(self) -> None:
+        """Stop it, with everything it started."""
+        self._supervision.stop()
+
+    def wait_for_end(self, patience: float) -> bool:
+        """Wait until nothing of it is left; return whether that is so."""
+        with self._news:
+            return self._news.wait_for(lambda: self._finished is not None, patience)
+
+    def ended(self) -> tuple[Any, ...] | None:
+        """Return its end as plain data; None while it runs."""
+        return None if self._finished is None else tuple(self._finished)
+
+    def next_piece(self) -> bytes | None:
+        """Return its output since the last call, empty at the end; None while no output is available."""
+        if self._stream is None:
+            return b""
+        at_end = self._finished is not None  # checked first: nothing is added after the end
+        piece = self._stream.take()
+        if piece:
+            self._supervision.nudge()
+        return piece if piece or at_end else None
+
+    def when(self, ready: Callable[[], Any], loop: asyncio.AbstractEventLoop | None) -> Any:
+        """Return the first result of ``ready`` that is not None: on a loop as a future, elsewhere after waiting."""
+        if loop is None:
+            with self._news:
+                while (answer := ready()) is None:
+                    self._news.wait()
+            return answer
+        future = loop.create_future()
+
+        def look() -> None:
+            if future.done():
+                return
+            with self._news:
+                answer = ready()
+                if answer is None:
+                    self._waiting.append(lambda: loop.call_soon_threadsafe(look))
+            if answer is not None:
+                future.set_result(answer)
+
+        look()
+        return future
+
+    def _tell(self) -> None:
+        with self._news:
+            waiting, self._waiting = self._waiting, []
+            self._news.notify_all()
+        for each in waiting:
+            with suppress(RuntimeError):  # the loop is closed
+                each()
+
+
+__all__ = ["ChildService", "ChildrenSettings"]
+
+
+class ChildService:
     """Starts children for callers of the SDK."""
 
     def __init__(
         self,
-        rights: Rights,
+        rights: PathRights,
         *,
         settings: ChildrenSettings | None = None,
-        launcher: Launcher | None = None,
+        launcher: ChildLauncher | None = None,
         home_of: Callable[[Subject], str] | None = None,
         host_environment: Mapping[str, str] | None = None,
         longest: Callable[[RawView | None], float | None] = lambda _view: None,
@@ -54,11 +253,11 @@ class Children:
         """
         self._settings = settings or ChildrenSettings()
         host = dict(os.environ) if host_environment is None else host_environment
-        self._orders = Orders(
+        self._orders = LaunchRequests(
             rights, self._settings, home_of or (lambda _subject: ""), host, longest=longest, approved=approved
         )
         self._launcher = launcher or PopenLauncher()
-        self._running: dict[str, Running] = {}
+        self._running: dict[str, RunningChild] = {}
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
@@ -92,12 +291,12 @@ class Children:
 
     def _start(self, view: RawView | None, argv: object, options: object, wanted: Callable[[], bool]) -> str:
         order, limits, given = self._orders.make(view, argv, options)
-        running = Running(_owner(view), order, limits, self._launcher, given=given, wanted=wanted)
+        running = RunningChild(_owner(view), order, limits, self._launcher, given=given, wanted=wanted)
         handle = secrets.token_hex(16)
         with self._lock:
             self._check_room(running.owner)
             self._running[handle] = running
-        Worker("child", lambda: self._run(handle, running)).start()
+        WorkerThread("child", lambda: self._run(handle, running)).start()
         return handle
 
     def wait(self, view: RawView | None, handle: object) -> Any:
@@ -140,7 +339,7 @@ class Children:
         for child in running.values():
             child.wait_for_end(patience)
 
-    def _run(self, handle: str, running: Running) -> None:
+    def _run(self, handle: str, running: RunningChild) -> None:
         running.run()
         if running.forgotten:
             self._running.pop(handle, None)
@@ -156,7 +355,7 @@ class Children:
         if running.ended() is not None:
             self._running.pop(handle, None)
 
-    def _find(self, view: RawView | None, handle: object) -> Running:
+    def _find(self, view: RawView | None, handle: object) -> RunningChild:
         running = self._running.get(handle) if type(handle) is str else None
         if running is None or running.forgotten or running.owner != _owner(view):
             raise InvalidInputError.of("unknown child", pointer="/handle")

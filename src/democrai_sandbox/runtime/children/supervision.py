@@ -1,4 +1,4 @@
-"""One child from its start to its end, on a separate thread: input, limited output, timeout, and cleanup.
+"""One child from its start to its end, on a separate thread: input, limited output, timeout, and leftover processes.
 
 Nothing here depends on the waiting loop, which guarded code may block. The functions for descriptors are saved at
 import, because a subject could replace them and misuse descriptors.
@@ -6,23 +6,84 @@ import, because a subject could replace them and misuse descriptors.
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from contextlib import suppress
 from os import O_CLOEXEC, O_NONBLOCK, close, pipe2, read, set_blocking, write
+from pathlib import Path
 from select import POLLIN, POLLOUT, poll
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
 from democrai_sandbox.errors import KernelLayerError
 
-from .remains import end_remains
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .interface import Child, Launcher, Order
+    from .launch_request import ChildLauncher, ChildProgram, LaunchRequest
 
+MARK = "DEMOCRAI_CHILD"
+_ROUNDS = 5
+
+
+def end_leftovers(mark: str) -> int:
+    """Kill all processes that carry the mark; return their number.
+
+    A process that cleared its environment is not found; finding it needs a cgroup, which the confining launcher has.
+    """
+    wanted = f"{MARK}={mark}".encode()
+    ended = 0
+    for _ in range(_ROUNDS):  # they may start more processes meanwhile
+        found = [number for number in _processes() if wanted in _environment(number)]
+        if not found:
+            break
+        ended += sum(_end(number, wanted) for number in found)
+    return ended
+
+
+def _processes() -> list[int]:
+    return [int(entry) for entry in os.listdir("/proc") if entry.isdecimal()]  # noqa: PTH208 - only the names are needed
+
+
+def _environment(number: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{number}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []  # ended, or owned by another user
+
+
+def _end(number: int, wanted: bytes) -> bool:
+    """Kill a process through a pidfd, after checking again that the pid was not reused."""
+    try:
+        handle = os.pidfd_open(number)
+    except ProcessLookupError:
+        return False
+    except OSError:  # some containers refuse it with EPERM, and old kernels lack it
+        return _end_by_number(number, wanted)
+    try:
+        if wanted not in _environment(number):
+            return False
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+def _end_by_number(number: int, wanted: bytes) -> bool:
+    """Kill a process without a pidfd: pids are assigned in turn, so one is not reused within a moment."""
+    if wanted not in _environment(number):
+        return False
+    try:
+        os.kill(number, signal.SIGKILL)
+    except OSError:
+        return False
+    return True
+
+
+if TYPE_CHECKING:
     Wanted = Callable[[], bool]
 
 _CHUNK = 65536
@@ -32,7 +93,7 @@ _DRAIN = 1.0
 """Seconds to read the rest of the pipes after the end of a child."""
 
 
-class Limits(NamedTuple):
+class ChildLimits(NamedTuple):
     """Time and output limits of a child."""
 
     timeout: float
@@ -44,7 +105,7 @@ class Limits(NamedTuple):
     """Whether output is streamed instead of stored; the child then waits for its reader."""
 
 
-class Finished(NamedTuple):
+class FinishedChild(NamedTuple):
     """Result of a child. ``failure`` is the reason if it could not be started."""
 
     returncode: int = -1
@@ -57,7 +118,7 @@ class Finished(NamedTuple):
     failure: str = ""
 
 
-class Output:
+class ChildOutput:
     """Output of one pipe: stored up to a limit; the rest is read and dropped, so that the child continues."""
 
     def __init__(self, limit: int) -> None:
@@ -86,7 +147,14 @@ class Supervision:
     """Runs a child. ``run`` is the thread; ``stop`` and ``nudge`` are thread-safe."""
 
     def __init__(
-        self, order: Order, limits: Limits, launcher: Launcher, *, given: bytes, stream: Output | None, wanted: Wanted
+        self,
+        order: LaunchRequest,
+        limits: ChildLimits,
+        launcher: ChildLauncher,
+        *,
+        given: bytes,
+        stream: ChildOutput | None,
+        wanted: Wanted,
     ) -> None:
         """Prepare it; nothing is started before ``run``. ``wanted`` returns whether a caller still waits."""
         self._order = order
@@ -94,7 +162,7 @@ class Supervision:
         self._launcher = launcher
         self._given = memoryview(given)
         self._wanted = wanted
-        self._outputs = (stream or Output(limits.stdout), Output(limits.stderr))
+        self._outputs = (stream or ChildOutput(limits.stdout), ChildOutput(limits.stderr))
         self._stopped = False
         self._waking = threading.Lock()
         self._woken, self._wake = pipe2(O_CLOEXEC | O_NONBLOCK)
@@ -110,13 +178,13 @@ class Supervision:
             if self._wake >= 0:
                 write(self._wake, b"x")
 
-    def run(self) -> Finished:
+    def run(self) -> FinishedChild:
         """Start the child, and return when nothing of it is left."""
         try:
             child = self._launcher.start(self._order)
         except (OSError, ValueError, KernelLayerError) as error:
             self._close_wake()
-            return Finished(failure=str(getattr(error, "strerror", None) or error))
+            return FinishedChild(failure=str(getattr(error, "strerror", None) or error))
         pump = _Pump(child, self._given, self._outputs, self._woken)
         returncode = None
         try:
@@ -131,7 +199,7 @@ class Supervision:
             self._close_wake()
         out, err = self._outputs
         truncated, too_late = out.truncated or err.truncated, timed_out or child.timed_out
-        return Finished(returncode, out.kept, err.kept, truncated, too_late, child.unenforced, child.failure)
+        return FinishedChild(returncode, out.kept, err.kept, truncated, too_late, child.unenforced, child.failure)
 
     def _watch(self, pump: _Pump) -> bool:
         """Wait for the end of the program; return whether its timeout expired first."""
@@ -143,7 +211,7 @@ class Supervision:
             pump.step(min(left, _LOOK))
         return False
 
-    def _end(self, pump: _Pump, child: Child) -> None:
+    def _end(self, pump: _Pump, child: ChildProgram) -> None:
         """Stop everything: SIGTERM first, then SIGKILL, then leftover processes."""
         asked = not pump.ended
         if asked:
@@ -154,12 +222,12 @@ class Supervision:
         # Before it is reaped, while its pid cannot be reused.
         child.signal_group(signal.SIGKILL)
         if asked:
-            end_remains(self._order.mark)
+            end_leftovers(self._order.mark)
         while not pump.ended:
             pump.step(_DRAIN)
         if not self._drain(pump):
             # A process that left the group holds the pipe open.
-            end_remains(self._order.mark)
+            end_leftovers(self._order.mark)
             self._drain(pump)
 
     def _drain(self, pump: _Pump) -> bool:
@@ -185,7 +253,9 @@ class Supervision:
 class _Pump:
     """Moves bytes between this process and the pipes of a child, one step at a time."""
 
-    def __init__(self, child: Child, given: memoryview, outputs: tuple[Output, Output], woken: int) -> None:
+    def __init__(
+        self, child: ChildProgram, given: memoryview, outputs: tuple[ChildOutput, ChildOutput], woken: int
+    ) -> None:
         self._given = given
         self._input = child.stdin
         self._open = {child.stdout: outputs[0], child.stderr: outputs[1]}

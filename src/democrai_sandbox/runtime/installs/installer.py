@@ -1,4 +1,4 @@
-"""Installation of one engine or extractor: exclusive across all processes, and all or nothing."""
+"""Installation of engines and extractors: exclusive across all processes, and all or nothing."""
 
 from __future__ import annotations
 
@@ -6,33 +6,30 @@ import asyncio
 import contextlib
 import logging
 import time
-from typing import TYPE_CHECKING, cast
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 from democrai_sandbox.errors import NotInstalled
 from democrai_sandbox.errors.extensions import InstallBusy
 from democrai_sandbox.manifests.limits import NO_LIMITS
-from democrai_sandbox.policy import InvalidInputError
+from democrai_sandbox.policy import InvalidInputError, ResourceType
+from democrai_sandbox.runtime.extensions.registry import RegisteredExtension
+from democrai_sandbox.runtime.extensions.settings import RuntimeSettings
+from democrai_sandbox.runtime.worker.process import PlainStarter
 
-from .building import Builder
-from .interface import (
-    InstallFailed,
-    InstallState,
-    InstallStatus,
-    Progress,
-    Reporter,
-    Stage,
-)
-from .plan import Installed, Place, Plan, make_plan
+from .build import EnvironmentBuilder
+from .environments import EnvironmentFolder, EnvironmentPlan, EnvironmentUse, InstalledEnvironment, make_plan
+from .status import InstallReporter, InstallStage, InstallState, InstallStatus, InstallStep, PipFailed
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from democrai_sandbox.guard import Decider
-    from democrai_sandbox.manifests import EngineManifest, Install
-    from democrai_sandbox.runtime.confinement.assembly import Confinement
-    from democrai_sandbox.runtime.extensions import Extension
-    from democrai_sandbox.runtime.settings import RuntimeSettings
-    from democrai_sandbox.runtime.worker.interface import Identity, Starter
+    from democrai_sandbox.manifests import EngineManifest, Install, Manifest, ManifestKind
+    from democrai_sandbox.runtime.confinement.confinement import Confinement
+    from democrai_sandbox.runtime.extensions.registry import Registry
+    from democrai_sandbox.runtime.worker.process import CallIdentity, WorkerStarter
 
 _log = logging.getLogger(__name__)
 _PATIENCE = 5.0
@@ -44,9 +41,9 @@ class Installer:
 
     def __init__(
         self,
-        extension: Extension,
+        extension: RegisteredExtension,
         settings: RuntimeSettings,
-        starter: Starter,
+        starter: WorkerStarter,
         *,
         decider: Decider | None = None,
         protected: tuple[str, ...] = (),
@@ -56,14 +53,14 @@ class Installer:
         """Take the extension, whose manifest has to be sound, the starter of its processes, and its protected paths."""
         extension.require_sound()
         self.extension = extension
-        self.place = Place(settings.data_dir, extension.subject)
+        self.place = EnvironmentFolder(settings.data_dir, extension.subject)
         self._protected = protected or settings.protected
         self._starter = starter
         self._decider = decider
         self._confinement = confinement
         self._timeout = timeout
         self._running = False
-        self._progress: Progress | None = None
+        self._progress: InstallStep | None = None
         self._problem = ""
 
     @property
@@ -72,11 +69,11 @@ class Installer:
         return cast("EngineManifest", self.extension.manifest).install
 
     @property
-    def progress(self) -> Progress | None:
+    def progress(self) -> InstallStep | None:
         """Last step of the current or latest installation."""
         return self._progress
 
-    def plan(self) -> Plan:
+    def plan(self) -> EnvironmentPlan:
         """Return the current installation plan. Reads local packages, which takes time."""
         return make_plan(self.declared.requirements, self.extension.folder)
 
@@ -92,14 +89,14 @@ class Installer:
             self._problem,
         )
 
-    def _state(self, installed: Installed | None) -> InstallState:
+    def _state(self, installed: InstalledEnvironment | None) -> InstallState:
         if self._running or self.place.is_busy():
             return InstallState.INSTALLING
         if installed is None:
             return InstallState.MISSING
         return InstallState.READY if installed.fingerprint == self.plan().fingerprint else InstallState.OUTDATED
 
-    def require(self) -> Installed:
+    def require(self) -> InstalledEnvironment:
         """Return the environment for the current manifest; raise ``NotInstalled`` if it is missing or outdated."""
         installed = self.place.installed()
         subject = self.extension.subject
@@ -112,8 +109,8 @@ class Installer:
         return installed
 
     async def install(
-        self, report: Reporter | None = None, *, caller: Identity | None = None, again: bool = False
-    ) -> Installed:
+        self, report: InstallReporter | None = None, *, caller: CallIdentity | None = None, again: bool = False
+    ) -> InstalledEnvironment:
         """Build the environment for the manifest, unless it exists; ``again`` builds it in any case.
 
         The previous environment stays in use until the new one is verified and current. An interrupted installation
@@ -126,20 +123,22 @@ class Installer:
         try:
             async with self._lock() as lock:
                 return await self._install(reporter, caller, lock, again=again)
-        except (InstallFailed, InvalidInputError) as error:
+        except (PipFailed, InvalidInputError) as error:
             self._problem = error.diagnostics()
-            reporter(Progress(Stage.FAILED.value, str(error)))
+            reporter(InstallStep(InstallStage.FAILED.value, str(error)))
             raise
         finally:
             self._running = False
 
-    async def _install(self, report: Reporter, caller: Identity | None, lock: int, *, again: bool) -> Installed:
+    async def _install(
+        self, report: InstallReporter, caller: CallIdentity | None, lock: int, *, again: bool
+    ) -> InstalledEnvironment:
         await asyncio.to_thread(self.place.sweep)
         plan = await asyncio.to_thread(self.plan)
         installed = self.place.installed()
         if installed is None or installed.fingerprint != plan.fingerprint or again:
             limits = NO_LIMITS if self._confinement is None else self._confinement.install_limits(self.extension)
-            builder = Builder(
+            builder = EnvironmentBuilder(
                 self.extension.subject,
                 self.declared,
                 self.place,
@@ -155,7 +154,7 @@ class Installer:
             installed = await builder.build(plan, lock)
             self.place.finish(installed)
             await asyncio.to_thread(self.place.sweep)
-        report(Progress(Stage.DONE.value, f"{len(installed.packages)} packages", 1.0))
+        report(InstallStep(InstallStage.DONE.value, f"{len(installed.packages)} packages", 1.0))
         return installed
 
     async def recover(self) -> list[str]:
@@ -183,8 +182,8 @@ class Installer:
                     await asyncio.sleep(_PAUSE)
             yield lock
 
-    def _reporter(self, report: Reporter | None) -> Reporter:
-        def keep(progress: Progress) -> None:
+    def _reporter(self, report: InstallReporter | None) -> InstallReporter:
+        def keep(progress: InstallStep) -> None:
             self._progress = progress
             if report is not None:
                 try:
@@ -193,3 +192,123 @@ class Installer:
                     _log.exception("the progress reporter of %s failed", self.extension.subject)
 
         return keep
+
+
+_ATTEMPTS = 3
+
+
+class Installations:
+    """One installer per extension, and one installation of it at a time."""
+
+    def __init__(
+        self, kind: ManifestKind, registry: Registry, make: Callable[[RegisteredExtension], Installer]
+    ) -> None:
+        """Take the registry; ``make`` returns the installer of an extension."""
+        self._kind = kind
+        self._registry = registry
+        self._make = make
+        self._installers: dict[str, Installer] = {}
+        self._going_on: dict[str, asyncio.Task[InstalledEnvironment]] = {}
+
+    def of(self, name: str) -> Installer:
+        """Return the installer of a sound extension; raise the error of an unknown or broken one."""
+        extension = self._registry.get(self._kind, name)
+        extension.require_sound()
+        known = self._installers.get(name)
+        if known is None:
+            known = self._installers[name] = self._make(extension)
+        return known
+
+    def status(self, name: str) -> InstallStatus:
+        """Return the status; an installation that was just requested counts as installing."""
+        found = self.of(name).status()
+        if name in self._going_on and found.state is not InstallState.INSTALLING:
+            return replace(found, state=InstallState.INSTALLING, problem="")
+        return found
+
+    def take(self, name: str) -> tuple[InstalledEnvironment, EnvironmentUse]:
+        """Return the current environment, locked, because another process may replace it at any time."""
+        installer = self.of(name)
+        for _ in range(_ATTEMPTS):
+            installed = installer.require()
+            try:
+                use = EnvironmentUse(installed.folder)
+            except (FileNotFoundError, BlockingIOError):
+                continue
+            if installer.place.installed() == installed:
+                return installed, use
+            use.end()
+        raise NotInstalled(f"{installer.extension.subject} is being reinstalled; try again")
+
+    async def recover(self) -> dict[str, list[str]]:
+        """Remove and return the leftovers of interrupted installations."""
+        found = [extension for extension in self._registry if extension.kind is self._kind]
+        swept = {each.name: await self._recover(each.name) for each in found if not each.is_broken}
+        return {name: folders for name, folders in swept.items() if folders}
+
+    async def _recover(self, name: str) -> list[str]:
+        try:
+            return await self.of(name).recover()
+        except Exception:  # noqa: BLE001 - one failed cleanup must not stop the others
+            _log.exception("leftovers of an installation of %s %s could not be removed", self._kind, name)
+            return []
+
+    async def install(
+        self, name: str, report: InstallReporter | None, *, caller: CallIdentity, again: bool
+    ) -> InstalledEnvironment:
+        """Install an extension. Concurrent callers wait for the same installation."""
+        installer = self.of(name)
+        task = self._going_on.get(name)
+        if task is None:
+            work = installer.install(report, caller=caller, again=again)
+            task = self._going_on[name] = asyncio.create_task(work)
+            task.add_done_callback(lambda _: self._going_on.pop(name, None))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.cancel()
+            await asyncio.wait([task])
+            raise
+
+    async def stop(self) -> None:
+        """Stop all running installations."""
+        going_on = tuple(self._going_on.values())
+        for task in going_on:
+            task.cancel()
+        if going_on:
+            await asyncio.wait(going_on)
+
+
+__all__ = ["install_once", "without_requests"]
+
+
+def install_once(
+    manifest: Manifest,
+    folder: str,
+    data_dir: str,
+    *,
+    decider: Decider | None = None,
+    protected: tuple[str, ...] = (),
+    report: InstallReporter | None = None,
+    timeout: float = 1800.0,
+) -> str:
+    """Install an engine or extractor under its install section; return the environment's folder."""
+    extension = RegisteredExtension(manifest.kind, manifest.name, folder, manifest)
+    settings = RuntimeSettings(data_dir=data_dir)
+    Path(data_dir).mkdir(mode=0o700, exist_ok=True)
+    installer = Installer(
+        extension,
+        settings,
+        PlainStarter(),
+        decider=decider,
+        protected=(*settings.protected, *protected),
+        timeout=timeout,
+    )
+    return asyncio.run(installer.install(report)).folder
+
+
+def without_requests(manifest: Any) -> Manifest:
+    """Return a manifest without network rules for its installation, so that every HTTP request is asked about."""
+    kept = tuple(rule for rule in manifest.install.access if rule.resource_type is not ResourceType.NETWORK)
+    found: Manifest = replace(manifest, install=replace(manifest.install, access=kept))
+    return found

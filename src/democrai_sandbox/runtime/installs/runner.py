@@ -20,7 +20,7 @@ PACKAGE = "package: "
 """Prefix of a line about an installed package."""
 
 
-class Finder:
+class HostPackageFinder:
     """Finds the named packages of the host, and no others."""
 
     def __init__(self, packages: dict[str, str]) -> None:
@@ -40,10 +40,10 @@ class Finder:
 
 def start(facts: dict[str, Any]) -> None:
     """Enter the guard for the rest of this process."""
-    sys.meta_path.append(Finder(facts["packages"]))
+    sys.meta_path.append(HostPackageFinder(facts["packages"]))
     # A temporary folder for this subject only. Without the variable, a child would use that of the host.
     os.environ["TMPDIR"] = facts["temporary"]
-    from democrai_sandbox.runtime.installs.start import arm  # noqa: PLC0415 - importable only now
+    from .guard import arm  # noqa: PLC0415 - importable only now
 
     arm(facts)  # type: ignore[arg-type] # as it was written
 

@@ -6,7 +6,7 @@ the host's ``services``.
 
 from __future__ import annotations
 
-from democrai_sandbox.errors.mcp import (
+from democrai_sandbox.errors.services import (
     McpBusy,
     McpDisabled,
     McpError,
@@ -18,10 +18,9 @@ from democrai_sandbox.errors.mcp import (
     McpUnknown,
     McpUnreachable,
 )
+from democrai_sandbox.runtime.extensions.settings import McpApproval
 
-from .interface import McpRegistry
-from .runtime import McpRuntime
-from .settings import McpApproval, McpSettings
+from .runtime import McpRegistry, McpRuntime, McpSettings
 
 __all__ = [
     "McpApproval",

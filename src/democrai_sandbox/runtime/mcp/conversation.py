@@ -1,4 +1,7 @@
-"""One conversation with a server, from the connection to its end, inside the server's guard.
+"""One conversation with a server, from the connection to its end, inside the server's guard. Needs the ``mcp`` library.
+
+The library swallows some failures and keeps waiting (such as a message that could not be sent over SSE), and wraps
+others in groups. This client records each failure first, and ends the conversation if it cannot continue.
 
 Input and output are plain: an order of texts and numbers in, JSON text or one typed error out.
 """
@@ -6,30 +9,244 @@ Input and output are plain: an order of texts and numbers in, JSON text or one t
 from __future__ import annotations
 
 import json
+import re
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import anyio
+import httpx2
 import mcp_types
 from mcp import Client
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
+from pydantic import ValidationError
 
-from democrai_sandbox.errors.mcp import McpProtocolError, McpTimeout
+from democrai_sandbox.errors.services import (
+    McpError,
+    McpProtocolError,
+    McpRedirected,
+    McpTimeout,
+    McpToolFailed,
+    McpUnreachable,
+)
+from democrai_sandbox.policy import SandboxError
 
-from .answers import result_of, told, tool_of
-from .failures import one_error
-from .wire import Wire
+from .results import result_of, told, tool_of
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
     from mcp.client import ClientSession
 
+_MOST_CAUSES = 64
+_GATEWAY: Final = frozenset({502, 503, 504})
+# The library also raises these itself: when a connection ends, and when it could not parse an answer.
+_NOT_THE_TOOLS = frozenset(
+    {mcp_types.CONNECTION_CLOSED, mcp_types.PARSE_ERROR, mcp_types.INTERNAL_ERROR, mcp_types.INVALID_REQUEST}
+)
 
-class Order(NamedTuple):
+
+def one_error(server: str, error: BaseException, status: int = 0) -> SandboxError:
+    """Return the error to raise; ``status`` is the last HTTP error status.
+
+    Errors of the sandbox are returned as they are, a denial first; all others are converted to text.
+    """
+    leaves = list(_leaves(error))
+    for kind in (PermissionError, SandboxError):
+        for leaf in leaves:
+            if isinstance(leaf, SandboxError) and isinstance(leaf, kind):
+                return _bare(leaf)
+    for leaf in leaves:
+        if found := _known(server, leaf, status):
+            return found
+    return McpProtocolError(server, "; ".join(f"{type(leaf).__name__}: {leaf}" for leaf in leaves))
+
+
+def _bare(error: SandboxError) -> SandboxError:
+    """Return it without its traceback and causes: the frames of the library reference the whole conversation."""
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    """Yield the members of groups, and the causes of errors, the outermost first."""
+    waiting, seen = [error], 0
+    while waiting and seen < _MOST_CAUSES:
+        found = waiting.pop(0)
+        seen += 1
+        if isinstance(found, BaseExceptionGroup):
+            waiting += found.exceptions
+            continue
+        yield found
+        waiting += filter(None, (found.__cause__, found.__context__))
+
+
+def _known(server: str, error: BaseException, status: int) -> McpError | None:
+    if isinstance(error, MCPError):
+        return _said(server, error, status)
+    if isinstance(error, httpx2.HTTPStatusError):
+        return _refused(server, error.response.status_code)
+    if isinstance(error, httpx2.NetworkError | httpx2.TimeoutException) or _is_cut(error):
+        return McpUnreachable(server, str(error) or "the connection failed")
+    if isinstance(error, httpx2.HTTPError | httpx2.InvalidURL):
+        return McpProtocolError(server, str(error))
+    if isinstance(error, ValidationError):
+        return McpProtocolError(server, f"the answer is not valid MCP: {_problems(error)}")
+    return None
+
+
+def _is_cut(error: BaseException) -> bool:
+    """Return whether a connection ended too early, as opposed to one that did not carry HTTP."""
+    text = str(error).lower() if isinstance(error, httpx2.RemoteProtocolError) else ""
+    return "disconnected" in text or "closed connection" in text
+
+
+def _said(server: str, error: MCPError, status: int) -> McpError:
+    """Return the error for a JSON-RPC error. An HTTP status is more specific than the library's code."""
+    if status and error.code in _NOT_THE_TOOLS | {mcp_types.METHOD_NOT_FOUND}:
+        return _refused(server, status)
+    if error.code == mcp_types.CONNECTION_CLOSED:
+        return McpUnreachable(server, f"the connection ended before the answer: {error.message}")
+    if error.code in _NOT_THE_TOOLS:
+        return McpProtocolError(server, error.message)
+    return McpToolFailed(server, f"{error.message} ({error.code})")
+
+
+def _refused(server: str, status: int) -> McpError:
+    kind = McpUnreachable if status in _GATEWAY else McpProtocolError
+    return kind(server, f"the server answered with HTTP status {status}")
+
+
+def _problems(error: ValidationError) -> str:
+    """Return the locations of problems in an answer, without its values."""
+    found = error.errors(include_url=False, include_context=False, include_input=False)[:3]
+    return "; ".join(f"{'/'.join(map(str, item['loc']))}: {item['msg']}" for item in found)
+
+
+_ERROR_STATUS = 400
+_NOT_ALLOWED = 405
+_PLAIN = frozenset({"", "identity"})
+_ANNOUNCED: Final = re.compile(rb"event:[ ]?endpoint\r?\ndata:[ ]?([^\r\n]+)\r?\n")
+_LONGEST_ANNOUNCEMENT = 8192
+
+
+class McpHttpClient(httpx2.AsyncClient):
+    """Client for the transports of the library. Created and used inside the guard."""
+
+    def __init__(
+        self, server: str, scope: anyio.CancelScope, *, tls: ssl.SSLContext, most_bytes: int, most_brackets: int
+    ) -> None:
+        """Take the scope that ends the conversation, and a TLS context: the guard cannot read certificate files."""
+        # No proxies from the environment: traffic would leave through another host than the registered one. No
+        # compression, so that the counted size is the size in memory. Timeouts belong to the conversation.
+        super().__init__(
+            transport=httpx2.AsyncHTTPTransport(verify=tls, trust_env=False),
+            trust_env=False,
+            timeout=None,
+            headers={"accept-encoding": "identity"},
+        )
+        self.failure: BaseException | None = None
+        self.status = 0
+        """HTTP status of the last answer if it was an error; otherwise 0."""
+        self.opens_streams = True
+        """Whether to open a stream for messages that the server initiates; only SSE needs it."""
+        self._server = server
+        self._scope = scope
+        self._left = most_bytes
+        self._brackets_left = most_brackets
+
+    def given(self, *_: Any, **__: Any) -> Self:
+        """Return this client where the library would create one, and ignore its settings."""
+        return self
+
+    async def send(self, request: httpx2.Request, *, stream: bool = False, **options: Any) -> httpx2.Response:
+        """Send one HTTP request; all redirects, streams and messages of the library pass through here."""
+        if request.method == "GET" and not self.opens_streams:
+            return httpx2.Response(_NOT_ALLOWED, request=request)
+        try:
+            response = await super().send(request, stream=True, **options)
+            self._check(response)
+        except Exception as error:
+            self.fail(error)
+            raise
+        response.stream = _Counted(response, self)
+        if not stream:
+            await response.aread()
+        return response
+
+    def fail(self, error: BaseException) -> None:
+        """Record the first failure, and end the conversation."""
+        if self.failure is None:
+            self.failure = error
+        self._scope.cancel()
+
+    def take(self, chunk: bytes) -> None:
+        """Count received bytes before they are parsed; raise if they exceed a limit.
+
+        Brackets are counted too, because the three bytes of an empty list need a hundred in memory.
+        """
+        self._left -= len(chunk)
+        self._brackets_left -= chunk.count(b"[") + chunk.count(b"{")
+        if self._left < 0 or self._brackets_left < 0:
+            error = McpProtocolError(self._server, "the server sent more than one call may return")
+            self.fail(error)
+            raise error
+
+    def _check(self, response: httpx2.Response) -> None:
+        self.status = response.status_code if response.status_code >= _ERROR_STATUS else 0
+        if response.headers.get("content-encoding", "").strip().lower() not in _PLAIN:
+            raise McpProtocolError(self._server, "the server compressed its answer without being asked")
+        if response.has_redirect_location:
+            # Within the endpoint's origin the library follows redirects, and the guard decides about the path.
+            self.check_origin(response, response.headers["location"])
+
+    def check_origin(self, response: httpx2.Response, location: str) -> None:
+        """Refuse a redirect location of another origin."""
+        here = response.request.url
+        there = here.join(location)
+        if (here.scheme, here.host, here.port) != (there.scheme, there.host, there.port):
+            shown = there.copy_with(userinfo=b"", query=None, fragment=None)
+            raise McpRedirected(self._server, f"the server redirects to {shown}, which is not its registered origin")
+
+
+class _Counted(httpx2.AsyncByteStream):
+    """Body of an answer, counted as it arrives."""
+
+    def __init__(self, response: httpx2.Response, wire: McpHttpClient) -> None:
+        self._response = response
+        self._body: Any = response.stream
+        self._wire = wire
+        self._head: bytes | None = b"" if response.request.method == "GET" else None
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for chunk in self._body:
+            self._wire.take(chunk)
+            if self._head is not None:
+                self._look_for_endpoint(chunk)
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._body.aclose()
+
+    def _look_for_endpoint(self, chunk: bytes) -> None:
+        """Fail immediately when SSE announces a message path of another origin.
+
+        The library refuses it as well, but silently, and the conversation would wait for its deadline.
+        """
+        self._head = (self._head or b"") + chunk
+        if found := _ANNOUNCED.search(self._head):
+            try:
+                self._wire.check_origin(self._response, found[1].decode("utf-8", "replace"))
+            except Exception as error:
+                self._wire.fail(error)
+                raise
+        if found or len(self._head) > _LONGEST_ANNOUNCEMENT:
+            self._head = None
+
+
+class ConversationRequest(NamedTuple):
     """A request to a server, with its limits."""
 
     server: str
@@ -49,7 +266,7 @@ class Order(NamedTuple):
     closing_seconds: float
 
 
-class _Deadline:
+class _ConversationDeadline:
     """Phase of a conversation, and its deadline."""
 
     def __init__(self, scope: anyio.CancelScope) -> None:
@@ -61,13 +278,13 @@ class _Deadline:
         self._scope.deadline = anyio.current_time() + seconds
 
 
-async def converse(order: Order, tls: ssl.SSLContext) -> str:
+async def converse(order: ConversationRequest, tls: ssl.SSLContext) -> str:
     """Return the server's answer as JSON text."""
     answer: str | None = None
     with anyio.CancelScope() as scope:
-        deadline = _Deadline(scope)
+        deadline = _ConversationDeadline(scope)
         limits = {"most_bytes": order.answer_bytes, "most_brackets": order.answer_brackets}
-        wire = Wire(order.server, scope, tls=tls, **limits)
+        wire = McpHttpClient(order.server, scope, tls=tls, **limits)
         try:
             deadline.begin("connecting", order.seconds)
             async with _client(order, wire) as client:
@@ -85,7 +302,7 @@ async def converse(order: Order, tls: ssl.SSLContext) -> str:
 
 
 @asynccontextmanager
-async def _client(order: Order, wire: Wire) -> AsyncIterator[Client]:
+async def _client(order: ConversationRequest, wire: McpHttpClient) -> AsyncIterator[Client]:
     """Connect and negotiate a version. Nothing is cached, and the client offers no capabilities to the server."""
     if order.transport == "sse":
         # The older transport has the older handshake, so probing is not needed.
@@ -98,7 +315,7 @@ async def _client(order: Order, wire: Wire) -> AsyncIterator[Client]:
         yield client
 
 
-async def _ask(order: Order, session: ClientSession) -> str:
+async def _ask(order: ConversationRequest, session: ClientSession) -> str:
     if not order.tool:
         return told(order.server, await _tools(order, session), depth=order.depth)
     try:
@@ -112,7 +329,7 @@ async def _ask(order: Order, session: ClientSession) -> str:
     return told(order.server, answer, depth=order.depth)
 
 
-async def _tools(order: Order, session: ClientSession) -> list[dict[str, Any]]:
+async def _tools(order: ConversationRequest, session: ClientSession) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     cursor: str | None = None
     for _ in range(order.pages):
@@ -130,7 +347,7 @@ async def _tools(order: Order, session: ClientSession) -> list[dict[str, Any]]:
     raise McpProtocolError(order.server, f"the list of tools has more than {order.pages} pages")
 
 
-async def _call(order: Order, session: ClientSession) -> dict[str, Any]:
+async def _call(order: ConversationRequest, session: ClientSession) -> dict[str, Any]:
     """Call a tool.
 
     Not with the session's own method, which validates the result against a schema of the server: its patterns could

@@ -1,33 +1,224 @@
-"""MCP runtime: checks, calls and results of registered servers."""
+"""MCP runtime: settings, checks, calls and results of registered servers, and the services for extension code.
+
+An import inside the guard of a server would run as that server, under its rules and its timeout. So everything a
+conversation uses is loaded before, including ``_cffi_backend``, which no subject may import.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import ssl
 from collections import Counter
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from democrai_sandbox.errors.mcp import McpBusy, McpDisabled, McpToolFailed, McpUnknown
-from democrai_sandbox.guard import plain
-from democrai_sandbox.policy import InvalidInputError
+from democrai_sandbox.access.caller import Caller
+from democrai_sandbox.errors import GuardUsageError, NetworkDenied
+from democrai_sandbox.errors.services import McpBusy, McpDisabled, McpMissing, McpToolFailed, McpUnknown
+from democrai_sandbox.guard import is_guarded, plain
+from democrai_sandbox.guard.contexts import make_guard
+from democrai_sandbox.policy import DecisionCode, InvalidInputError, Operation, ResourceType, Subject, SubjectKind
 from democrai_sandbox.policy.text import invisible_character
-from democrai_sandbox.runtime.promises import Promises
+from democrai_sandbox.runtime.extensions.settings import McpApproval
+from democrai_sandbox.runtime.sdk_services import SdkFutures
 
-from .answers import LONGEST_TOOL_NAME, text_of
-from .checking import check_endpoint, guard_of
-from .library import conversations
-from .settings import McpApproval, McpSettings
+from .results import LONGEST_TOOL_NAME, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from types import ModuleType
 
-    from democrai_sandbox.access import Caller
+    from democrai_sandbox.guard import Guard
+    from democrai_sandbox.guard.interface import RawView
     from democrai_sandbox.manifests import McpServer
+    from democrai_sandbox.policy import AccessDecision
 
-    from .interface import EndpointDecider, McpRegistry
+
+class EndpointQuestion(NamedTuple):
+    """Access question about an endpoint, with the fields of ``AccessQuestion``, which only the core can create."""
+
+    subject: str
+    subject_kind: str
+    subject_chain: tuple[str, ...]
+    resource_type: str
+    operation: str
+    target: str
+    register_request: bool
+    user_id: str | None
+    organization_id: str | None
+    session_key: str | None
+    resume_action: str = ""
+    resume_context: str | None = None
+
+
+class EndpointDecider(Protocol):
+    """Decides about endpoints; the access-policy service does."""
+
+    def decide(self, question: EndpointQuestion, /) -> AccessDecision:
+        """Return the decision about an endpoint, and file a request if wanted and none exists."""
+        ...
+
+
+class McpRegistry(Protocol):
+    """Registry of the servers; the runtime's store is one."""
+
+    def mcp_server(self, name: str) -> McpServer:
+        """Return one entry; raises a ``LookupError`` if it is unknown."""
+        ...
+
+    def mcp_servers(self) -> tuple[McpServer, ...]:
+        """Return all entries by name."""
+        ...
+
+
+__all__ = ["McpApproval", "McpSettings"]
+
+MEGABYTE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpSettings:
+    """Approval mode and limits. Exceeding a limit is an error: nothing is truncated silently."""
+
+    approval: McpApproval = McpApproval.REGISTERED
+    calls_at_once: int = 16
+    """Maximum running calls of a subject to one server; the host itself has no limit."""
+    answer_bytes: int = 4 * MEGABYTE
+    """Maximum bytes of all answers during one call."""
+    answer_brackets: int = 50_000
+    """Maximum lists and objects in all answers: they need far more memory than bytes on the wire."""
+    argument_bytes: int = MEGABYTE
+    """Maximum size of a call's arguments as JSON."""
+    tools: int = 1000
+    pages: int = 100
+    """Maximum pages of a list of tools."""
+    depth: int = 64
+    """Maximum nesting depth of lists and objects."""
+    closing_seconds: float = 2.0
+    """Timeout for closing the connection, after the answer has arrived."""
+
+
+# Modules that the library and its client would otherwise import during a conversation.
+LATE: Final = (
+    "anyio._backends._asyncio",
+    "encodings.idna",
+    "httpcore2",
+    "httpcore2._backends.anyio",
+    "httpcore2._backends.auto",
+)
+_MODELS: Final = frozenset({"mcp", "mcp_types"})
+_LOGGERS: Final = ("mcp", "client")  # its sessions log under the second name
+
+
+def conversations(server: str) -> ModuleType:
+    """Return the module that implements conversations; the first call loads it (about a second)."""
+    if is_guarded():
+        raise GuardUsageError("guarded code cannot use the MCP runtime directly: use sdk.mcp")
+    try:
+        return _load()
+    except ModuleNotFoundError as error:
+        raise McpMissing(server, f"install democrai-sandbox[mcp]: the module {error.name} is missing") from None
+
+
+@cache
+def _load() -> ModuleType:
+    import_module("mcp.client")
+    for name in LATE:
+        import_module(name)
+    _complete(import_module("pydantic").BaseModel)
+    for name in _LOGGERS:
+        # It logs the errors that it also raises; without a handler they would go to standard error.
+        logging.getLogger(name).addHandler(logging.NullHandler())
+    return import_module(f"{__package__}.conversation")
+
+
+def _complete(base: Any) -> None:
+    """Complete the library's models that are otherwise built on first use.
+
+    Building one inspects the variables of its first user for type definitions. Inside a guard that is refused for our
+    frames.
+    """
+    for model in base.__subclasses__():
+        if model.__module__.partition(".")[0] in _MODELS and not model.__pydantic_complete__:
+            model.model_rebuild(raise_errors=False)
+        _complete(model)
+
+
+_USED = (Operation.SEND, Operation.RECEIVE)
+"""Operations of both transports: they post messages and receive answers. They need no other sockets."""
+
+
+def check_endpoint(
+    decider: EndpointDecider, server: McpServer, caller: Caller, chain: tuple[str, ...], *, required: bool
+) -> None:
+    """Ask about the endpoint before anything is sent; raise the guard's own ``NetworkDenied``.
+
+    The guard will allow the registry entry. A denial of the endpoint for this server is the later and narrower
+    decision, and wins; so the question bypasses the allowlist, which would otherwise answer it. If approval is
+    ``required`` and missing, a request is filed.
+    """
+    questions = [_question(server, operation, caller, chain, register=required) for operation in _USED]
+    # Ask all questions before refusing one, so that the administrator sees all necessary approvals together.
+    answers = [(question, decider.decide(question)) for question in questions]
+    for question, answer in answers:
+        if not _passes(answer, required=required):
+            raise _denial(question, answer)
+
+
+def guard_of(server: McpServer, caller: Caller, chain: tuple[str, ...]) -> Guard:
+    """Return the guard of one conversation: only the endpoint, without paths, imports, children or inherited rights."""
+    return make_guard(
+        subject=server.name,
+        subject_kind=SubjectKind.MCP.value,
+        access=tuple(rule for rule in server.access if rule.operation in _USED),
+        include_runtime_paths=False,
+        ancestors=tuple(map(Subject.parse, chain)),
+        exact=True,
+        user_id=caller.user_id or None,
+        organization_id=caller.organization_id or None,
+        session_key=caller.session_key or None,
+    )
+
+
+def _question(
+    server: McpServer, operation: Operation, caller: Caller, chain: tuple[str, ...], *, register: bool
+) -> EndpointQuestion:
+    subject = Subject(SubjectKind.MCP, server.name)
+    return EndpointQuestion(
+        subject=subject.name,
+        subject_kind=subject.kind.value,
+        subject_chain=(*chain, str(subject)),
+        resource_type=ResourceType.NETWORK.value,
+        operation=operation.value,
+        target=server.target,
+        register_request=register,
+        user_id=caller.user_id or None,
+        organization_id=caller.organization_id or None,
+        session_key=caller.session_key or None,
+    )
+
+
+def _passes(answer: AccessDecision, *, required: bool) -> bool:
+    """Return whether the server may be contacted."""
+    return answer.allowed is True if required else answer.code != DecisionCode.DENIED
+
+
+def _denial(question: EndpointQuestion, answer: AccessDecision) -> NetworkDenied:
+    denial = NetworkDenied(
+        question.target,
+        subject=question.subject,
+        subject_kind=question.subject_kind,
+        chain=question.subject_chain,
+        operations=(question.operation,),
+    )
+    denial.decision = answer
+    return denial
+
 
 _LONGEST_CALL = 7300.0
 """Upper limit in seconds: connecting and answering each have the timeout of the registry entry, an hour at most."""
@@ -57,7 +248,7 @@ class McpRuntime:
         self._settings = settings or McpSettings()
         self._tls = tls
         self._under_way: Counter[tuple[str, ...]] = Counter()
-        self.promises = Promises("mcp", patience=_LONGEST_CALL)
+        self.promises = SdkFutures("mcp", patience=_LONGEST_CALL)
         """Gives extension code bare futures of this runtime's results."""
 
     def open(self) -> None:
@@ -174,3 +365,29 @@ class McpRuntime:
 def _check_tool(tool: object) -> None:
     if type(tool) is not str or not 0 < len(tool) <= LONGEST_TOOL_NAME or invisible_character(tool):
         raise InvalidInputError.of(f"expected a name of 1 to {LONGEST_TOOL_NAME} characters", pointer="/tool")
+
+
+def services(runtime: McpRuntime) -> Mapping[str, Callable[..., Any]]:
+    """Return the services ``mcp.tools(server)`` and ``mcp.call(server, tool, arguments)`` for ``doors.install``.
+
+    Each returns a future of plain data after the runtime is open.
+    """
+
+    def tools(view: RawView | None, server: str) -> Any:
+        return runtime.promises.promise(runtime.list_tools(server, _caller(view), chain=_chain(view)))
+
+    def call(view: RawView | None, server: str, tool: str, arguments: dict[str, Any]) -> Any:
+        work = runtime.call_tool(server, tool, arguments, _caller(view), chain=_chain(view))
+        return runtime.promises.promise(work)
+
+    return {"mcp.tools": tools, "mcp.call": call}
+
+
+def _caller(view: RawView | None) -> Caller:
+    if view is None:
+        return Caller()
+    return Caller(user_id=view.user_id, organization_id=view.organization_id, session_key=view.session_key)
+
+
+def _chain(view: RawView | None) -> tuple[str, ...]:
+    return () if view is None else view.labels

@@ -1,4 +1,4 @@
-"""Cache of fetched media in the data folder of the module.
+"""Cache of fetched media in the data folder of the module, and the fetch that reads it first.
 
 The module can write there, so nothing in it is trusted: every entry has a keyed hash that only the host can make, links
 are not followed, only regular files are opened, and file names are made from hashes. Files that a module adds are not
@@ -11,14 +11,71 @@ import hashlib
 import hmac
 import json
 import os
+import re
 import secrets
 import stat
 from contextlib import contextmanager, suppress
+from email.utils import parsedate_to_datetime
 from pathlib import Path
+from time import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from democrai_sandbox.errors import NetworkDenied
+from democrai_sandbox.policy import DecisionCode
+
+from .fetch import Fetch, FetchOptions, FetchParts
+from .http_request import CONDITIONS, read_url
+from .values import Asker, MediaHead
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+
+LONGEST_LIFETIME = 7 * 24 * 3600.0
+"""Upper limit, independent of the server's headers."""
+_DIRECTIVE = re.compile(r"([a-z-]+)(?:=\"?([0-9]{1,10})\"?)?", re.IGNORECASE)
+_COMPLETE = 200
+
+
+def lifetime(status: int, headers: Mapping[str, str]) -> float | None:
+    """Return the seconds for which a response is fresh; None if it must not be cached.
+
+    A response without a lifetime is cached only if it can be revalidated, and then is revalidated each time.
+    """
+    directives = _directives(headers.get("cache-control", ""))
+    if status != _COMPLETE or "no-store" in directives or "*" in headers.get("vary", ""):
+        return None
+    seconds = _seconds(directives, headers)
+    if seconds <= 0 and not ("etag" in headers or "last-modified" in headers):
+        return None
+    return seconds
+
+
+def _seconds(directives: Mapping[str, str], headers: Mapping[str, str]) -> float:
+    if "no-cache" in directives:
+        return 0.0
+    if "max-age" in directives:
+        granted = float(directives["max-age"] or 0) - _number(headers.get("age", ""))
+    else:
+        granted = _until(headers)
+    return min(max(granted, 0.0), LONGEST_LIFETIME)
+
+
+def _directives(text: str) -> dict[str, str]:
+    return {name.lower(): value for name, value in _DIRECTIVE.findall(text)}
+
+
+def _number(text: str) -> float:
+    return float(text) if re.fullmatch(r"[0-9]{1,10}", text) else 0.0
+
+
+def _until(headers: Mapping[str, str]) -> float:
+    """Return the seconds between the two dates of a response; 0 if one is missing or invalid."""
+    try:
+        end, begin = parsedate_to_datetime(headers["expires"]), parsedate_to_datetime(headers["date"])
+        return (end - begin).total_seconds()
+    except (KeyError, ValueError, TypeError, OverflowError):
+        return 0.0
+
 
 FOLDER = "media-cache"
 _SUFFIX = ".media"
@@ -32,7 +89,7 @@ _WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEX
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Entry(NamedTuple):
+class CacheEntry(NamedTuple):
     """A cached response."""
 
     url: str
@@ -52,7 +109,7 @@ class MediaCache:
         self._home, self._module, self._key = home, module, key
         self._most_bytes, self._entry_bytes = most_bytes, entry_bytes
 
-    def load(self, url: str, accept: str) -> Entry | None:
+    def load(self, url: str, accept: str) -> CacheEntry | None:
         """Return the entry for a URL; None if it is missing or was not written by the host."""
         name = _name(url, accept)
         try:
@@ -66,7 +123,7 @@ class MediaCache:
         except OSError:
             return None
 
-    def store(self, entry: Entry) -> None:
+    def store(self, entry: CacheEntry) -> None:
         """Store a response unless it is too large; remove the least recently used entries to make room.
 
         If the folder is not writable, the cache is skipped.
@@ -139,13 +196,13 @@ class MediaCache:
                     if stat.S_ISREG(found.st_mode):
                         yield found.st_mtime_ns, found.st_size, item.name
 
-    def _seal(self, entry: Entry) -> bytes:
+    def _seal(self, entry: CacheEntry) -> bytes:
         meta = {**entry._asdict(), "module": self._module, "length": len(entry.body)}
         del meta["body"]
         content = json.dumps(meta).encode("ascii") + b"\n" + entry.body
         return self._mac(content) + b"\n" + content
 
-    def _open(self, data: bytes) -> Entry | None:
+    def _open(self, data: bytes) -> CacheEntry | None:
         mac, _, content = data.partition(b"\n")
         if len(mac) != _MAC_LENGTH or not hmac.compare_digest(mac, self._mac(content)):
             return None
@@ -154,7 +211,7 @@ class MediaCache:
         meta: dict[str, Any] = json.loads(head)
         if meta.pop("module") != self._module or meta.pop("length") != len(body):
             return None
-        return Entry(**{**meta, "hops": tuple(meta["hops"]), "body": body})
+        return CacheEntry(**{**meta, "hops": tuple(meta["hops"]), "body": body})
 
     def _mac(self, content: bytes) -> bytes:
         return hmac.new(self._key, content, hashlib.sha256).hexdigest().encode("ascii")
@@ -162,3 +219,145 @@ class MediaCache:
 
 def _name(url: str, accept: str) -> str:
     return hashlib.sha256(json.dumps([url, accept]).encode("utf-8", "surrogatepass")).hexdigest() + _SUFFIX
+
+
+_NOT_MODIFIED = 304
+_ANY = "*/*"
+_TAGS = "if-none-match"
+
+
+class CachedFetch:
+    """Has the same steps as a ``Flow``. Each URL is authorized as if it were fetched, also for cached responses."""
+
+    def __init__(self, parts: FetchParts, asker: Asker, wish: FetchOptions, cache: MediaCache | None) -> None:
+        """Use the cache only for HTTP requests of the whole content."""
+        whole = wish.method == "GET" and not wish.headers.keys() & (CONDITIONS - {_TAGS})
+        self._parts, self._asker, self._wish = parts, asker, wish
+        self._cache = cache if whole else None
+        self._flow = Fetch(parts, asker, wish)
+        self._ready: memoryview | None = None
+        self._collected: bytearray | None = None
+        self._head: MediaHead | None = None
+        self.from_cache = False
+
+    def open(self) -> MediaHead:
+        """Return the head of the response, from the cache or from the server."""
+        kept = self._kept()
+        if kept is not None and kept.fresh_until > time():
+            return self._serve(kept)
+        # A conditional HTTP request of the caller gets the server's own answer.
+        questions = _questions(kept) if kept and _TAGS not in self._wish.headers else {}
+        head = self._flow.open(questions)
+        if kept is not None and questions and head.status == _NOT_MODIFIED:
+            return self._confirm(kept, head)
+        self._head = head
+        if self._may_keep(head):
+            self._collected = bytearray()
+        return head
+
+    def read(self) -> bytes:
+        """Return the next part of the body; empty at its end."""
+        if self._ready is not None:
+            size = self._parts.limits.chunk_bytes
+            data, self._ready = bytes(self._ready[:size]), self._ready[size:]
+            return data
+        data = self._flow.read()
+        self._collect(data)
+        return data
+
+    def abort(self) -> None:
+        """Stop immediately, even while waiting."""
+        self._flow.abort()
+
+    def close(self) -> None:
+        """Release the connection and all buffers."""
+        self._ready = self._collected = None
+        self._flow.close()
+
+    def _kept(self) -> CacheEntry | None:
+        """Return a cached entry that is still permitted; never one that is permitted only for this session."""
+        if self._cache is None:
+            return None
+        first = self._parts.authority.authorise(self._asker, self._wish.hop)
+        if first is DecisionCode.SESSION_APPROVAL:
+            self._cache = None
+            return None
+        entry = self._cache.load(self._wish.hop.url, self._accept)
+        return entry if entry is not None and self._is_permitted(entry) else None
+
+    def _is_permitted(self, entry: CacheEntry) -> bool:
+        if len(entry.body) > self._wish.most_bytes:
+            return False
+        try:
+            codes = [self._parts.authority.authorise(self._asker, read_url(url)) for url in entry.hops[1:]]
+        except NetworkDenied:
+            return False  # ask the server, which may redirect elsewhere now
+        return DecisionCode.SESSION_APPROVAL not in codes
+
+    def _serve(self, entry: CacheEntry) -> MediaHead:
+        self._parts.log("cached", subject=str(self._asker.subject), url=entry.url)
+        self.from_cache = True
+        if _names(self._wish.headers.get(_TAGS, ""), entry.headers.get("etag", "")):
+            self._ready = memoryview(b"")
+            told = {name: value for name, value in entry.headers.items() if name != "content-length"}
+            return MediaHead(_NOT_MODIFIED, told, entry.hops[-1], session_only=False)
+        self._ready = memoryview(entry.body)
+        headers = {**entry.headers, "content-length": str(len(entry.body))}
+        return MediaHead(_COMPLETE, headers, entry.hops[-1], session_only=False)
+
+    def _confirm(self, entry: CacheEntry, head: MediaHead) -> MediaHead:
+        self._flow.close()
+        headers = {**entry.headers, **{name: head.headers[name] for name in _RENEWED if name in head.headers}}
+        seconds = lifetime(_COMPLETE, headers)
+        renewed = entry._replace(headers=headers, fresh_until=time() + (seconds or 0.0))
+        if self._cache is not None and seconds is not None and not head.session_only:
+            self._cache.store(renewed)
+        return self._serve(renewed)._replace(session_only=head.session_only)
+
+    def _may_keep(self, head: MediaHead) -> bool:
+        if self._cache is None or head.session_only or lifetime(head.status, head.headers) is None:
+            return False
+        length = head.headers.get("content-length", "")
+        return not (length.isdecimal() and int(length) > self._parts.limits.cached_bytes)
+
+    def _collect(self, data: bytes) -> None:
+        if self._collected is None:
+            return
+        if not data:
+            self._keep(bytes(self._collected))
+            self._collected = None
+            return
+        self._collected += data
+        if len(self._collected) > self._parts.limits.cached_bytes:
+            self._collected = None
+
+    def _keep(self, body: bytes) -> None:
+        head, cache = self._head, self._cache
+        seconds = None if head is None else lifetime(head.status, head.headers)
+        if head is None or cache is None or seconds is None:
+            return
+        hops = tuple(self._flow.hops)
+        entry = CacheEntry(self._wish.hop.url, self._accept, hops, head.headers, time() + seconds, body)
+        cache.store(entry)
+        self._parts.log("kept", subject=str(self._asker.subject), url=entry.url, seconds=seconds)
+
+    @property
+    def _accept(self) -> str:
+        return self._wish.headers.get("accept", _ANY)
+
+
+_RENEWED = ("age", "cache-control", "date", "etag", "expires", "last-modified", "vary")
+
+
+def _names(tags: str, tag: str) -> bool:
+    """Return whether a list of tags contains this one, with weak comparison."""
+    listed = {each.strip().removeprefix("W/") for each in tags.split(",")}
+    return bool(tag) and tag.removeprefix("W/") in listed
+
+
+def _questions(entry: CacheEntry) -> dict[str, str]:
+    """Return the headers that revalidate an entry; empty after a redirect, because the tag belongs to the last hop."""
+    if len(entry.hops) > 1:
+        return {}
+    pairs = (("if-none-match", "etag"), ("if-modified-since", "last-modified"))
+    return {question: entry.headers[name] for question, name in pairs if name in entry.headers}

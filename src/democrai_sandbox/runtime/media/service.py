@@ -1,38 +1,40 @@
-"""Fetch, stream and proxy of external media for a subject.
+"""Fetch, stream and proxy of external media for a subject, and the services for guarded code.
 
 This service of the runtime does not bypass the guard: it fetches only URLs that the subject itself may access, by its
 rules or by approval, and runs no code of the subject.
+
+On the host's loop a caller gets a bare future, never the task behind it, whose frames would expose objects of the host.
+Everywhere else the call blocks.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import ssl
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from democrai_sandbox.errors import ExternalAccessCheckFailed
-from democrai_sandbox.errors.media import MediaBusy, MediaTimeout
-from democrai_sandbox.policy import InvalidInputError
+from democrai_sandbox.errors import ExternalAccessCheckFailed, RuntimeServiceFailed
+from democrai_sandbox.errors.services import MediaBusy, MediaClosed, MediaError, MediaTimeout
+from democrai_sandbox.guard import door
+from democrai_sandbox.policy import InvalidInputError, SandboxError
+from democrai_sandbox.runtime.calls.outcome import VALUE, describe
 
-from .authority import Authority, Judge
-from .cache import MediaCache
-from .cached import CachedFlow
-from .flow import Parts, Wish
-from .flowlog import FlowLog
-from .headers import forwarded, proxied, request_headers
-from .hops import read_url
-from .running import MediaStream, Running, wait_for_place, wait_for_place_blocking
-from .slots import Slots
-from .values import Asker, MediaLimits, MediaResult
+from .cache import CachedFetch, MediaCache
+from .fetch import FetchOptions, FetchParts, MediaAuthority, MediaDecider, MediaFlowLog
+from .fetch_job import FetchJob, FetchSlots, FetchStream, wait_for_place, wait_for_place_blocking
+from .http_request import forwarded, proxied, read_url, request_headers
+from .values import Asker, FetchResult, MediaLimits
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Coroutine, Mapping
     from typing import Self
 
-    from democrai_sandbox.runtime.shadows import Shadows
+    from democrai_sandbox.runtime.extensions.shadow_runs import ShadowRuns
 
 _METHODS = ("GET", "HEAD")
 _KEY_BYTES = 32
@@ -43,7 +45,7 @@ class ProxyAnswer(NamedTuple):
 
     status: int
     headers: dict[str, str]
-    body: MediaStream
+    body: FetchStream
     """Iterate over it, and close it when the browser disconnects."""
 
 
@@ -52,14 +54,14 @@ class Media:
 
     def __init__(
         self,
-        judge: Judge,
+        judge: MediaDecider,
         *,
         data_dir: str | None = None,
         limits: MediaLimits | None = None,
         tls: ssl.SSLContext | None = None,
         cache_key: bytes | None = None,
-        log: FlowLog | None = None,
-        shadows: Shadows | None = None,
+        log: MediaFlowLog | None = None,
+        shadows: ShadowRuns | None = None,
     ) -> None:
         """Ask ``judge``, the access-policy service, about every URL that no rule of the subject covers.
 
@@ -68,15 +70,15 @@ class Media:
         self.limits = limits or MediaLimits()
         self._data_dir = data_dir
         self._key = cache_key or secrets.token_bytes(_KEY_BYTES)
-        self._log = log or FlowLog()
+        self._log = log or MediaFlowLog()
         # Created here, so that the certificates are not read inside a guard.
         context = tls or ssl.create_default_context()
-        self._parts = Parts(Authority(judge, self._log, shadows), self.limits, context, self._log)
-        self._slots = Slots(self.limits)
+        self._parts = FetchParts(MediaAuthority(judge, self._log, shadows), self.limits, context, self._log)
+        self._slots = FetchSlots(self.limits)
         self._pool = ThreadPoolExecutor(self.limits.flows, thread_name_prefix="democrai-media")
         self.loop: asyncio.AbstractEventLoop | None = None
         """The host's loop, after ``open``."""
-        self._running: dict[Running, str] = {}
+        self._running: dict[FetchJob, str] = {}
         """Running fetches, with their subjects."""
 
     # ---- fetch, stream, proxy ----------------------------------------------------------------------------------------
@@ -90,7 +92,7 @@ class Media:
         headers: dict[str, str] | None = None,
         max_bytes: int | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - it bounds what threads do as well
-    ) -> MediaResult:
+    ) -> FetchResult:
         """Return a complete response, also for error statuses. Raise a denial for a URL that is not permitted."""
         wish = self._wish(url, method, headers, (max_bytes, timeout), streamed=False)
         running = self._start(asker, wish, await self._place(asker))
@@ -108,7 +110,7 @@ class Media:
         headers: dict[str, str] | None = None,
         max_bytes: int | None = None,
         timeout: float | None = None,
-    ) -> MediaResult:
+    ) -> FetchResult:
         """Return a complete response, for code in a separate thread."""
         wish = self._wish(url, method, headers, (max_bytes, timeout), streamed=False)
         running = self._start(asker, wish, self._place_blocking(asker))
@@ -126,7 +128,7 @@ class Media:
         headers: dict[str, str] | None = None,
         max_bytes: int | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - likewise
-    ) -> MediaStream:
+    ) -> FetchStream:
         """Return a response whose body arrives in parts. The timeout, at most an hour, covers the whole stream."""
         return await self._stream(asker, self._wish(url, method, headers, (max_bytes, timeout), streamed=True))
 
@@ -139,7 +141,7 @@ class Media:
         headers: dict[str, str] | None = None,
         max_bytes: int | None = None,
         timeout: float | None = None,
-    ) -> MediaStream:
+    ) -> FetchStream:
         """Return a stream for code in a separate thread; its body is read with ``read_blocking``."""
         wish = self._wish(url, method, headers, (max_bytes, timeout), streamed=True)
         running = self._start(asker, wish, self._place_blocking(asker))
@@ -148,7 +150,7 @@ class Media:
         except BaseException:
             running.finish()
             raise
-        return MediaStream(running, head, None)
+        return FetchStream(running, head, None)
 
     async def proxy(self, asker: Asker, url: str, request: Mapping[str, str], *, method: str = "GET") -> ProxyAnswer:
         """Return the response for a browser that asks the host for an external URL on behalf of a module.
@@ -184,14 +186,14 @@ class Media:
 
     # ---- parts -------------------------------------------------------------------------------------------------------
 
-    async def _stream(self, asker: Asker, wish: Wish) -> MediaStream:
+    async def _stream(self, asker: Asker, wish: FetchOptions) -> FetchStream:
         running = self._start(asker, wish, await self._place(asker))
         try:
             head = await running.step(running.flow.open)
         except BaseException:
             running.finish()
             raise
-        return MediaStream(running, head, asyncio.get_running_loop())
+        return FetchStream(running, head, asyncio.get_running_loop())
 
     async def _place(self, asker: Asker) -> str:
         self._sweep()
@@ -211,14 +213,14 @@ class Media:
             if running.is_abandoned(self.limits.unread_seconds):
                 running.finish()
 
-    def _start(self, asker: Asker, wish: Wish, subject: str) -> Running:
-        flow = CachedFlow(self._parts, asker, wish, self._cache_of(asker))
-        running = Running(flow, self._pool, wish.seconds, self._ended)
+    def _start(self, asker: Asker, wish: FetchOptions, subject: str) -> FetchJob:
+        flow = CachedFetch(self._parts, asker, wish, self._cache_of(asker))
+        running = FetchJob(flow, self._pool, wish.seconds, self._ended)
         self._running[running] = subject
         self._log("begin", subject=subject, session=asker.session_key, method=wish.method, url=wish.hop.url)
         return running
 
-    def _ended(self, running: Running) -> None:
+    def _ended(self, running: FetchJob) -> None:
         self._slots.release(self._running.pop(running))
 
     def _wish(
@@ -229,13 +231,13 @@ class Media:
         asked: tuple[int | None, float | None],
         *,
         streamed: bool,
-    ) -> Wish:
+    ) -> FetchOptions:
         if method not in _METHODS:
             raise InvalidInputError.of(f"expected the method {' or '.join(_METHODS)}", pointer="/method")
         limits, (max_bytes, seconds) = self.limits, asked
         most_bytes = limits.stream_bytes if streamed else limits.fetch_bytes
         most_seconds = limits.stream_seconds if streamed else limits.fetch_seconds
-        return Wish(
+        return FetchOptions(
             read_url(url),
             method,
             request_headers({} if headers is None else headers),
@@ -272,3 +274,144 @@ def _at_most(asked: float | None, most: float, pointer: str) -> float:
     if type(asked) not in (int, float) or not asked > 0:
         raise InvalidInputError.of("expected a positive number", pointer=pointer)
     return min(asked, most)
+
+
+MEDIA = "media"
+"""Outcome of an error of this package, followed by its code and its text."""
+_OPTIONS = frozenset({"method", "headers", "max_bytes", "timeout"})
+_log = logging.getLogger(__name__)
+
+
+class _LentFetch(NamedTuple):
+    """A stream, and the only caller that may read it."""
+
+    owner: tuple[object, ...]
+    stream: FetchStream
+
+
+class MediaServices:
+    """The functions behind the service names of ``services``."""
+
+    def __init__(self, media: Media) -> None:
+        """Serve guarded code from this service."""
+        self._media = media
+        self._lent: dict[str, _LentFetch] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def services(self) -> dict[str, Callable[..., Any]]:
+        """Return the service functions by name."""
+        return {
+            "media.fetch": self.fetch,
+            "media.stream": self.stream,
+            "media.read": self.read,
+            "media.close": self.close,
+        }
+
+    def fetch(self, view: Any, url: Any, options: Any) -> Any:
+        """Return a complete response."""
+        asker, chosen = _asker(view), _options(options)
+
+        async def later() -> Any:
+            return tuple(await self._media.fetch(asker, url, **chosen))
+
+        return self._answer(later, lambda: tuple(self._media.fetch_blocking(asker, url, **chosen)))
+
+    def stream(self, view: Any, url: Any, options: Any) -> Any:
+        """Return the head of a response, and the token for reading its body."""
+        asker, chosen = _asker(view), _options(options)
+
+        async def later() -> Any:
+            return self._lend(asker, await self._media.stream(asker, url, **chosen))
+
+        return self._answer(later, lambda: self._lend(asker, self._media.stream_blocking(asker, url, **chosen)))
+
+    def read(self, view: Any, token: Any) -> Any:
+        """Return the next part of a body."""
+        stream = self._borrowed(_asker(view), token).stream
+        return self._answer(stream.read, stream.read_blocking)
+
+    def close(self, view: Any, token: Any) -> None:
+        """End a stream; ignore one that has ended already."""
+        try:
+            lent = self._borrowed(_asker(view), token)
+        except MediaClosed:
+            return
+        self._lent.pop(token, None)
+        lent.stream.end()
+
+    def _lend(self, asker: Asker, stream: FetchStream) -> tuple[Any, ...]:
+        for ended in [token for token, lent in tuple(self._lent.items()) if lent.stream.closed]:
+            self._lent.pop(ended, None)
+        token = secrets.token_urlsafe(16)
+        self._lent[token] = _LentFetch(asker.owner, stream)
+        return (token, *stream.head)
+
+    def _borrowed(self, asker: Asker, token: object) -> _LentFetch:
+        lent = self._lent.get(token) if type(token) is str else None
+        # The guard identifies the owner, so a token is useless to another subject.
+        if lent is None or lent.owner != asker.owner:
+            raise MediaClosed("unknown stream")
+        return lent
+
+    def _answer(self, later: Callable[[], Coroutine[Any, Any, Any]], now: Callable[[], Any]) -> Any:
+        """Return a future on the host's loop. Any other loop is untrusted, because guarded code can make its own."""
+        loop = self._media.loop
+        if loop is None or asyncio._get_running_loop() is not loop:  # noqa: SLF001 - get_running_loop raises
+            try:
+                return (VALUE, now())
+            except Exception as error:  # noqa: BLE001 - returned as plain data
+                return _told(error)
+        future: asyncio.Future[Any] = asyncio.Future(loop=loop)
+        # Not through the loop's method, which uses a task factory that other code may have set.
+        task = asyncio.Task(_settle(future, later), loop=loop, context=Context())
+        self._tasks.add(task)  # the loop itself keeps only weak references
+        task.add_done_callback(self._tasks.discard)
+        self._watch(future, task, loop)
+        return future
+
+    @staticmethod
+    def _watch(future: asyncio.Future[Any], task: asyncio.Task[None], loop: asyncio.AbstractEventLoop) -> None:
+        """Cancel the work when its future is canceled."""
+
+        def look(_view: Any, *_: Any) -> None:
+            if future.done() and not task.done():
+                loop.call_soon_threadsafe(task.cancel, context=Context())
+
+        # The caller can inspect and call the callbacks of its future: a ``Door`` exposes nothing, and this one does
+        # nothing.
+        future.add_done_callback(door(look))
+
+
+def _asker(view: Any) -> Asker:
+    if view is None:
+        raise InvalidInputError.of("this code is not guarded: call the media service of the host directly")
+    return Asker.of_view(view)
+
+
+def _options(options: object) -> Mapping[str, Any]:
+    if type(options) is not dict:
+        raise InvalidInputError.of("expected a dict of options", pointer="/options")
+    unknown = options.keys() - _OPTIONS
+    if unknown:
+        raise InvalidInputError.of(f"unknown options: {', '.join(sorted(unknown))}", pointer="/options")
+    return options
+
+
+async def _settle(future: asyncio.Future[Any], work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+    """Do the work and set its outcome in the future."""
+    try:
+        outcome = (VALUE, await work())
+    except Exception as error:  # noqa: BLE001 - returned as plain data
+        outcome = _told(error)
+    if not future.done():
+        future.set_result(outcome)
+
+
+def _told(error: Exception) -> tuple[Any, ...]:
+    """Return an error as plain data; an unexpected one exposes nothing of the host."""
+    if isinstance(error, MediaError):
+        return (MEDIA, error.code, str(error))
+    if isinstance(error, SandboxError):
+        return describe(error)
+    _log.error("media failed", exc_info=error)
+    return describe(RuntimeServiceFailed("media failed in the runtime"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from democrai_sandbox.guard.views import RawView
+from democrai_sandbox.guard.interface import RawView
 from democrai_sandbox.policy import Subject, SubjectKind
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class MediaHead(NamedTuple):
     """Whether a hop is approved only for this session, so that the response must not be cached."""
 
 
-class MediaResult(NamedTuple):
+class FetchResult(NamedTuple):
     """A complete response."""
 
     status: int

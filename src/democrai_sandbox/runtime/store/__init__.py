@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from democrai_sandbox.errors.registry import EntryConfigured, EntryExists, EntryUnknown
+from democrai_sandbox.errors.services import EntryConfigured, EntryExists, EntryUnknown
 
-from .modelling import StoredModel
-from .registry import Configured
-from .shadowing import Finding, ShadowEffect, ShadowRun
-from .sql import RuntimeStore, open_runtime_store
-from .values import Failure, NewTask, Progress, Task, TaskFilter, TaskOrigin, TaskState
+from .model_rows import StoredModel
+from .registration_rows import Configured
+from .shadow_rows import ShadowDifference, ShadowEffect, ShadowRun
+from .store import RuntimeStore, open_runtime_store
+from .values import Failure, NewTask, Progress, Task, TaskCaller, TaskFilter, TaskState
 
 __all__ = [
     "Configured",
@@ -16,16 +16,16 @@ __all__ = [
     "EntryExists",
     "EntryUnknown",
     "Failure",
-    "Finding",
     "NewTask",
     "Progress",
     "RuntimeStore",
+    "ShadowDifference",
     "ShadowEffect",
     "ShadowRun",
     "StoredModel",
     "Task",
+    "TaskCaller",
     "TaskFilter",
-    "TaskOrigin",
     "TaskState",
     "open_runtime_store",
 ]

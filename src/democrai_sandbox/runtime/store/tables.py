@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import CheckConstraint, Column, ForeignKey, Index, Integer, LargeBinary, MetaData, Table, Text, text
 
-from democrai_sandbox.access.store.columns import AnyText, Moment, big_integer
+from democrai_sandbox.access.store.tables import AnyText, Moment, big_integer
 from democrai_sandbox.manifests import McpTransport
 
 from .values import TaskState

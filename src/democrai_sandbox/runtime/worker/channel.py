@@ -1,25 +1,411 @@
-"""Host side of a worker's process: started, connected over two sockets, watched until it ends."""
+"""Connection of the host to the process of a worker: two sockets, its output, and limits for both.
+
+Replies to calls are not counted. A worker that has used up its budget is read more slowly, which code that waits for
+each answer only notices as a delay. A worker that does not wait fills its socket: if many messages stay queued for a
+while, it is flooding and is stopped.
+
+Only a few messages are handled at a time, so that a busy worker does not delay other tasks on the loop. Large frames
+are decoded on a thread. Until the received messages are handled nothing more is received, so the worker has to wait.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from socket import MSG_PEEK
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from democrai_sandbox.errors.workers import WorkerCrashed, WorkerFailed
+from democrai_sandbox.errors.extensions import FrameError, WorkerCrashed, WorkerFailed, WorkerFlooded
 from democrai_sandbox.guard.runtime_paths import read_only_paths
 
-from .budget import Allowance, Budget
-from .codec import encode
-from .output import Output
+from .codec import CHUNK, Frame, FrameReader, decode, encode
 from .process import command_of, environment_of
-from .wire import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .interface import Host, Process, Starter, WorkerSpec
+    from .process import WorkerHostServices, WorkerProcess, WorkerSpec, WorkerStarter
+
+_BYTES_PER_VALUE = 32
+"""Cost of a value in addition to its bytes: a small text can decode to many objects."""
+
+
+class MessageAllowance(NamedTuple):
+    """Limits of a worker per second: messages, bytes, and processor seconds that the host needs to handle them."""
+
+    messages: float = 2_000
+    bytes: float = 16 * 1024 * 1024
+    seconds: float = 0.15
+    burst: float = 5.0
+    """Burst capacity, in seconds of these rates."""
+    patience: float = 1.5
+    """Seconds for which more than the following may be queued."""
+    waiting_messages: int = 128
+    waiting_bytes: int = 128 * 1024
+
+
+class MessageBudget:
+    """Budget of one worker, over all its sockets."""
+
+    def __init__(self, clock: Callable[[], float], allowance: MessageAllowance, largest: int) -> None:
+        """Start with a full budget, large enough for one frame of the largest size."""
+        self._clock = clock
+        self.allowance = allowance
+        self._rates = (allowance.messages, allowance.bytes, allowance.seconds)
+        most = [rate * allowance.burst for rate in self._rates]
+        most[1] += largest
+        self._full = tuple(most)
+        self._left = most.copy()
+        self._filled_at = clock()
+        self._strained_since: float | None = None
+
+    def charge(self, size: int, values: int, seconds: float) -> None:
+        """Count a message."""
+        left = self._left
+        left[0] -= 1
+        left[1] -= size + _BYTES_PER_VALUE * values
+        left[2] -= seconds
+
+    def wait(self) -> float:
+        """Return the seconds until all parts of the budget are positive; 0 if they are now."""
+        if min(self._left) > 0:
+            return 0.0
+        now = self._clock()
+        passed, self._filled_at = now - self._filled_at, now
+        filled = zip(self._full, self._left, self._rates, strict=True)
+        self._left = [min(full, left + rate * passed) for full, left, rate in filled]
+        return max(0.0, *(-left / rate for left, rate in zip(self._left, self._rates, strict=True)))
+
+    def is_flooded(self, messages: int, size: int) -> bool:
+        """Return whether too much has been queued for too long. Call it only while the budget is used up."""
+        if messages < self.allowance.waiting_messages and size < self.allowance.waiting_bytes:
+            self._strained_since = None
+            return False
+        now = self._clock()
+        if self._strained_since is None:
+            self._strained_since = now
+        return now - self._strained_since >= self.allowance.patience
+
+
+_AT_ONCE = 16
+"""Messages that are handled before other tasks run."""
+_TURN = 0.002
+"""Seconds after which other tasks run in any case."""
+_LEAST_REST, _LONGEST_REST = 0.02, 0.25
+"""Seconds before a worker that has used up its budget is read again."""
+_readers = ThreadPoolExecutor(2, "frames")
+"""Threads that decode large frames, started on demand."""
+
+
+class HostSocket:
+    """Sends frames and receives messages, on the running loop."""
+
+    def __init__(
+        self,
+        end: socket.socket,
+        largest: int,
+        budget: MessageBudget,
+        heard: Callable[[Any, int, int], None],
+        lost: Callable[[str, type[WorkerFailed]], None],
+    ) -> None:
+        """Take over a connected socket. ``heard`` receives each message, its bytes and its number of values.
+
+        ``lost`` is called once when nothing more will arrive, with the problem of the last message, or with an empty
+        text when the other end closed the socket.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._socket = end
+        self._inbox = FrameReader(largest=largest)
+        self._budget = budget
+        self._heard = heard
+        self._lost = lost
+        self._unsent = bytearray()
+        self._open = True
+        self._listening = False
+        self._held: Frame | None = None
+        """The next frame, while the budget is used up."""
+        end.settimeout(0)
+        self._listen()
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that the worker has not read yet."""
+        return len(self._unsent)
+
+    def write(self, frame: bytes) -> None:
+        """Send a frame now or as soon as the worker reads; do nothing when the wire is closed."""
+        if not self._open:
+            return
+        if not self._unsent:
+            try:
+                sent = self._socket.send(frame)
+            except BlockingIOError:
+                sent = 0
+            except OSError:
+                self._end_unless_more()
+                return
+            if sent == len(frame):
+                return
+            self._unsent += memoryview(frame)[sent:]
+            self._loop.add_writer(self._socket.fileno(), self._writable)
+            return
+        self._unsent += frame
+
+    async def read_rest(self) -> None:
+        """Handle all remaining messages of a process that has ended."""
+        while self._open and (not self._listening or self._has_more()):  # noqa: ASYNC110 - a thread may be reading
+            await asyncio.sleep(0 if self._listening else _LEAST_REST / 10)
+
+    def close(self) -> None:
+        """Close the socket. May be called repeatedly."""
+        if self._open:
+            self._open = False
+            self._loop.remove_reader(self._socket.fileno())
+            self._loop.remove_writer(self._socket.fileno())
+            self._unsent.clear()
+            self._held = None
+            self._socket.close()
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        """Receive available bytes, and handle a few messages before returning."""
+        if self._open and self._receive():
+            self._hand_on()
+
+    def _receive(self) -> bool:
+        """Receive once, if data is available."""
+        try:
+            size = self._socket.recv_into(self._inbox.room)
+        except BlockingIOError:
+            return False
+        except OSError:
+            size = 0
+        if not size:
+            self._end("")
+            return False
+        self._inbox.add(size)
+        return True
+
+    def _hand_on(self) -> None:
+        """Handle complete messages within the budget; then listen, rest or continue."""
+        until = self._loop.time() + _TURN
+        try:
+            for _ in range(_AT_ONCE):
+                frame = self._held or self._inbox.next()
+                if frame is None:
+                    self._listen()
+                    return
+                self._held = frame
+                if (seconds := self._budget.wait()) > 0:
+                    self._rest(min(max(seconds, _LEAST_REST), _LONGEST_REST))
+                    return
+                self._held = None
+                if frame.is_slow:
+                    self._read_aside(frame)
+                    return
+                message, values = decode(frame)
+                size = frame.size
+                frame = None  # release the buffer, which belongs to the inbox
+                self._heard(message, size, values)
+                if not self._open:
+                    return
+                if self._inbox.is_empty:
+                    self._listen()
+                    return
+                if self._loop.time() > until:
+                    break
+        except FrameError as error:
+            self._end(f"the worker sent a malformed frame: {error}")
+            return
+        self._deafen()
+        self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        if self._open:
+            self._hand_on()
+
+    def _rest(self, seconds: float) -> None:
+        """Continue after a pause. Check meanwhile whether the worker stopped sending."""
+        self._deafen()
+        allowed = self._budget.allowance
+        if self._inbox.count(allowed.waiting_messages) < allowed.waiting_messages and self._has_more():
+            if self._held is not None:
+                self._held = self._held.kept()
+            self._inbox.keep()
+            self._receive()
+        if not self._open:
+            return
+        if self._budget.is_flooded(self._inbox.count(allowed.waiting_messages), self._inbox.size):
+            most = f"{allowed.messages} messages, {allowed.bytes} bytes or {allowed.seconds:g} s of host processor time"
+            self._end(f"the worker kept sending more than {most} per second", WorkerFlooded)
+            return
+        self._loop.call_later(seconds, self._go_on)
+
+    def _read_aside(self, frame: Frame) -> None:
+        """Decode a large frame on a thread; later messages wait."""
+        self._deafen()
+        reading = self._loop.run_in_executor(_readers, decode, frame)
+        reading.add_done_callback(lambda done: self._was_read(done, frame.size))
+
+    def _was_read(self, done: asyncio.Future[tuple[Any, int]], size: int) -> None:
+        if not self._open or done.cancelled():
+            return
+        try:
+            message, values = done.result()
+            self._heard(message, size, values)
+        except FrameError as error:
+            self._end(f"the worker sent a malformed frame: {error}")
+            return
+        self._go_on()
+
+    def _listen(self) -> None:
+        if not self._listening and self._open:
+            self._listening = True
+            self._loop.add_reader(self._socket.fileno(), self._read)
+
+    def _deafen(self) -> None:
+        if self._listening and self._open:
+            self._listening = False
+            self._loop.remove_reader(self._socket.fileno())
+
+    def _has_more(self) -> bool:
+        try:
+            return bool(self._socket.recv(1, MSG_PEEK))
+        except OSError:
+            return False
+
+    # ---- writing and closing -----------------------------------------------------------------------------------------
+
+    def _writable(self) -> None:
+        try:
+            sent = self._socket.send(self._unsent[:CHUNK])
+        except BlockingIOError:
+            return
+        except OSError:
+            self._unsent.clear()
+            self._loop.remove_writer(self._socket.fileno())
+            self._end_unless_more()
+            return
+        del self._unsent[:sent]
+        if not self._unsent:
+            self._loop.remove_writer(self._socket.fileno())
+
+    def _end_unless_more(self) -> None:
+        """Close a wire that cannot send any more, unless unread data is left."""
+        if self._listening and not self._has_more():
+            self._end("")
+
+    def _end(self, why: str, kind: type[WorkerFailed] = WorkerFailed) -> None:
+        if self._open:
+            self.close()
+            self._lost(why, kind)
+
+
+_CHUNK = 64 * 1024
+_BURST = 256 * 1024
+"""Bytes per stream that are reported in one burst."""
+_PER_SECOND = 64 * 1024
+_LONGEST_LINE = 8 * 1024
+_LINES_KEPT = 20
+_REST = 0.05
+"""Seconds between two reads of a flooding stream: the writer waits, the host does not."""
+
+
+class WorkerOutput:
+    """One output stream of a worker, on the running loop."""
+
+    def __init__(self, descriptor: int, emit: Callable[[str], None]) -> None:
+        """Read the descriptor; ``emit`` receives whole lines, several at a time."""
+        self._loop = asyncio.get_running_loop()
+        self._descriptor = descriptor
+        self._emit = emit
+        self._line = b""
+        self._left = float(_BURST)
+        self._looked = self._loop.time()
+        self._dropped = 0
+        self._resting: asyncio.TimerHandle | None = None
+        self._open = True
+        self.last: deque[str] = deque(maxlen=_LINES_KEPT)
+        os.set_blocking(descriptor, False)
+        self._loop.add_reader(descriptor, self._readable)
+
+    def drain(self) -> None:
+        """Read everything that the pipe holds, after the process has ended."""
+        for _ in range(32):
+            if not self._open or not self._read():
+                return
+
+    def close(self) -> None:
+        """Stop reading, and report the last line even without a line end."""
+        self._stop()
+        if self._line:
+            self._pass_on(self._line + b"\n")
+            self._line = b""
+        self._tell_dropped()
+
+    def _stop(self) -> None:
+        if self._open:
+            self._open = False
+            self._loop.remove_reader(self._descriptor)
+        if self._resting is not None:
+            self._resting.cancel()
+            self._resting = None
+
+    def _readable(self) -> None:
+        self._read()
+        if self._left <= 0 and self._open:
+            self._loop.remove_reader(self._descriptor)
+            self._resting = self._loop.call_later(_REST, self._go_on)
+
+    def _go_on(self) -> None:
+        self._resting = None
+        self._loop.add_reader(self._descriptor, self._readable)
+
+    def _read(self) -> bool:
+        """Read once; False when no more data is available."""
+        try:
+            data = os.read(self._descriptor, _CHUNK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            self._stop()
+            return False
+        whole, newline, rest = (self._line + data).rpartition(b"\n")
+        if newline:
+            self._pass_on(whole + newline)
+        self._line = rest
+        if len(rest) > _LONGEST_LINE:
+            self._pass_on(rest + b"\n")
+            self._line = b""
+        return True
+
+    def _pass_on(self, data: bytes) -> None:
+        now = self._loop.time()
+        self._left = min(float(_BURST), self._left + (now - self._looked) * _PER_SECOND)
+        self._looked = now
+        if self._left < len(data):
+            self._dropped += len(data)
+            self._left = min(self._left, 0.0)
+            return
+        self._left -= len(data)
+        self._tell_dropped()
+        text = data.decode("utf-8", "backslashreplace")
+        self.last.extend(line[:_LONGEST_LINE] for line in text.splitlines()[-_LINES_KEPT:])
+        self._emit(text)
+
+    def _tell_dropped(self) -> None:
+        """Report once, after a flood, how many bytes were dropped."""
+        if self._dropped:
+            self._emit(f"... {self._dropped} bytes of output were dropped\n")
+            self._dropped = 0
+
 
 _MOST_UNSENT = 1024 * 1024
 """Maximum bytes waiting for a worker to read them, in addition to one frame."""
@@ -33,11 +419,15 @@ class Channel:
     ``over`` receives the reason when the process has ended.
     """
 
-    lane: Wire
-    control: Wire
+    lane: HostSocket
+    control: HostSocket
 
     def __init__(
-        self, spec: WorkerSpec, host: Host, heard: Callable[[Any, int, int], None], over: Callable[[WorkerFailed], None]
+        self,
+        spec: WorkerSpec,
+        host: WorkerHostServices,
+        heard: Callable[[Any, int, int], None],
+        over: Callable[[WorkerFailed], None],
     ) -> None:
         """Prepare the channel; ``start`` starts the process."""
         self._spec = spec
@@ -47,9 +437,9 @@ class Channel:
         self._over = over
         self._why = ""
         self._error: type[WorkerFailed] = WorkerCrashed
-        self.budget = Budget(self._loop.time, Allowance(), spec.largest_frame)
+        self.budget = MessageBudget(self._loop.time, MessageAllowance(), spec.largest_frame)
 
-    async def start(self, starter: Starter) -> None:
+    async def start(self, starter: WorkerStarter) -> None:
         """Start the process and send its specification. Its answer arrives later as a message."""
         spec = self._spec
         first = encode(["init", spec._replace(read_only=read_only_paths())._asdict(), list(self._host.services)])
@@ -74,12 +464,12 @@ class Channel:
 
     def _open(self, lane: socket.socket, control: socket.socket) -> None:
         largest = self._spec.largest_frame
-        self.lane = Wire(lane, largest, self.budget, self._heard, self._lost)
-        self.control = Wire(control, largest, self.budget, self._heard, self._lost)
+        self.lane = HostSocket(lane, largest, self.budget, self._heard, self._lost)
+        self.control = HostSocket(control, largest, self.budget, self._heard, self._lost)
         emit, label = self._host.output, self._spec.label
         self._outputs = (
-            Output(self._process.stdout, lambda text: emit(label, "stdout", text)),
-            Output(self._process.stderr, lambda text: emit(label, "stderr", text)),
+            WorkerOutput(self._process.stdout, lambda text: emit(label, "stdout", text)),
+            WorkerOutput(self._process.stderr, lambda text: emit(label, "stderr", text)),
         )
         self._watching = self._loop.create_task(self._watch(self._process))
 
@@ -117,7 +507,7 @@ class Channel:
         """Last lines of its standard error."""
         return "\n".join(self._outputs[1].last)
 
-    async def _watch(self, process: Process) -> None:
+    async def _watch(self, process: WorkerProcess) -> None:
         code = await process.wait()
         for wire in (self.lane, self.control):
             if not self._why:

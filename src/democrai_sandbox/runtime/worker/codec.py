@@ -14,7 +14,7 @@ from json.encoder import encode_basestring_ascii
 from os import urandom
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from democrai_sandbox.errors.workers import FrameError
+from democrai_sandbox.errors.extensions import FrameError
 from democrai_sandbox.guard import plain, read_frame
 from democrai_sandbox.policy import InvalidInputError
 
@@ -140,7 +140,7 @@ def decode(frame: Frame) -> tuple[Any, int]:
         raise FrameError(str(error) or "it needs too much memory") from None
 
 
-class Inbox:
+class FrameReader:
     """Assembles frames from received bytes."""
 
     __slots__ = ("_at", "_end", "_largest", "_pieces", "_room", "room")

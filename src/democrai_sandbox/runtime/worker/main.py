@@ -1,4 +1,13 @@
-"""Worker process from its first frame on: configure the guard, import the subject inside it, and serve."""
+"""Worker process from its first frame on: configure the guard, import the subject inside it, and serve calls.
+
+The host sends a call over the *lane* when nothing runs there. The thread that reads the lane runs the call directly, so
+no other thread has to wake up. All other messages come over the *control* socket, whose thread runs no code of the
+subject: concurrent calls, which go to a few more threads, and cancellations, answers and changes. A subject that
+declares a coroutine function has an event loop on its lane instead, and all its plain functions run on those threads.
+
+Guarded code can inspect the frames below its own. So the functions that run it, ``serve_plainly`` and ``_run_task``,
+reference only the guard, objects of the subject, and ``Door`` objects, which expose nothing.
+"""
 
 from __future__ import annotations
 
@@ -15,33 +24,219 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from democrai_sandbox.guard import configure_guard, own_process
+from democrai_sandbox.errors import TamperDenied
+from democrai_sandbox.guard import access_changed, configure_guard, door, own_process
 from democrai_sandbox.policy import AccessRule, InvalidInputError, Subject, SubjectKind, rules_from_json
-from democrai_sandbox.runtime import doors, loading
-from democrai_sandbox.runtime.activation import Activation
-from democrai_sandbox.runtime.confinement.observing import RemoteObserver
-from democrai_sandbox.runtime.import_failures import capture_import
-from democrai_sandbox.runtime.noticing import recorded
-from democrai_sandbox.runtime.outcomes import VALUE, describe
+from democrai_sandbox.runtime import sdk_services
+from democrai_sandbox.runtime.calls.access_recorder import recorded
+from democrai_sandbox.runtime.calls.guard_factory import GuardFactory
+from democrai_sandbox.runtime.calls.outcome import VALUE, capture, capture_async, describe
+from democrai_sandbox.runtime.extensions import importer
+from democrai_sandbox.runtime.extensions.importer import capture_import
 
-from .calls import Calls
-from .interface import Identity, WorkerSpec
-from .lines import Line
-from .remote import Desk, RemoteDecider, RemoteRecorder, RemoteServices, RemoteWatcher, UseTeller
-from .running import Runner
-from .serving import Control, Hands, loop_work, plain_work, serve_on_a_loop, serve_plainly
+from .calls import CallRunner, WorkerCall, WorkerCalls
+from .connection_reports import RemoteObserver
+from .host_client import (
+    HostClient,
+    RemoteDecider,
+    RemoteRecorder,
+    RemoteServices,
+    RemoteWatcher,
+    UseTeller,
+    WorkerSocket,
+)
+from .process import CallIdentity, WorkerSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from democrai_sandbox.guard import Decider, Guard
-    from democrai_sandbox.runtime.loading import Surface
+    from democrai_sandbox.guard import Decider, Door, Guard
+    from democrai_sandbox.runtime.extensions.importer import Surface
+
+    from .calls import Job
+
+# ---- frames below the subject's code ---------------------------------------------------------------------------------
+
+
+def serve_plainly(take: Door, give: Door) -> None:
+    """Run plain functions one after the other, on this thread, until the process ends."""
+    while True:
+        number, guard, function, args, params = take()
+        give(number, guard.run(capture, function, *args, **params))
+
+
+def serve_on_a_loop(loop: asyncio.AbstractEventLoop, descriptor: int, read: Door) -> None:
+    """Run coroutines as concurrent tasks, on this thread."""
+    loop.add_reader(descriptor, read)
+    loop.run_forever()
+
+
+async def _run_task(number: int, take: Door, give: Door) -> None:
+    _, guard, function, args, params = take(number)
+    try:
+        outcome = await guard.run(capture_async, function, *args, **params)
+    except asyncio.CancelledError:
+        outcome = None
+    give(number, outcome)
+
+
+# ---- functions behind the doors --------------------------------------------------------------------------------------
+
+
+def _ours(function: Callable[..., Any]) -> Door:
+    """Wrap a function of the worker so that the subject can neither inspect nor call it."""
+
+    def serve(view: object, *args: Any) -> Any:
+        if view is not None:
+            raise TamperDenied("worker")
+        return function(*args)
+
+    return door(serve)
+
+
+def plain_work(lane: WorkerSocket, runner: CallRunner) -> tuple[Door, Door]:
+    """Return the functions with which ``serve_plainly`` serves the lane."""
+
+    def take() -> Job:
+        message = lane.receive()
+        if message is None:
+            os._exit(0)
+        return runner.begin(WorkerCall(message))
+
+    def give(number: int, outcome: Any) -> None:
+        lane.reply(number, runner.end(number, outcome))
+
+    return _ours(take), _ours(give)
+
+
+def loop_work(lane: WorkerSocket, runner: CallRunner, loop: asyncio.AbstractEventLoop) -> Door:
+    """Return the callback with which the loop reads the lane."""
+    waiting: dict[int, WorkerCall] = {}
+    tasks: set[asyncio.Task[None]] = set()
+
+    def take(number: int) -> Job:
+        call = waiting.pop(number)
+        call.task = asyncio.current_task()
+        return runner.begin(call)
+
+    def give(number: int, outcome: Any) -> None:
+        lane.reply(number, runner.end(number, outcome))
+
+    def read() -> None:
+        messages = lane.receive_now()
+        if messages is None:
+            os._exit(0)
+        for message in messages:
+            call = WorkerCall(message)
+            waiting[call.number] = call
+            task = loop.create_task(_run_task(call.number, take_door, give_door))
+            tasks.add(task)
+            task.add_done_callback(forget)
+
+    take_door, give_door, forget = _ours(take), _ours(give), _ours(tasks.discard)
+    return _ours(read)
+
+
+class Hands:
+    """Threads that run plain functions while the lane is busy, started on demand."""
+
+    def __init__(self, runner: CallRunner, line: WorkerSocket, most: int) -> None:
+        """Set the socket for replies, and the maximum number of threads."""
+        self._runner = runner
+        self._line = line
+        self._most = most
+        self._work: SimpleQueue[WorkerCall] = SimpleQueue()
+        self._started = 0
+        self._busy = 0
+        self._counting = threading.Lock()
+        self._doors = _ours(self._next), _ours(self._done)
+
+    def take(self, call: WorkerCall) -> None:
+        """Run a call as soon as a thread is free."""
+        with self._counting:
+            self._busy += 1
+            if self._busy > self._started and self._started < self._most:
+                self._started += 1
+                name = f"worker-{self._started}"
+                threading.Thread(name=name, target=serve_plainly, args=self._doors, daemon=True).start()
+        self._work.put(call)
+
+    def _next(self) -> Job:
+        return self._runner.begin(self._work.get())
+
+    def _done(self, number: int, outcome: Any) -> None:
+        self._line.reply(number, self._runner.end(number, outcome))
+        with self._counting:
+            self._busy -= 1
+
+
+class Control:
+    """Reads the control socket until the host is gone, which ends the process."""
+
+    def __init__(self, line: WorkerSocket, desk: HostClient, calls: WorkerCalls) -> None:
+        """Deliver answers to ``desk``, and cancellations to ``calls``."""
+        self._line = line
+        self._desk = desk
+        self._calls = calls
+        self.take: Callable[[WorkerCall], None] | None = None
+        """Handler of calls; none arrive before the worker has reported that it is ready."""
+        self.compare: Callable[[str, list[str]], None] | None = None
+        """Handler of candidates."""
+
+    def start(self) -> None:
+        """Start reading on a thread, wrapped so that a listing of the threads exposes nothing."""
+        threading.Thread(name="worker-control", target=_ours(self._serve), daemon=True).start()
+
+    def _serve(self) -> None:
+        try:
+            while (message := self._line.receive()) is not None:
+                self._handle(message)
+        finally:
+            os._exit(0)
+
+    def _handle(self, message: list[Any]) -> None:
+        kind, *facts = message
+        if kind == "answer":
+            self._desk.answered(*facts)
+        elif kind == "settle":
+            self._desk.settled(*facts)
+        elif kind == "call" and self.take is not None:
+            self.take(WorkerCall(message))
+        elif kind == "cancel":
+            self._cancel(*facts)
+        elif kind == "forget":
+            self._calls.forget(*facts)
+        elif kind == "credit":
+            self._credit(*facts)
+        elif kind == "changed":
+            access_changed()
+        elif kind == "candidate" and self.compare is not None:
+            self.compare(*facts)
+        elif kind == "stop":
+            os._exit(0)
+
+    def _cancel(self, number: int) -> None:
+        """Cancel a task; a plain function can only check a flag."""
+        call = self._calls.cancel(number)
+        if call is None:
+            return
+        if call.task is not None:
+            call.task.get_loop().call_soon_threadsafe(call.task.cancel)
+        elif call.wanted is not None:
+            call.wanted()
+
+    def _credit(self, number: int, more: int) -> None:
+        call = self._calls.get(number)
+        if call is not None and call.wanted is not None:
+            for _ in range(more):
+                call.wanted()
+
 
 _ASSETS = frozenset({"tool", "agent", "pipeline"})
 _FIRST_FRAME = 64 * 1024 * 1024
 
 
-class _Section(NamedTuple):
+class _SubjectSection(NamedTuple):
     access: tuple[AccessRule, ...]
     allowed_imports: tuple[str, ...]
 
@@ -54,7 +249,7 @@ def settle(lane: int, control: int, environment: str) -> tuple[Callable[..., Non
     faulthandler.enable()  # a crash of native code then shows in the last output
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # as on a terminal: lines are read while the call runs
-    first = Line(control, _FIRST_FRAME)
+    first = WorkerSocket(control, _FIRST_FRAME)
     message = first.receive()
     if message is None:
         os._exit(0)
@@ -63,7 +258,7 @@ def settle(lane: int, control: int, environment: str) -> tuple[Callable[..., Non
     spec = WorkerSpec(**told)
     if spec.no_exec:
         give_up_programs()
-    return _Worker(spec, Line(lane, spec.largest_frame), first).settle(list(names), environment)
+    return _WorkerMain(spec, WorkerSocket(lane, spec.largest_frame), first).settle(list(names), environment)
 
 
 def give_up_programs() -> None:
@@ -72,7 +267,7 @@ def give_up_programs() -> None:
     Called on the only thread, before the subject's code.
     """
     from democrai_sandbox.kernel.seccomp import NO_EXEC, apply  # noqa: PLC0415 - only with a kernel layer
-    from democrai_sandbox.kernel.states import ControlState  # noqa: PLC0415 - likewise
+    from democrai_sandbox.kernel.status import ControlState  # noqa: PLC0415 - likewise
 
     status = apply(NO_EXEC)
     if status.state is ControlState.PARTIAL:  # where filters are unsupported, the host knows already
@@ -105,13 +300,13 @@ def network_is_shut() -> bool:
     return True
 
 
-class _Worker:
-    def __init__(self, spec: WorkerSpec, lane: Line, control: Line) -> None:
+class _WorkerMain:
+    def __init__(self, spec: WorkerSpec, lane: WorkerSocket, control: WorkerSocket) -> None:
         self._spec = spec
         self._lane = lane
         self._line = control
-        self._calls = Calls()
-        self._desk = Desk(control)
+        self._calls = WorkerCalls()
+        self._desk = HostClient(control)
         self._watcher = UseTeller(self._desk) if spec.tells_uses else RemoteWatcher(control)
         self._control = Control(control, self._desk, self._calls)
 
@@ -127,7 +322,7 @@ class _Worker:
             self._line.send(["broken", outcome])
             os._exit(1)
         table = {(surface.kind, surface.name): surface for surface in surfaces}
-        runner = Runner(activation, table, self._calls, self._line, self._watcher.flush)
+        runner = CallRunner(activation, table, self._calls, self._line, self._watcher.flush)
         self._control.take = Hands(runner, self._line, self._spec.threads).take
         waits = any(_awaits(surface) for surface in surfaces)
         self._line.send(["ready", [_info(surface) for surface in surfaces], waits])
@@ -141,34 +336,29 @@ class _Worker:
         """Make tools, agents and pipelines usable here; their code is loaded only if the subject has some."""
         if not any(surface.kind in _ASSETS for surface in surfaces):
             return (VALUE, None), surfaces
-        from democrai_sandbox.runtime.ai.apart import (  # noqa: PLC0415 - see above
-            Whose,
-            hold_against_nothing,
-            open_apart,
-            open_tool,
-        )
+        from democrai_sandbox.runtime.ai import in_worker  # noqa: PLC0415 - only for subjects with such functions
 
         spec = self._spec
         if spec.kind == SubjectKind.TOOL:
-            return (VALUE, None), open_tool(spec.name, surfaces)
+            return (VALUE, None), in_worker.open_tool(spec.name, surfaces)
         own = (spec.allowed_imports, spec.own_read, spec.own_write)
-        whose = Whose(spec.name, spec.folder, spec.access, *own, recorded=spec.tells_accesses)
+        whose = in_worker.AssetOwner(spec.name, spec.folder, spec.access, *own, recorded=spec.tells_accesses)
         try:
-            found = open_apart(whose, surfaces)
+            found = in_worker.open_in_worker(whose, surfaces)
         except InvalidInputError as error:
             return describe(error), ()
         if spec.tells_uses:
-            hold_against_nothing(found.assets)
+            in_worker.hold_against_nothing(found.assets)
         if spec.tells_accesses:
             for facts in found.required():
                 self._line.send(["noticed", facts])
         return (VALUE, None), found.surfaces
 
-    def _settle(self, names: list[str]) -> tuple[Activation, loading.Declarations]:
+    def _settle(self, names: list[str]) -> tuple[GuardFactory, importer.Declarations]:
         """Do everything that must happen before the first guard."""
         spec = self._spec
-        declarations = loading.Declarations()
-        loading.preload()
+        declarations = importer.Declarations()
+        importer.preload()
         decider: Decider = RemoteDecider(self._desk)
         if spec.tells_accesses:
             decider = recorded(decider, self._line.send, spec.sensitive_imports)
@@ -185,11 +375,11 @@ class _Worker:
             code_paths=spec.code_paths,
             read_only_paths=spec.read_only,
         )
-        told = {doors.USED_PROGRAM: self._watcher.program} if isinstance(self._watcher, UseTeller) else {}
-        doors.install({**services, **told, "declare": declarations.declare})
-        activation = Activation(
+        told = {sdk_services.USED_PROGRAM: self._watcher.program} if isinstance(self._watcher, UseTeller) else {}
+        sdk_services.install({**services, **told, "declare": declarations.declare})
+        activation = GuardFactory(
             Subject(SubjectKind(spec.kind), spec.name),
-            _Section(rules_from_json(spec.access), spec.allowed_imports),  # type: ignore[arg-type] # it fits
+            _SubjectSection(rules_from_json(spec.access), spec.allowed_imports),  # type: ignore[arg-type] # it fits
             own_read=spec.own_read,
             own_write=spec.own_write,
             allow_subprocess=spec.allow_subprocess,
@@ -197,19 +387,19 @@ class _Worker:
         return activation, declarations
 
     def _load(
-        self, activation: Activation, declarations: loading.Declarations, environment: str
+        self, activation: GuardFactory, declarations: importer.Declarations, environment: str
     ) -> tuple[Any, tuple[Surface, ...]]:
         spec = self._spec
-        package = loading.prepare(spec.kind, spec.name, spec.folder)
-        guard = activation.guard(Identity())  # type: ignore[arg-type] # it fits
+        package = importer.prepare(spec.kind, spec.name, spec.folder)
+        guard = activation.guard(CallIdentity())  # type: ignore[arg-type] # it fits
         declarations.begin(spec.label)
         outcome = _imported(guard, package, spec.entry, environment)
         return outcome, declarations.end(spec.label)
 
 
-def _compare(activation: Activation, access: str, imports: Iterable[str]) -> None:
+def _compare(activation: GuardFactory, access: str, imports: Iterable[str]) -> None:
     """Compare the subject with a candidate; the empty text ends it."""
-    section = _Section(rules_from_json(access), tuple(imports)) if access else None
+    section = _SubjectSection(rules_from_json(access), tuple(imports)) if access else None
     activation.held_against(section)  # type: ignore[arg-type] # it fits
 
 
@@ -229,7 +419,7 @@ def _start(package: str, entry: str, environment: str) -> None:
     if environment:
         for folder in [place for place in sys.path if place.startswith(f"{environment}/")]:
             site.addsitedir(folder)
-    loading.import_entry(package, entry)
+    importer.import_entry(package, entry)
 
 
 def _awaits(surface: Surface) -> bool:

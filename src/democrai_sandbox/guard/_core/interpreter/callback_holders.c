@@ -369,7 +369,7 @@ PyObject *bind_foreign(PyObject *module, PyObject *const *args, Py_ssize_t nargs
     return state && is_foreign_context(state, args[1]) ? bind_to(state, args[0]) : Py_NewRef(args[0]);
 }
 
-PyObject *handle_code = NULL; /* the code of Handle.__init__ with the call in it; see guard/handles.py */
+PyObject *handle_code = NULL; /* the code of Handle.__init__ with the call in it; see guard/stdlib_patches.py */
 
 int asyncio_patch(PyObject *module)
 {

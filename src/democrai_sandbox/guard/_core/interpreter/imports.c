@@ -52,7 +52,7 @@ static int refuse(State *state, PyObject *root)
     return -1;
 }
 
-/* "democrai_extensions.module.x_demo" for module:demo, as runtime/loading.py names packages. */
+/* "democrai_extensions.module.x_demo" for module:demo, as runtime/extensions/importer.py names packages. */
 static int package_of(const State *state, char *out, size_t room)
 {
     const char *kind = PyUnicode_AsUTF8(state->policy->kind);

@@ -1,5 +1,5 @@
 /* Matches targets against the network rules of a policy. The rules are a hash of whole keys (see
- * democrai_sandbox.policy.netkeys), so the cost does not grow with their number. */
+ * democrai_sandbox.policy.network_rules), so the cost does not grow with their number. */
 #include "rules/rules.h"
 
 #include <arpa/inet.h>

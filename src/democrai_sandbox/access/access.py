@@ -1,0 +1,172 @@
+"""Access service with all its parts, and its asynchronous form."""
+
+from __future__ import annotations
+
+from asyncio import to_thread
+from dataclasses import dataclass, field
+from datetime import timedelta
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.access.store.database import CONNECTIONS
+
+from .administration import Administration
+from .checks import AccessService, UnguardedHost
+from .encryption import Sealer
+from .events import open_bus
+from .keyring import KeyFile
+from .node import AccessNode
+from .pending_requests import PendingLimits
+from .resumptions import ResumeRunner, ResumeSettings
+from .store import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Self
+
+    from democrai_sandbox.policy import AccessDecision, Subject
+
+    from .administration import Outcome
+    from .protocols import HostEnvironment, ResumeHandler
+    from .values import AuditFilter, Decision, DecisionFilter, PageRequest, RequestFilter, ResultPage
+
+
+@dataclass(frozen=True, slots=True)
+class AccessSettings:
+    """Settings of the access service."""
+
+    database: str = field(repr=False)
+    """``sqlite:///path`` or ``postgresql://...``."""
+    key_file: str
+    """File with the keys that encrypt resume contexts; created if it is missing."""
+    connections: int = CONNECTIONS
+    """Maximum number of database connections of this process."""
+    stream_type: str = "memory"
+    """``network.stream.type``: memory, ipc or redis."""
+    stream: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """Other settings of ``network.stream``."""
+    poll_seconds: float = 1.0
+    pending_lifetime: timedelta = timedelta(days=30)
+    """Time after which an unanswered request is dropped."""
+    tidy_seconds: float = 10.0
+    managers: tuple[Subject, ...] = ()
+    limits: PendingLimits = field(default_factory=PendingLimits)
+    resume: ResumeSettings = field(default_factory=ResumeSettings)
+
+
+class Access:
+    """Parts of the service, started and stopped together.
+
+    Use it as a context manager, or call ``start`` and ``stop``.
+    """
+
+    def __init__(
+        self,
+        settings: AccessSettings,
+        surroundings: HostEnvironment | None = None,
+        handlers: Mapping[str, ResumeHandler] | None = None,
+    ) -> None:
+        """Open and validate the store and the key file. Nothing runs until ``start``."""
+        around = surroundings or UnguardedHost()
+        self.keys = KeyFile(settings.key_file)
+        sealer = Sealer(self.keys.ring)
+        self.settings = settings
+        self.store = open_store(settings.database, connections=settings.connections)
+        self.bus = open_bus(settings.stream_type, **settings.stream)
+        self.node = AccessNode(self.store, self.bus, poll_seconds=settings.poll_seconds)
+        self.service = AccessService(self.node, around, seal=sealer.seal, limits=settings.limits)
+        self.administration = Administration(self.node, around, managers=settings.managers)
+        self.resumes = ResumeRunner(
+            # Keep the caller's mapping even if it is empty, because actions may be added later.
+            self.store,
+            sealer,
+            {} if handlers is None else handlers,
+            node=self.bus.node,
+            clock=self.node.clock,
+            settings=settings.resume,
+        )
+        self._tidied = monotonic()
+        self.node.on_change(self.resumes.poke)
+        self.node.add_chore(self._tidy)
+
+    def start(self) -> None:
+        """Load the decisions, follow changes, and run the resume actions of approved requests."""
+        self.node.start()
+        self.resumes.start()
+
+    def stop(self) -> None:
+        """Stop all parts and close the store. May be called twice."""
+        self.resumes.stop()
+        self.node.stop()
+        self.store.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _tidy(self) -> None:
+        """End expired decisions periodically. Every node does this; the store ends each decision once."""
+        if monotonic() - self._tidied >= self.settings.tidy_seconds:
+            self._tidied = monotonic()
+            self.administration.tidy(pending_lifetime=self.settings.pending_lifetime)
+
+
+class AsyncAccess:
+    """Checks and decisions as coroutines.
+
+    The request context is copied to the thread, so the caller's identity is kept.
+    """
+
+    def __init__(self, service: AccessService, administration: Administration) -> None:
+        """Wrap the service and the administration."""
+        self._service = service
+        self._administration = administration
+
+    async def check_external_access(self, **wanted: Any) -> AccessDecision:
+        """Check; see ``AccessService.check_external_access``."""
+        return await to_thread(self._service.check_external_access, **wanted)
+
+    async def require_external_access(self, **wanted: Any) -> AccessDecision:
+        """Check, and attach a resume action; see ``AccessService.require_external_access``."""
+        return await to_thread(self._service.require_external_access, **wanted)
+
+    async def approve_for_session(self, request_id: str, **details: Any) -> Outcome:
+        """Approve until the session ends. For this and the following methods see ``Administration``."""
+        return await to_thread(self._administration.approve_for_session, request_id, **details)
+
+    async def approve_permanently(self, request_id: str, **details: Any) -> Outcome:
+        """Approve permanently."""
+        return await to_thread(self._administration.approve_permanently, request_id, **details)
+
+    async def deny_external_access(self, request_id: str, **details: Any) -> Outcome:
+        """Deny permanently."""
+        return await to_thread(self._administration.deny_external_access, request_id, **details)
+
+    async def revoke(self, decision_id: str, *, reason: str = "") -> Decision:
+        """End a decision."""
+        return await to_thread(self._administration.revoke, decision_id, reason=reason)
+
+    async def end_session(self, session_key: str) -> int:
+        """End the approvals of a session."""
+        return await to_thread(self._administration.end_session, session_key)
+
+    async def pending_requests(
+        self, wanted: RequestFilter | None = None, page: PageRequest | None = None
+    ) -> ResultPage:
+        """List requests."""
+        return await to_thread(self._administration.pending_requests, wanted, page)
+
+    async def approvals(self, wanted: DecisionFilter | None = None, page: PageRequest | None = None) -> ResultPage:
+        """List approvals."""
+        return await to_thread(self._administration.approvals, wanted, page)
+
+    async def denials(self, wanted: DecisionFilter | None = None, page: PageRequest | None = None) -> ResultPage:
+        """List denials."""
+        return await to_thread(self._administration.denials, wanted, page)
+
+    async def history(self, wanted: AuditFilter | None = None, page: PageRequest | None = None) -> ResultPage:
+        """List audit records."""
+        return await to_thread(self._administration.history, wanted, page)

@@ -1,0 +1,400 @@
+"""Access checks: answer from the snapshot, count the results, and file requests for undecided access.
+
+A check never waits for the database. Only a new request is written, once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import lru_cache, partial
+from itertools import count
+from time import time_ns
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from democrai_sandbox.errors import ExternalAccessCheckFailed
+from democrai_sandbox.policy import (
+    EXTERNAL_URL_LOCKED,
+    AccessDecision,
+    DecisionCode,
+    InvalidInputError,
+    ResourceType,
+    Subject,
+    SubjectKind,
+)
+from democrai_sandbox.policy.text import invisible_character
+
+from .caller import Caller, identity_text
+from .pending_requests import DeferredRecords, PendingLimits, PendingRequests
+from .resumptions import encode_context
+from .snapshot import DENIED, PERMANENT_APPROVAL, SESSION_APPROVAL
+from .targets import RequestedTarget, TargetParser
+from .values import AccessTuple, NewRequest, Requester
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
+
+    from .node import AccessNode
+    from .protocols import GuardQuestion, GuardState, HostEnvironment
+
+LONGEST_MESSAGE = 500
+
+_MESSAGES = (
+    (SESSION_APPROVAL, "Allowed for this session by an approval."),
+    (PERMANENT_APPROVAL, "Allowed permanently by an approval."),
+    (DENIED, "External resource is disabled."),
+)
+# Read-only: guarded code can import this module and could otherwise replace a denial by an approval.
+ANSWERS = MappingProxyType(
+    {
+        text: AccessDecision(
+            allowed=DecisionCode(text).allows, code=DecisionCode(text), requires_approval=False, message=message
+        )
+        for text, message in _MESSAGES
+    }
+)
+NEEDS_APPROVAL = "External resource needs approval."
+UNNAMED = AccessDecision(
+    allowed=False,
+    code=DecisionCode.NOT_ENABLED,
+    requires_approval=False,
+    message="External resource cannot be named in a rule, so it cannot be approved.",
+)
+UNREADABLE = AccessDecision(
+    allowed=False,
+    code=DecisionCode.NOT_ENABLED,
+    requires_approval=False,
+    message=f"{EXTERNAL_URL_LOCKED} Servers read its path in different ways: it cannot be approved.",
+)
+
+
+def locked(wanted: RequestedTarget, code: DecisionCode, request_id: str | None) -> AccessDecision:
+    """Return the result for undecided access, with the id of the pending request if one was filed."""
+    message = EXTERNAL_URL_LOCKED if wanted.resource_type is ResourceType.NETWORK else NEEDS_APPROVAL
+    if request_id is None:
+        return _without_request(code, message)
+    return AccessDecision(allowed=False, code=code, requires_approval=True, message=message, request_id=request_id)
+
+
+@lru_cache(maxsize=256)
+def denied(reason: str) -> AccessDecision:
+    """Return a denial with the administrator's reason in its message."""
+    message = f"{ANSWERS[DENIED].message[:-1]}: {' '.join(reason.split())}"[:LONGEST_MESSAGE]
+    return AccessDecision(allowed=False, code=DecisionCode.DENIED, requires_approval=False, message=message)
+
+
+@lru_cache(maxsize=16)
+def _without_request(code: DecisionCode, message: str) -> AccessDecision:
+    return AccessDecision(allowed=False, code=code, requires_approval=True, message=message)
+
+
+FAILED = "failed"
+"""Name of the counter for failed checks."""
+
+
+class ResultCounter:
+    """Number of times that each result was returned."""
+
+    __slots__ = ("_counters", "_lock", "_looks")
+
+    def __init__(self) -> None:
+        """Set all counters to zero."""
+        names = (*(code.value for code in DecisionCode), FAILED)
+        # Advancing a counter is atomic in the interpreter: two threads never get the same number.
+        self._counters: Mapping[str, count[int]] = MappingProxyType({name: count() for name in names})
+        self._looks = 0
+        self._lock = threading.Lock()
+
+    def add(self, name: str) -> None:
+        """Count one result."""
+        next(self._counters[name])
+
+    def totals(self) -> dict[str, int]:
+        """Return the totals. Reading a counter advances it too, so the number of reads is subtracted."""
+        with self._lock:
+            found = {name: next(counter) - self._looks for name, counter in self._counters.items()}
+            self._looks += 1
+        return found
+
+
+_LONGEST_ACTION = 200
+_HOST = Subject(SubjectKind.CORE, "host")
+_NOBODY = Caller()
+
+
+class _CheckedSubject(NamedTuple):
+    """Subject that asks, with the source of its identity. The origin is built only for a request."""
+
+    subject: Subject
+    session_key: str
+    chain: tuple[str, ...]
+    source: GuardState | GuardQuestion | Caller
+    task_id: str
+
+    @property
+    def origin(self) -> Requester:
+        """User, organization, session and task of the request."""
+        user, organization = _text(self.source.user_id), _text(self.source.organization_id)
+        return Requester(user, organization, self.session_key, self.task_id)
+
+
+class _AskedAccess(NamedTuple):
+    """Access as the caller described it."""
+
+    resource_type: str
+    operation: str
+    target: str
+    register: bool
+    resume_action: str = ""
+    resume_context: Any = None
+
+
+class AccessService:
+    """Check access and file requests. Decisions are in ``Administration``."""
+
+    def __init__(
+        self,
+        node: AccessNode,
+        surroundings: HostEnvironment | None = None,
+        *,
+        seal: Callable[..., bytes] | None = None,
+        limits: PendingLimits | None = None,
+    ) -> None:
+        """Answer from the node's snapshot; without surroundings all callers are the host, without an identity.
+
+        ``seal`` encrypts resume contexts, like that of ``Sealer``; without it, contexts are rejected.
+        """
+        self.node = node
+        self.surroundings: HostEnvironment = surroundings or UnguardedHost()
+        self._seal = seal
+        self._reader = TargetParser()
+        self._registrar = PendingRequests(node, limits or PendingLimits())
+        self._notes = DeferredRecords(node)
+        self._tally = ResultCounter()
+
+    def answers(self) -> dict[str, int]:
+        """Return how often each result (codes of ``DecisionCode``, and ``failed``) occurred since the start."""
+        return self._tally.totals()
+
+    # ---- checks ------------------------------------------------------------------------------------------------------
+
+    def check_external_access(
+        self,
+        *,
+        resource_type: str,
+        operation: str,
+        target: str,
+        register_request: bool = True,
+        subject: Subject | None = None,
+    ) -> AccessDecision:
+        """Return whether the active subject may do this now, and file a request if it is undecided.
+
+        Inside a guard, the subject and its identity come from the guard. The host may pass a subject.
+        """
+        return self._check(_AskedAccess(resource_type, operation, target, register_request), subject)
+
+    def require_external_access(
+        self,
+        *,
+        resource_type: str,
+        operation: str,
+        target: str,
+        resume_action: str = "",
+        resume_context: Any = None,
+        subject: Subject | None = None,
+    ) -> AccessDecision:
+        """Check, and store a resume action with the request if approval is required.
+
+        ``resume_action`` names a handler of the host; ``resume_context`` is JSON data for it, stored encrypted.
+        """
+        self._check_resume(resume_action, resume_context)
+        wish = _AskedAccess(resource_type, operation, target, register=True)
+        return self._check(wish._replace(resume_action=resume_action, resume_context=resume_context), subject)
+
+    def standing(self, subject: Subject, resource_type: str, operation: str, target: str) -> str:
+        """Return the code of the decision outside sessions, or an empty text. Files, counts and records nothing."""
+        try:
+            wanted = self._reader.read(resource_type, operation, target)
+            asked = (str(subject.kind), subject.name)
+            found = self.node.snapshot.find(asked, wanted, "", time_ns() // 1000)
+        except (InvalidInputError, ExternalAccessCheckFailed):
+            return ""
+        return "" if found is None else found.code
+
+    def decide(self, question: GuardQuestion) -> AccessDecision:
+        """Answer the guard, which has already checked the policy and leaves its guard for this call."""
+        try:
+            wanted = self._reader.read(question.resource_type, question.operation, question.target)
+        except InvalidInputError:
+            return self._told(UNNAMED)  # a target that no rule can name cannot have been approved
+        session_key = _text(question.session_key)
+        found = self._decided((question.subject_kind, question.subject), session_key, wanted)
+        if found is not None:
+            return found
+        chain = question.subject_chain
+        subject = Subject(SubjectKind(question.subject_kind), question.subject)
+        if str.__ne__(subject.kind, question.subject_kind):
+            raise InvalidInputError.of("the subject kinds were modified")
+        asking = _CheckedSubject(subject, session_key, chain, question, self._task_of(question))
+        try:
+            return self._missing(asking, wanted, self._wish_of(question))
+        except InvalidInputError as error:
+            # An exception would be reported as a failed check, without this reason.
+            message = f"{EXTERNAL_URL_LOCKED if wanted.parsed else NEEDS_APPROVAL} {error}"[:LONGEST_MESSAGE]
+            return self._told(
+                AccessDecision(allowed=False, code=DecisionCode.NOT_ENABLED, requires_approval=False, message=message)
+            )
+
+    # ---- parts of a check --------------------------------------------------------------------------------------------
+
+    def _check(self, wish: _AskedAccess, subject: Subject | None) -> AccessDecision:
+        if self.surroundings.is_guarded():
+            if subject is not None:
+                message = "guarded code cannot choose the subject; omit it"
+                raise InvalidInputError.of(message, pointer="/subject")
+            return self._ask_guard(wish)
+        caller = self.surroundings.caller() or _NOBODY
+        asked = subject or _HOST
+        wanted = self._reader.read(wish.resource_type, wish.operation, wish.target, self.surroundings.place_of)
+        found = self._decided((str(asked.kind), asked.name), caller.session_key, wanted)
+        if found is not None:
+            return found
+        return self._missing(_CheckedSubject(asked, caller.session_key, (), caller, caller.task_id), wanted, wish)
+
+    def _task_of(self, question: GuardQuestion) -> str:
+        """Return the id of the current task of a subject, or an empty text.
+
+        The guard restores the request context of the host for this call, so that the subject cannot choose another one.
+        """
+        caller = self.surroundings.caller()
+        if caller is None:
+            return ""
+        asking = (question.user_id, question.organization_id, question.session_key)
+        return caller.task_id if caller[:3] == tuple(map(_text, asking)) else ""
+
+    def _wish_of(self, question: GuardQuestion) -> _AskedAccess:
+        context = None if question.resume_context is None else json.loads(question.resume_context)
+        self._check_resume(question.resume_action, context)
+        wish = _AskedAccess(question.resource_type, question.operation, question.target, question.register_request)
+        return wish._replace(resume_action=question.resume_action, resume_context=context)
+
+    def _ask_guard(self, wish: _AskedAccess) -> AccessDecision:
+        return self.surroundings.ask(
+            wish.resource_type,
+            wish.operation,
+            wish.target,
+            register_request=wish.register,
+            resume_action=wish.resume_action,
+            resume_context=None
+            if wish.resume_context is None
+            else encode_context(wish.resume_context).decode("utf-8", "surrogatepass"),
+        )
+
+    def _decided(self, subject: tuple[str, str], session_key: str, wanted: RequestedTarget) -> AccessDecision | None:
+        """Return the result of an existing decision, or None."""
+        now = time_ns() // 1000
+        try:
+            found = self.node.snapshot.find(subject, wanted, session_key, now)
+        except ExternalAccessCheckFailed as error:
+            self._tally.add(FAILED)
+            self._notes.failed(":".join(subject), wanted.target, error)
+            raise
+        if found is None:
+            return None
+        self._tally.add(found.code)
+        self._notes.used(found.decision_id, now)
+        return denied(found.reason) if found.reason else ANSWERS[found.code]
+
+    def _missing(self, asking: _CheckedSubject, wanted: RequestedTarget, wish: _AskedAccess) -> AccessDecision:
+        if wanted.is_ambiguous:
+            return self._told(UNREADABLE)
+        if not wish.register:
+            return self._told(locked(wanted, DecisionCode.NOT_ENABLED, None))
+        try:
+            request_id = self._register(asking, wanted, wish)
+            if request_id == "":
+                self.node.refresh()
+                found = self._decided((str(asking.subject.kind), asking.subject.name), asking.session_key, wanted)
+                return found or self._told(locked(wanted, DecisionCode.NOT_ENABLED, None))
+        except ExternalAccessCheckFailed as error:
+            self._tally.add(FAILED)
+            self._notes.failed(str(asking.subject), wanted.target, error)
+            raise
+        code = DecisionCode.PENDING if request_id else DecisionCode.NOT_ENABLED
+        return self._told(locked(wanted, code, request_id))
+
+    def _told(self, decision: AccessDecision) -> AccessDecision:
+        """Count a result and return it."""
+        self._tally.add(decision.code.value)
+        return decision
+
+    def _register(self, asking: _CheckedSubject, wanted: RequestedTarget, wish: _AskedAccess) -> str | None:
+        access = AccessTuple(asking.subject, wanted.resource_type, wanted.operation, wanted.target)
+        origin = asking.origin
+        chain = asking.chain or (str(asking.subject),)
+
+        def make(request_id: str) -> NewRequest:
+            request = NewRequest(access, _shown(wish.target, wanted), chain, origin, wish.resume_action, request_id)
+            if wish.resume_context is None or self._seal is None:
+                return request
+            sealed = self._seal(wish.resume_context, request)
+            again = partial(self._seal, wish.resume_context, request, sealed)
+            return replace(request, resume_context=sealed, seal_again=again)
+
+        return self._registrar.register(access, origin, make)
+
+    def _check_resume(self, action: object, context: object) -> None:
+        if type(action) is not str or len(action) > _LONGEST_ACTION:
+            message = f"expected a text of at most {_LONGEST_ACTION} characters"
+            raise InvalidInputError.of(message, pointer="/resume_action")
+        if character := invisible_character(action):
+            raise InvalidInputError.of(f"the action contains the character {character}", pointer="/resume_action")
+        if context is not None and not action:
+            raise InvalidInputError.of("a resume context needs a resume action", pointer="/resume_context")
+        if context is not None and self._seal is None:
+            raise InvalidInputError.of("this host has no keys to encrypt a resume context", pointer="/resume_context")
+
+
+class UnguardedHost:
+    """Surroundings of a host without guards and callers, for tools and tests."""
+
+    def caller(self) -> Caller | None:
+        """Return None."""
+        return None
+
+    def place_of(self, path: str) -> str:
+        """Return the path with all links resolved."""
+        return os.path.realpath(path)
+
+    def is_guarded(self) -> bool:
+        """Return False."""
+        return False
+
+    def guard(self) -> GuardState | None:
+        """Return None."""
+        return None
+
+    def ask(self, *_: object, **__: object) -> AccessDecision:
+        """Raise an error, because no guard exists."""
+        raise InvalidInputError.of("no guard is active")
+
+    def outside(self) -> AbstractContextManager[Any]:
+        """Return a context that changes nothing."""
+        return nullcontext()
+
+
+def _text(value: object) -> str:
+    return value if type(value) is str else identity_text(value, "identity")
+
+
+def _shown(target: str, wanted: RequestedTarget) -> str:
+    """Return a target as requested, without the query, which can contain tokens and is not part of a decision."""
+    if wanted.resource_type is not ResourceType.NETWORK:
+        return target
+    cut = min((at for at in (target.find("?"), target.find("#")) if at >= 0), default=None)
+    return target if cut is None else f"{target[:cut]}?..."

@@ -1,0 +1,297 @@
+"""Read-only queries: lists in pages, earlier decisions, statistics."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sqlalchemy import Connection, and_, func, literal, not_, select, tuple_
+
+from democrai_sandbox.access.values import DecisionEffect, RequestState, ResultPage
+from democrai_sandbox.errors.access import AuditRecordUnknown
+from democrai_sandbox.policy import InvalidInputError
+
+from .rows import REQUEST_COLUMNS, to_audit_record, to_decision, to_request, to_resume
+from .tables import AnyText, Moment, audit, decisions, from_micros, is_pending, meta, requests, resumes, to_micros
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from datetime import datetime
+
+    from sqlalchemy import Column, ColumnElement, Row, Select
+
+    from democrai_sandbox.access.values import (
+        AccessTuple,
+        AuditFilter,
+        AuditRecord,
+        Decision,
+        DecisionFilter,
+        PageRequest,
+        RequestFilter,
+        Resumption,
+        StoredRequest,
+    )
+    from democrai_sandbox.policy import Subject
+
+LARGEST_PAGE = 1000
+LONGEST_TEXT = 1000
+"""Maximum length of a search text, because SQLite limits the length of a pattern."""
+
+
+def list_requests(connection: Connection, wanted: RequestFilter, page: PageRequest) -> ResultPage:
+    """List requests, the most recently seen first."""
+    table = requests.c
+    query = select(*REQUEST_COLUMNS).where(*of_requests(requests, wanted))
+    if wanted.states:
+        query = query.where(table.state.in_([str(state) for state in wanted.states]))
+    return _page(connection, query, [table.last_seen, table.id], page, to_request)
+
+
+def of_requests(table: Any, wanted: RequestFilter) -> Iterator[ColumnElement[bool]]:
+    """Yield the conditions of a filter, except the state, for a table or subquery of requests."""
+    yield from _common(table, wanted)
+    if wanted.subject_kind:
+        yield table.c.subject_kind == str(wanted.subject_kind)
+    for name in ("user_id", "organization_id", "session_key"):
+        if value := getattr(wanted, name):
+            yield table.c[name] == value
+    if wanted.newer_than is not None:
+        yield table.c.first_seen >= wanted.newer_than
+    if wanted.older_than is not None:
+        yield table.c.first_seen < wanted.older_than
+
+
+def list_decisions(connection: Connection, wanted: DecisionFilter, page: PageRequest) -> ResultPage:
+    """List decisions, the newest first."""
+    table = decisions.c
+    query = select(decisions).where(*_common(decisions, wanted))
+    for name in ("effect", "scope", "session_key"):
+        if value := getattr(wanted, name):
+            query = query.where(table[name] == str(value))
+    if wanted.live is not None:
+        query = query.where(table.ended_at.is_(None) if wanted.live else table.ended_at.is_not(None))
+    return _page(connection, query, [table.created_at, table.id], page, to_decision)
+
+
+def list_audit(connection: Connection, wanted: AuditFilter, page: PageRequest) -> ResultPage:
+    """List audit records, the newest first."""
+    table = audit.c
+    query = select(audit).where(*_of_subject(audit, wanted.subject))
+    if wanted.actions:
+        query = query.where(table.action.in_([str(action) for action in wanted.actions]))
+    for name in ("actor", "request_id"):
+        if value := getattr(wanted, name):
+            query = query.where(table[name] == value)
+    if wanted.since is not None:
+        query = query.where(table.at >= wanted.since)
+    if wanted.until is not None:
+        query = query.where(table.at < wanted.until)
+    return _page(connection, query, [table.sequence], page, to_audit_record)
+
+
+def list_resumes(connection: Connection, page: PageRequest, *, unfinished: bool) -> ResultPage:
+    """List resumptions, the newest first."""
+    query = resume_query()
+    if unfinished:
+        query = query.where(resumes.c.finished_at.is_(None))
+    return _page(connection, query, [resumes.c.created_at, resumes.c.id], page, to_resume)
+
+
+def resume_query() -> Select[Any]:
+    """Select resumptions with the identity of their requests."""
+    asked = ("resume_action", "user_id", "organization_id", "session_key", "task_id", "subject_kind", "subject_name")
+    return select(resumes, *(requests.c[name] for name in asked)).join(requests, requests.c.id == resumes.c.request_id)
+
+
+def _common(table: Any, wanted: RequestFilter | DecisionFilter) -> Iterator[ColumnElement[bool]]:
+    yield from _of_subject(table, wanted.subject)
+    for name in ("resource_type", "operation"):
+        if value := getattr(wanted, name):
+            yield table.c[name] == str(value)
+    if len(wanted.text) > LONGEST_TEXT:
+        raise InvalidInputError.of(f"expected at most {LONGEST_TEXT} characters", pointer="/text")
+    if wanted.text:
+        yield table.c.target_folded.contains(wanted.text.casefold(), autoescape=True)
+
+
+def _of_subject(table: Any, subject: Subject | None) -> Iterator[ColumnElement[bool]]:
+    if subject is not None:
+        yield table.c.subject_kind == subject.kind.value
+        yield table.c.subject_name == subject.name
+
+
+def _page(
+    connection: Connection,
+    query: Select[Any],
+    order: list[Column[Any]],
+    page: PageRequest,
+    to_value: Callable[[Row[Any]], Any],
+) -> ResultPage:
+    """Return one page. One more row is read to detect a next page."""
+    check_limit(page)
+    place = str(order[-1])
+    if page.after:
+        query = query.where(tuple_(*order) < tuple_(*_literals(read_mark(page.after, place, order), order)))
+    query = query.order_by(*(column.desc() for column in order)).limit(page.limit + 1)
+    rows = connection.execute(query).all()
+    shown = rows[: page.limit]
+    more = write_mark(place, [shown[-1]._mapping[column] for column in order]) if len(rows) > page.limit else ""  # noqa: SLF001 - documented
+    return ResultPage(tuple(map(to_value, shown)), more)
+
+
+def check_limit(page: PageRequest) -> None:
+    """Reject a page size outside the limits."""
+    if type(page.limit) is not int or not 1 <= page.limit <= LARGEST_PAGE:
+        message = f"expected an integer from 1 to {LARGEST_PAGE}, got {page.limit!r}"
+        raise InvalidInputError.of(message, pointer="/limit")
+
+
+def write_mark(place: str, values: Sequence[Any]) -> str:
+    """Return the cursor after a page; ``place`` names the list."""
+    plain = [value if isinstance(value, int | str) else to_micros(value) for value in values]
+    return base64.urlsafe_b64encode(json.dumps([place, *plain]).encode()).decode().rstrip("=")
+
+
+def read_mark(text: str, place: str, order: Sequence[Column[Any]]) -> list[Any]:
+    """Return the values of the last item, or reject a cursor that does not belong to this list."""
+    try:
+        named, *plain = json.loads(base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True))
+        values = [_typed(value, column) for value, column in zip(plain, order, strict=True)]
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        named, values = None, []
+    if named != place:
+        raise InvalidInputError.of("this cursor does not belong to this list", pointer="/after")
+    return values
+
+
+def _typed(value: object, column: Column[Any]) -> Any:
+    if isinstance(column.type, AnyText) and type(value) is str:
+        return value
+    if isinstance(column.type, AnyText) or type(value) is not int or not 0 <= value < 1 << 63:
+        raise ValueError
+    return from_micros(value) if isinstance(column.type, Moment) else value
+
+
+def _literals(values: Sequence[Any], order: Sequence[Column[Any]]) -> list[Any]:
+    return [literal(value, column.type) for value, column in zip(values, order, strict=True)]
+
+
+_ALIKE = 100
+_OF_SUBJECT = 300
+_OF_OTHERS = 2000
+_MEASURED = 10_000
+_HIGHEST = 1 << 63
+
+_PULSE = select(meta.c.generation, meta.c.audit_sequence)
+_OLDEST = select(requests.c.first_seen).where(is_pending).order_by(requests.c.first_seen).limit(1)
+
+
+def pulse(connection: Connection) -> tuple[int, int]:
+    """Return two numbers, one of which grows with every decision, new request or note."""
+    row = connection.execute(_PULSE).one()
+    return row.generation, row.audit_sequence
+
+
+def oldest_pending(connection: Connection) -> datetime | None:
+    """Return the time of the oldest pending request."""
+    found: datetime | None = connection.execute(_OLDEST).scalar_one_or_none()
+    return found
+
+
+def decision_seconds(connection: Connection, *, since: datetime, until: datetime | None) -> tuple[float, ...]:
+    """Return the waiting time of each request that was decided from ``since`` on and before ``until``."""
+    table = requests.c
+    query = select(table.first_seen, table.decided_at).where(table.decided_at.is_not(None), table.decided_at >= since)
+    if until is not None:
+        query = query.where(table.decided_at < until)
+    rows = connection.execute(query.order_by(table.decided_at).limit(_MEASURED))
+    # Never negative, although the clocks of nodes differ a little.
+    return tuple(max(0.0, (decided - asked).total_seconds()) for asked, decided in rows)
+
+
+def find_record(connection: Connection, sequence: int) -> AuditRecord:
+    """Return one audit record."""
+    row = None
+    if 0 < sequence < _HIGHEST:
+        row = connection.execute(select(audit).where(audit.c.sequence == sequence)).one_or_none()
+    if row is None:
+        raise AuditRecordUnknown(f"audit record {sequence} does not exist")
+    return to_audit_record(row)
+
+
+def find_resume(connection: Connection, request_id: str) -> Resumption | None:
+    """Return the resumption of a request, or None if it was not started."""
+    row = connection.execute(resume_query().where(resumes.c.request_id == request_id)).one_or_none()
+    return None if row is None else to_resume(row)
+
+
+def waiting_for(connection: Connection, access: AccessTuple) -> tuple[StoredRequest, ...]:
+    """Return the pending requests for an access, the newest first."""
+    query = select(*REQUEST_COLUMNS).where(is_pending, requests.c.digest == access.digest)
+    rows = connection.execute(query.order_by(requests.c.id.desc()).limit(_ALIKE))
+    return tuple(map(to_request, rows))
+
+
+def of_same_subject(connection: Connection, access: AccessTuple) -> tuple[Decision, ...]:
+    """Return the latest decisions about a subject and resource type, including ended ones."""
+    return _latest(connection, _all().where(*_subject(access), _kind(access)).limit(_OF_SUBJECT))
+
+
+def of_same_target(connection: Connection, access: AccessTuple) -> tuple[Decision, ...]:
+    """Return decisions about a target for other subjects, among the latest decisions."""
+    newest = _all().limit(_OF_OTHERS).subquery()
+    which = and_(newest.c.target == access.target, newest.c.resource_type == access.resource_type.value)
+    same = and_(
+        newest.c.subject_kind == access.subject.kind.value,
+        newest.c.subject_name == access.subject.name,
+    )
+    query = select(newest).where(which, not_(same)).order_by(newest.c.created_at.desc(), newest.c.id.desc())
+    return _latest(connection, query)
+
+
+def _all() -> Select[Any]:
+    return select(decisions).order_by(decisions.c.created_at.desc(), decisions.c.id.desc())
+
+
+def _subject(access: AccessTuple) -> tuple[ColumnElement[bool], ...]:
+    subject = access.subject
+    return decisions.c.subject_kind == subject.kind.value, decisions.c.subject_name == subject.name
+
+
+def _kind(access: AccessTuple) -> ColumnElement[bool]:
+    found: ColumnElement[bool] = decisions.c.resource_type == access.resource_type.value
+    return found
+
+
+def _latest(connection: Connection, query: Select[Any]) -> tuple[Decision, ...]:
+    return tuple(map(to_decision, connection.execute(query)))
+
+
+class SubjectCounts(NamedTuple):
+    """Numbers of one subject."""
+
+    pending: int = 0
+    requests: int = 0
+    """Requests in any state."""
+    approvals: int = 0
+    """Approvals in force."""
+    denials: int = 0
+    """Denials in force."""
+
+
+def count_by_subject(connection: Connection) -> dict[tuple[str, str], SubjectCounts]:
+    """Return the numbers of every subject with requests or decisions, by kind and name."""
+    found: dict[tuple[str, str], SubjectCounts] = defaultdict(SubjectCounts)
+    asked = (requests.c.subject_kind, requests.c.subject_name, requests.c.state)
+    for kind, name, state, number in connection.execute(select(*asked, func.count()).group_by(*asked)):
+        counts = found[kind, name]
+        pending = number if state == RequestState.PENDING else 0
+        found[kind, name] = counts._replace(pending=counts.pending + pending, requests=counts.requests + number)
+    decided = (decisions.c.subject_kind, decisions.c.subject_name, decisions.c.effect)
+    live = select(*decided, func.count()).where(decisions.c.ended_at.is_(None)).group_by(*decided)
+    for kind, name, effect, number in connection.execute(live):
+        changed = {"approvals": number} if effect == DecisionEffect.APPROVAL else {"denials": number}
+        found[kind, name] = found[kind, name]._replace(**changed)
+    return dict(found)

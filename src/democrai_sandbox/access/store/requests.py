@@ -1,0 +1,306 @@
+"""Requests: registered once per access and origin, then counted, and dropped if they are not decided in time."""
+
+from __future__ import annotations
+
+import json
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection, and_, bindparam, case, insert, literal, literal_column, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from democrai_sandbox.access.values import AuditAction, Registered, RequestState, new_id
+from democrai_sandbox.errors import RequestUnknown
+from democrai_sandbox.policy import InvalidInputError
+
+from .audit_log import SYSTEM, AuditEntry, Ledger
+from .request_queue import rank_new
+from .rows import REQUEST_COLUMNS, to_access, to_request, tuple_columns
+from .tables import AnyText, Moment, decisions, ended_sessions, is_live, is_pending, requests
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from democrai_sandbox.access.values import NewRequest, Requester, StoredRequest
+
+    from .database import Database
+
+LONGEST_IDENTITY = 1000
+"""Maximum size in bytes of a user id or session key, because PostgreSQL limits index entries."""
+
+# Built once, because every request with a session uses it.
+_ENDED = select(ended_sessions.c.ended_at).where(
+    ended_sessions.c.session_key == bindparam("its_session", type_=AnyText())
+)
+
+
+def check_identity(name: str, value: str) -> None:
+    """Reject a user id or session key that is too long for an index."""
+    if len(value.encode("utf-8", "surrogatepass")) > LONGEST_IDENTITY:
+        raise InvalidInputError.of(f"expected at most {LONGEST_IDENTITY} bytes", pointer=f"/{name}")
+
+
+def has_ended(connection: Connection, session_key: str) -> bool:
+    """Return whether a session has ended. Exact while holding the ledger, under which sessions end."""
+    return bool(session_key) and connection.execute(_ENDED, {"its_session": session_key}).first() is not None
+
+
+def remember_end(connection: Connection, session_key: str, *, now: datetime) -> bool:
+    """Store under the ledger that a session has ended; return False if it had ended before."""
+    if has_ended(connection, session_key):
+        return False
+    connection.execute(insert(ended_sessions).values(session_key=session_key, ended_at=now))
+    return True
+
+
+_AT_ONCE = 100
+_LONGEST_RAW = 2000
+"""Characters of the original target that the audit log keeps; limited because audit records are never removed."""
+
+
+class AlreadyDecided(Exception):  # noqa: N818 - it says what happened
+    """The same access was decided before this transaction got the ledger."""
+
+
+class TooManyWaiting(Exception):  # noqa: N818 - it says what happened
+    """The limit of pending requests for the subject and user is reached."""
+
+
+def register(connection: Connection, request: NewRequest, *, now: datetime, most_pending: int = 0) -> Registered:
+    """Add a request, or count it if the same request is already pending.
+
+    Raises ``AlreadyDecided`` or ``TooManyWaiting``, which roll back the row.
+    """
+    for name in ("user_id", "session_key"):
+        check_identity(name, getattr(request.origin, name))
+    request_id = request.id or new_id()
+    if connection.execute(_EXISTS, {"its_id": request_id}).first() is not None:
+        # Repeated registration after a commit whose reply was lost.
+        return Registered(request_id, created=False)
+    row = connection.execute(_UPSERT[connection.dialect.name], _columns(request, request_id, now)).one()
+    if row.id != request_id:
+        return Registered(row.id, created=False)
+    # Take the ledger only now, so that a repeated request waits for no lock. Holders of the ledger do not see the new
+    # row.
+    ledger = Ledger(connection)
+    answered = {"its_digest": request.access.digest, "its_session": request.origin.session_key, "its_time": now}
+    if connection.execute(_DECIDED, answered).first() is not None:
+        raise AlreadyDecided
+    if most_pending and _is_waiting_for_more(connection, request, most_pending):
+        raise TooManyWaiting
+    if request.seal_again is not None and (context := request.seal_again()) != request.resume_context:
+        connection.execute(_SEAL, {"its_id": request_id, "new": context})
+    if has_ended(connection, request.origin.session_key):
+        connection.execute(_MARK_ENDED, {"its_id": request_id})
+    rank_new(connection, request_id, request.access)
+    ledger.close([_requested(request, request_id)], now=now)
+    return Registered(request_id, created=True)
+
+
+def _requested(request: NewRequest, request_id: str) -> AuditEntry:
+    after: dict[str, Any] = {"chain": list(request.chain)}
+    if request.raw_target != request.access.target:
+        after["raw_target"] = request.raw_target[:_LONGEST_RAW]
+    after |= _origin_shown(request.origin)
+    after |= {"resume_action": request.resume_action} if request.resume_action else {}
+    actor = f"subject:{request.access.subject}"
+    return AuditEntry(AuditAction.REQUESTED, actor, request.access, request_id, after=after)
+
+
+def _is_waiting_for_more(connection: Connection, request: NewRequest, most: int) -> bool:
+    """Return whether more than ``most`` requests of the subject and user are pending, including this one."""
+    subject = request.access.subject
+    theirs = (
+        select(requests.c.id)
+        .where(is_pending, requests.c.subject_kind == subject.kind.value, requests.c.subject_name == subject.name)
+        .where(requests.c.user_id == request.origin.user_id)
+        .offset(most)
+        .limit(1)
+    )
+    return connection.execute(theirs).first() is not None
+
+
+def _origin_shown(origin: Requester) -> dict[str, str]:
+    return {name: value for name, value in _origin_columns(origin).items() if value}
+
+
+def count_again(connection: Connection, request_id: str, times: int, *, now: datetime) -> bool:
+    """Add to the count of a pending request."""
+    if times < 1:
+        raise InvalidInputError.of(f"expected an integer of at least 1, got {times}", pointer="/times")
+    moment = literal(now, Moment)  # never moves back, because the clocks of nodes differ a little
+    counted = (
+        update(requests)
+        .where(requests.c.id == request_id, is_pending)
+        .values(
+            count=requests.c["count"] + times,
+            last_seen=case((requests.c.last_seen < now, moment), else_=requests.c.last_seen),
+        )
+    )
+    return connection.execute(counted).rowcount == 1
+
+
+def attach_resume(connection: Connection, request: NewRequest, *, now: datetime) -> bool:
+    """Attach a resume action to a pending request of the same requester that has none yet.
+
+    The organization must match as well: it is not part of a request's identity, but the action resumes in it. The task
+    becomes that of the caller with the action.
+    """
+    origin, context = request.origin, request.resume_context
+    same = [requests.c[name] == getattr(origin, name) for name in ("user_id", "organization_id", "session_key")]
+    bare = and_(requests.c.id == request.id, is_pending, requests.c.resume_action == "", *same)
+    if connection.execute(select(requests.c.id).where(bare)).first() is None:
+        return False
+    ledger = Ledger(connection)
+    if request.seal_again is not None:
+        context = request.seal_again()
+    given = {"resume_action": request.resume_action, "resume_context": context, "task_id": origin.task_id}
+    row = connection.execute(update(requests).where(bare).values(given).returning(*REQUEST_COLUMNS)).one_or_none()
+    if row is None:
+        return False
+    access = to_access(row)
+    after = {"resume_action": request.resume_action, **_origin_shown(origin)}
+    entry = AuditEntry(AuditAction.RESUME_ATTACHED, f"subject:{access.subject}", access, request.id, after=after)
+    ledger.close([entry], now=now)
+    return True
+
+
+def age_out(connection: Connection, *, before: datetime, now: datetime) -> int:
+    """Drop pending requests that were last seen before ``before``."""
+    old = is_pending & (requests.c.last_seen < before)
+    if connection.execute(select(requests.c.id).where(old).limit(1)).first() is None:
+        return 0
+    ledger = Ledger(connection)
+    given_up = update(requests).where(old).values(state=RequestState.AGED_OUT.value).returning(*REQUEST_COLUMNS)
+    rows = sorted(connection.execute(given_up).all(), key=lambda row: str(row.id))
+    ledger.close(
+        (
+            AuditEntry(
+                AuditAction.AGED_OUT,
+                SYSTEM,
+                to_access(row),
+                row.id,
+                before={"state": RequestState.PENDING.value},
+                after={"state": RequestState.AGED_OUT.value, "last_seen": row.last_seen.isoformat()},
+            )
+            for row in rows
+        ),
+        now=now,
+    )
+    return len(rows)
+
+
+def find_request(connection: Connection, request_id: str) -> StoredRequest:
+    """Return one request. Its state changes only under the ledger."""
+    row = connection.execute(select(*REQUEST_COLUMNS).where(requests.c.id == request_id)).one_or_none()
+    if row is None:
+        raise RequestUnknown(f"request {request_id} does not exist")
+    return to_request(row)
+
+
+def resume_context(connection: Connection, request_id: str) -> bytes | None:
+    """Return the encrypted context of a request."""
+    query = select(requests.c.resume_context).where(requests.c.id == request_id)
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        raise RequestUnknown(f"request {request_id} does not exist")
+    return None if row.resume_context is None else bytes(row.resume_context)
+
+
+def replace_contexts(database: Database, reseal: Callable[[StoredRequest, bytes], bytes | None]) -> int:
+    """Replace encrypted contexts in batches; can be interrupted and repeated."""
+    replaced, last = 0, ""
+    while True:
+        query = (
+            select(*REQUEST_COLUMNS, requests.c.resume_context)
+            .where(requests.c.resume_context.is_not(None), requests.c.id > last)
+            .order_by(requests.c.id)
+            .limit(_AT_ONCE)
+        )
+        rows = database.ask(lambda connection, query=query: connection.execute(query).all())  # type: ignore[misc]
+        if not rows:
+            return replaced
+        last = rows[-1].id
+        sealed = [
+            (row.id, bytes(row.resume_context), reseal(to_request(row), bytes(row.resume_context))) for row in rows
+        ]
+        changed = [
+            {"its_id": request_id, "old": old, "new": new}
+            for request_id, old, new in sealed
+            if new is not None and new != old
+        ]
+        if changed:
+            database.act(lambda connection, changed=changed: connection.execute(_EXCHANGE, changed))  # type: ignore[misc]
+        replaced += len(changed)
+
+
+def settle(connection: Connection) -> None:
+    """Wait for the ledger, under which contexts are sealed: earlier holders have stored theirs.
+
+    Later holders seal with the key that encrypts then.
+    """
+    Ledger(connection)
+
+
+_EXCHANGE = (
+    update(requests)
+    .where(requests.c.id == bindparam("its_id"), requests.c.resume_context == bindparam("old"))
+    .values(resume_context=bindparam("new"))
+)
+
+
+def _upsert(dialect: Any) -> Any:
+    """Return the statement that adds or counts a request; the unique index decides which."""
+    added = dialect.insert(requests)
+    later = case(
+        (requests.c.last_seen < added.excluded.last_seen, added.excluded.last_seen), else_=requests.c.last_seen
+    )
+    return added.on_conflict_do_update(
+        index_elements=["digest", "user_id", "session_key"],
+        index_where=is_pending,
+        set_={"count": requests.c["count"] + 1, "last_seen": later},
+    ).returning(requests.c.id)
+
+
+# Built once, because building such a statement takes longer than running it.
+_UPSERT = MappingProxyType({"sqlite": _upsert(sqlite), "postgresql": _upsert(postgresql)})
+_EXISTS = select(requests.c.id).where(requests.c.id == bindparam("its_id"))
+_MARK_ENDED = update(requests).where(requests.c.id == bindparam("its_id")).values(session_ended=1)
+_SEAL = update(requests).where(requests.c.id == bindparam("its_id")).values(resume_context=bindparam("new"))
+_DECIDED = (
+    select(decisions.c.id)
+    .where(is_live, decisions.c.digest == bindparam("its_digest"))
+    # A permanent decision has no session key, and the key of a session decision is never empty.
+    .where(decisions.c.session_key.in_([literal_column("''"), bindparam("its_session", type_=AnyText())]))
+    .where(decisions.c.expires_at.is_(None) | (decisions.c.expires_at > bindparam("its_time")))
+    .limit(1)
+)
+
+
+def _columns(request: NewRequest, request_id: str, now: datetime) -> dict[str, Any]:
+    return {
+        "id": request_id,
+        **tuple_columns(request.access),
+        **_origin_columns(request.origin),
+        "raw_target": request.raw_target,
+        "chain": json.dumps(request.chain),
+        "resume_action": request.resume_action,
+        "resume_context": request.resume_context,
+        "state": RequestState.PENDING.value,
+        "first_seen": now,
+        "last_seen": now,
+        "count": 1,
+        "session_ended": 0,
+        "decided_by": "",
+        "reason": "",
+    }
+
+
+def _origin_columns(origin: Requester) -> dict[str, str]:
+    return {
+        "user_id": origin.user_id,
+        "organization_id": origin.organization_id,
+        "session_key": origin.session_key,
+        "task_id": origin.task_id,
+    }

@@ -1,0 +1,309 @@
+"""``democrai-sandbox explain``: explain an error line, a code or an access."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.errors import (
+    CommandMisused,
+    CommandRefused,
+    ConfigInvalid,
+    NodeRefused,
+    NodeUnreachable,
+    StateUnusable,
+)
+from democrai_sandbox.policy import Operation, ResourceType, Subject, chain_from_list
+
+from . import connection
+from .output import Exit, Mood, visible
+from .status import show_layers
+from .terminal import columns
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping
+
+    from democrai_sandbox.errors.catalogue import ErrorEntry
+    from democrai_sandbox.errors.error_line import ErrorLine
+    from democrai_sandbox.host.explain.explanation import Explanation
+
+    from .output import CommandOutput
+
+_LAYERS = ("landlock", "seccomp", "egress", "helper", "spawn")
+_ANSWERS = {"allows": "allows", "denies": "denies", "silent": "-"}
+_MOODS = {"allowed": Mood.OK, "denied": Mood.BAD, "refused": Mood.BAD}
+_WIDE = 20
+_HEAD = 11
+
+
+def show_entry(output: CommandOutput, entry: ErrorEntry) -> None:
+    """Show the help for a code."""
+    if output.is_json:
+        output.data("explain.code/1", _entry(entry))
+        return
+    output.line(f"{entry.code}: {entry.title}", Mood.STRONG)
+    _facts(output, {"layer": str(entry.layer), "shape": entry.shape, "class": ", ".join(entry.classes)})
+    _texts(output, entry)
+    for word in entry.words:
+        _paragraph(output, f"{word.word}: {_plain(word.meaning)}; {_plain(word.fix)}", 2)
+    output.line("example:")
+    for line in entry.example.splitlines():
+        output.line(f"  {line}")
+
+
+def show_line(output: CommandOutput, reading: ErrorLine, answer: Mapping[str, Any], unasked: str) -> None:
+    """Show the help for an error line, and the answer of the node."""
+    entry = reading.entry
+    told = {
+        **{name: getattr(reading, name) for name in ("subject", "operation", "target", "request_id")},
+        "chain": list(reading.chain),
+    }
+    if output.is_json:
+        asked = {"node": answer or None, "not_asked": unasked}
+        output.data("explain.line/1", {**_entry(entry), "told": {**told, "detail": reading.detail}, **asked})
+        return
+    if entry.is_ours:
+        output.line(f"{entry.code}: {entry.title}", Mood.STRONG)
+    else:
+        output.line(f"{entry.title}: not an error of democrai-sandbox, but the kernel layer can cause it", Mood.STRONG)
+    _facts(output, {"layer": str(entry.layer), **told, "chain": " -> ".join(reading.chain)})
+    if reading.detail:
+        _facts(output, {"detail": reading.detail})
+    _texts(output, entry)
+    if reading.word is not None:
+        _paragraph(output, f"{reading.word.word}: {_plain(reading.word.meaning)}; {_plain(reading.word.fix)}", 0)
+    _now(output, reading, answer, unasked)
+
+
+def show_access(output: CommandOutput, found: Mapping[str, Any], unasked: str) -> None:
+    """Show the explanation of an access."""
+    if output.is_json:
+        output.data("explain.access/1", {**found, "not_asked": unasked})
+        return
+    _explanation(output, found)
+    if unasked:
+        output.say(f"no node was asked ({visible(unasked)})")
+
+
+def _now(output: CommandOutput, reading: ErrorLine, answer: Mapping[str, Any], unasked: str) -> None:
+    if unasked:
+        _would_be_declared(output, reading)
+        output.say(f"no node was asked: {visible(unasked)}")
+        return
+    output.line()
+    output.line(f"now, at {visible(str(answer['url']))}:", Mood.STRONG)
+    if "status" in answer:
+        lines = [line for line in answer["status"]["lines"] if line["name"].startswith(_LAYERS)]
+        show_layers(output, lines)
+        return
+    for place, found in enumerate(answer["explanations"]):
+        if place:  # the layers and the advice are the same
+            output.line(visible(found["words"]), _MOODS.get(found["verdict"], Mood.WARNING))
+        else:
+            _explanation(output, found)
+    if answer["note"]:
+        _paragraph(output, f"note: {visible(answer['note'])}", 0)
+    if not answer["explanations"]:
+        _would_be_declared(output, reading)
+
+
+def _would_be_declared(output: CommandOutput, reading: ErrorLine) -> None:
+    """Show the missing manifest entry, from the line alone."""
+    from democrai_sandbox.errors.error_line import entry_for  # noqa: PLC0415 - takes its time
+
+    if entry := entry_for(reading):
+        output.line(f"{'entry:':<{_HEAD}}{visible(entry)}")
+
+
+def _explanation(output: CommandOutput, found: Mapping[str, Any]) -> None:
+    output.line(visible(found["words"]), _MOODS.get(found["verdict"], Mood.WARNING))
+    for layer in found["layers"]:
+        mark = "*" if layer["decides"] else " "
+        name, answer = visible(layer["layer"].replace("_", " ")), _ANSWERS[layer["answer"]]
+        _paragraph(output, f"{mark} {name:<{_WIDE - 2}}  {answer:<6}  {visible(layer['text'])}", 0, _WIDE + 10)
+    if found["kernel"]:
+        _paragraph(output, f"the layers disagree: {visible(found['kernel'])}", 0)
+    if found.get("entry"):
+        from json import dumps  # noqa: PLC0415 - not needed elsewhere
+
+        output.line(f"entry: {visible(dumps(found['entry'], ensure_ascii=False))}")
+        if found["file"]:
+            output.line(f"file:  {visible(found['file'])}")
+    for step in found["advice"]:
+        _paragraph(output, f"- {visible(step)}", 0, 2)
+
+
+def _texts(output: CommandOutput, entry: ErrorEntry) -> None:
+    for head, text in (("meaning", entry.meaning), ("cause", entry.cause), ("fix", entry.fix)):
+        _paragraph(output, f"{head + ':':<{_HEAD}}{_plain(text)}", 0, _HEAD)
+    if entry.see:
+        _paragraph(output, f"{'see:':<{_HEAD}}{', '.join(f'docs/{place}' for place in entry.see)}", 0, _HEAD)
+
+
+def _facts(output: CommandOutput, facts: Mapping[str, object]) -> None:
+    for name, value in facts.items():
+        if value:
+            output.line(f"{name + ':':<{_HEAD}}{visible(str(value))}")
+
+
+def _paragraph(output: CommandOutput, text: str, indent: int, hanging: int = 0) -> None:
+    """Write a paragraph: wrapped on a terminal, on one line otherwise."""
+    start = " " * indent
+    if not output.is_watched:
+        output.line(f"{start}{text}")
+        return
+    from textwrap import wrap  # noqa: PLC0415 - not needed elsewhere
+
+    width = columns(sys.stdout)
+    after = " " * (indent + hanging)
+    for line in wrap(
+        text, width, initial_indent=start, subsequent_indent=after, break_long_words=False, break_on_hyphens=False
+    ):
+        output.line(line)
+
+
+def _plain(text: str) -> str:
+    from democrai_sandbox.errors.catalogue.pages import plain  # noqa: PLC0415 - takes its time
+
+    return plain(text)
+
+
+def _entry(entry: ErrorEntry) -> dict[str, Any]:
+    texts = {name: _plain(getattr(entry, name)) for name in ("meaning", "cause", "fix")}
+    words = [{"word": one.word, "meaning": _plain(one.meaning), "fix": _plain(one.fix)} for one in entry.words]
+    named = {"code": entry.code, "title": entry.title, "layer": entry.layer.value, "is_ours": entry.is_ours}
+    shown = {"shape": entry.shape, **texts, "example": entry.example}
+    return {**named, **shown, "words": words, "classes": list(entry.classes)}
+
+
+_STDIN = "-"
+_MOST_READ = 1 << 20
+_UNASKED = (CommandRefused, NodeUnreachable, NodeRefused, ConfigInvalid, StateUnusable)
+"""Errors of asking a node; the line is explained without it."""
+_NETWORK = frozenset({Operation.CONNECT, Operation.RECEIVE, Operation.SEND})
+
+
+def run_explain(options: argparse.Namespace, output: CommandOutput) -> int:
+    """Explain the given line, code or access."""
+    given = [name for name in ("line", "code", "subject") if getattr(options, name) is not None]
+    if len(given) != 1:
+        what = "nothing to explain" if not given else f"{' and '.join(given)} cannot be combined"
+        raise CommandMisused(what, fix="give an error line, --code, or --subject with --operation and --target")
+    if options.code is not None:
+        return _code(options.code, output)
+    return _line(options, output) if options.line is not None else _access(options, output)
+
+
+# ---- codes and lines -------------------------------------------------------------------------------------------------
+
+
+def _code(code: str, output: CommandOutput) -> int:
+    from democrai_sandbox.errors.catalogue import entry_of  # noqa: PLC0415 - takes its time
+
+    show_entry(output, entry_of(code))
+    return Exit.OK
+
+
+def _line(options: argparse.Namespace, output: CommandOutput) -> int:
+    from democrai_sandbox.errors.error_line import read_line  # noqa: PLC0415 - takes its time
+
+    line = _read() if options.line == _STDIN else options.line
+    reading = read_line(line)
+    answer, unasked = _from_node(options, line, reading)
+    show_line(output, reading, answer, unasked)
+    return Exit.OK
+
+
+def _read() -> str:
+    with open(0, "rb", closefd=False) as stream:  # by number: sys.stdin can be None
+        data = stream.read(_MOST_READ + 1)
+    if len(data) > _MOST_READ:
+        raise CommandMisused(
+            f"more than {_MOST_READ} bytes", fix="pass only the end of the log, for example with tail -n 100"
+        )
+    return data.decode("utf-8", "backslashreplace")
+
+
+def _from_node(options: argparse.Namespace, line: str, reading: ErrorLine) -> tuple[dict[str, Any], str]:
+    """Return the answer of the node about a line, and the reason if it was not asked."""
+    if options.offline:
+        return {}, "--offline"
+    if reading.entry.is_ours and not (reading.resource_type and reading.target):
+        return {}, "the line names no target"
+    try:
+        node = connection.node(options)
+        if not reading.entry.is_ours:
+            return {"status": node.get("/status"), "url": node.url}, ""
+        about = {"line": line, "user_id": options.user, "session_key": options.session}
+        return {**node.post("/explain/line", about), "url": node.url}, ""
+    except _UNASKED as error:
+        return {}, str(error)
+
+
+# ---- accesses --------------------------------------------------------------------------------------------------------
+
+
+def _access(options: argparse.Namespace, output: CommandOutput) -> int:
+    for name in ("operation", "target"):
+        if getattr(options, name) is None:
+            raise CommandMisused(f"--{name} is missing", fix="give --subject, --operation and --target")
+    chain = [part for part in options.chain.replace("->", ",").replace(" ", "").split(",") if part]
+    question = {
+        "subject": options.subject,
+        "resource_type": _resource_type(options),
+        "operation": options.operation,
+        "target": options.target,
+        "chain": chain,
+        "installing": options.install,
+        "user_id": options.user,
+        "session_key": options.session,
+    }
+    if options.manifest is not None:
+        found = _told(_by_manifest(options.manifest, question))
+        unasked = "--manifest: runtime paths, decisions and the kernel layer are not considered"
+    else:
+        node = connection.node(options)
+        found, unasked = {**node.post("/explain", question), "url": node.url}, ""
+    show_access(output, found, unasked)
+    return Exit.FAILED if found["verdict"] == "refused" else Exit.OK
+
+
+def _resource_type(options: argparse.Namespace) -> str:
+    if options.resource_type:
+        return str(options.resource_type)
+    if options.operation in _NETWORK:
+        return ResourceType.NETWORK
+    if options.operation == Operation.EXECUTE and not options.target.startswith("/"):
+        return ResourceType.SYSTEM_DEPENDENCY
+    return ResourceType.FILESYSTEM
+
+
+def _by_manifest(file: str, asked: dict[str, Any]) -> Explanation:
+    from democrai_sandbox.host.explain.explanation import AccessToExplain  # noqa: PLC0415 - takes its time
+    from democrai_sandbox.host.explain.offline import explain_by_manifest  # noqa: PLC0415 - the same
+
+    question = AccessToExplain(
+        Subject.parse(asked["subject"]),
+        asked["resource_type"],
+        asked["operation"],
+        asked["target"],
+        ancestors=chain_from_list(asked["chain"], pointer="/chain"),
+        installing=asked["installing"],
+    )
+    return explain_by_manifest(file, question)
+
+
+def _told(found: Explanation) -> dict[str, Any]:
+    """Return an explanation in the format of the API."""
+    layers = [{"layer": one.layer, "answer": one.answer.value, "text": one.text} for one in found.layers]
+    return {
+        "verdict": found.verdict.value,
+        "words": found.words,
+        "layers": [{**layer, "decides": one.decides} for layer, one in zip(layers, found.layers, strict=True)],
+        "hint": found.hint,
+        "file": found.file,
+        "kernel": "",
+        "chain": [],
+        "advice": found.hint.splitlines(),
+    }

@@ -1,0 +1,421 @@
+"""Sign-in, the account page of the user, and the administration of users."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import APIRouter, Depends, Form, HTTPException, Request
+from starlette.responses import (
+    RedirectResponse,
+    Response,
+)
+
+from democrai_sandbox.access.caller import SUPER
+from democrai_sandbox.console.auth import own_path, require_fresh, safe_next, sandbox_of, visit_of, wait_words
+from democrai_sandbox.console.render import id_in_query, is_present, redirect, render, state_mark
+from democrai_sandbox.errors import AccountConflict, AccountUnknown, SignInRefused, SignInThrottled
+from democrai_sandbox.host.accounts import Accounts
+from democrai_sandbox.host.accounts.accounts import is_secure
+from democrai_sandbox.host.accounts.passwords import random_password
+from democrai_sandbox.host.scopes import Scope
+from democrai_sandbox.policy import InvalidInputError
+
+from .parameters import (
+    Administrator,  # noqa: TC001 - FastAPI reads the annotations
+    SignedInUser,  # noqa: TC001 - FastAPI reads the annotations
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from democrai_sandbox.console.auth import Visitor
+    from democrai_sandbox.host.accounts import SignedIn
+    from democrai_sandbox.host.accounts.values import Person
+
+router = APIRouter()
+_LONGEST = 4096
+_REFUSED = "The name or the password is wrong."
+
+
+def own_accounts(request: Request) -> Accounts:
+    """Return the accounts; an application with its own users has no such page."""
+    found = sandbox_of(request).accounts
+    if found is None:
+        raise HTTPException(404)
+    return found
+
+
+OwnAccounts = Annotated[Accounts, Depends(own_accounts)]
+Field = Annotated[str, Form(max_length=_LONGEST)]
+
+
+@router.get("/login")
+def show_sign_in(request: Request, accounts: OwnAccounts) -> Response:
+    """Ask for name and password, or redirect a signed-in user."""
+    onward = safe_next(request, request.query_params.get("next", ""))
+    identity = accounts.identify(visit_of(request))
+    if identity is not None and accounts.roles(identity.user_id) is not None:
+        return RedirectResponse(onward, 303)
+    return render(request, "login.html", next=onward, name="", trouble="", holds={"signed_out": True})
+
+
+@router.post("/login")
+def sign_in(
+    request: Request,
+    accounts: OwnAccounts,
+    *,
+    name: Field = "",
+    password: Field = "",
+    next: Field = "",  # noqa: A002 - the name of the field
+) -> Response:
+    """Start a session with a new secret, and redirect."""
+    onward = safe_next(request, next)
+    visit = visit_of(request)
+    before = accounts.identify(visit)
+    try:
+        signed_in = accounts.sign_in(name, password, visit)
+    except SignInRefused:
+        return render(request, "login.html", status=401, next=onward, name=name, trouble=_REFUSED)
+    except SignInThrottled as error:
+        page = render(request, "login.html", status=429, next=onward, name=name, trouble=_throttled(error))
+        page.headers["Retry-After"] = str(error.retry_after)
+        return page
+    if before is not None and before.scopes is None:
+        with suppress(AccountUnknown):
+            accounts.sign_out(before.session_key)
+    return _with_cookie(request, accounts, signed_in, RedirectResponse(onward, 303))
+
+
+@router.post("/logout")
+def sign_out(request: Request, accounts: OwnAccounts) -> Response:
+    """End the session, here and in the database."""
+    identity = accounts.identify(visit_of(request))
+    if identity is not None and identity.scopes is None:
+        with suppress(AccountUnknown):
+            accounts.sign_out(identity.session_key)
+    answer = redirect(request, "/login", done="signed_out")
+    forget_cookie(request, accounts, answer)
+    return answer
+
+
+def forget_cookie(request: Request, accounts: Accounts, answer: Response) -> None:
+    """Delete the cookie of an ended session."""
+    secure = is_secure(sandbox_of(request).settings)
+    answer.delete_cookie(accounts.cookie_name, path="/", secure=secure, httponly=True, samesite="lax")
+
+
+def _throttled(error: SignInThrottled) -> str:
+    return f"Too many sign-ins have failed. Try again in {wait_words(error.retry_after)}."
+
+
+def _with_cookie(request: Request, accounts: Accounts, signed_in: SignedIn, answer: Response) -> Response:
+    secure = is_secure(sandbox_of(request).settings)
+    answer.set_cookie(accounts.cookie_name, signed_in.token, path="/", secure=secure, httponly=True, samesite="lax")
+    return answer
+
+
+_LIFETIMES = (("7", "7 days"), ("30", "30 days"), ("90", "90 days"), ("365", "a year"), ("", "until it is revoked"))
+_DAYS = frozenset(days for days, _ in _LIFETIMES)
+_SCOPES = (
+    (Scope.REQUESTS_READ, "see requests"),
+    (Scope.REQUESTS_DECIDE, "approve and deny requests"),
+    (Scope.APPROVALS_READ, "see approvals and denials"),
+    (Scope.APPROVALS_REVOKE, "revoke approvals and denials"),
+    (Scope.SUBJECTS_READ, "see subjects, extensions and explanations"),
+    (Scope.MODULES_RUN, "run renders, actions and commands, and start tasks"),
+    (Scope.TASKS_READ, "see tasks"),
+    (Scope.TASKS_CANCEL, "cancel tasks"),
+    (Scope.AUDIT_READ, "read the audit log"),
+    (Scope.STATUS_READ, "see status and metrics"),
+    (Scope.ACCOUNTS_MANAGE, "list and end sessions, create and revoke tokens"),
+)
+
+
+@router.get("/account")
+def show_account(request: Request, visitor: SignedInUser, accounts: OwnAccounts) -> Response:
+    """Show the sessions and tokens of the user."""
+    return _account_page(request, visitor, accounts)
+
+
+@router.post("/account/password")
+def change_password(
+    request: Request,
+    visitor: SignedInUser,
+    accounts: OwnAccounts,
+    *,
+    current: Field = "",
+    password: Field = "",
+    again: Field = "",
+) -> Response:
+    """Change the password, and end all other sessions."""
+    if password != again:
+        return _account_page(request, visitor, accounts, 422, again="The passwords differ.")
+    try:
+        accounts.change_password(visitor.identity.session_key, current, password)
+    except InvalidInputError as error:
+        return _account_page(request, visitor, accounts, 422, password=f"Refused: {error.problems[0].message}.")
+    except SignInRefused:
+        return _account_page(request, visitor, accounts, 422, current="Wrong password.")
+    except SignInThrottled as error:
+        return _account_page(request, visitor, accounts, 429, current=f"Try again in {wait_words(error.retry_after)}.")
+    return redirect(request, "/account", done="password_changed")
+
+
+@router.post("/account/sessions/end-others")
+def end_others(request: Request, visitor: SignedInUser, accounts: OwnAccounts) -> Response:
+    """End all other sessions."""
+    accounts.end_all(visitor.caller.user_id, visitor.identity.session_key)
+    return redirect(request, "/account", done="sessions_ended")
+
+
+@router.post("/account/sessions/end-all")
+def end_all(request: Request, visitor: SignedInUser, accounts: OwnAccounts) -> Response:
+    """End all sessions, including this one."""
+    accounts.end_all(visitor.caller.user_id)
+    answer = redirect(request, "/login", done="signed_out")
+    forget_cookie(request, accounts, answer)
+    return answer
+
+
+@router.post("/account/sessions/{session_id}/end")
+def end_one(request: Request, session_id: str, visitor: SignedInUser, accounts: OwnAccounts) -> Response:
+    """End one session of the user."""
+    who = visitor.caller.user_id
+    accounts.end_session(session_id, who, owner=who)
+    return redirect(request, "/account", done="session_ended", about=session_id)
+
+
+@router.post("/account/tokens")
+def make_token(
+    request: Request,
+    visitor: SignedInUser,
+    accounts: OwnAccounts,
+    *,
+    label: Field = "",
+    days: Field = "",
+    scopes: Annotated[list[str] | None, Form(max_length=len(Scope))] = None,
+) -> Response:
+    """Create a token and show its secret once."""
+    require_fresh(request, visitor, back=own_path(request, "/account"))
+    if days not in _DAYS:
+        raise InvalidInputError.of("choose one of the listed times", pointer="/days")
+    lifetime = timedelta(days=int(days)) if days else None
+    try:
+        token, secret = accounts.create_token(visitor.caller.user_id, label, scopes or (), lifetime)
+    except InvalidInputError as error:
+        wrong = {problem.pointer.split("/")[1]: f"Refused: {problem.message}." for problem in error.problems}
+        return _account_page(request, visitor, accounts, 422, **wrong)
+    about = f"The secret of the token {token.label}"
+    once: dict[str, Any] = {"title": "New token", "about": about, "secret": secret, "back": "/account"}
+    return render(request, "secret.html", visitor=visitor, **once)
+
+
+@router.post("/account/tokens/{token_id}/revoke")
+def revoke_token(request: Request, token_id: str, visitor: SignedInUser, accounts: OwnAccounts) -> Response:
+    """Revoke one token of the user."""
+    who = visitor.caller.user_id
+    accounts.revoke_token(token_id, who, owner=who)
+    return redirect(request, "/account", done="token_revoked", about=token_id)
+
+
+@router.get("/account/confirm")
+def ask_again(request: Request, visitor: SignedInUser, accounts: OwnAccounts) -> Response:  # noqa: ARG001 - only where there are accounts
+    """Ask for the password again before an action that outlasts the session."""
+    onward = safe_next(request, request.query_params.get("next", ""))
+    return render(request, "confirm.html", visitor=visitor, next=onward, trouble="")
+
+
+@router.post("/account/confirm")
+def confirm(
+    request: Request,
+    visitor: SignedInUser,
+    accounts: OwnAccounts,
+    *,
+    password: Field = "",
+    next: Field = "",  # noqa: A002 - the name of the field
+) -> Response:
+    """Check the password and continue."""
+    onward = safe_next(request, next)
+    try:
+        accounts.confirm_password(visitor.identity.session_key, password)
+    except SignInRefused:
+        return _asked(request, visitor, onward, 401, "Wrong password.")
+    except SignInThrottled as error:
+        return _asked(request, visitor, onward, 429, f"Try again in {wait_words(error.retry_after)}.")
+    return RedirectResponse(onward, 303)
+
+
+def _asked(request: Request, visitor: Visitor, onward: str, status: int, trouble: str) -> Response:
+    return render(request, "confirm.html", visitor=visitor, status=status, next=onward, trouble=trouble)
+
+
+def _account_page(request: Request, visitor: Visitor, accounts: Accounts, status: int = 200, **wrong: str) -> Response:
+    who, about = visitor.caller.user_id, id_in_query(request, "about")
+    sessions, tokens = accounts.sessions_of(who), accounts.tokens_of(who)
+    shown: dict[str, Any] = {
+        "person": accounts.person(who),
+        "sessions": sessions,
+        "present": visitor.identity.session_key,
+        "tokens": tokens,
+        "holds": {
+            "password_changed": True,
+            "sessions_ended": all(one.id == visitor.identity.session_key for one in sessions),
+            "session_ended": bool(about) and all(one.id != about for one in sessions),
+            "token_revoked": any(one.id == about and one.ended_at is not None for one in tokens),
+        },
+        "scopes": _SCOPES,
+        "lifetimes": _LIFETIMES,
+        "wrong": wrong,
+    }
+    return render(request, "account.html", visitor=visitor, status=status, **shown)
+
+
+_CHANGES = ("person_created", "person_changed", "person_disabled", "person_enabled")
+"""Messages about a user, which are true until the user changes again."""
+
+
+@router.get("/people")
+def list_people(request: Request, visitor: Administrator, accounts: OwnAccounts) -> Response:
+    """List users."""
+    return _users_page(request, visitor, accounts)
+
+
+@router.post("/people")
+def add_person(
+    request: Request,
+    visitor: Administrator,
+    accounts: OwnAccounts,
+    *,
+    name: Field = "",
+    role: Field = "",
+    organization: Field = "",
+    password: Field = "",
+) -> Response:
+    """Add a user; without a password, one is generated and shown once."""
+    _fresh(request, visitor)
+    given = password or random_password()
+    what = {"role": role, "organization_id": organization.strip()}
+    typed = {"name": name, **what}
+    try:
+        person = accounts.create_person(name.strip(), given, **what, actor=visitor.caller.user_id)
+    except InvalidInputError as error:
+        wrong = {problem.pointer.strip("/"): _words(problem.message, problem.suggestion) for problem in error.problems}
+        return _users_page(request, visitor, accounts, 422, wrong=wrong, given=typed)
+    except AccountConflict as error:
+        return _users_page(request, visitor, accounts, 409, wrong={"name": f"Refused: {error}."}, given=typed)
+    if password:
+        return _done(request, accounts, person.id, "person_created")
+    return _shown_once(request, visitor, "New user", f"The password of {person.name}", given)
+
+
+@router.post("/people/{name}/role")
+def change_role(
+    request: Request,
+    name: str,
+    visitor: Administrator,
+    accounts: OwnAccounts,
+    *,
+    role: Field = "",
+    organization: Field = "",
+    seen: Field = "",
+) -> Response:
+    """Change the role or organization of a user."""
+    _fresh(request, visitor)
+    _check_unchanged(accounts.person(name), seen)
+    accounts.set_role(name, role=role, organization_id=organization.strip(), actor=visitor.caller.user_id)
+    return _done(request, accounts, name, "person_changed")
+
+
+@router.post("/people/{name}/password")
+def reset_password(
+    request: Request, name: str, visitor: Administrator, accounts: OwnAccounts, *, seen: Field = ""
+) -> Response:
+    """Generate a new password, show it once, and end the sessions of the user."""
+    _fresh(request, visitor)
+    _check_unchanged(accounts.person(name), seen)
+    secret = accounts.reset_password(name, actor=visitor.caller.user_id)
+    return _shown_once(request, visitor, "New password", f"The new password of {name}", secret)
+
+
+@router.post("/people/{name}/sign-out")
+def end_sessions_of_user(request: Request, name: str, visitor: Administrator, accounts: OwnAccounts) -> Response:
+    """End all sessions of a user."""
+    accounts.end_all(accounts.person(name).id, actor=visitor.caller.user_id)
+    return redirect(request, "/people", done="person_signed_out", about=name)
+
+
+@router.post("/people/{name}/disable")
+def disable(request: Request, name: str, visitor: Administrator, accounts: OwnAccounts) -> Response:
+    """Disable a user."""
+    _fresh(request, visitor)
+    accounts.disable(name, actor=visitor.caller.user_id)
+    return _done(request, accounts, name, "person_disabled")
+
+
+@router.post("/people/{name}/enable")
+def enable(request: Request, name: str, visitor: Administrator, accounts: OwnAccounts) -> Response:
+    """Enable a user."""
+    _fresh(request, visitor)
+    accounts.enable(name, actor=visitor.caller.user_id)
+    return _done(request, accounts, name, "person_enabled")
+
+
+def _done(request: Request, accounts: Accounts, name: str, done: str) -> Response:
+    """Redirect to the list, which shows the message until the user changes again."""
+    return redirect(request, "/people", done=done, about=name, seen=state_mark(accounts.person(name)))
+
+
+def _holds(request: Request, accounts: Accounts, everybody: Iterable[Person]) -> dict[str, bool]:
+    """Return which messages are true for the user in the address."""
+    about = request.query_params.get("about", "")
+    person = next((one for one in everybody if one.id == about), None)
+    if person is None:
+        return {}
+    changes = dict.fromkeys(_CHANGES, is_present(request, person))
+    return {**changes, "person_signed_out": not accounts.sessions_of(person.id)}
+
+
+def _check_unchanged(person: Person, seen: str) -> None:
+    """Refuse a form that shows an outdated state."""
+    if seen != state_mark(person):
+        raise AccountConflict(f"{person.name} was changed after you opened the page. Nothing was done; reload the page")
+
+
+def _fresh(request: Request, visitor: Visitor) -> None:
+    require_fresh(request, visitor, back=own_path(request, "/people"))
+
+
+def _words(message: str, suggestion: str | None) -> str:
+    return f"Refused: {message}." + (f" Did you mean {suggestion}?" if suggestion else "")
+
+
+def _shown_once(request: Request, visitor: Visitor, title: str, about: str, secret: str) -> Response:
+    return render(request, "secret.html", visitor=visitor, title=title, about=about, secret=secret, back="/people")
+
+
+def _users_page(
+    request: Request,
+    visitor: Visitor,
+    accounts: Accounts,
+    status: int = 200,
+    *,
+    wrong: dict[str, str] | None = None,
+    given: dict[str, str] | None = None,
+) -> Response:
+    everybody = accounts.people()
+    deciders = [person for person in everybody if person.may_decide]
+    return render(
+        request,
+        "people.html",
+        visitor=visitor,
+        status=status,
+        people=everybody,
+        last=deciders[0].id if len(deciders) == 1 else "",
+        roles=(("", "none: may not decide"), (SUPER, "super: administrator")),
+        versions={person.id: state_mark(person) for person in everybody},
+        wrong=wrong or {},
+        given=given or {},
+        holds=_holds(request, accounts, everybody),
+    )

@@ -1,0 +1,339 @@
+"""Bulk decisions: preview, results and undo."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+from fastapi import APIRouter, Form, Query
+from pydantic import BaseModel
+from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotations
+from starlette.responses import Response  # noqa: TC002 - the same
+
+from democrai_sandbox.access.administration import LONGEST_REASON, Outcome
+from democrai_sandbox.access.store.decisions import newer_decision_text
+from democrai_sandbox.access.values import DecisionEffect, DecisionScope, RequestState, new_id
+from democrai_sandbox.console.auth import Visitor, is_high_risk, needs_password, own_path, refused_password, sandbox_of
+from democrai_sandbox.console.render import redirect, url
+from democrai_sandbox.errors import DecisionConflict, ExternalAccessAdminRequired, RequestUnknown
+from democrai_sandbox.host.decisions import answers_words, end_words
+from democrai_sandbox.host.sentences import decided_words
+from democrai_sandbox.policy import InvalidInputError
+from democrai_sandbox.runtime.access_environment import serving
+
+from . import drafts
+from .parameters import FILTERS, why_not
+from .request_decision import ACTS, confirmation, read_versions
+from .requests import Maybe, Who, no_session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from democrai_sandbox.access.administration import Administration
+    from democrai_sandbox.access.values import Aftermath, AuditRecord, DecisionReach
+    from democrai_sandbox.access.values import StoredRequest as Asked
+    from democrai_sandbox.console.auth import RefusedPassword
+    from democrai_sandbox.host.sandbox import Sandbox
+
+router = APIRouter()
+MOST = 500
+"""Maximum number of requests per bulk decision."""
+_MOST_LEFT = 50
+"""Maximum number of undecided requests in the address of the result; others are counted."""
+_LONGEST_RANGE = 20_000
+"""Maximum number of audit records to search for the decisions of a bulk decision."""
+WORDS = MappingProxyType({"session": "Approve for the sessions", "permanent": "Approve permanently", "deny": "Deny"})
+DONE = MappingProxyType({"session": "Approved for the sessions", "permanent": "Approved permanently", "deny": "Denied"})
+_FOREVER = end_words(DecisionEffect.APPROVAL, DecisionScope.PERMANENT)
+_SESSION = end_words(DecisionEffect.APPROVAL, DecisionScope.SESSION)
+EFFECTS = MappingProxyType(
+    {
+        "session": f"Each is approved only for its own session, {_SESSION}",
+        "permanent": f"Each is approved for every user and session, {_FOREVER}",
+        "deny": "Each is denied for every user and session, "
+        + end_words(DecisionEffect.DENIAL, DecisionScope.PERMANENT),
+    }
+)
+_UNDONE = ("undone", "undone_partly", "undone_some")
+"""Message codes of an undo, the strongest last."""
+UNSELECTED = "Select at least one pending request. Nothing was decided."
+Texts = Annotated[list[str], Query()]
+
+
+class BulkRow(NamedTuple):
+    """One request with its expected or actual result."""
+
+    asked: Asked
+    words: str
+    """The rule in words."""
+    state: str
+    """State of the request; ``skipped``, ``conflict`` or ``error`` if it was not decided."""
+    remark: str = ""
+
+
+class BulkForm(BaseModel):
+    """Submitted form."""
+
+    act: str = ""
+    ids: list[str] = []
+    seen: list[str] = []
+    """The shown version of each request."""
+    reason: str = ""
+    password: str = ""
+
+
+class BulkResultQuery(BaseModel):
+    """Address of the results: the audit records, and the undecided requests."""
+
+    act: str = ""
+    after: int = 0
+    last: int = 0
+    """Numbers of the audit record before the first and of the last decision."""
+    left: list[str] = []
+    more: int = 0
+
+
+@router.get("/requests/bulk")
+def preview(request: Request, visitor: Who, act: str = "", ids: Texts = []) -> Response:  # noqa: B006 - FastAPI copies
+    """Show every request that the chosen action would decide; nothing is decided."""
+    _check(visitor)
+    administration = sandbox_of(request).access.administration
+    with serving(visitor.caller):
+        found = _with_alike(administration, ids)
+    draft = drafts.taken(request, "/requests/bulk")
+    reason = draft.get("reason", "")[:LONGEST_REASON]
+    answer = _preview(request, visitor, act, found[:MOST], left_out=max(0, len(found) - MOST), reason=reason)
+    if draft:
+        drafts.forget(request, answer)
+    return answer
+
+
+@router.post("/requests/bulk/confirm")
+def confirm(request: Request, visitor: Maybe, sent: Annotated[BulkForm, Form()]) -> Response:
+    """Decide each request, and redirect to the results."""
+    if visitor is None:
+        back = own_path(request, f"/requests/bulk?{request.url.query}")
+        return drafts.keep(request, "/requests/bulk", {"reason": sent.reason}, back=back)
+    _check(visitor)
+    sandbox = sandbox_of(request)
+    with serving(visitor.caller):
+        found = _found(sandbox.access.administration, sent.ids[:MOST])
+    versions = [read_versions(text, 1) for text in sent.seen]
+    seen = {one: version[0] for one, version in zip(sent.ids, versions, strict=False) if version}
+    problem = _problem(sent, found, seen)
+    accesses = [one.access for one in found]
+    refused = None
+    if not problem and sent.act == "permanent" and needs_password(request, visitor, accesses):
+        refused = refused_password(request, visitor, sent.password)
+    if problem or refused:
+        return _preview(request, visitor, sent.act, found, problem=problem, refused=refused, reason=sent.reason)
+    bulk, before = new_id(), sandbox.access.store.pulse()[1]
+    with serving(visitor.caller):
+        answers = sandbox.access.administration.decide_many(
+            [one.id for one in found], sent.act, reason=sent.reason.strip(), expected=seen, bulk=bulk
+        )
+    left = [one for one, answer in answers if not isinstance(answer, Outcome) or answer.decision is None]
+    place: dict[str, Any] = {
+        "act": sent.act,
+        "after": before,
+        "last": sandbox.access.store.pulse()[1],
+        "left": left[:_MOST_LEFT],
+    }
+    return redirect(request, f"/requests/bulk/{bulk}", **place, more=len(left[_MOST_LEFT:]) or None)
+
+
+@router.get("/requests/bulk/{bulk}")
+def result(request: Request, visitor: Who, bulk: str, wanted: Annotated[BulkResultQuery, Query()]) -> Response:
+    """Show the result for each request. Reloading does not decide again."""
+    _check(visitor)
+    sandbox = sandbox_of(request)
+    administration = sandbox.access.administration
+    with serving(visitor.caller):
+        records = _records(sandbox, bulk, wanted)
+        made = [administration.decision(record.after["decision"]["id"]) for record in records]
+        answered = [one for record in records for one in record.after["requests"]]
+        rows = [_came_of(one, wanted.act) for one in _found(administration, answered)]
+        left = [_left(one, wanted.act) for one in _found(administration, wanted.left[:_MOST_LEFT])]
+        live = [administration.aftermath(one.id) for one in made if one.ended_at is None]
+        over = bool(made) and not live
+        kept = [(done.decision, _obstacle(request, visitor, done)) for done in live]
+    context: dict[str, Any] = {
+        "act": wanted.act,
+        "what": DONE.get(wanted.act, "Decided"),
+        "effect": EFFECTS.get(wanted.act, ""),
+        "rows": [*rows, *left],
+        "done": len(rows),
+        "total": len(rows) + len(left) + max(0, wanted.more),
+        "more": max(0, wanted.more),
+        "undoable": sum(not why for _, why in kept),
+        "kept": [(one, why) for one, why in kept if why],
+        "over": over,
+        "holds": {
+            "undone": over and all(row.asked.state is RequestState.PENDING for row in rows),
+            "undone_partly": over,
+            "undone_some": any(why for _, why in kept),
+        },
+        "undo": url(request, f"/requests/bulk/{bulk}/undo", **wanted.model_dump()),
+    }
+    return confirmation(request, visitor, "requests/bulk_result.html", None, **context)
+
+
+@router.post("/requests/bulk/{bulk}/undo")
+def undo(request: Request, visitor: Who, bulk: str, wanted: Annotated[BulkResultQuery, Query()]) -> Response:
+    """Undo the decisions of one bulk decision, and no others."""
+    _check(visitor)
+    sandbox = sandbox_of(request)
+    done = "undone"
+    with serving(visitor.caller):
+        for record in reversed(_records(sandbox, bulk, wanted)):
+            came_to = _undone(request, visitor, record.after["decision"]["id"])
+            done = max(done, came_to, key=_UNDONE.index)
+    return redirect(request, f"/requests/bulk/{bulk}", done=done, **wanted.model_dump())
+
+
+def _undone(request: Request, visitor: Visitor, decision_id: str) -> str:
+    """Undo one decision; return the message code."""
+    administration = sandbox_of(request).access.administration
+    done = administration.aftermath(decision_id)
+    if done.decision.ended_at is not None:
+        return "undone"
+    if _obstacle(request, visitor, done):
+        return "undone_some"
+    try:
+        return "undone_partly" if administration.undo(decision_id).kept else "undone"
+    except DecisionConflict:
+        return "undone_some"
+
+
+def _obstacle(request: Request, visitor: Visitor, done: Aftermath) -> str:
+    """Return the reason why a decision is not undone together with others, or an empty text."""
+    if done.newer is not None:
+        return f"{newer_decision_text(done.newer)}."
+    administration = sandbox_of(request).access.administration
+    replaced = [administration.decision(one) for one in done.replaced]
+    approvals = [
+        one.access for one in replaced if one.effect is DecisionEffect.APPROVAL and one.scope is DecisionScope.PERMANENT
+    ]
+    if not approvals or not needs_password(request, visitor, approvals):
+        return ""
+    back = "; ".join(decided_words(one) for one in approvals)
+    high = "of high risk, " if any(map(is_high_risk, approvals)) else ""
+    return f"undoing it puts a permanent approval back in force, {high}which takes your password: {back}"
+
+
+def _check(visitor: Visitor) -> None:
+    if why_not(visitor):
+        raise ExternalAccessAdminRequired(why_not(visitor))
+
+
+def _problem(sent: BulkForm, found: list[Asked], seen: dict[str, int]) -> str:
+    if sent.act not in ACTS:
+        return "Choose what to do with the selected requests."
+    if not found:
+        return UNSELECTED
+    if any(one.id not in seen for one in found):
+        return "The form has no version. This is the current state; nothing was decided."
+    if len(sent.reason) > LONGEST_REASON:
+        return f"The reason has more than {LONGEST_REASON} characters."
+    return ""
+
+
+def _found(administration: Administration, ids: Iterable[str]) -> list[Asked]:
+    found = []
+    for one in dict.fromkeys(ids):
+        try:
+            found.append(administration.request(one))
+        except (RequestUnknown, InvalidInputError):
+            continue
+    return found
+
+
+def _with_alike(administration: Administration, ids: list[str]) -> list[Asked]:
+    """Return the selected pending requests, each followed by other requests for the same access."""
+    listed: dict[str, Asked] = {}
+    for one in _found(administration, ids[:MOST]):
+        if one.state is RequestState.PENDING and one.id not in listed and len(listed) <= MOST:
+            listed[one.id] = one
+            listed.update((other.id, other) for other in administration.alike(one))
+    return list(listed.values())
+
+
+def _records(sandbox: Sandbox, bulk: str, wanted: BulkResultQuery) -> list[AuditRecord]:
+    """Return the audit records of one bulk decision."""
+    first, last = max(0, wanted.after), min(wanted.last, wanted.after + _LONGEST_RANGE)
+    if first >= last:
+        return []
+    within = takewhile(lambda record: record.sequence <= last, sandbox.access.store.audit_rows(first))
+    return [record for record in within if record.after.get("bulk") == bulk]
+
+
+def _rule(one: Asked, act: str) -> str:
+    return decided_words(one.access, may=act != "deny")
+
+
+def _previewed(one: Asked, act: str) -> BulkRow:
+    missing = no_session(one) if act == "session" else ""
+    return BulkRow(one, _rule(one, act), "skipped" if missing else one.state.value, missing)
+
+
+def _came_of(one: Asked, act: str) -> BulkRow:
+    """Return the row of a decided request, which may have been undone since."""
+    return BulkRow(one, _rule(one, act), one.state.value, "undone since" if one.state is RequestState.PENDING else "")
+
+
+def _left(one: Asked, act: str) -> BulkRow:
+    """Return the row of an undecided request, with the reason."""
+    if one.state is not RequestState.PENDING:
+        told = f"{one.state.value.replace('_', ' ')} by {one.decided_by}" if one.decided_by else one.state.value
+        return BulkRow(one, _rule(one, act), "conflict", told)
+    missing = no_session(one) if act == "session" else ""
+    if missing:
+        return BulkRow(one, _rule(one, act), "skipped", missing)
+    return BulkRow(one, _rule(one, act), one.state.value, "another decision about the same access blocks it")
+
+
+def _preview(
+    request: Request,
+    visitor: Visitor,
+    act: str,
+    found: list[Asked],
+    *,
+    problem: str = "",
+    refused: RefusedPassword | None = None,
+    **more: Any,
+) -> Response:
+    administration = sandbox_of(request).access.administration
+    rows = [_previewed(one, act) for one in found]
+    deciding = [row.asked for row in rows if row.state == RequestState.PENDING.value]
+    if not problem:
+        problem = (
+            "" if act in ACTS and deciding else UNSELECTED if act in ACTS else "Choose what to do with the requests."
+        )
+    with serving(visitor.caller):
+        versions = administration.versions_of(deciding)
+        reach: DecisionReach = administration.reach_of(deciding)
+    scope = DecisionScope.SESSION if act == "session" else DecisionScope.PERMANENT
+    filters = {name: value for name, value in request.query_params.items() if name in FILTERS}
+    selection = {"act": act, "ids": request.query_params.getlist("ids")}
+    accesses = [one.access for one in deciding]
+    context: dict[str, Any] = {
+        "act": act,
+        "what": WORDS.get(act, ""),
+        "effect": EFFECTS.get(act, ""),
+        "answers": answers_words(reach, scope),
+        "rows": rows,
+        "deciding": [(one.id, versions[one.id]) for one in deciding],
+        "problem": problem,
+        "back": url(request, "/requests", **filters),
+        "action": url(request, "/requests/bulk/confirm", **selection, **filters),
+        "takes_password": act == "permanent" and bool(deciding) and needs_password(request, visitor, accesses),
+        "trouble": refused.text if refused else "",
+        "left_out": 0,
+        "reason": "",
+        **more,
+    }
+    answer = confirmation(request, visitor, "requests/bulk_preview.html", refused, **context)
+    if problem:
+        answer.status_code = 422
+    return answer

@@ -1,0 +1,221 @@
+"""Permissions and parameters of pages: values of the address, pages of lists and filters, with problems by field."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
+
+from fastapi import Depends
+from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotations
+
+from democrai_sandbox.access.values import DecisionFilter, DecisionScope, PageRequest, RequestFilter, RequestState
+from democrai_sandbox.console.auth import Visitor, person
+from democrai_sandbox.errors import ExternalAccessAdminRequired
+from democrai_sandbox.policy import InvalidInputError, ResourceType, Subject, SubjectKind, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from starlette.datastructures import QueryParams
+
+ROWS = 50
+_LONGEST = 2000
+
+Kind = TypeVar("Kind", bound=StrEnum)
+
+
+def administrator(visitor: Annotated[Visitor, Depends(person)]) -> Visitor:
+    """Return a user who may decide; refuse others with the missing right."""
+    if visitor.may_decide:
+        return visitor
+    missing = "the super role or the super access level"
+    if visitor.caller.organization_id:
+        missing = "an account that is not scoped to an organization"
+    raise ExternalAccessAdminRequired(f"This page is for users who may decide about requests. You need {missing}.")
+
+
+SignedInUser = Annotated[Visitor, Depends(person)]
+Administrator = Annotated[Visitor, Depends(administrator)]
+
+
+def why_not(visitor: Visitor) -> str:
+    """Return the reason why a user may not decide, or an empty text."""
+    if visitor.may_decide:
+        return ""
+    if visitor.caller.organization_id:
+        return "Users of an organization may not do this: it needs the super role without an organization."
+    return "Only users with the super role may do this."
+
+
+def page_of(request: Request) -> PageRequest:
+    """Return the requested page of a list."""
+    return PageRequest(limit=ROWS, after=text_of(request, "after"))
+
+
+def text_of(request: Request, name: str) -> str:
+    """Return a trimmed value of the address; refuse an invalid one."""
+    text = request.query_params.get(name, "").strip()
+    if len(text) > _LONGEST:
+        raise InvalidInputError.of(f"longer than {_LONGEST} characters", pointer=f"/{name}")
+    if "\0" in text:
+        raise InvalidInputError.of("it contains the character U+0000", pointer=f"/{name}")
+    return text
+
+
+def choice_of(request: Request, name: str, kinds: type[Kind]) -> Kind | None:
+    """Return a value of the address that is one of several, or None."""
+    text = text_of(request, name)
+    if not text:
+        return None
+    try:
+        return kinds(text)
+    except ValueError:
+        message = f"expected one of {', '.join(kinds)}"
+        raise InvalidInputError.of(message, pointer=f"/{name}", suggestion=nearest(text, kinds)) from None
+
+
+def subject_of(request: Request, name: str = "subject") -> Subject | None:
+    """Return the subject ``kind:name`` of the address, or None."""
+    text = text_of(request, name)
+    try:
+        return Subject.parse(text) if text else None
+    except InvalidInputError as error:
+        raise InvalidInputError(problem.moved(f"/{name}") for problem in error.problems) from None
+
+
+def moment_of(request: Request, name: str) -> datetime | None:
+    """Return a time of the address: a date, or date and time, by default in UTC."""
+    text = text_of(request, name)
+    if not text:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        message = "expected a date such as 2030-05-17, or a time such as 2030-05-17T09:30 (UTC)"
+        raise InvalidInputError.of(message, pointer=f"/{name}") from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+_Choice = TypeVar("_Choice", SubjectKind, ResourceType, DecisionScope)
+LONGEST = 200
+"""Maximum length of a search text."""
+
+
+class Age(NamedTuple):
+    """Age filters of requests."""
+
+    label: str
+    span: timedelta
+    older: bool = False
+
+
+AGES: Mapping[str, Age] = MappingProxyType(
+    {
+        "1h": Age("in the last hour", timedelta(hours=1)),
+        "1d": Age("in the last day", timedelta(days=1)),
+        "7d": Age("in the last 7 days", timedelta(days=7)),
+        "over-1d": Age("more than a day ago", timedelta(days=1), older=True),
+        "over-7d": Age("more than 7 days ago", timedelta(days=7), older=True),
+    }
+)
+STATES: Mapping[str, tuple[RequestState, ...]] = MappingProxyType(
+    {
+        "pending": (RequestState.PENDING,),
+        "approved": (RequestState.APPROVED,),
+        "approved_for_session": (RequestState.APPROVED_FOR_SESSION,),
+        "denied": (RequestState.DENIED,),
+        "ended": (RequestState.REVOKED, RequestState.EXPIRED, RequestState.REPLACED),
+        "aged_out": (RequestState.AGED_OUT,),
+        "all": tuple(RequestState),
+    }
+)
+FILTERS = ("state", "kind", "subject", "resource", "user", "organization", "age", "text")
+"""Filters of the queue, by parameter."""
+LIVE: Mapping[str, bool | None] = MappingProxyType({"": True, "ended": False, "all": None})
+
+
+@dataclass
+class ListFilters:
+    """Parsed filters, with ``errors`` by field."""
+
+    values: Mapping[str, str]
+    errors: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def narrows(self) -> bool:
+        """Whether a filter other than the state is set."""
+        return any(text for name, text in self.values.items() if name not in {"state", "live"})
+
+
+def requests_wanted(query: QueryParams, now: datetime) -> tuple[ListFilters, RequestFilter]:
+    """Parse the query of the list of requests."""
+    names = ("state", "kind", "subject", "resource", "user", "organization", "text", "age")
+    wanted = ListFilters(_texts(query, names))
+    values = wanted.values
+    state = values["state"] or "pending"
+    kind = _one_of(wanted, "kind", SubjectKind)
+    age = AGES.get(values["age"])
+    since = None if age is None else now - age.span
+    if values["age"] and age is None:
+        wanted.errors["age"] = "unknown age"
+    if state not in STATES:
+        wanted.errors["state"] = "unknown state"
+    subject = _subject(wanted, kind)
+    return wanted, RequestFilter(
+        states=STATES.get(state, (RequestState.PENDING,)),
+        subject=subject,
+        subject_kind=kind if subject is None else None,
+        resource_type=_one_of(wanted, "resource", ResourceType),
+        user_id=values["user"],
+        organization_id=values["organization"],
+        text=values["text"],
+        newer_than=since if age and not age.older else None,
+        older_than=since if age and age.older else None,
+    )
+
+
+def decisions_wanted(query: QueryParams) -> tuple[ListFilters, DecisionFilter]:
+    """Parse the query of the list of approvals or denials."""
+    wanted = ListFilters(_texts(query, ("live", "subject", "resource", "scope", "session", "text")))
+    if wanted.values["live"] not in LIVE:
+        wanted.errors["live"] = "unknown state"
+    return wanted, DecisionFilter(
+        scope=_one_of(wanted, "scope", DecisionScope),
+        subject=_subject(wanted, None),
+        resource_type=_one_of(wanted, "resource", ResourceType),
+        session_key=wanted.values["session"],
+        text=wanted.values["text"],
+        live=LIVE.get(wanted.values["live"], True),
+    )
+
+
+def _texts(query: QueryParams, names: tuple[str, ...]) -> dict[str, str]:
+    return {name: query.get(name, "").strip()[:LONGEST] for name in names}
+
+
+def _one_of(wanted: ListFilters, name: str, choices: type[_Choice]) -> _Choice | None:
+    text = wanted.values[name]
+    if not text:
+        return None
+    try:
+        return choices(text)
+    except ValueError:
+        wanted.errors[name] = f"expected one of: {', '.join(choices)}"
+        return None
+
+
+def _subject(wanted: ListFilters, kind: SubjectKind | None) -> Subject | None:
+    """Return the subject of ``kind:name``, or of a name with a selected kind."""
+    text = wanted.values["subject"]
+    if not text:
+        return None
+    try:
+        if kind is not None:
+            return Subject(kind, text.removeprefix(f"{kind}:"))
+        return Subject.parse(text)
+    except InvalidInputError:
+        wanted.errors["subject"] = "write it as kind:name, such as module:reports"
+        return None

@@ -1,0 +1,199 @@
+"""Guard configuration by the host, before the first guard. Afterwards it cannot be changed."""
+
+from __future__ import annotations
+
+import os
+from types import CodeType, FunctionType, MethodType
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.errors import ExternalAccessCheckFailed, GuardSealedError, GuardUsageError
+from democrai_sandbox.policy import (
+    DEFAULT_PORTS,
+    AccessDecision,
+    InvalidInputError,
+    NetworkTargetMissingError,
+    normalise_path,
+    parse_request_url,
+    parse_socket,
+)
+
+from . import _core
+from .clients import ADAPTERS, DIVERTED
+from .denials import make_denial
+from .interface import CandidateWatcher, Decider, DenialRecorder, EndpointObserver
+from .native_modules import allowed_modules, native_folder, native_names
+from .runtime_paths import Entry, code_entries, data_entries, library_entries, protected_entries, read_only_entries
+from .stdlib_patches import handle_code
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+SENSITIVE_ROOTS = frozenset({"ctypes", "_ctypes", "cffi", "_cffi_backend"})
+
+
+def configure_guard(
+    *,
+    decider: Decider | None = None,
+    recorder: DenialRecorder | None = None,
+    observer: EndpointObserver | None = None,
+    watcher: CandidateWatcher | None = None,
+    protected_paths: Iterable[str | os.PathLike[str]] = (),
+    code_paths: Iterable[str | os.PathLike[str]] = (),
+    read_only_paths: Iterable[str | os.PathLike[str]] = (),
+    sensitive_imports: Iterable[str] = (),
+    native_packages: Iterable[str] = (),
+    runtime_code: Iterable[Callable[..., Any] | CodeType] = (),
+) -> None:
+    """Configure the guard for this process; calls before the first guard add up.
+
+    ``protected_paths`` (configuration, decision database, helper socket, ...) are excluded from every subject's roots.
+    ``code_paths`` are additional libraries, which every subject may read and load native modules from.
+    ``read_only_paths`` is code that no subject may change, in addition to the environment of this process.
+    ``sensitive_imports`` are added to the four default roots. ``native_packages`` are installed packages that may use
+    ctypes and cffi internally while they work for a subject, which may then run native code. ``runtime_code`` are
+    functions of the host's runtime that may merge contexts or bypass the guard while guarded code is running.
+    """
+    if _core.is_sealed() or _core.current_view() is not None:
+        raise GuardSealedError("the guard is sealed: configure it before the first guard is entered")
+    _check_kind(decider, Decider, "decider")
+    _check_kind(recorder, DenialRecorder, "recorder")
+    _check_kind(observer, EndpointObserver, "observer")
+    _check_kind(watcher, CandidateWatcher, "watcher")
+    shut = protected_entries(_checked_path(path) for path in protected_paths)
+    libraries = library_entries(_checked_path(path, "/code_paths") for path in code_paths)
+    fixed = [_checked_path(path, "/read_only_paths") for path in read_only_paths]
+    roots = _checked_roots(sensitive_imports, "/sensitive_imports")
+    packages = _checked_roots(native_packages, "/native_packages")
+    codes = [_code_of(function) for function in runtime_code]
+    _set_callbacks(decider, recorder, observer, watcher)
+    _core.setup(runtime_code=codes, sensitive_roots=_core.sensitive_roots() | roots)
+    if packages:
+        _core.setup(native_packages=packages)
+    _core.setup(protected=(*_core.protected_entries(), *shut))
+    _core.setup(libraries=(*_core.library_entries(), *libraries))
+    install_runtime_paths(fixed)
+
+
+def _set_callbacks(
+    decider: Decider | None,
+    recorder: DenialRecorder | None,
+    observer: EndpointObserver | None,
+    watcher: CandidateWatcher | None,
+) -> None:
+    # Imported here, because it loads logging, which code that only opens guards does not need.
+    from .callback_log import logged
+
+    if decider is not None:
+        _core.setup(decider=logged("decider", decider.decide))
+    if recorder is not None:
+        _core.setup(recorder=logged("recorder", recorder.record))
+    if observer is not None:
+        _core.setup(observer=logged("observer", observer.observe))
+    if watcher is not None:
+        _core.setup(watcher=logged("watcher", watcher.saw))
+
+
+def _check_kind(given: object, kind: type, name: str) -> None:
+    if given is not None and not isinstance(given, kind):
+        article = "an" if kind.__name__[0] in "AEIOU" else "a"
+        raise InvalidInputError.of(f"not {article} {kind.__name__}: {type(given).__name__}", pointer=f"/{name}")
+
+
+def install_defaults(child_environment: Callable[[tuple[Any, ...]], dict[str, str]], facade: frozenset[str]) -> None:
+    """Set the core's defaults, before the host configures it."""
+    native_refused = native_names() - allowed_modules()
+    _core.setup(
+        denial_factory=make_denial,
+        usage_error=GuardUsageError,
+        child_environment=child_environment,
+        check_failed=ExternalAccessCheckFailed,
+        handle_code=handle_code(),
+        facade_files=facade,
+        sensitive_roots=SENSITIVE_ROOTS | native_refused,
+        protected=(),
+        libraries=(),
+        invalid_target=_invalid_target,
+        decision_type=AccessDecision,
+        default_ports=dict(DEFAULT_PORTS),
+        parse_url=_ascii_url,
+        normalise_host=_ascii_host,
+        adapters=ADAPTERS,
+        diverted=DIVERTED,
+        native_allowed=allowed_modules(),
+        native_refused=native_refused,
+        native_folder=native_folder(),
+        native_packages=frozenset(),
+    )
+    install_runtime_paths()
+
+
+def install_runtime_paths(read_only: Iterable[str] = ()) -> None:
+    """Compute the runtime paths; repeated when the protected paths change, never per activation."""
+    code = tuple(code_entries())
+    libraries = (os.fsdecode(path) for path, _ in _core.library_entries())
+    fixed = (*_core.read_only_entries(), *read_only_entries((*libraries, *read_only)))
+    _core.setup(read_only=tuple(dict.fromkeys(fixed)))
+    further = (*_core.library_entries(), *_core.protected_entries(), *_core.read_only_entries())
+    _core.setup(
+        code_policy=bare_policy("runtime", (*code, *further)),
+        runtime_policy=bare_policy("runtime", (*code, *data_entries(), *further)),
+    )
+
+
+def bare_policy(subject: str, entries: tuple[Entry, ...]) -> _core.Policy:
+    """Return a native policy that only has roots: no manifest rules, imports or children."""
+    return _core.policy(
+        subject=subject,
+        kind="core",
+        entries=entries,
+        imports=frozenset(),
+        allow_subprocess=False,
+        include_runtime=False,
+        declared="[]",
+        ancestors=(),
+        resolve=True,
+        network=(),
+        network_only=False,
+        opened_by="",
+        named_programs=False,
+    )
+
+
+def _invalid_target(why: str, pointer: str = "") -> Exception:
+    """Return the error for an invalid target; an empty reason means that the target is missing."""
+    return InvalidInputError.of(why, pointer=pointer) if why else NetworkTargetMissingError()
+
+
+def _ascii_url(text: str) -> str:
+    """Return the canonical form of a non-ASCII URL. The core parses the result again."""
+    return parse_request_url(text).normalized
+
+
+def _ascii_host(text: str) -> str:
+    """Return the canonical form of a non-ASCII host. The core parses the result again."""
+    return parse_socket(text, None).host
+
+
+def _checked_roots(names: Iterable[str], pointer: str) -> frozenset[str]:
+    roots = tuple(names)
+    for name in roots:
+        if type(name) is not str or not name.isidentifier():
+            raise InvalidInputError.of(f"not the root name of an import: {name!r}", pointer=pointer)
+    return frozenset(roots)
+
+
+def _checked_path(path: str | os.PathLike[str], pointer: str = "/protected_paths") -> str:
+    try:
+        return normalise_path(os.fspath(path))
+    except TypeError:
+        raise InvalidInputError.of(f"not a path: {type(path).__name__}", pointer=pointer) from None
+
+
+def _code_of(function: Callable[..., Any] | CodeType) -> CodeType:
+    if isinstance(function, CodeType):
+        return function
+    if isinstance(function, MethodType):
+        function = function.__func__
+    if isinstance(function, FunctionType):
+        return function.__code__
+    raise InvalidInputError.of(f"not a Python function: {function!r}", pointer="/runtime_code")

@@ -1,0 +1,390 @@
+"""Rows of users, sessions and API tokens. Each change holds the ledger lock, so that it is serialized and audited."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection, delete, func, insert, or_, select, update
+
+from democrai_sandbox.access.caller import SUPER
+from democrai_sandbox.access.store.audit_log import AuditEntry, Ledger
+from democrai_sandbox.access.values import AuditAction
+from democrai_sandbox.errors import AccountConflict, AccountUnknown, SignInRefused
+from democrai_sandbox.host.scopes import Scope
+from democrai_sandbox.policy import InvalidInputError, Problem
+from democrai_sandbox.policy.problems import nearest
+
+from . import throttle
+from .tables import people, sessions, tokens
+from .values import Person, PersonSession, Token
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime
+
+    from sqlalchemy import Row
+
+    from .throttle import SignInAttempt
+
+LONGEST_NAME = 64
+_NAME = re.compile(r"[a-z0-9](?:[a-z0-9._@-]*[a-z0-9])?")
+_ORGANIZATION = re.compile(r"[\w.@: -]{0,100}")
+_RESERVED = frozenset({"system", "nobody"})
+
+
+def check_name(name: object) -> str:
+    """Return a valid user name: it occurs in the audit log, and no two names look alike."""
+    if type(name) is not str or len(name) > LONGEST_NAME or not _NAME.fullmatch(name):
+        message = f"expected 1 to {LONGEST_NAME} of: lower-case letters a to z, digits, and . _ @ - between them"
+        raise InvalidInputError.of(message, pointer="/name", suggestion=_nearby(name))
+    if name in _RESERVED:
+        raise InvalidInputError.of("this name is reserved for actions of the system", pointer="/name")
+    return name
+
+
+def check_role(role: object, pointer: str) -> str:
+    """Return a valid role or access level."""
+    if role not in {"", SUPER}:
+        raise InvalidInputError.of(f"expected {SUPER!r} or an empty text", pointer=pointer, suggestion=SUPER)
+    return str(role)
+
+
+def check_organization(organization: object) -> str:
+    """Return a valid organization id. Users with an organization cannot decide."""
+    if type(organization) is not str or not _ORGANIZATION.fullmatch(organization):
+        raise InvalidInputError.of("expected at most 100 letters, digits and . _ @ : -", pointer="/organization_id")
+    return organization.strip()
+
+
+def add_user(
+    connection: Connection, person: Person, kept: str, *, actor: str, only_first: bool = False
+) -> Person | None:
+    """Add a user; raise ``AccountConflict``. With ``only_first``, return None if any user exists."""
+    ledger = Ledger(connection)
+    if only_first and has_users(connection):
+        return None
+    if _user_row(connection, person.id) is not None:
+        raise AccountConflict(f"the user {person.id} already exists")
+    connection.execute(insert(people), {**_user_columns(person), "password": kept})
+    _audit_user(ledger, AuditAction.ACCOUNT_ADDED, actor, person.id, person.created_at, after=_audited_fields(person))
+    return person
+
+
+def change_user(connection: Connection, person_id: str, values: dict[str, Any], *, actor: str, now: datetime) -> Person:
+    """Change a user; refuse it if no administrator would remain."""
+    ledger = Ledger(connection)
+    before = find_user(connection, person_id)
+    connection.execute(update(people).where(people.c.id == person_id).values(**values))
+    after = find_user(connection, person_id)
+    if before.may_decide and not after.may_decide and not any(one.may_decide for one in list_users(connection)):
+        raise AccountConflict(f"{person_id} is the last administrator: no other user could decide or undo this")
+    if before != after:
+        _audit_user(
+            ledger,
+            AuditAction.ACCOUNT_CHANGED,
+            actor,
+            person_id,
+            now,
+            before=_audited_fields(before),
+            after=_audited_fields(after),
+        )
+    return after
+
+
+def set_password(connection: Connection, person_id: str, kept: str, *, actor: str, now: datetime) -> None:
+    """Replace a password."""
+    ledger = Ledger(connection)
+    find_user(connection, person_id)
+    connection.execute(update(people).where(people.c.id == person_id).values(password=kept, password_at=now))
+    _audit_user(ledger, AuditAction.ACCOUNT_PASSWORD_CHANGED, actor, person_id, now)
+
+
+def replace_hash(connection: Connection, person_id: str, before: str, kept: str) -> bool:
+    """Replace the hash of the same password, unless the password was changed meanwhile; return whether it was done."""
+    same = (people.c.id == person_id, people.c.password == before)
+    return connection.execute(update(people).where(*same).values(password=kept)).rowcount == 1
+
+
+def find_user(connection: Connection, person_id: str) -> Person:
+    """Return a user; raise ``AccountUnknown``."""
+    row = _user_row(connection, person_id)
+    if row is None:
+        raise AccountUnknown("this user does not exist")
+    return to_user(row)
+
+
+def find_user_or_none(connection: Connection, person_id: str) -> Person | None:
+    """Return a user, or None."""
+    row = _user_row(connection, person_id)
+    return None if row is None else to_user(row)
+
+
+def password_hash(connection: Connection, person_id: str) -> str | None:
+    """Return the hash of a user's password; None for an unknown or disabled user."""
+    row = _user_row(connection, person_id)
+    return None if row is None or row.disabled_at is not None else str(row.password)
+
+
+def has_users(connection: Connection) -> bool:
+    """Return whether any user exists, disabled or not."""
+    return connection.execute(select(people.c.id).limit(1)).first() is not None
+
+
+def list_users(connection: Connection) -> tuple[Person, ...]:
+    """Return all users by name."""
+    return tuple(map(to_user, connection.execute(select(people).order_by(people.c.id))))
+
+
+def to_user(row: Row[Any]) -> Person:
+    """Convert a row, without the password."""
+    return Person(
+        row.id, row.role, row.access_level, row.organization_id, row.created_at, row.password_at, row.disabled_at
+    )
+
+
+def _user_row(connection: Connection, person_id: str) -> Row[Any] | None:
+    return connection.execute(select(people).where(people.c.id == person_id)).one_or_none()
+
+
+def _user_columns(person: Person) -> dict[str, Any]:
+    return {name: getattr(person, name) for name in people.c.keys() if name != "password"}  # noqa: SIM118 - no mapping
+
+
+def _audited_fields(person: Person) -> dict[str, Any]:
+    """Return the fields of a user for the audit log."""
+    return {
+        "role": person.role,
+        "access_level": person.access_level,
+        "organization_id": person.organization_id,
+        "disabled": person.disabled_at is not None,
+    }
+
+
+def _audit_user(
+    ledger: Ledger,
+    action: AuditAction,
+    actor: str,
+    person_id: str,
+    now: datetime,
+    *,
+    before: dict[str, Any] | None = None,
+    after: dict[str, Any] | None = None,
+) -> None:
+    ledger.close([AuditEntry(action, actor, before=before, after={"person": person_id, **(after or {})})], now=now)
+
+
+def _nearby(name: object) -> str | None:
+    if type(name) is not str or len(name) > LONGEST_NAME:
+        return None
+    near = re.sub(r"[^a-z0-9._@-]+", "-", name.strip().lower()).strip("._@-")
+    return near or None
+
+
+_LONGEST_AGENT = 300
+_LONGEST_ADDRESS = 100
+
+# Built once, because every HTTP request uses it.
+_SESSION_ROWS = select(sessions, people.c.disabled_at).join(people, people.c.id == sessions.c.person_id)
+
+
+def new_session(session_id: str, person_id: str, address: str, agent: str, now: datetime) -> PersonSession:
+    """Return a new session; shorten an overlong user agent."""
+    return PersonSession(session_id, person_id, address[:_LONGEST_ADDRESS], agent[:_LONGEST_AGENT], now, now, now)
+
+
+def open_session(
+    connection: Connection, session: PersonSession, token_hash: str, kept: str, tried: SignInAttempt
+) -> Person:
+    """Sign in a user after the password check; refuse it if the password has changed since."""
+    ledger = Ledger(connection)
+    if password_hash(connection, session.person_id) != kept:
+        raise SignInRefused
+    now = session.created_at
+    throttle.settle(connection, tried, now)
+    connection.execute(insert(sessions), {**_session_columns(session), "token_hash": token_hash})
+    after = {"person": session.person_id, "address": session.address, "session": session.id}
+    if tried.failures > 1:
+        after["failed_before"] = str(tried.failures - 1)
+    ledger.close([AuditEntry(AuditAction.ACCOUNT_SIGNED_IN, session.person_id, after=after)], now=now)
+    row = connection.execute(select(people).where(people.c.id == session.person_id)).one()
+    return to_user(row)
+
+
+def find_session_by_hash(connection: Connection, token_hash: str) -> PersonSession | None:
+    """Return the session of a cookie, unless its user is disabled."""
+    row = connection.execute(_SESSION_ROWS.where(sessions.c.token_hash == token_hash)).one_or_none()
+    return None if row is None or row.disabled_at is not None else _to_session(row)
+
+
+def find_session(connection: Connection, session_id: str) -> PersonSession:
+    """Return a session; raise ``AccountUnknown``."""
+    row = connection.execute(select(sessions).where(sessions.c.id == session_id)).one_or_none()
+    if row is None:
+        raise AccountUnknown("this session does not exist")
+    return _to_session(row)
+
+
+def sessions_by_hash(connection: Connection, owners: Iterable[str]) -> dict[str, PersonSession]:
+    """Return the sessions of these users, by the hash of their cookie."""
+    rows = connection.execute(select(sessions).where(sessions.c.person_id.in_(list(owners))))
+    return {row.token_hash: _to_session(row) for row in rows}
+
+
+def list_sessions(connection: Connection, person_id: str) -> tuple[PersonSession, ...]:
+    """Return a user's sessions, newest first."""
+    query = select(sessions).where(sessions.c.person_id == person_id)
+    newest = query.order_by(sessions.c.created_at.desc(), sessions.c.id.desc())
+    return tuple(map(_to_session, connection.execute(newest)))
+
+
+def expired_sessions(
+    connection: Connection, *, idle_since: datetime, created_before: datetime
+) -> tuple[PersonSession, ...]:
+    """Return the expired sessions."""
+    late = or_(sessions.c.last_seen <= idle_since, sessions.c.created_at <= created_before)
+    return tuple(map(_to_session, connection.execute(select(sessions).where(late).limit(1000))))
+
+
+def touch_session(connection: Connection, session_id: str, now: datetime) -> None:
+    """Record that a session was used."""
+    connection.execute(update(sessions).where(sessions.c.id == session_id).values(last_seen=now))
+
+
+def confirm_session(connection: Connection, session_id: str, now: datetime) -> None:
+    """Record that the password was entered again."""
+    connection.execute(update(sessions).where(sessions.c.id == session_id).values(confirmed_at=now))
+
+
+def close_sessions(
+    connection: Connection, ended: Iterable[PersonSession], *, actor: str, why: str, now: datetime
+) -> None:
+    """Delete sessions and audit it; skip those that were already deleted."""
+    ledger = Ledger(connection)
+    entries = [
+        AuditEntry(
+            AuditAction.ACCOUNT_SIGNED_OUT,
+            actor,
+            after={"person": session.person_id, "session": session.id, "why": why},
+        )
+        for session in ended
+        if connection.execute(delete(sessions).where(sessions.c.id == session.id)).rowcount == 1
+    ]
+    ledger.close(entries, now=now)
+
+
+def _session_columns(session: PersonSession) -> dict[str, Any]:
+    return {name: getattr(session, name) for name in sessions.c.keys() if name != "token_hash"}  # noqa: SIM118 - no mapping
+
+
+def _to_session(row: Row[Any]) -> PersonSession:
+    return PersonSession(
+        row.id, row.person_id, row.address, row.user_agent, row.created_at, row.last_seen, row.confirmed_at
+    )
+
+
+MOST_TOKENS = 100
+"""Tokens per user, without revoked ones."""
+LONGEST_LABEL = 100
+
+_IN_USE = tokens.c.ended_at.is_(None)
+_TOKEN_ROWS = select(tokens, people.c.disabled_at).join(people, people.c.id == tokens.c.person_id)
+
+
+def check_label(label: object) -> str:
+    """Return a valid label, by which users distinguish tokens."""
+    if type(label) is not str or not label.strip() or len(label) > LONGEST_LABEL:
+        raise InvalidInputError.of(f"expected a text of 1 to {LONGEST_LABEL} characters", pointer="/label")
+    return label.strip()
+
+
+def check_scopes(scopes: Iterable[object], within: Iterable[str] | None) -> frozenset[Scope]:
+    """Return valid scopes that the creator has; ``within`` None has all scopes."""
+    given = list(scopes)
+    if not given:
+        raise InvalidInputError.of("a token needs at least one scope", pointer="/scopes")
+    known = {str(scope) for scope in Scope}
+    problems = [
+        Problem(f"/scopes/{place}", "unknown scope", nearest(str(scope), known))
+        for place, scope in enumerate(given)
+        if scope not in known
+    ]
+    if not problems and within is not None:
+        missing = sorted({str(scope) for scope in given} - {str(scope) for scope in within})
+        problems = [Problem("/scopes", f"the token that creates this one lacks {scope}") for scope in missing]
+    if problems:
+        raise InvalidInputError(problems)
+    return frozenset(Scope(str(scope)) for scope in given)
+
+
+def add_token(connection: Connection, token: Token, secret_hash: str, *, actor: str) -> Token:
+    """Add a token; raise ``AccountUnknown`` for an unknown owner."""
+    ledger = Ledger(connection)
+    find_user(connection, token.person_id)
+    own = (tokens.c.person_id == token.person_id, _IN_USE)
+    if connection.execute(select(func.count()).select_from(tokens).where(*own)).scalar_one() >= MOST_TOKENS:
+        raise AccountConflict(f"{MOST_TOKENS} tokens are in use, the maximum: revoke one of them first")
+    row = {name: getattr(token, name) for name in tokens.c.keys() if name not in {"secret_hash", "scopes"}}  # noqa: SIM118 - no mapping
+    connection.execute(insert(tokens), {**row, "scopes": _token_row(token), "secret_hash": secret_hash})
+    after = {"person": token.person_id, "token": token.id, "label": token.label, "scopes": sorted(token.scopes)}
+    ledger.close([AuditEntry(AuditAction.ACCOUNT_TOKEN_MADE, actor, after=after)], now=token.created_at)
+    return token
+
+
+def find_token_by_hash(connection: Connection, secret_hash: str) -> Token | None:
+    """Return the token of a secret, unless it is revoked or its owner is disabled."""
+    row = connection.execute(_TOKEN_ROWS.where(tokens.c.secret_hash == secret_hash, _IN_USE)).one_or_none()
+    return None if row is None or row.disabled_at is not None else _to_token(row)
+
+
+def find_token(connection: Connection, token_id: str) -> Token:
+    """Return a token; raise ``AccountUnknown``."""
+    row = connection.execute(select(tokens).where(tokens.c.id == token_id)).one_or_none()
+    if row is None:
+        raise AccountUnknown("this token does not exist")
+    return _to_token(row)
+
+
+def list_tokens(connection: Connection, person_id: str) -> tuple[Token, ...]:
+    """Return a user's tokens, newest first, including recently revoked ones."""
+    query = select(tokens).where(tokens.c.person_id == person_id)
+    return tuple(map(_to_token, connection.execute(query.order_by(tokens.c.created_at.desc(), tokens.c.id.desc()))))
+
+
+def tokens_by_hash(connection: Connection, owners: Iterable[str]) -> dict[str, Token]:
+    """Return the tokens of these users that are not revoked, by the hash of their secret."""
+    rows = connection.execute(select(tokens).where(_IN_USE, tokens.c.person_id.in_(list(owners))))
+    return {row.secret_hash: _to_token(row) for row in rows}
+
+
+def expired_tokens(connection: Connection, now: datetime) -> tuple[Token, ...]:
+    """Return the expired tokens that are not marked as ended yet."""
+    return tuple(map(_to_token, connection.execute(select(tokens).where(_IN_USE, tokens.c.expires_at <= now))))
+
+
+def touch_token(connection: Connection, token_id: str, now: datetime) -> None:
+    """Record that a token was used."""
+    connection.execute(update(tokens).where(tokens.c.id == token_id).values(last_used=now))
+
+
+def end_token(connection: Connection, token: Token, *, actor: str, why: str, now: datetime) -> None:
+    """Mark a token as ended, and audit it once."""
+    ledger = Ledger(connection)
+    changed = connection.execute(update(tokens).where(tokens.c.id == token.id, _IN_USE).values(ended_at=now)).rowcount
+    after = {"person": token.person_id, "token": token.id, "label": token.label, "why": why}
+    ledger.close([AuditEntry(AuditAction.ACCOUNT_TOKEN_REVOKED, actor, after=after)] if changed else [], now=now)
+
+
+def prune_tokens(connection: Connection, before: datetime) -> None:
+    """Delete tokens that ended before a time; the audit log keeps them."""
+    connection.execute(delete(tokens).where(tokens.c.ended_at < before))
+
+
+def _token_row(token: Token) -> str:
+    return " ".join(sorted(token.scopes))
+
+
+def _to_token(row: Row[Any]) -> Token:
+    known = {str(scope) for scope in Scope}
+    scopes = frozenset(Scope(scope) for scope in row.scopes.split() if scope in known)
+    return Token(row.id, row.person_id, row.label, scopes, row.created_at, row.expires_at, row.last_used, row.ended_at)

@@ -1,0 +1,208 @@
+"""Decisions about requests: their possible targets, and their effect in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
+
+from democrai_sandbox.access.values import DecisionEffect, DecisionScope
+from democrai_sandbox.manifests import FindingCode, broadness
+from democrai_sandbox.policy import (
+    AccessRule,
+    InvalidInputError,
+    NetworkTarget,
+    Operation,
+    ResourceType,
+    TargetKind,
+    parse_declaration,
+)
+
+from .sentences import PathKind, decided_words, path_kind, rule_words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from democrai_sandbox.access.values import AccessTuple, DecisionReach
+
+T = TypeVar("T")
+
+_SERVER = "Everything on this server"
+_NEAREST = 4
+_WIDEST = 2
+"""Limit for very deep paths, to keep the list short."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionTarget:
+    """Possible target of a decision. It covers the requested target."""
+
+    target: str
+    label: str
+    words: str
+    """Resulting rule as a sentence."""
+    warnings: tuple[str, ...]
+    is_exact: bool
+
+    @property
+    def is_broad(self) -> bool:
+        """Whether a permanent approval of it needs a confirmation."""
+        return bool(self.warnings)
+
+
+def decision_targets(access: AccessTuple, *, look: bool = True) -> tuple[DecisionTarget, ...]:
+    """Return the possible targets for a request: the requested one first, then wider ones.
+
+    With ``look``, a path is described as file or folder by reading the disk: only for users who may decide.
+    """
+    exact = _choice(access, access.target, _label(access, look=look), is_exact=True, look=look)
+    wider = [
+        _choice(access, target, label, is_exact=False, look=look)
+        for target, label in _wider(access)
+        if target != access.target
+    ]
+    return (exact, *wider)
+
+
+def _label(access: AccessTuple, *, look: bool) -> str:
+    """Return the label of the requested target, by the coverage of its decision."""
+    if access.resource_type is ResourceType.FILESYSTEM:
+        return _path_label(access.target, look=look)
+    if access.resource_type is ResourceType.SYSTEM_DEPENDENCY:
+        return f"The program {access.target}"
+    try:
+        target = parse_declaration(access.target)
+    except InvalidInputError:
+        return "This target"
+    port = "any port" if target.port is None else f"port {target.port}"
+    return {
+        TargetKind.URL: _below(target.path) if target.path else _SERVER,
+        TargetKind.HOST: f"This host on {port}, with any protocol",
+        TargetKind.WILDCARD: f"Every host below {target.host} on {port}, with any protocol",
+        TargetKind.NETWORK: f"Every address in {target.host}, on any port, with any protocol",
+        TargetKind.UNIX: "This unix socket",
+    }[target.kind]
+
+
+def _path_label(path: str, *, look: bool) -> str:
+    kind = path_kind(ResourceType.FILESYSTEM, path, look=look)
+    if kind is PathKind.FILE:
+        return f"The file {path}"
+    if kind is PathKind.FOLDER:
+        return f"The folder {path} and everything in it"
+    return f"The path {path}, and everything in it if it is a folder"
+
+
+def _below(path: tuple[str, ...]) -> str:
+    return f"/{'/'.join(path)} and everything below it"
+
+
+def _wider(access: AccessTuple) -> Iterator[tuple[str, str]]:
+    if access.resource_type is ResourceType.FILESYSTEM:
+        yield from ((folder, f"The folder {folder} and everything in it") for folder in _fewer(list(_folders(access))))
+    elif access.resource_type is ResourceType.NETWORK:
+        try:
+            yield from _wider_network(parse_declaration(access.target), access.operation)
+        except InvalidInputError:
+            return  # an invalid declaration cannot be widened
+
+
+def _wider_network(target: NetworkTarget, operation: Operation) -> Iterator[tuple[str, str]]:
+    if target.kind is TargetKind.URL:
+        paths = [target.path[:length] for length in range(len(target.path) - 1, 0, -1)]
+        for path in _fewer(paths):
+            yield replace(target, path=path).normalized, _below(path)
+        yield replace(target, path=()).normalized, _SERVER
+    # Only connect gains from more than the URLs of a server: any port, any protocol.
+    if operation is not Operation.CONNECT:
+        return
+    if target.kind is TargetKind.URL:
+        host = NetworkTarget(TargetKind.HOST, host=target.host, port=target.port)
+        yield host.normalized, f"Any protocol on port {target.port}"
+    if target.kind in (TargetKind.URL, TargetKind.HOST):
+        yield NetworkTarget(TargetKind.HOST, host=target.host).normalized, "Any port of this host"
+
+
+def _folders(access: AccessTuple) -> Iterator[str]:
+    """Yield the ancestor folders of a path, nearest first, up to those that are too broad."""
+    folder = access.target
+    while folder not in ("", "/"):
+        folder = folder.rpartition("/")[0] or "/"
+        rule = AccessRule(access.resource_type, access.operation, folder, folder)
+        if any(finding.code is FindingCode.BROAD_ROOT for finding in broadness(rule)):
+            return
+        yield folder
+
+
+def _fewer(found: list[T]) -> list[T]:
+    return found if len(found) <= _NEAREST + _WIDEST else [*found[:_NEAREST], *found[-_WIDEST:]]
+
+
+def _choice(access: AccessTuple, target: str, label: str, *, is_exact: bool, look: bool) -> DecisionTarget:
+    rule = AccessRule(access.resource_type, access.operation, target, target)
+    is_path = access.resource_type is ResourceType.FILESYSTEM
+    # An ancestor of a path is a folder, whether it exists or not.
+    kind = path_kind(access.resource_type, target, look=look) if is_exact or not is_path else PathKind.FOLDER
+    words = rule_words(access.subject, access.resource_type, access.operation, target, kind=kind)
+    return DecisionTarget(target, label, words, _warnings(rule), is_exact)
+
+
+def _warnings(rule: AccessRule) -> tuple[str, ...]:
+    try:
+        return tuple(finding.message for finding in broadness(rule))
+    except InvalidInputError:
+        return ()  # stored by an older version with another notation
+
+
+def effect_words(
+    access: AccessTuple,
+    effect: DecisionEffect,
+    scope: DecisionScope,
+    *,
+    until: str = "",
+    user: str = "",
+    session: str = "",
+) -> str:
+    """Return the allowed or denied access, its users and its duration, without a full stop.
+
+    ``until`` is the end of a limited decision: ``for 7 days``. Texts from other sources are included unescaped.
+    """
+    rule = decided_words(access, may=effect is DecisionEffect.APPROVAL)
+    return f"{rule[:1].upper()}{rule[1:]}, {whom_words(scope, user, session)}, {until or end_words(effect, scope)}"
+
+
+def whom_words(scope: DecisionScope, user: str = "", session: str = "") -> str:
+    """Return the users and sessions that a decision covers."""
+    if scope is DecisionScope.PERMANENT:
+        return "for every user and session"
+    whose = f"user {user} in " if user else ""
+    return f"only for {whose}session {session}"
+
+
+def end_words(effect: DecisionEffect, scope: DecisionScope) -> str:
+    """Return the end of a decision without a time limit."""
+    if scope is DecisionScope.SESSION:
+        return "until that session ends"
+    return (
+        "until an administrator revokes it"
+        if effect is DecisionEffect.APPROVAL
+        else "until an administrator revokes the denial"
+    )
+
+
+def answers_words(reach: DecisionReach, scope: DecisionScope) -> str:
+    """Return how many other pending requests a decision will answer."""
+    count = reach.in_session if scope is DecisionScope.SESSION else reach.requests
+    if not count:
+        return "it answers no other pending request"
+    users = "" if scope is DecisionScope.SESSION else f" of {_number(reach.users, 'user')}"
+    least = "at least " if reach.more else ""
+    return f"it also answers {least}{_number(count, 'other pending request')}{users}"
+
+
+def answered_words(count: int) -> str:
+    """Return how many other requests a decision has answered."""
+    return f"it also answered {_number(count, 'other request')}" if count else "it answered no other request"
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count:,} {what}" + ("" if count == 1 else "s")

@@ -1,0 +1,201 @@
+"""Folders and files of the host: created first, protected from every subject, and accessible under Landlock."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from democrai_sandbox.access.store.database_location import SQLITE, parse_url
+from democrai_sandbox.errors import StateUnusable
+from democrai_sandbox.kernel.application import ApplicationPlaces
+from democrai_sandbox.policy import Operation, ResourceType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from democrai_sandbox.policy import AccessRule
+    from democrai_sandbox.runtime.extensions.registry import RegisteredExtension
+
+    from .settings import HostSettings
+
+_PRIVATE = 0o700
+READING = frozenset({Operation.READ, Operation.EXECUTE})
+"""Operations that need a readable path in Landlock."""
+_WRITING = frozenset({Operation.CREATE, Operation.MODIFY, Operation.DELETE})
+_BESIDE = ("", "-wal", "-shm", "-journal", ".lock")
+"""Suffixes of a SQLite database and its companion files."""
+
+
+class CreatedPaths:
+    """Folders and files created by one start, which a failed start removes again."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._files: list[Path] = []
+        self._folders: list[Path] = []
+
+    def add_file(self, path: str) -> None:
+        """Record a created file."""
+        self._files.append(Path(path))
+
+    def add_folders(self, place: Path) -> None:
+        """Record the folders that will be created with this one, outermost first."""
+        missing = [folder for folder in (place, *place.parents) if not folder.exists()]
+        self._folders += reversed(missing)
+
+    def remove(self) -> None:
+        """Remove everything that contains no other files."""
+        for path in self._files:
+            for end in _BESIDE:
+                with suppress(OSError):
+                    Path(f"{path}{end}").unlink()
+        for folder in reversed(self._folders):
+            with suppress(OSError):  # not empty, or the kernel layer denies access to its parent
+                folder.rmdir()
+        self._files, self._folders = [], []
+
+
+def prepare_directories(settings: HostSettings, made: CreatedPaths | None = None) -> None:
+    """Create the host's folders for its user only; raise for folders that are not usable."""
+    made = CreatedPaths() if made is None else made
+    _check_folder(_made(settings.state_dir, "state_dir", made), "state_dir")
+    _check_folder(_made(settings.data_dir, "data_dir", made), "data_dir")
+    _made(_folder_of(settings.key_file), "database.key_file", made)
+    if database := database_file(settings):
+        _check_folder(_made(_folder_of(database), "database.url", made), "database.url")
+        if _make_private(Path(database)):
+            made.add_file(database)
+
+
+def database_file(settings: HostSettings) -> str:
+    """Return the file of a SQLite database; empty for a database server."""
+    url = parse_url(settings.database, needs_folder=False)
+    return str(url.database) if url.get_backend_name() == SQLITE else ""
+
+
+def protected_paths(settings: HostSettings) -> tuple[str, ...]:
+    """Return the paths that no subject can access, except its own data folder below them."""
+    keys = (model.api_key_file for model in settings.extensions.models.values())
+    named = (settings.state_dir, settings.config_file, settings.key_file, settings.os.policy_file, *keys)
+    database = database_file(settings)
+    beside = tuple(f"{database}{end}" for end in _BESIDE) if database else ()
+    return tuple(dict.fromkeys(filter(None, (*named, settings.os.helper_socket, *beside))))
+
+
+def landlock_application_paths(
+    settings: HostSettings, extensions: Iterable[RegisteredExtension] = ()
+) -> ApplicationPlaces:
+    """Return the application's paths for Landlock, including those that its extensions declare."""
+    written = (_folder_of(path) for path in (settings.key_file, database_file(settings)) if path)
+    declared = [rule for extension in extensions for rule in declared_files(extension)]
+    there = [rule for rule in declared if os.path.exists(rule.normalized_target)]  # noqa: PTH110 - a str path
+    return ApplicationPlaces(
+        data_dir=settings.data_dir,
+        state_dir=settings.state_dir,
+        write=tuple(dict.fromkeys((*written, *_stream_folders(settings), *_targets(there, _WRITING)))),
+        read=tuple(dict.fromkeys((*_read(settings), *_targets(there, READING)))),
+    )
+
+
+def declared_files(extension: RegisteredExtension) -> Iterator[AccessRule]:
+    """Yield the file rules in all sections of an extension's manifest."""
+    sections = extension.manifest.sections if extension.manifest else {}
+    for section in filter(None, sections.values()):
+        yield from (rule for rule in section.access if rule.resource_type is ResourceType.FILESYSTEM)
+
+
+def _targets(rules: Iterable[AccessRule], operations: frozenset[Operation]) -> Iterator[str]:
+    return (rule.normalized_target for rule in rules if rule.operation in operations)
+
+
+def _read(settings: HostSettings) -> Iterator[str]:
+    main = (settings.modules_path, settings.engines_path, settings.extractors_path)
+    yield from filter(None, main)
+    yield from (*settings.extra_module_dirs, *settings.extra_engine_dirs, *settings.extra_extractor_dirs)
+    if settings.config_file:
+        yield settings.config_file
+
+
+def _stream_folders(settings: HostSettings) -> tuple[str, ...]:
+    folder = settings.stream.get("folder") if settings.stream_type == "ipc" else None
+    return (str(folder),) if folder else ()
+
+
+def _made(folder: str, setting: str, made: CreatedPaths) -> Path:
+    place = Path(folder)
+    try:
+        made.add_folders(place)
+        place.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
+    except FileExistsError:
+        raise StateUnusable(f"{setting}: {folder} is not a folder", fix="use another path, or move the file") from None
+    except OSError as error:
+        raise StateUnusable(
+            f"{setting}: {folder} cannot be created: {error.strerror}",
+            fix=f"create it for the user of this process ({_user()}), or use another folder",
+        ) from None
+    return place
+
+
+def _check_folder(place: Path, setting: str) -> None:
+    """Raise for a folder that other users can write to, or in which this user cannot create a file."""
+    found = place.stat()
+    if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise StateUnusable(
+            f"{setting}: others can write to {place} (owner {found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o})",
+            fix=f"chown {_user()} {place} && chmod 700 {place}",
+        )
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        raise StateUnusable(
+            f"{setting}: no file can be created in {place}: {error.strerror}",
+            fix=f"make it writable for user {_user()}, or use another folder",
+        ) from None
+
+
+def _make_private(database: Path) -> bool:
+    """Create a new database file for its owner only, whose mode SQLite copies. Return whether it is new."""
+    try:
+        os.close(os.open(database, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        return False
+    return True
+
+
+def _folder_of(path: str) -> str:
+    return str(Path(path).parent)
+
+
+def _user() -> int:
+    return os.geteuid()
+
+
+def own_services(settings: HostSettings) -> dict[str, str]:
+    """Return the URLs of the host's database and event stream, which are used before extensions are loaded."""
+    events = settings.stream.get("url", "")
+    return {"database": settings.database, **({"events": str(events)} if events else {})}
+
+
+_NEEDED_BYTES = 1024 * 1024
+"""Bytes to reserve: the needs of the database under load."""
+
+
+def full_folders(settings: HostSettings) -> tuple[str, ...]:
+    """Return the host's folders on a full disk or quota."""
+    database = database_file(settings)
+    folders = (settings.state_dir, settings.data_dir, *((str(Path(database).parent),) if database else ()))
+    return tuple(folder for folder in dict.fromkeys(folders) if not _has_room(folder))
+
+
+def _has_room(folder: str) -> bool:
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            os.posix_fallocate(file.fileno(), 0, _NEEDED_BYTES)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,489 @@
+"""Check what this machine can enforce for a configuration, before anything is served.
+
+Nothing is changed: tests that have effects run in separate processes, and folders, files and databases are only read.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import pwd
+import socket
+import stat
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from democrai_sandbox import __version__
+from democrai_sandbox.access.keyring import KeyRing
+from democrai_sandbox.access.store.database_location import parse_url, shown_url
+from democrai_sandbox.access.store.schema import HEAD, peek_schema
+from democrai_sandbox.errors import ConfigInvalid, KernelLayerError, StateUnusable, StoreUnavailable
+from democrai_sandbox.host.config.display import without_password
+from democrai_sandbox.kernel.application import Kernel
+from democrai_sandbox.kernel.capability_probe import NOT_TESTED_FIX, probe_in_child_process
+from democrai_sandbox.kernel.egress.policy_file import socket_path
+from democrai_sandbox.kernel.helper.arguments import LONGEST_SOCKET_PATH
+from democrai_sandbox.manifests import FindingCode, Severity, lint
+from democrai_sandbox.policy import InvalidInputError
+from democrai_sandbox.runtime.extensions.registry import discover
+from democrai_sandbox.runtime.extensions.settings import Isolation, RuntimeSettings
+
+from .ai_models import key_of
+from .directories import database_file, landlock_application_paths
+from .extension_admin import check_configured
+from .node_address import read_node_address
+from .settings import ExtensionSettings
+from .status_report import LayerReport, ReportArea, ReportLine, ReportLineState, control_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from democrai_sandbox.kernel.selftest import SelfTestAttempt
+    from democrai_sandbox.kernel.status import ControlStatus
+    from democrai_sandbox.manifests import Finding
+    from democrai_sandbox.runtime.extensions.registry import RegisteredExtension, Registry
+
+    from .settings import HostSettings
+
+_OLDEST, _NEWEST = (3, 11), (3, 13)
+_GUARD_TIMEOUT = 60.0
+_GUARD_PROGRAM = """
+from democrai_sandbox.guard import patched_entries
+print(sum(is_patched for *_, is_patched in patched_entries()))
+"""
+_CONSOLE = ("fastapi", "uvicorn", "jinja2")
+
+
+def machine_lines() -> Iterator[ReportLine]:
+    """Check the interpreter, its packages and the guard."""
+    yield _interpreter()
+    yield _console()
+    yield _guard()
+
+
+def _interpreter() -> ReportLine:
+    name = f"{platform.python_implementation()} {platform.python_version()}"
+    line = ReportLine("python", "Interpreter", ReportArea.HOST, ReportLineState.OK, f"{name}, {sys.executable}")
+    oldest, newest = (".".join(map(str, version)) for version in (_OLDEST, _NEWEST))
+    if platform.python_implementation() != "CPython" or not _OLDEST <= sys.version_info[:2] <= _NEWEST:
+        fix = f"use CPython {oldest} to {newest}, which the guard supports"
+        return replace(line, state=ReportLineState.UNSUPPORTED, fix=fix)
+    return line
+
+
+def _console() -> ReportLine:
+    missing = [name for name in _CONSOLE if find_spec(name) is None]
+    line = ReportLine("console_packages", "Console packages", ReportArea.HOST, ReportLineState.OK, "installed")
+    if missing:
+        summary = f"{', '.join(missing)} cannot be imported, so serve cannot start"
+        return replace(line, state=ReportLineState.OFF, summary=summary, fix="pip install 'democrai-sandbox[console]'")
+    return line
+
+
+def _guard() -> ReportLine:
+    """Start the guard in a separate process: it tests itself, and refuses an unsupported interpreter."""
+    line = ReportLine("guard", "Python guard", ReportArea.GUARD, ReportLineState.OK, "")
+    fix = "reinstall democrai-sandbox for this interpreter; it has a compiled part"
+    try:
+        done = subprocess.run(  # noqa: S603 - this interpreter with a fixed program
+            [sys.executable, "-P", "-c", _GUARD_PROGRAM],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_GUARD_TIMEOUT,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return replace(line, state=ReportLineState.OFF, summary=f"it could not be tested: {error}", fix=fix)
+    if done.returncode or not done.stdout.strip().isdecimal():
+        said = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        return replace(line, state=ReportLineState.OFF, summary=f"it cannot start: {said}", fix=fix)
+    return replace(line, summary=f"works: {done.stdout.strip()} guarded functions, every canary was stopped")
+
+
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_LONGEST_PID = 4194304
+
+
+def place_lines(settings: HostSettings) -> Iterator[ReportLine]:
+    """Check the folders, the key file and the path of the helper's socket."""
+    yield _user_line()
+    yield _folder_line("state_dir", "State folder", settings.state_dir)
+    yield _folder_line("data_dir", "Data folder", settings.data_dir)
+    yield _key_file_line(settings.key_file)
+    if settings.os.enabled:
+        yield _helper_socket_line(settings)
+
+
+def _user_line() -> ReportLine:
+    """Return the user of this check: other users may have other rights."""
+    try:
+        name = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        name = f"#{os.geteuid()}"
+    means = "directly" if os.geteuid() == 0 else "only through sudo, pkexec or systemd"
+    summary = f"{name}: can use packet filters and cgroups {means}"
+    return ReportLine("user", "User", ReportArea.HOST, ReportLineState.OK, summary, details={"uid": os.geteuid()})
+
+
+def _folder_line(name: str, title: str, path: str) -> ReportLine:
+    line = ReportLine(name, title, ReportArea.HOST, ReportLineState.OK, path)
+    place = Path(path)
+    try:
+        found = place.stat()
+    except FileNotFoundError:
+        return _missing_folder_line(line, place)
+    except OSError as error:
+        return _problem_line(line, f"{path} cannot be read: {error.strerror}", "use another folder")
+    problem = _folder_problem(path, found)
+    return line if problem is None else _problem_line(line, *problem)
+
+
+def _folder_problem(path: str, found: os.stat_result) -> tuple[str, str] | None:
+    """Return the problem of a folder, and the fix."""
+    if not stat.S_ISDIR(found.st_mode):
+        return f"{path} is not a folder", "use another path, or move the file"
+    if found.st_uid != os.geteuid():
+        fix = f"run this as user {found.st_uid}, or use another folder"
+        return f"{path} belongs to user {found.st_uid}, not to {os.geteuid()}", fix
+    if found.st_mode & _OTHERS_WRITE:
+        return f"other users can write to {path} (mode {stat.S_IMODE(found.st_mode):04o})", f"chmod 700 {path}"
+    if not os.access(path, os.W_OK | os.X_OK):
+        return f"{path} is not writable", "make it writable for this user, or use another folder"
+    return None
+
+
+def _missing_folder_line(line: ReportLine, place: Path) -> ReportLine:
+    above = next(parent for parent in place.parents if parent.exists())
+    if above.is_dir() and os.access(above, os.W_OK | os.X_OK):
+        return replace(line, summary=f"{place}, created at the first start")
+    return _problem_line(
+        line,
+        f"{place} does not exist and cannot be created in {above}",
+        "create it for the user of the host, or use another folder",
+    )
+
+
+def _key_file_line(path: str) -> ReportLine:
+    line = ReportLine("keys", "Key file", ReportArea.HOST, ReportLineState.OK, "")
+    try:
+        ring = KeyRing.read(path)
+    except FileNotFoundError:
+        return replace(line, summary=f"{path}, created at the first start")
+    except OSError as error:
+        return _problem_line(
+            line, f"{path} cannot be read: {error.strerror}", "make it readable for the user of the host"
+        )
+    except InvalidInputError as error:
+        return _problem_line(
+            line, " ".join(str(error).split()), "restore the key file that was created with the database"
+        )
+    number = len(ring.keys)
+    return replace(line, summary=f"{path}, {number} key{'' if number == 1 else 's'}", details={"keys": number})
+
+
+def _helper_socket_line(settings: HostSettings) -> ReportLine:
+    """Check the length of the helper's socket path, with the longest possible process id."""
+    path = socket_path(settings.os.helper_socket, settings.state_dir, _LONGEST_PID)
+    line = ReportLine("helper_socket", "Helper's socket", ReportArea.HOST, ReportLineState.OK, path)
+    size = len(os.fsencode(path))
+    if size > LONGEST_SOCKET_PATH:
+        summary = f"{path} has {size} bytes; the limit for a socket path is {LONGEST_SOCKET_PATH}"
+        return _problem_line(line, summary, "set sandbox.os.helper_socket to a shorter path, e.g. below /run")
+    return line
+
+
+def _problem_line(line: ReportLine, summary: str, fix: str) -> ReportLine:
+    return replace(line, state=ReportLineState.OFF, summary=summary, fix=fix)
+
+
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+def service_lines(settings: HostSettings) -> Iterator[ReportLine]:
+    """Test the database, the events and the address."""
+    yield _database_line(settings)
+    yield _events(settings)
+    yield _address_line(settings)
+
+
+# ---- database --------------------------------------------------------------------------------------------------------
+
+
+def _database_line(settings: HostSettings) -> ReportLine:
+    shown = shown_url(parse_url(settings.database, needs_folder=False))
+    line = ReportLine(
+        "store", "Database", ReportArea.DECISIONS, ReportLineState.OK, shown, details={"url": shown, "needed": HEAD}
+    )
+    file = database_file(settings)
+    if file and not _may_exist(file):
+        return replace(line, summary=f"{shown}, created at the first start")
+    try:
+        found = peek_schema(settings.database)
+    except StoreUnavailable as error:
+        reason = " ".join(str(getattr(error.__cause__, "orig", None) or error.__cause__ or error).split())
+        fix = "check that it exists and that this user may use it, or set database.url"
+        return replace(line, state=ReportLineState.OFF, summary=f"{shown} does not answer: {reason}", fix=fix)
+    except StateUnusable as error:
+        return replace(line, state=ReportLineState.OFF, summary=error.what, fix=error.fix)
+    if HEAD in found.nodes:
+        return replace(line, summary=f"{shown}, schema {found.version}")
+    if not found.version:
+        return replace(line, summary=f"{shown}, empty; its tables are created at the first start")
+    summary = f"{shown} has the schema {found.version}; {HEAD} is needed"
+    fix = "run democrai-sandbox db upgrade after a backup, or install the version that created it"
+    return replace(line, state=ReportLineState.OFF, summary=summary, fix=fix)
+
+
+def _may_exist(file: str) -> bool:
+    """Whether a file exists, or may exist: then opening it shows the reason."""
+    try:
+        Path(file).stat()
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+# ---- events ----------------------------------------------------------------------------------------------------------
+
+
+def _events(settings: HostSettings) -> ReportLine:
+    kind = settings.stream_type
+    line = ReportLine("events", "Events", ReportArea.DECISIONS, ReportLineState.OK, "", details={"type": kind})
+    if kind == "redis":
+        return _redis(line, str(settings.stream["url"]))
+    if kind == "ipc":
+        return _ipc(line, Path(str(settings.stream["folder"])))
+    return replace(line, summary=f"{kind}: within one process")
+
+
+def _redis(line: ReportLine, url: str) -> ReportLine:
+    from democrai_sandbox.access.events.redis_probe import why_unreachable  # noqa: PLC0415 - redis is an extra
+
+    shown = without_password(url)
+    reason = without_password(why_unreachable(url))
+    if reason:
+        fix = "check that Redis is running and reachable, or set network.stream"
+        return replace(line, state=ReportLineState.OFF, summary=f"{shown} does not answer: {reason}", fix=fix)
+    return replace(line, summary=f"{shown} answers")
+
+
+def _ipc(line: ReportLine, folder: Path) -> ReportLine:
+    try:
+        mode = folder.stat().st_mode
+    except OSError as error:
+        fix = f"mkdir -m 700 {folder}"
+        return replace(line, state=ReportLineState.OFF, summary=f"ipc: {folder}: {error.strerror}", fix=fix)
+    if mode & _OTHERS:
+        summary = f"ipc: other users can enter {folder} (mode {stat.S_IMODE(mode):04o})"
+        return replace(line, state=ReportLineState.OFF, summary=summary, fix=f"chmod 700 {folder}")
+    return replace(line, summary=f"ipc: uses {folder}")
+
+
+# ---- address ---------------------------------------------------------------------------------------------------------
+
+
+def _address_line(settings: HostSettings) -> ReportLine:
+    host, port = settings.server.host, settings.server.port
+    line = ReportLine(
+        "address", "Address", ReportArea.HOST, ReportLineState.OK, f"{host}:{port} is free", details={"port": port}
+    )
+    if not port:
+        return replace(line, summary=f"{host}, any free port")
+    problem = _bind_error(host, port)
+    if problem is None:
+        return line
+    running = _running_node(settings.state_dir)
+    if problem.errno == errno.EADDRINUSE and running:
+        return replace(line, summary=f"{host}:{port} is used by the running node, {running}")
+    fix = "set server.port to another one (0 selects a free one), or stop the process that listens there"
+    return replace(
+        line, state=ReportLineState.OFF, summary=f"{host}:{port} is not available: {problem.strerror}", fix=fix
+    )
+
+
+def _bind_error(host: str, port: int) -> OSError | None:
+    """Bind the address briefly without listening; return the error, if any."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as taken:
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            taken.bind((host, port))
+    except OSError as error:
+        return error
+    return None
+
+
+def _running_node(state_dir: str) -> str:
+    try:
+        found = read_node_address(state_dir)
+    except OSError:
+        return ""
+    return found.url if found is not None and found.is_held else ""
+
+
+_MOST_NAMED = 5
+_FOLDERS = ("modules_path", "engines_path", "extractors_path")
+_EXTRA = ("extra_module_dirs", "extra_engine_dirs", "extra_extractor_dirs")
+
+
+def extension_lines(settings: HostSettings) -> Iterator[ReportLine]:
+    """Read all manifests."""
+    folders = {name: getattr(settings, name) for name in (*_FOLDERS, *_EXTRA)}
+    runtime = RuntimeSettings(data_dir=settings.data_dir, isolation=dict(settings.isolation), **folders)
+    registry = discover(runtime)
+    found = tuple(registry)
+    findings = {str(each.subject): tuple(_findings(each, runtime)) for each in found}
+    yield _readable_extensions(found)
+    yield _reviewed(findings)
+    yield _native(findings)
+    if settings.extensions != ExtensionSettings():
+        yield _configured(settings.extensions, registry)
+
+
+def _configured(settings: ExtensionSettings, registry: Registry) -> ReportLine:
+    """Check the settings of extensions that a start needs: names, URLs and key files."""
+    counts = {
+        "models": len(settings.models),
+        "mcp_servers": len(settings.mcp_servers),
+        "engines": len(settings.engines),
+        "extractors": len(settings.extractors),
+    }
+    summary = ", ".join(f"{name.replace('_', ' ')} {number}" for name, number in counts.items() if number)
+    line = ReportLine(
+        "configured",
+        "Extension settings",
+        ReportArea.RUNTIME,
+        ReportLineState.OK,
+        summary or "approval mode",
+        details=counts,
+    )
+    try:
+        check_configured(settings, registry)
+        for name, model in settings.models.items():
+            key_of(name, model)
+    except ConfigInvalid as error:
+        told = "; ".join(map(str, error.problems))
+        return replace(
+            line, state=ReportLineState.OFF, summary=told, fix="correct the section extensions of the configuration"
+        )
+    except StateUnusable as error:
+        return replace(line, state=ReportLineState.OFF, summary=error.what, fix=error.fix)
+    return line
+
+
+def _readable_extensions(found: tuple[RegisteredExtension, ...]) -> ReportLine:
+    kinds = Counter(each.kind.value for each in found)
+    counted = ", ".join(f"{number} {kind}{'' if number == 1 else 's'}" for kind, number in kinds.items()) or "none"
+    broken = [str(each.subject) for each in found if each.is_broken]
+    line = ReportLine(
+        "extensions", "Extensions", ReportArea.RUNTIME, ReportLineState.OK, counted, details={**kinds, "broken": broken}
+    )
+    if not broken:
+        return line
+    fix = "run democrai-sandbox manifest check, which shows each problem with its line"
+    return replace(line, state=ReportLineState.DEGRADED, summary=f"{counted}; cannot run: {_named(broken)}", fix=fix)
+
+
+def _findings(extension: RegisteredExtension, settings: RuntimeSettings) -> Iterator[Finding]:
+    if extension.manifest is not None:
+        in_process = settings.isolation_of(extension.subject) is Isolation.IN_PROCESS
+        yield from lint(extension.manifest, in_process=in_process)
+
+
+def _reviewed(findings: dict[str, tuple[Finding, ...]]) -> ReportLine:
+    """Count declarations that are broader than usual. They are advice, not errors."""
+    warned = [subject for subject, found in findings.items() if any(map(_is_warning, found))]
+    line = ReportLine(
+        "lint", "Manifests", ReportArea.RUNTIME, ReportLineState.OK, "no findings", details={"warned": warned}
+    )
+    if warned:
+        summary = f"run democrai-sandbox manifest lint: it has findings for {_named(warned)}"
+        return replace(line, summary=summary)
+    return line
+
+
+def _native(findings: dict[str, tuple[Finding, ...]]) -> ReportLine:
+    """Warn of native packages, which the guard cannot check, in extensions that only the guard restricts."""
+    found = {
+        subject: [one for one in each if one.code is FindingCode.NATIVE_ACCESS] for subject, each in findings.items()
+    }
+    affected = {subject: [one.message for one in each] for subject, each in found.items() if each}
+    line = ReportLine(
+        "native", "Native packages", ReportArea.RUNTIME, ReportLineState.OK, "none used in process", details=affected
+    )
+    if not affected:
+        return line
+    summary = (
+        "warning: native packages in this process open files or connections that the guard cannot check; "
+        f"run these in a worker (sandbox.isolation): {_named(list(affected))}"
+    )
+    return replace(line, summary=summary)
+
+
+def _is_warning(finding: Finding) -> bool:
+    return finding.severity is Severity.WARNING
+
+
+def _named(subjects: list[str]) -> str:
+    return ", ".join(subjects[:_MOST_NAMED]) + (
+        f" and {len(subjects) - _MOST_NAMED} more" if subjects[_MOST_NAMED:] else ""
+    )
+
+
+def examine(
+    settings: HostSettings, *, egress: bool = False, tell: Callable[[str], None] = lambda _: None
+) -> LayerReport:
+    """Run all checks. With ``egress``, start the helper briefly with an empty allowlist.
+
+    ``tell`` is called with the name of each check, because some take seconds.
+    """
+    tell("the interpreter and the guard")
+    lines = [*machine_lines()]
+    tell("folders and files")
+    lines += place_lines(settings)
+    tell("the database, events and the address")
+    lines += service_lines(settings)
+    tell("the kernel layer")
+    controls, attempts = _kernel_lines(settings, egress=egress)
+    tell("extensions")
+    lines += (*controls, *extension_lines(settings))
+    lines.sort(key=lambda line: tuple(ReportArea).index(line.area))
+    return LayerReport(datetime.now(UTC), __version__, "", os.getpid(), tuple(lines), attempts)
+
+
+def _kernel_lines(
+    settings: HostSettings, *, egress: bool
+) -> tuple[tuple[ReportLine, ...], tuple[SelfTestAttempt, ...]]:
+    # Created only to read the wanted controls; it is neither prepared nor confined.
+    wanted = frozenset(Kernel(settings.os, landlock_application_paths(settings)).wanted)
+    try:
+        found = probe_in_child_process(egress=egress, desktop=settings.os.desktop)
+    except KernelLayerError as error:
+        line = ReportLine(
+            "kernel", "Kernel layer", ReportArea.KERNEL, ReportLineState.OFF, error.what, error.fix, wanted=bool(wanted)
+        )
+        return (line,), ()
+    return tuple(_line(control, wanted) for control in found.controls), found.attempts
+
+
+def _line(control: ControlStatus, wanted: frozenset[str]) -> ReportLine:
+    line = control_line(control, wanted=control.name in wanted)
+    if control.fix == NOT_TESTED_FIX:
+        # Without touching the machine's packet filter, only its availability is known.
+        line = replace(line, state=ReportLineState.OK, fix="")
+    elif line.state is ReportLineState.OK:
+        line = replace(line, summary="works (tested in a child process)")
+    if line.state is ReportLineState.OK and not line.wanted:
+        return replace(line, summary=f"{line.summary}; not enabled in the configuration")
+    return line

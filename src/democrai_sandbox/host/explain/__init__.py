@@ -1,0 +1,3 @@
+"""Explanations: why an access is allowed or denied, on a node or from a manifest alone."""
+
+from __future__ import annotations

@@ -1,0 +1,371 @@
+"""Extension settings that administrators change while the host runs: models, MCP servers, settings, installations.
+
+Used by the API, the console and the command line. Entries of the configuration file are read-only here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from democrai_sandbox.access.caller import Caller
+from democrai_sandbox.errors import ConfigInvalid, ExtensionUnknown, InstallFailed, StoreUnavailable
+from democrai_sandbox.host.config.display import without_password, without_secrets
+from democrai_sandbox.manifests import EngineManifest, ManifestKind
+from democrai_sandbox.policy import InvalidInputError, Problem, SandboxError, SubjectKind, nearest, pointer_to
+from democrai_sandbox.runtime.installs.environments import config_rules
+from democrai_sandbox.runtime.installs.status import InstallState
+
+from .ai_models import STORED_FIELDS
+from .extension_overview import find_extension
+from .host_only import require_administrator
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from democrai_sandbox.manifests import McpServer
+    from democrai_sandbox.policy import Subject
+    from democrai_sandbox.runtime import Runtime
+    from democrai_sandbox.runtime.engines import InstalledRuntime
+    from democrai_sandbox.runtime.extensions.registry import RegisteredExtension, Registry
+    from democrai_sandbox.runtime.installs.status import InstallStatus
+    from democrai_sandbox.runtime.store import StoredModel
+
+    from .sandbox import Sandbox
+    from .settings import ExtensionSettings, InstalledSettings
+
+_log = logging.getLogger(__name__)
+_NO_CALLER = Caller()
+
+
+def check_configured(settings: ExtensionSettings, registry: Registry) -> None:
+    """Reject settings of unknown engines and extractors, and invalid URLs, with all problems in one error."""
+    problems = [problem for subject, entry in settings.installed() for problem in _problems(registry, subject, entry)]
+    if problems:
+        raise ConfigInvalid(problems)
+
+
+def _problems(registry: Registry, subject: Subject, entry: InstalledSettings) -> Iterator[Problem]:
+    known = registry.engines if subject.kind is SubjectKind.ENGINE else registry.extractors
+    place = pointer_to(f"/extensions/{subject.kind}s", subject.name)
+    extension = known.get(subject.name)
+    if extension is None:
+        message = f"{subject.kind} {subject.name!r} does not exist in the configured folders: remove this entry"
+        yield Problem(place, message, nearest(subject.name, known))
+        return
+    try:
+        config_rules(url_keys(extension), entry.settings or {})
+    except InvalidInputError as error:
+        for problem in error.problems:
+            key = problem.pointer.rpartition("/")[2]
+            yield Problem(f"{place}/settings/{key}", problem.message, problem.suggestion)
+
+
+def url_keys(extension: RegisteredExtension) -> tuple[str, ...]:
+    """Return the settings whose values are URLs that the extension may then use."""
+    manifest = extension.manifest
+    return manifest.runtime.allowed_config_urls if isinstance(manifest, EngineManifest) else ()
+
+
+class BackgroundInstaller:
+    """Background installations. The status of the extension contains their result."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        """Start without installations."""
+        self._runtime = runtime
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, runtime: InstalledRuntime, name: str, *, caller: Caller = _NO_CALLER, again: bool = False) -> None:
+        """Start an installation on the running event loop."""
+        task = asyncio.get_running_loop().create_task(_installed_extensions(runtime, name, caller, again=again))
+        # The event loop holds tasks weakly, so keep a reference.
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    async def begin_configured(self, settings: ExtensionSettings) -> None:
+        """Start the configured installations that are missing."""
+        for subject, entry in settings.installed():
+            runtime = self._runtime.installed(ManifestKind(subject.kind.value))
+            if entry.install and runtime is not None and await _is_wanted(runtime, subject.name):
+                self.begin(runtime, subject.name)
+
+    async def stop(self) -> None:
+        """Cancel running installations, and wait for their end."""
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        with suppress(asyncio.CancelledError):
+            task.result()
+
+
+async def _is_wanted(runtime: InstalledRuntime, name: str) -> bool:
+    """Return whether an extension must be installed. A broken one is skipped."""
+    try:
+        status = await asyncio.to_thread(runtime.status, name)
+    except (ExtensionUnknown, SandboxError) as error:
+        _log.warning("%s %s is not installed: %s", runtime.kind, name, error)
+        return False
+    return status.state in (InstallState.MISSING, InstallState.OUTDATED)
+
+
+async def _installed_extensions(runtime: InstalledRuntime, name: str, caller: Caller, *, again: bool) -> None:
+    try:
+        await runtime.install(name, caller=caller, again=again)
+    except InstallFailed as error:
+        _log.warning("the installation of %s failed: %s", name, error)
+    except SandboxError as error:
+        _log.warning("the installation of %s was not started: %s", name, error)
+
+
+CONFIGURATION, DATABASE, APPLICATION = "configuration", "database", "application"
+"""Origin of an entry."""
+_WHAT = "extension settings"
+
+
+class ConfiguredModel(NamedTuple):
+    """Model that agents can use, or that an agent names but the host lacks."""
+
+    name: str
+    target: str
+    """Endpoint that an agent must be allowed to send to; empty if unknown."""
+    is_configured: bool
+    """Whether the host has it."""
+    agents: tuple[str, ...]
+    """Agents that name it."""
+    source: str = ""
+    """``configuration``, ``database`` or ``application``; empty for a model that the host lacks."""
+    endpoint: str = ""
+    model: str = ""
+    """Name of the model at the endpoint."""
+    has_key: bool = False
+    timeout_seconds: float | None = None
+    options: Mapping[str, Any] = MappingProxyType({})
+    """Without secret values."""
+
+
+class ConfiguredServer(NamedTuple):
+    """MCP server of the registry."""
+
+    name: str
+    transport: str
+    endpoint_url: str
+    """Without parts that may be secret."""
+    enabled: bool
+    timeout_ms: int
+    source: str
+    """``configuration`` or ``database``."""
+
+
+class DisplayedSettings(NamedTuple):
+    """Settings of an engine or extractor."""
+
+    settings: dict[str, Any]
+    """Without secret values."""
+    source: str
+    """``configuration`` or ``database``."""
+    url_keys: tuple[str, ...]
+    """Settings whose values are URLs that the extension may then use."""
+
+
+# ---- models ----------------------------------------------------------------------------------------------------------
+
+
+def models(sandbox: Sandbox, caller: Caller) -> tuple[ConfiguredModel, ...]:
+    """List the models of the host, and models that agents name but the host lacks."""
+    require_administrator(caller, _WHAT)
+    known, used, stored = sandbox.runtime.ai.models, sandbox.runtime.ai.agents_by_model, sandbox.models.all()
+    return tuple(_model_entry(sandbox, name, stored.get(name)) for name in sorted({*known, *used, *stored}))
+
+
+def add_model(sandbox: Sandbox, name: str, entry: Mapping[str, object], caller: Caller) -> ConfiguredModel:
+    """Add a model; raise ``InvalidInputError`` with every problem, ``EntryExists`` or ``EntryConfigured``."""
+    require_administrator(caller, _WHAT)
+    added = sandbox.models.add(name, entry, now=sandbox.access.node.clock(), actor=caller.user_id)
+    return _model_changed(sandbox, added)
+
+
+def change_model(sandbox: Sandbox, name: str, changes: Mapping[str, object], caller: Caller) -> ConfiguredModel:
+    """Change a model except its name; also raises ``EntryUnknown``."""
+    require_administrator(caller, _WHAT)
+    changed = sandbox.models.change(name, changes, now=sandbox.access.node.clock(), actor=caller.user_id)
+    return _model_changed(sandbox, changed)
+
+
+def remove_model(sandbox: Sandbox, name: str, caller: Caller) -> ConfiguredModel:
+    """Remove a model with its key; return its last state."""
+    require_administrator(caller, _WHAT)
+    removed = sandbox.models.remove(name, now=sandbox.access.node.clock(), actor=caller.user_id)
+    entry = _model_entry(sandbox, name, removed)
+    _announce_models(sandbox)
+    return entry
+
+
+def _model_changed(sandbox: Sandbox, stored: StoredModel) -> ConfiguredModel:
+    _announce_models(sandbox)
+    return _model_entry(sandbox, stored.name, stored)
+
+
+def _announce_models(sandbox: Sandbox) -> None:
+    """Apply the change on this node and notify the others. Each node also polls."""
+    sandbox.access.node.announce()
+    with suppress(StoreUnavailable):
+        sandbox.models.refresh()
+
+
+def _model_entry(sandbox: Sandbox, name: str, stored: StoredModel | None) -> ConfiguredModel:
+    known = sandbox.runtime.ai.models.get(name)
+    agents = sandbox.runtime.ai.agents_by_model.get(name, ())
+    entry = ConfiguredModel(name, str(getattr(known, "target", "")), is_configured=known is not None, agents=agents)
+    settings = sandbox.settings.extensions.models.get(name)
+    if settings is not None:
+        facts = {field: getattr(settings, field) for field in STORED_FIELDS}
+        has_key = bool(settings.api_key or settings.api_key_file)
+        return entry._replace(source=CONFIGURATION, has_key=has_key, **_shown_facts(facts))
+    if stored is not None:
+        shown = _shown_facts(stored.settings)
+        return entry._replace(source=DATABASE, is_configured=True, has_key=bool(stored.sealed_key), **shown)
+    return entry._replace(source=APPLICATION if known is not None else "")
+
+
+def _shown_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "endpoint": without_password(str(facts.get("endpoint", ""))),
+        "model": str(facts.get("model", "")),
+        "timeout_seconds": facts.get("timeout_seconds"),
+        "options": without_secrets(facts.get("options", {})),
+    }
+
+
+# ---- MCP servers -----------------------------------------------------------------------------------------------------
+
+
+def mcp_servers(sandbox: Sandbox, caller: Caller) -> tuple[ConfiguredServer, ...]:
+    """List the registry of MCP servers."""
+    require_administrator(caller, _WHAT)
+    return tuple(_entry(sandbox, server) for server in sandbox.runtime.store.mcp_servers())
+
+
+def add_mcp_server(sandbox: Sandbox, entry: Mapping[str, object], caller: Caller) -> ConfiguredServer:
+    """Register a server; raise ``InvalidInputError`` with every problem, ``EntryExists`` or ``EntryConfigured``."""
+    require_administrator(caller, _WHAT)
+    now = sandbox.access.node.clock()
+    server = sandbox.runtime.store.add_mcp_server(entry, now=now, actor=caller.user_id)
+    sandbox.access.node.announce()
+    return _entry(sandbox, server)
+
+
+def change_mcp_server(sandbox: Sandbox, name: str, changes: Mapping[str, object], caller: Caller) -> ConfiguredServer:
+    """Change a server except its name; also raises ``EntryUnknown``."""
+    require_administrator(caller, _WHAT)
+    now = sandbox.access.node.clock()
+    server = sandbox.runtime.store.update_mcp_server(name, changes, now=now, actor=caller.user_id)
+    sandbox.access.node.announce()
+    return _entry(sandbox, server)
+
+
+def remove_mcp_server(sandbox: Sandbox, name: str, caller: Caller) -> ConfiguredServer:
+    """Remove a server; return its last state."""
+    require_administrator(caller, _WHAT)
+    store = sandbox.runtime.store
+    entry = _entry(sandbox, store.mcp_server(name))
+    store.remove_mcp_server(name, now=sandbox.access.node.clock(), actor=caller.user_id)
+    sandbox.access.node.announce()
+    return entry
+
+
+def _entry(sandbox: Sandbox, server: McpServer) -> ConfiguredServer:
+    source = CONFIGURATION if sandbox.runtime.store.is_configured_server(server.name) else DATABASE
+    shown = without_password(server.endpoint_url)
+    return ConfiguredServer(server.name, str(server.transport), shown, server.enabled, server.timeout_ms, source)
+
+
+# ---- settings of engines and extractors ------------------------------------------------------------------------------
+
+
+def settings_of(sandbox: Sandbox, kind: str, name: str, caller: Caller) -> DisplayedSettings:
+    """Return the settings of an engine or extractor."""
+    require_administrator(caller, _WHAT)
+    extension = _installed(sandbox, kind, name)
+    return _shown(sandbox, extension, sandbox.runtime.store.settings(kind, name))
+
+
+def change_settings(
+    sandbox: Sandbox,
+    kind: str,
+    name: str,
+    caller: Caller,
+    *,
+    wanted: Mapping[str, Any] | None = None,
+    unwanted: Iterable[str] = (),
+) -> DisplayedSettings:
+    """Set some settings and remove others. They take effect in a new process, at the next call."""
+    require_administrator(caller, _WHAT)
+    extension = _installed(sandbox, kind, name)
+    removed = frozenset(unwanted)
+
+    def changed(present: dict[str, Any]) -> dict[str, Any]:
+        merged = {**present, **(wanted or {})}
+        kept = {key: value for key, value in merged.items() if key not in removed}
+        _check_urls(extension, kept)
+        return kept
+
+    after = sandbox.runtime.store.change_settings(
+        kind, name, changed, now=sandbox.access.node.clock(), actor=caller.user_id
+    )
+    sandbox.access.node.announce()
+    return _shown(sandbox, extension, after)
+
+
+def _check_urls(extension: RegisteredExtension, settings: Mapping[str, Any]) -> None:
+    try:
+        config_rules(url_keys(extension), settings)
+    except InvalidInputError as error:
+        found = ((problem, problem.pointer.rpartition("/")[2]) for problem in error.problems)
+        raise InvalidInputError(
+            Problem(pointer_to("/set", key), problem.message, problem.suggestion) for problem, key in found
+        ) from None
+
+
+def _shown(sandbox: Sandbox, extension: RegisteredExtension, settings: Mapping[str, Any]) -> DisplayedSettings:
+    is_configured = sandbox.runtime.store.has_configured_settings(extension.kind.value, extension.name)
+    source = CONFIGURATION if is_configured else DATABASE
+    return DisplayedSettings(without_secrets(settings), source, url_keys(extension))
+
+
+# ---- installing ------------------------------------------------------------------------------------------------------
+
+
+async def install(sandbox: Sandbox, kind: str, name: str, caller: Caller, *, again: bool = False) -> InstallStatus:
+    """Start installing an engine or extractor in the background, and return its status."""
+    require_administrator(caller, _WHAT)
+    extension = _installed(sandbox, kind, name)
+    runtime = sandbox.runtime.installed(extension.kind)
+    if runtime is None:
+        raise _not_installed()
+    extension.require_sound()
+    now = sandbox.access.node.clock()
+    await asyncio.to_thread(sandbox.runtime.store.note_install, kind, name, now=now, actor=caller.user_id)
+    sandbox.installing.begin(runtime, name, caller=caller, again=again)
+    await asyncio.sleep(0)  # let the task start, so that the status shows it
+    return await asyncio.to_thread(runtime.status, name)
+
+
+def _installed(sandbox: Sandbox, kind: str, name: str) -> RegisteredExtension:
+    """Return an engine or extractor; modules have no settings and no installation."""
+    extension = find_extension(sandbox, kind, name)
+    if extension.kind is ManifestKind.MODULE:
+        raise _not_installed()
+    return extension
+
+
+def _not_installed() -> InvalidInputError:
+    message = "only engines and extractors are installed and have settings; a module runs as it is"
+    return InvalidInputError.of(message, pointer="/kind")

@@ -1,0 +1,214 @@
+"""Overview of extensions: their state, the functions they offer, and their problems."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from democrai_sandbox.manifests import FILE_NAME, ManifestKind, lint
+from democrai_sandbox.manifests.document import LARGEST_MANIFEST, PlacedProblem
+from democrai_sandbox.manifests.loader import open_at_once
+from democrai_sandbox.policy import InvalidInputError
+from democrai_sandbox.runtime.extensions.importer import Surface
+from democrai_sandbox.runtime.installs.status import InstallState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from democrai_sandbox.manifests import Finding
+    from democrai_sandbox.policy import Problem
+    from democrai_sandbox.runtime.calls.output import PrintedOutput
+    from democrai_sandbox.runtime.extensions.registry import RegisteredExtension
+    from democrai_sandbox.runtime.installs.status import InstallStatus
+    from democrai_sandbox.runtime.worker.process import SurfaceInfo
+
+    from .sandbox import Sandbox
+
+SURFACES = ("render", "action", "command", "task")
+"""Runnable functions of a module, in display order."""
+_LONGEST_HINT = 300
+_IN_PROCESS = "in_process"
+
+
+class ExtensionState(StrEnum):
+    """Whether an extension can be used."""
+
+    OK = "ok"
+    BROKEN = "broken"
+    NOT_INSTALLED = "not_installed"
+    OUTDATED = "outdated"
+    """Installed for another manifest or interpreter than the current one."""
+    INSTALLING = "installing"
+
+
+_STATES = MappingProxyType(
+    {
+        InstallState.MISSING: ExtensionState.NOT_INSTALLED,
+        InstallState.OUTDATED: ExtensionState.OUTDATED,
+        InstallState.INSTALLING: ExtensionState.INSTALLING,
+        InstallState.READY: ExtensionState.OK,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ExtensionSummary:
+    """Extension in a list."""
+
+    kind: ManifestKind
+    name: str
+    state: ExtensionState
+    version: str
+    description: str
+    folder: str
+    isolation: str
+    """``in_process``, or ``process`` for an extension with a worker."""
+    problems: tuple[Problem, ...]
+    findings: tuple[Finding, ...]
+    install: InstallStatus | None
+    """None for modules, which need no installation, and for broken extensions."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunnableFunction:
+    """Runnable function of a module."""
+
+    kind: str
+    name: str
+    parameters: tuple[str, ...]
+    """Parameter names, if its code is loaded in this process."""
+    hint: str
+    """First line of its documentation; text of the extension."""
+    every: float | None
+    """Seconds between the runs of a scheduled task."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExtensionProfile:
+    """Extension with all details."""
+
+    overview: ExtensionSummary
+    manifest_file: str
+    lines: tuple[str, ...]
+    """Current content of the manifest; empty if it cannot be read."""
+    offers: tuple[RunnableFunction, ...]
+    printed: PrintedOutput
+    limits: tuple[tuple[str, str, int], ...]
+    """Section (``host`` for the configuration), name and number."""
+
+
+def list_extensions(sandbox: Sandbox) -> tuple[ExtensionSummary, ...]:
+    """List all extensions, by kind and name. Reads files, so do not call it on an event loop."""
+    return tuple(_overview(sandbox, one) for one in sorted(sandbox.runtime.extensions, key=_order))
+
+
+def find_extension(sandbox: Sandbox, kind: str, name: str) -> RegisteredExtension:
+    """Return an extension, broken or not; raise ``ExtensionUnknown`` with the nearest name."""
+    wanted = ManifestKind(kind) if kind in ("module", "engine", "extractor") else None
+    if wanted is None:
+        message = f"unknown kind {kind!r}: use module, engine or extractor"
+        raise InvalidInputError.of(message, pointer="/kind")
+    if wanted is ManifestKind.MODULE and name in sandbox.runtime.modules.extensions:
+        return sandbox.runtime.modules.extensions[name]  # includes the result of the import, unlike the registry
+    return sandbox.runtime.registry.get(wanted, name)
+
+
+def extension_profile(sandbox: Sandbox, kind: str, name: str) -> ExtensionProfile:
+    """Return one extension with all details; raise ``ExtensionUnknown``."""
+    extension = find_extension(sandbox, kind, name)
+    file = os.path.join(extension.folder, FILE_NAME)  # noqa: PTH118 - a str path
+    return ExtensionProfile(
+        _overview(sandbox, extension),
+        file,
+        _lines(file),
+        runnable_functions(sandbox, extension),
+        sandbox.runtime.output.of(f"{extension.kind.value}:{extension.name}"),
+        tuple(_limits(sandbox, extension)),
+    )
+
+
+def runnable_functions(sandbox: Sandbox, extension: RegisteredExtension) -> tuple[RunnableFunction, ...]:
+    """Return the runnable functions of a module; empty for broken modules and other kinds."""
+    if extension.kind is not ManifestKind.MODULE:
+        return ()
+    for module in sandbox.runtime.modules.all_loaded():
+        if module.extension.name == extension.name:
+            found = [_offered(surface) for surface in module.surfaces.values() if surface.kind in SURFACES]
+            return tuple(sorted(found, key=lambda one: (SURFACES.index(one.kind), one.name)))
+    return ()
+
+
+def _order(extension: RegisteredExtension) -> tuple[int, str]:
+    return ("module", "engine", "extractor").index(extension.kind.value), extension.name
+
+
+def _overview(sandbox: Sandbox, extension: RegisteredExtension) -> ExtensionSummary:
+    manifest = extension.manifest
+    install = _install(sandbox, extension)
+    state = ExtensionState.OK if install is None else _STATES[install.state]
+    return ExtensionSummary(
+        extension.kind,
+        extension.name,
+        ExtensionState.BROKEN if extension.is_broken else state,
+        getattr(manifest, "version", ""),
+        getattr(manifest, "description", ""),
+        extension.folder,
+        _isolation(sandbox, extension),
+        extension.problems,
+        () if manifest is None else lint(manifest, in_process=_isolation(sandbox, extension) == _IN_PROCESS),
+        install,
+    )
+
+
+def _install(sandbox: Sandbox, extension: RegisteredExtension) -> InstallStatus | None:
+    runtime = sandbox.runtime.installed(extension.kind)
+    return None if runtime is None or extension.is_broken else runtime.status(extension.name)
+
+
+def _isolation(sandbox: Sandbox, extension: RegisteredExtension) -> str:
+    if extension.kind is not ManifestKind.MODULE:
+        return "process"
+    return sandbox.settings.isolation.get(f"module:{extension.name}", _IN_PROCESS)
+
+
+def _offered(surface: Surface | SurfaceInfo) -> RunnableFunction:
+    every = surface.options.get("every")
+    parameters: tuple[str, ...] = ()
+    hint = ""
+    if isinstance(surface, Surface):
+        code, text = surface.function.__code__, surface.function.__doc__
+        parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        # The extension controls this value: accept only a plain str.
+        hint = text.strip().partition("\n")[0][:_LONGEST_HINT] if type(text) is str else ""
+    seconds = float(every) if isinstance(every, int | float) else None
+    return RunnableFunction(surface.kind, surface.name, parameters, hint, seconds)
+
+
+def _limits(sandbox: Sandbox, extension: RegisteredExtension) -> Iterator[tuple[str, str, int]]:
+    sections = extension.manifest.sections if extension.manifest else {}
+    for pointer, section in sections.items():
+        for name, number in section.limits.given() if section else ():
+            yield pointer.strip("/") or "manifest", name, number
+    for name, number in sandbox.settings.limits.given():
+        yield "host", name, number
+
+
+def _lines(file: str) -> tuple[str, ...]:
+    """Return the lines of a manifest, broken or not, without blocking on a device or pipe."""
+    try:
+        with open(file, "rb", opener=open_at_once) as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                return ()
+            data = stream.read(LARGEST_MANIFEST)
+    except (OSError, ValueError):
+        return ()
+    return tuple(data.decode("utf-8", "replace").removesuffix("\n").split("\n"))
+
+
+def line_of(problem: Problem) -> int:
+    """Return the line of a problem; 0 if unknown."""
+    return problem.line if isinstance(problem, PlacedProblem) else 0

@@ -1,0 +1,167 @@
+"""Report about the layers of a sandbox: lines with a state, also for kernel controls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from democrai_sandbox.kernel.status import ControlState, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from democrai_sandbox.kernel.selftest import SelfTestAttempt
+    from democrai_sandbox.kernel.status import ControlStatus
+
+
+class ReportLineState(StrEnum):
+    """State of a layer."""
+
+    OK = "ok"
+    DEGRADED = "degraded"
+    """Partly working."""
+    OFF = "off"
+    UNSUPPORTED = "unsupported"
+    """Not possible on this machine."""
+
+
+class ReportArea(StrEnum):
+    """Group of lines."""
+
+    HOST = "host"
+    """Interpreter, folders and addresses, checked before the start."""
+    GUARD = "guard"
+    DECISIONS = "decisions"
+    KERNEL = "kernel"
+    RUNTIME = "runtime"
+
+
+@dataclass(frozen=True, slots=True)
+class ReportLine:
+    """Current state of one layer, and how to improve it."""
+
+    name: str
+    """Stable name for programs."""
+    title: str
+    area: ReportArea
+    state: ReportLineState
+    summary: str
+    fix: str = ""
+    details: Mapping[str, object] = field(default_factory=dict)
+    wanted: bool = True
+    """Whether the configuration enables it: a layer that is off and not enabled is not a problem."""
+
+    @property
+    def is_well(self) -> bool:
+        """Whether no action is needed."""
+        return self.state is ReportLineState.OK or (not self.wanted and self.state is not ReportLineState.DEGRADED)
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the line as JSON data."""
+        return {
+            "name": self.name,
+            "title": self.title,
+            "area": self.area.value,
+            "state": self.state.value,
+            "wanted": self.wanted,
+            "summary": self.summary,
+            "fix": self.fix,
+            "details": plain(self.details),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class LayerReport:
+    """All lines at one time."""
+
+    at: datetime
+    version: str
+    node: str
+    pid: int
+    lines: tuple[ReportLine, ...]
+    attempts: tuple[SelfTestAttempt, ...] = ()
+    """Results of the last self-test of the kernel layer."""
+
+    @property
+    def is_well(self) -> bool:
+        """Whether every enabled layer works."""
+        return all(line.is_well for line in self.lines)
+
+    def __getitem__(self, name: str) -> ReportLine:
+        """Return the line with this name."""
+        for line in self.lines:
+            if line.name == name:
+                return line
+        raise KeyError(name)
+
+    def of(self, area: ReportArea) -> tuple[ReportLine, ...]:
+        """Return the lines of an area."""
+        return tuple(line for line in self.lines if line.area is area)
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the report as JSON data."""
+        return {
+            "at": self.at.isoformat(),
+            "version": self.version,
+            "node": self.node,
+            "pid": self.pid,
+            "ok": self.is_well,
+            "lines": [line.as_dict() for line in self.lines],
+            "selftest": [attempt.as_dict() for attempt in self.attempts],
+        }
+
+
+_TITLES = MappingProxyType(
+    {
+        "landlock": "Landlock",
+        "seccomp": "seccomp",
+        "spawn_server": "Spawn server",
+        "egress": "Egress allowlist",
+        "helper": "Privileged helper",
+    }
+)
+
+
+_FACTS = MappingProxyType(
+    {
+        "landlock": "ABI {abi}, {paths} paths",
+        "seccomp": "{architecture}, {threads_covered} of {threads} threads",
+        "spawn_server": "process {pid}, {running} running",
+        "egress": "{endpoints} endpoints at {addresses} addresses, last applied {last_apply[at]}",
+        "helper": "process {pid} at {socket}",
+    }
+)
+"""Summary of an active control; the details contain the rest."""
+
+_STATES = MappingProxyType(
+    {
+        ControlState.ACTIVE: ReportLineState.OK,
+        ControlState.PARTIAL: ReportLineState.DEGRADED,
+        ControlState.OFF: ReportLineState.OFF,
+        ControlState.UNSUPPORTED: ReportLineState.UNSUPPORTED,
+    }
+)
+
+
+def control_line(control: ControlStatus, *, wanted: bool) -> ReportLine:
+    """Return the line of a control; ``wanted`` is whether the configuration enables it."""
+    return ReportLine(
+        control.name,
+        _TITLES.get(control.name, control.name),
+        ReportArea.KERNEL,
+        _STATES[control.state],
+        control.reason or (_active(control) if control.state is ControlState.ACTIVE else control.state.value),
+        control.fix,
+        control.details,
+        wanted,
+    )
+
+
+def _active(control: ControlStatus) -> str:
+    try:
+        return f"in force: {_FACTS[control.name].format_map(control.details)}"
+    except (KeyError, TypeError):  # not measured
+        return "in force"

@@ -1,0 +1,281 @@
+"""Update the allowlist: write it, have the helper apply it, and combine a burst of changes into one run of a thread."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from time import monotonic, time
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from democrai_sandbox.errors import HelperFailed, KernelLayerError
+
+from .helper_client import TIMED_OUT, readable
+from .policy_file import PolicyFile, digest_of, encoded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from democrai_sandbox.kernel.flow_log import FlowLog
+
+    from .allowlist import Allowlist, AllowlistBuilder
+    from .helper_client import HelperClient
+
+_WITHIN = 15.0
+"""Timeout of one update in seconds, which includes resolving names."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedAllowlist:
+    """Allowlist that the helper has applied."""
+
+    allowlist: Allowlist
+    digest: str
+    pairs: frozenset[tuple[str, int]]
+    """Addresses and ports known to be open."""
+    answer: dict[str, Any]
+    at: float
+
+
+class AllowlistUpdater:
+    """Update of the allowlist, one at a time. Any thread may read ``applied`` and ``error`` at any time."""
+
+    def __init__(self, builder: AllowlistBuilder, file: PolicyFile, client: HelperClient, flow: FlowLog) -> None:
+        """Store the parts."""
+        self.applied: AppliedAllowlist | None = None
+        self.error: KernelLayerError | None = None
+        """Error of the last attempt; the previously applied allowlist stays in force."""
+        self.failures = 0
+        """Number of failed attempts since the start."""
+        self._builder = builder
+        self._file = file
+        self._client = client
+        self._flow = flow
+        self._one_at_a_time = threading.Lock()
+
+    def write(self) -> None:
+        """Write the current allowlist without applying it: the helper reads the file when it starts."""
+        with self._one_at_a_time:
+            self._file.write(encoded(self._builder.build().endpoints))
+
+    def run(self, reason: str, *, force: bool, pid: int | None = None) -> AppliedAllowlist:
+        """Apply the current allowlist; skip an unchanged one unless ``force`` is set."""
+        with self._one_at_a_time:
+            try:
+                self.applied = self._run(reason, force=force, pid=pid)
+            except KernelLayerError as error:
+                self.error = error
+                self.failures += 1
+                self._flow("egress.failed", reason=reason, error=str(error))
+                raise
+            self.error = None
+            return self.applied
+
+    def _run(self, reason: str, *, force: bool, pid: int | None) -> AppliedAllowlist:
+        allowlist = self._builder.build()
+        content = encoded(allowlist.endpoints)
+        digest = digest_of(content)
+        last = self.applied
+        if last is not None and last.digest == digest and self.error is None and not force:
+            self._flow("egress.unchanged", reason=reason, endpoints=len(allowlist.endpoints))
+            return replace(last, allowlist=allowlist)
+        self._file.write(content)
+        answer = self._client.apply(pid, timeout=_WITHIN)
+        if answer.get("digest", digest) != digest:
+            raise HelperFailed(
+                f"the helper read a different policy from {self._file.path} than this process wrote",
+                fix="use a separate policy file per application: put {pid} into sandbox.os.policy_file",
+                reason="policy_replaced",
+            )
+        self._flow(
+            "egress.applied",
+            reason=reason,
+            endpoints=len(allowlist.endpoints),
+            addresses=answer.get("addresses"),
+            unresolved=answer.get("unresolved"),
+            failed_sources=[source.name for source in allowlist.failed_sources],
+            chains=answer.get("chains"),
+            seconds=answer.get("seconds"),
+        )
+        return AppliedAllowlist(allowlist, digest, allowlist.pairs(), answer, time())
+
+
+_FIRST_PAUSE = 0.2
+_LONGEST_PAUSE = 30.0
+
+
+class UpdateRequests(NamedTuple):
+    """Requests that one run covers."""
+
+    reasons: tuple[str, ...]
+    force: bool
+    """Whether a caller wants a run even without changes."""
+
+
+class Follower(Protocol):
+    """Work of the thread."""
+
+    def work(self, wishes: UpdateRequests) -> None:
+        """Run once. Callers that wait get a ``KernelLayerError``, and the run is retried later."""
+        ...
+
+    def watched(self) -> Iterable[int]:
+        """Return descriptors to wait for."""
+        ...
+
+    def heard(self, ready: Iterable[int]) -> None:
+        """Handle readable descriptors."""
+        ...
+
+    def pause(self) -> float:
+        """Return the seconds until the next run without a request."""
+        ...
+
+
+@dataclass(slots=True)
+class _RunResult:
+    """Result of the last run, which covers all requests up to this number."""
+
+    number: int = 0
+    error: KernelLayerError | None = None
+
+
+class UpdateThread:
+    """Thread that runs a follower's work. Callers hold no lock during a run."""
+
+    def __init__(self, follower: Follower) -> None:
+        """Store the follower; ``start`` starts the thread."""
+        self._follower = follower
+        self._changed = threading.Condition()
+        self._number = 0
+        self._reasons: list[str] = []
+        self._force = False
+        self._outcome = _RunResult()
+        self._failures = 0
+        self._ending = False
+        self._thread: threading.Thread | None = None
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the thread runs."""
+        thread = self._thread
+        return thread is not None and thread.is_alive()
+
+    def start(self) -> None:
+        """Start the thread; do nothing if it was already started or stopped."""
+        with self._changed:
+            if self._thread is None and not self._ending:
+                self._thread = _DaemonThread("egress-refresh", self._run)
+                self._thread.start()
+
+    def wish(self, reason: str, *, force: bool = False) -> int:
+        """Request a run and return immediately, with the number to wait for."""
+        self.start()
+        with self._changed:
+            self._number += 1
+            self._force = self._force or force
+            if reason not in self._reasons:
+                self._reasons.append(reason)
+            number = self._number
+            if not self._ending:
+                os.eventfd_write(self._wake, 1)
+        return number
+
+    def settles(self, number: int, timeout: float) -> bool:
+        """Return whether a run that started after this request ends in time, with any result."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._is_settled(number), timeout)
+
+    def _is_settled(self, number: int) -> bool:
+        return self._ending or self._outcome.number >= number
+
+    def wait(self, number: int, timeout: float) -> None:
+        """Wait for a run that started after this request; raise its error, or on timeout."""
+        if threading.current_thread() is self._thread:
+            return  # a call from within the run would wait for itself
+        with self._changed:
+            done = self._changed.wait_for(lambda: self._is_settled(number), timeout)
+            ended, error = self._ending and self._outcome.number < number, self._outcome.error
+        if not done or ended:
+            raise HelperFailed(
+                "updates of the allowlist have stopped"
+                if ended
+                else f"the allowlist was not applied within {timeout:g} s",
+                fix="check the status of the egress control for the cause",
+                reason="stopped" if ended else TIMED_OUT,
+            )
+        if error is not None:
+            # A new object per waiting caller, because a traceback grows with every raise.
+            raise type(error)(*error.args, fix=error.fix, **_reason(error)) from error
+
+    def stop(self) -> None:
+        """Stop the thread and wait for it; waiting callers get an error."""
+        with self._changed:
+            self._ending = True
+            self._changed.notify_all()
+            if self._wake >= 0:
+                os.eventfd_write(self._wake, 1)
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        with self._changed:
+            wake, self._wake = self._wake, -1
+        if wake >= 0:
+            os.close(wake)
+
+    def _run(self) -> None:
+        due = monotonic() + self._follower.pause()
+        while not self._ending:
+            ready = readable((self._wake, *self._follower.watched()), due - monotonic())
+            with suppress(BlockingIOError):
+                os.eventfd_read(self._wake)
+            self._follower.heard(ready)
+            if not self._failures:
+                due = min(due, monotonic() + self._follower.pause())
+            if self._is_wanted(due):
+                self._once()
+                due = monotonic() + (self._backoff() if self._failures else self._follower.pause())
+
+    def _is_wanted(self, due: float) -> bool:
+        return not self._ending and (bool(self._reasons) or monotonic() >= due)
+
+    def _once(self) -> None:
+        with self._changed:
+            number, reasons, force = self._number, tuple(self._reasons), self._force
+            self._reasons, self._force = [], False
+        error = None
+        try:
+            self._follower.work(UpdateRequests(reasons or ("time",), force or self._failures > 0))
+        except KernelLayerError as failure:
+            error = failure
+        except Exception as failure:  # noqa: BLE001 - without this thread, revocations would not take effect
+            error = KernelLayerError(f"{type(failure).__name__}: {failure}", fix="report this as a defect")
+        self._failures = self._failures + 1 if error else 0
+        with self._changed:
+            self._outcome = _RunResult(number, error)
+            self._changed.notify_all()
+
+    def _backoff(self) -> float:
+        return float(min(_FIRST_PAUSE * 2 ** min(self._failures - 1, 16), _LONGEST_PAUSE))
+
+
+def _reason(error: KernelLayerError) -> dict[str, str]:
+    return {"reason": error.reason} if isinstance(error, HelperFailed) else {}
+
+
+class _DaemonThread(threading.Thread):
+    """Daemon thread that drops its reference to the work on start.
+
+    Guarded code can list all threads. The function of an ordinary thread would lead it to the allowlist.
+    """
+
+    def __init__(self, name: str, work: Callable[[], None]) -> None:
+        super().__init__(name=name, daemon=True)
+        self._work: Callable[[], None] | None = work
+
+    def run(self) -> None:
+        work, self._work = self._work, None
+        if work is not None:
+            work()

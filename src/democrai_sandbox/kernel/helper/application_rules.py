@@ -1,0 +1,351 @@
+"""Rules of one application in all packet filters: changed in all of them with one transaction each, or in none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from .iptables import FilterChange, IpVersion, application_of, chain_rules, jump, tables
+from .protocol import RequestRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from .cgroups import Cgroup
+    from .iptables import Allow, Commands, FilterListing, Owner
+    from .policy import Policy, PolicyEndpoint
+
+
+class PacketFilter(Protocol):
+    """Packet filter of one IP version."""
+
+    @property
+    def family(self) -> IpVersion:
+        """IP version."""
+
+    def read(self) -> FilterListing:
+        """Return our chains and jumps."""
+
+    def commit(self, change: FilterChange) -> None:
+        """Apply a change atomically."""
+
+
+class EnforcerProtocol(Protocol):
+    """Enforcer of one application's rules. Not thread-safe; failures raise ``Refused``."""
+
+    def probe(self) -> list[str]:
+        """Return warnings; raise if this machine cannot enforce anything."""
+
+    def sweep(self) -> dict[str, Any]:
+        """Remove leftovers of dead applications, and take over the rules of a killed predecessor."""
+
+    def apply(self, policy: Policy, pid: int) -> dict[str, Any]:
+        """Apply a policy, then move the process in; return the fields of the answer."""
+
+    def refresh(self) -> dict[str, Any]:
+        """Resolve the names again, and renew the rules if they changed."""
+
+    def repair(self) -> bool:
+        """Restore rules that another program modified; return whether that was necessary."""
+
+    def join(self, pid: int) -> dict[str, Any]:
+        """Move another process in."""
+
+    def child(self, endpoints: Sequence[PolicyEndpoint]) -> tuple[dict[str, Any], int]:
+        """Create a cgroup for a child; return the fields of the answer and its cgroup.procs, opened for writing."""
+
+    def release(self, child: int) -> dict[str, Any]:
+        """Kill the remaining processes of a child and remove its cgroup."""
+
+    def status(self) -> dict[str, Any]:
+        """Return the measured state."""
+
+    def clear(self) -> dict[str, Any]:
+        """Remove the rules, and move the members out."""
+
+    def remove(self) -> None:
+        """Kill the members, then remove the rules and the cgroup."""
+
+
+APPLICATION = "application"
+
+
+class FilterPart(NamedTuple):
+    """Allowed destinations of a cgroup in one packet filter."""
+
+    group: str
+    identity: int
+    """Identity of the cgroup: a recreated cgroup needs new rules."""
+    allowed: frozenset[Allow]
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    chain: str
+    specs: tuple[str, ...]
+    part: FilterPart | None
+    """None for found rules with unknown content."""
+
+
+class ApplicationFilter:
+    """Our rules for one application in one filter. Parts are ``application``, and ``S<n>`` for each set of children."""
+
+    def __init__(self, table: PacketFilter, owner: Owner) -> None:
+        """Start with the assumption that the filter has no rules of this application."""
+        self.family = table.family
+        self._table = table
+        self._owner = owner
+        self._held: dict[str, _Held] = {}
+        self._strays: tuple[_Held, ...] = ()
+
+    @property
+    def chain(self) -> str | None:
+        """Application chain in force."""
+        held = self._held.get(APPLICATION)
+        return None if held is None else held.chain
+
+    @property
+    def parts(self) -> dict[str, FilterPart]:
+        """Known parts in force."""
+        return {name: held.part for name, held in self._held.items() if held.part is not None}
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Sets of a previous helper: in force, with endpoints unknown to this one."""
+        return tuple(name for name, held in self._held.items() if held.part is None and name != APPLICATION)
+
+    def install(self, wanted: Mapping[str, FilterPart], kept: frozenset[str] = frozenset()) -> bool:
+        """Apply exactly the wanted parts in one transaction; return whether anything changed.
+
+        The recorded state is not verified first. If it is wrong, the whole transaction fails and is repeated with the
+        state read from the filter. ``kept`` names parts that stay unchanged.
+        """
+        try:
+            return self._commit(wanted, kept)
+        except RequestRefused:
+            before = self._held
+            self.take_over(self._table.read())
+            if {held.chain for held in before.values()} == {held.chain for held in self._held.values()}:
+                self._held = before
+                raise
+            return self._commit(wanted, kept)
+
+    def problem(self) -> str:
+        """Read the filter and describe rules that are missing or changed; return an empty text without a problem."""
+        listing = self._table.read()
+        for held in self._held.values():
+            jumps = [found for found in listing.jumps if found.chain == held.chain and found.owner == self._owner]
+            if not jumps:
+                return f"the jump to {held.chain} is missing"
+            if jumps[0].foreign_before:
+                return f"another rule precedes the jump to {held.chain}"
+            count = listing.chains.get(held.chain)
+            if held.part is not None and count != len(chain_rules(held.part.allowed)):
+                return f"{held.chain} has {count} rules, which differ from the applied ones"
+        return ""
+
+    def take_over(self, listing: FilterListing | None = None) -> bool:
+        """Record the rules found in the filter; return whether the application has any."""
+        listing = self._table.read() if listing is None else listing
+        held: dict[str, _Held] = {}
+        strays: list[_Held] = []
+        for chain in listing.chains:
+            if application_of(chain) != self._owner.pid:
+                continue
+            self._check_ours(chain, listing)
+            found = _Held(chain, tuple(each.spec for each in listing.jumps if each.chain == chain), None)
+            part = chain.rpartition("_")[2]
+            name = APPLICATION if part in {"A", "B"} else part
+            if found.specs and name not in held:
+                held[name] = found
+            else:
+                strays.append(found)
+        self._held, self._strays = held, tuple(strays)
+        return APPLICATION in held
+
+    def clear(self) -> None:
+        """Remove all rules of the application, known or not."""
+        self.take_over()
+        self.install({})
+
+    def _check_ours(self, chain: str, listing: FilterListing) -> None:
+        """Refuse to change rules of an application in another container with the same process id."""
+        for found in listing.jumps:
+            if found.chain == chain and found.owner is not None and found.owner.namespace != self._owner.namespace:
+                text = f"{chain} belongs to process {self._owner.pid} of another container that shares this network"
+                raise RequestRefused("busy", text, "give each container a separate network, or restart the application")
+
+    def _commit(self, wanted: Mapping[str, FilterPart], kept: frozenset[str]) -> bool:
+        change = FilterChange()
+        after: dict[str, _Held] = {}
+        for name, part in wanted.items():
+            after[name] = self._lead(change, name, self._held.get(name), part)
+        for name, held in self._held.items():
+            if name in kept and name not in wanted:
+                after[name] = held
+            elif name not in wanted:
+                self._end(change, held)
+        chains = {held.chain for held in after.values()}
+        for stray in self._strays:
+            self._end(change, stray, drop=stray.chain not in chains)
+        if change and after.get(APPLICATION) is self._held.get(APPLICATION):
+            self._renew_jump(change)  # fails if another program has flushed the filter
+        if change:
+            self._table.commit(change)
+        self._held, self._strays = after, ()
+        return bool(change)
+
+    def _lead(self, change: FilterChange, name: str, held: _Held | None, part: FilterPart) -> _Held:
+        """Add the changes from the current part to the wanted part."""
+        if held is not None and held.part == part:
+            return held
+        chain = self._owner.chain(name)
+        if name == APPLICATION:
+            # Alternate, so that a reader of the filter sees which one is new.
+            chain = self._owner.chain("B" if held is not None and held.chain == self._owner.chain("A") else "A")
+        spec = jump(part.group, self._owner, chain)
+        change.define(chain, part.allowed)
+        if held is not None:
+            # Delete it even if the same jump is added again: the change then fails if another program removed it.
+            for old in held.specs:
+                change.delete(old)
+            if held.chain != chain:
+                change.drop(held.chain)
+        change.insert(spec)
+        return _Held(chain, (spec,), part)
+
+    def _renew_jump(self, change: FilterChange) -> None:
+        """Move the application's jump to the front. The change fails if the jump is missing."""
+        held = self._held.get(APPLICATION)
+        if held is not None and held.part is not None:
+            for spec in held.specs:
+                change.delete(spec)
+                change.insert(spec)
+
+    def _end(self, change: FilterChange, held: _Held, *, drop: bool = True) -> None:
+        for spec in held.specs:
+            change.delete(spec)
+        if drop:
+            change.drop(held.chain)
+
+
+class WantedRules(NamedTuple):
+    """Wanted destinations of a cgroup, for all packet filters."""
+
+    group: Cgroup
+    allowed: frozenset[Allow]
+
+
+class ApplicationRules:
+    """All packet filters as one."""
+
+    def __init__(self, commands: Commands, owner: Owner) -> None:
+        """Start without filters; ``find`` looks for them."""
+        self._commands = commands
+        self._owner = owner
+        self._filters: tuple[ApplicationFilter, ...] = ()
+        self.warnings: list[str] = []
+
+    @property
+    def families(self) -> list[str]:
+        """Filtered IP versions."""
+        return [each.family.value for each in self._filters]
+
+    @property
+    def chains(self) -> dict[str, str | None]:
+        """Application chain in each filter."""
+        found: dict[str, str | None] = dict.fromkeys((family.value for family in IpVersion), None)
+        return found | {each.family.value: each.chain for each in self._filters}
+
+    @property
+    def complete(self) -> bool:
+        """Whether the application has rules in all filters, according to the recorded state."""
+        return bool(self._filters) and all(each.chain is not None for each in self._filters)
+
+    def find(self) -> None:
+        """Find the filters. Call it again each time, because IPv6 may have been enabled meanwhile."""
+        found, self.warnings = tables(self._commands)
+        known = {each.family: each for each in self._filters}
+        self._filters = tuple(known.get(each.family) or ApplicationFilter(each, self._owner) for each in found)
+
+    def take_over(self) -> bool:
+        """Record the rules found; return whether any belongs to the application."""
+        found = [each.take_over() for each in self._filters]
+        return any(found)
+
+    def install(self, wanted: Mapping[str, WantedRules], kept: frozenset[str]) -> bool:
+        """Apply exactly the wanted and kept parts; return whether anything changed."""
+        done: list[tuple[ApplicationFilter, dict[str, FilterPart] | None]] = []
+        changed = False
+        for each in self._filters:
+            # Rules of a previous helper cannot be restored, because their endpoints are unknown.
+            before = each.parts if each.chain is None or APPLICATION in each.parts else None
+            try:
+                if _install(each, _parts(wanted, each.family), kept):
+                    done.append((each, before))
+                    changed = True
+            except RequestRefused as refused:
+                stay = [name for name in (_put_back(*earlier, kept) for earlier in done) if name]
+                if not stay:
+                    raise
+                text = f"{refused.error}; the rules for {', '.join(stay)} are already the new ones"
+                raise RequestRefused(refused.reason, text, refused.fix) from None
+        return changed
+
+    def problems(self, group: Cgroup) -> dict[str, str]:
+        """Read the filters, and return the problem of each."""
+        found = {each.family.value: _problem(each, group) for each in self._filters}
+        return {family: text for family, text in found.items() if text}
+
+    def clear(self) -> None:
+        """Remove the application from all filters; raise the first error after all have been tried."""
+        failed: list[RequestRefused] = []
+        for each in self._filters:
+            try:
+                each.clear()
+            except RequestRefused as refused:
+                failed.append(refused)
+        if failed:
+            raise failed[0]
+
+
+def _install(each: ApplicationFilter, wanted: Mapping[str, FilterPart], kept: frozenset[str]) -> bool:
+    if each.install(wanted, kept):
+        return True
+    if not each.problem():
+        return False
+    # Another program has changed the filter: compute the change from its current state.
+    each.take_over()
+    return each.install(wanted, kept)
+
+
+def _put_back(each: ApplicationFilter, before: Mapping[str, FilterPart] | None, kept: frozenset[str]) -> str:
+    """Restore a filter; return its name if it keeps the new rules, which are not weaker than the old ones."""
+    if before is None:
+        return each.family.value
+    try:
+        each.install(before, kept)
+    except RequestRefused:
+        return each.family.value
+    return ""
+
+
+def _parts(wanted: Mapping[str, WantedRules], family: IpVersion) -> dict[str, FilterPart]:
+    return {
+        name: FilterPart(
+            group.relative, group.identity() or 0, frozenset(each for each in allowed if each.family is family)
+        )
+        for name, (group, allowed) in wanted.items()
+    }
+
+
+def _problem(each: ApplicationFilter, group: Cgroup) -> str:
+    if each.chain is None:
+        return "the application has no rules"
+    part = each.parts.get(APPLICATION)
+    if part is not None and part.identity != group.identity():
+        return "the cgroup was recreated, so its rules no longer apply to it"
+    try:
+        return each.problem()
+    except RequestRefused as refused:
+        return str(refused)

@@ -1,0 +1,243 @@
+"""Start, run and stop the helper, and write its log to standard error."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import select
+import threading
+import time
+import traceback
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .actions import Actions
+from .arguments import Arguments, expected_user, parse
+from .cgroups import Cgroup, find_tree
+from .iptables import FilterChangeListener
+from .processes import Handle, ProcessFamily
+from .protocol import RequestRefused
+from .server import EventWait, HelperEvent, HelperServer
+from .user_files import User, UserFiles
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Mapping, Sequence
+
+    from .application_rules import EnforcerProtocol
+
+_STDERR = 2
+_LONGEST = select.PIPE_BUF - 1
+"""Maximum size of an atomic write to a pipe."""
+
+
+class HelperLog:
+    """Output lines. A reader that has ended must never stop the helper from cleaning up."""
+
+    def __init__(self, *, debug: bool = False) -> None:
+        self.debug = debug
+        self._lock = threading.Lock()
+
+    def say(self, text: str) -> None:
+        """Write one line for the operator."""
+        self._write(f"democrai-os-helper[{os.getpid()}]: {text}")
+
+    def flow(self, event: str, **details: object) -> None:
+        """Write one debug line, if enabled."""
+        if self.debug:
+            parts = (f"{name}={value!r}" for name, value in details.items())
+            self._write(" ".join(("[OS_SANDBOX_FLOW]", f"helper.{event}", *parts)))
+
+    def last_word(self, refused: RequestRefused) -> None:
+        """Write the reason for the helper's end: as a sentence, and in the last line as JSON."""
+        self.say(str(refused))
+        self._write(json.dumps(refused.answer()))
+
+    def _write(self, text: str) -> None:
+        line = text.replace("\r", " ").replace("\n", " ").encode("utf-8", "backslashreplace")[:_LONGEST] + b"\n"
+        with self._lock, suppress(OSError):
+            # A reader that does not empty its pipe must not block the helper.
+            poll = select.poll()
+            poll.register(_STDERR, select.POLLOUT)
+            if poll.poll(0):
+                os.write(_STDERR, line)
+
+
+_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+_ATTEMPTS = 5
+_BETWEEN_ATTEMPTS = 1.0
+_PATIENCE = 30.0
+_LINGER = 2.0
+"""Seconds to wait for the application's end: a service manager stops all processes of a service together."""
+EXIT_ENDED, EXIT_REFUSED, EXIT_BAD_ARGUMENTS, EXIT_PARENT_GONE, EXIT_LEFT_BEHIND = 0, 1, 2, 3, 4
+
+
+def run(
+    words: Sequence[str], environment: Mapping[str, str], enforcement: Callable[[int, int], EnforcerProtocol]
+) -> int:
+    """Run the helper and return its exit status. Errors are written to standard error."""
+    journal = HelperLog()
+    try:
+        arguments = parse(words)
+        journal.debug = arguments.debug
+        return _live(arguments, environment, enforcement, journal)
+    except RequestRefused as error:
+        refused = error
+    except Exception as error:  # noqa: BLE001 - the program that started the helper needs a readable last line
+        journal.say(traceback.format_exc())
+        refused = RequestRefused("failed", f"{type(error).__name__}: {error}", "see the lines before this one")
+    journal.last_word(refused)
+    return {"bad_arguments": EXIT_BAD_ARGUMENTS, "gone": EXIT_PARENT_GONE}.get(refused.reason, EXIT_REFUSED)
+
+
+def reset_environment() -> None:
+    """Reset the environment that the starting user controls."""
+    os.environ.clear()
+    os.environ["PATH"] = _PATH
+    os.umask(0o077)
+    os.chdir("/")
+    with suppress(PermissionError):  # already the leader of a process group
+        os.setsid()  # ignore signals of the terminal, because the helper must end after the application
+    _have_descriptors()
+
+
+def _have_descriptors() -> None:
+    """Raise the descriptor limit to the maximum; the soft limit comes from the starting process."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+class _HelperRun:
+    """State of a running helper: its application, the enforcer, and the process for file operations."""
+
+    def __init__(
+        self, arguments: Arguments, parent: Handle, user: User, enforcer: EnforcerProtocol, journal: HelperLog
+    ) -> None:
+        self._arguments = arguments
+        self._family = ProcessFamily(parent, user.uid)
+        self._enforcer = enforcer
+        self._journal = journal
+        self._took_over = False
+        self._errands = UserFiles(user)  # before any threads
+
+    def live(self) -> int:
+        """Check the machine, take over existing rules, serve, and clean up."""
+        try:
+            for warning in self._enforcer.probe():
+                self._journal.say(f"warning: {warning}")
+            swept = self._enforcer.sweep()
+            self._took_over = swept.get("took_over") is True
+            self._journal.flow("sweep", found=swept)
+            with _listen(self._arguments.socket, self._errands) as listener:
+                return self._serve(listener)
+        finally:
+            self._errands.close()
+
+    def _serve(self, listener: socket.socket) -> int:
+        arguments, parent, journal = self._arguments, self._family.parent, self._journal
+        watch = EventWait(parent, listener)
+        watch.heed_signals()
+        actions = Actions(self._enforcer, self._family, arguments, self._errands, journal)
+        work = partial(_keep_up, actions, arguments.refresh_seconds, journal, resume=self._took_over)
+        threading.Thread(target=work, daemon=True).start()
+        threading.Thread(target=_keep_whole, args=(actions, journal), daemon=True).start()
+        journal.say(f"serving process {parent.pid} of user {self._family.user} at {arguments.socket}")
+        happened = HelperServer(listener, self._family, actions, watch, journal).run()
+        self._remove(self._errands.remove_socket, arguments.socket)  # first: later it may be another helper's
+        actions.close(_PATIENCE)
+        if happened is HelperEvent.PARENT_GONE or (actions.in_force and watch.parent_ends_within(_LINGER)):
+            return self._after_the_parent()
+        journal.say("stopping; applied rules stay in force")
+        return EXIT_ENDED
+
+    def _after_the_parent(self) -> int:
+        self._journal.say(f"process {self._family.parent.pid} has ended; removing its rules")
+        self._remove(self._errands.remove_file, self._arguments.policy_file)
+        return EXIT_ENDED if _removed(self._enforcer, self._journal) else EXIT_LEFT_BEHIND
+
+    def _remove(self, act: Callable[[str], None], path: str) -> None:
+        try:
+            act(path)
+        except (OSError, RequestRefused) as error:
+            self._journal.say(f"{path} could not be removed: {error}")
+
+
+def _live(
+    arguments: Arguments,
+    environment: Mapping[str, str],
+    enforcement: Callable[[int, int], EnforcerProtocol],
+    journal: HelperLog,
+) -> int:
+    try:
+        parent = Handle.of(arguments.parent_pid)
+    except RequestRefused:
+        # Restarted after the application and the first helper have ended: clean up after them.
+        journal.flow("sweep", found=enforcement(arguments.parent_pid, 0).sweep())
+        raise
+    user = expected_user(parent, environment)
+    _step_out(parent.pid)
+    return _HelperRun(arguments, parent, user, enforcement(parent.pid, parent.start_time), journal).live()
+
+
+def _step_out(parent_pid: int) -> None:
+    """Leave the application's cgroup, in which the helper starts if a process inside starts it.
+
+    There the helper's rules would block it, and it would kill itself when it cleans up after the application.
+    """
+    with suppress(RequestRefused):  # the enforcer reports the problem next
+        tree = find_tree()
+        own = tree.path_of(os.getpid())
+        if own is not None and Path(own).is_relative_to(tree.application(parent_pid).path):
+            Cgroup(Path(tree.mount), "").add(os.getpid())
+
+
+def _listen(path: str, errands: UserFiles) -> socket.socket:
+    try:
+        return errands.place_socket(path)
+    except OSError as error:
+        text = f"the socket {path} cannot be created: {error.strerror}"
+        if error.errno in {errno.EEXIST, errno.EADDRINUSE}:
+            fix = "set sandbox.os.helper_socket to a path that only this application uses, or stop the process there"
+            raise RequestRefused("socket_taken", text, fix) from None
+        fix = "create its folder, and make it writable for the application's user"
+        raise RequestRefused("socket_refused", text, fix) from None
+
+
+def _keep_up(actions: Actions, seconds: int, journal: HelperLog, *, resume: bool) -> None:
+    """Take over a predecessor's work, then renew the rules periodically; 0 disables that."""
+    if resume:
+        _try(actions.resume, "taking over from the previous helper failed; its rules stay", journal)
+    while seconds:
+        time.sleep(seconds)
+        _try(actions.refresh, "the refresh failed; the rules stay unchanged", journal)
+
+
+def _keep_whole(actions: Actions, journal: HelperLog) -> None:
+    """Restore the rules whenever another program has changed the packet filter."""
+    notices = FilterChangeListener()
+    while notices.wait():
+        _try(actions.repair, "checking the rules after a packet filter change failed", journal)
+
+
+def _try(act: Callable[[], None], otherwise: str, journal: HelperLog) -> None:
+    try:
+        act()
+    except Exception as error:  # noqa: BLE001 - the next run may succeed
+        journal.say(f"{otherwise}: {type(error).__name__}: {error}")
+
+
+def _removed(enforcer: EnforcerProtocol, journal: HelperLog) -> bool:
+    for attempt in range(_ATTEMPTS):
+        try:
+            enforcer.remove()
+        except Exception as error:  # noqa: BLE001 - retry, so that no rules stay because of one failure
+            journal.say(f"the rules could not be removed (attempt {attempt + 1}): {error}")
+            time.sleep(_BETWEEN_ATTEMPTS)
+        else:
+            return True
+    return False

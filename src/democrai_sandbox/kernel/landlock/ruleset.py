@@ -1,0 +1,255 @@
+"""Create a kernel ruleset from a plan of allowed access, apply it to this process, and report its coverage."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+from democrai_sandbox.errors import KernelLayerError, KernelUnsupported
+from democrai_sandbox.kernel.status import ControlState, ControlStatus
+
+from . import raw_ruleset
+from .rights import (
+    THREAD_SYNC,
+    Feature,
+    FsRight,
+    LandlockSupport,
+    NetRight,
+    ScopeRight,
+    landlock_support,
+    native_module,
+    supported,
+)
+
+_HIGHEST_PORT = 65535
+
+
+@dataclass(frozen=True, slots=True)
+class PathRule:
+    """Allowed rights for a path and everything below it."""
+
+    path: str
+    rights: FsRight
+
+    def __post_init__(self) -> None:
+        """Reject relative paths, which depend on the working directory."""
+        if not self.path.startswith("/") or "\0" in self.path:
+            raise KernelLayerError(f"the Landlock rule path {self.path!r} is not absolute", fix="use an absolute path")
+
+
+@dataclass(frozen=True, slots=True)
+class PortRule:
+    """Allowed rights for a TCP port."""
+
+    port: int
+    rights: NetRight
+
+    def __post_init__(self) -> None:
+        """Reject invalid port numbers."""
+        if not 0 <= self.port <= _HIGHEST_PORT:
+            raise KernelLayerError(
+                f"the Landlock rule port {self.port!r} is invalid", fix=f"use a number from 0 to {_HIGHEST_PORT}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class RulesetPlan:
+    """Allowed access. All other handled access is refused."""
+
+    paths: tuple[PathRule, ...] = ()
+    ports: tuple[PortRule, ...] = ()
+    handle_connect: bool = False
+    """Whether TCP is restricted to the listed ports."""
+    handle_bind: bool = False
+    scopes: bool = True
+    """Whether signals and abstract unix sockets are limited to the confined processes."""
+
+
+class RulesetNumbers(NamedTuple):
+    """Plan for one ABI, in the format of :func:`building.build` and the spawn server."""
+
+    fs: int
+    net: int
+    scoped: int
+    paths: list[tuple[str, int]]
+    ports: list[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ruleset:
+    """Open ruleset in the kernel."""
+
+    fd: int
+    covered: tuple[str, ...]
+    missing: tuple[str, ...]
+    """Missing paths. Files created there later stay inaccessible."""
+    features: tuple[str, ...]
+
+    def close(self) -> None:
+        """Close the descriptor. Existing restrictions stay."""
+        os.close(self.fd)
+
+    def __enter__(self) -> Self:
+        """Close it at the end of a block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+
+def numbers(plan: RulesetPlan, abi: int) -> RulesetNumbers:
+    """Return the plan in numbers, limited to the rights of this ABI."""
+    known = supported(abi)
+    net = known.net & _wanted_net(plan)
+    paths: dict[str, FsRight] = {}
+    for rule in plan.paths:
+        paths[rule.path] = paths.get(rule.path, FsRight(0)) | rule.rights & known.fs
+    ports: dict[int, NetRight] = {}
+    for port in plan.ports:
+        ports[port.port] = ports.get(port.port, NetRight(0)) | port.rights & net
+    return RulesetNumbers(
+        int(known.fs),
+        int(net),
+        int(known.scoped if plan.scopes else ScopeRight(0)),
+        [(path, int(rights)) for path, rights in paths.items()],
+        [(number, int(rights)) for number, rights in ports.items() if rights],
+    )
+
+
+def handled(plan: RulesetPlan, abi: int) -> tuple[Feature, ...]:
+    """Return the features of this plan that a kernel with this ABI enforces."""
+    return tuple(feature for feature in supported(abi).features if _wants(plan, feature))
+
+
+def lacking(plan: RulesetPlan, abi: int) -> tuple[Feature, ...]:
+    """Return the features of this plan that a kernel with this ABI lacks."""
+    return tuple(feature for feature in supported(abi).lacking if _wants(plan, feature))
+
+
+def build(plan: RulesetPlan, abi: int) -> Ruleset:
+    """Create the ruleset without applying it."""
+    native = native_module()
+    if abi < 1:
+        raise KernelUnsupported("Landlock is not available", fix="use Linux 5.13 or newer")
+    try:
+        fd, missing = raw_ruleset.build(native, *(plain := numbers(plan, abi)))
+    except OSError as error:
+        raise KernelLayerError(
+            f"the Landlock ruleset could not be created for ABI {abi}: {error}", fix=_fix(error, len(plan.paths))
+        ) from error
+    absent = frozenset(missing)
+    covered = tuple(path for path, _ in plain.paths if path not in absent)
+    return Ruleset(fd, covered, tuple(missing), tuple(feature.name for feature in handled(plan, abi)))
+
+
+def _wanted_net(plan: RulesetPlan) -> NetRight:
+    connect = NetRight.CONNECT_TCP if plan.handle_connect else NetRight(0)
+    return connect | (NetRight.BIND_TCP if plan.handle_bind else NetRight(0))
+
+
+def _wants(plan: RulesetPlan, feature: Feature) -> bool:
+    return bool(feature.fs or feature.net & _wanted_net(plan) or (feature.scoped and plan.scopes))
+
+
+def _fix(error: OSError, paths: int) -> str:
+    if error.filename is not None:
+        return f"check {error.filename!r}, one of the {paths} paths of the lists"
+    return "raise the limit of open files, or check the kernel log for landlock"
+
+
+NAME = "landlock"
+_TASKS = "/proc/self/task"
+_MOST_LAYERS = 16
+
+_FIX_THREADS = "apply Landlock before any thread starts"
+_FIX_KERNEL = "use a newer kernel: Linux 6.12 supports all restrictions"
+
+
+def apply(plan: RulesetPlan, *, support: LandlockSupport | None = None) -> ControlStatus:
+    """Restrict the calling thread and everything that it starts, permanently; return the coverage."""
+    support = landlock_support() if support is None else support
+    if support.abi < 1:
+        return unsupported(support)
+    with build(plan, support.abi) as built:
+        # Read before and after: a thread that another thread starts meanwhile is not covered.
+        others = _other_threads()
+        synchronised = _restrict(built.fd, synchronise=support.synchronises_threads)
+        threads = 1 + len(others | _other_threads())
+    return _status(plan, support, built, threads, threads if synchronised else 1)
+
+
+def unsupported(support: LandlockSupport) -> ControlStatus:
+    """Return the status of a machine without Landlock."""
+    return ControlStatus(
+        NAME,
+        ControlState.UNSUPPORTED,
+        support.reason,
+        support.fix,
+        {"abi": support.abi, "kernel_abi": support.kernel_abi, "forced": support.forced},
+    )
+
+
+def _restrict(ruleset: int, *, synchronise: bool) -> bool:
+    """Restrict; return whether all threads are covered."""
+    native = native_module()
+    if synchronise:
+        try:
+            native.landlock_restrict(ruleset, THREAD_SYNC)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # EINVAL: the kernel does not know the flag
+                raise _refused(error) from error
+        else:
+            return True
+    try:
+        native.landlock_restrict(ruleset)
+    except OSError as error:
+        raise _refused(error) from error
+    return False
+
+
+def _refused(error: OSError) -> KernelLayerError:
+    if error.errno == errno.E2BIG:
+        return KernelLayerError(
+            f"Landlock was not applied: this process already has {_MOST_LAYERS} Landlock layers, the maximum",
+            fix="start the application from a process with fewer layers",
+        )
+    return KernelLayerError(f"Landlock was not applied: {error}", fix="check the kernel log for landlock")
+
+
+def _other_threads() -> set[int]:
+    """Return the other threads. They keep all their rights, also for the threads that they start."""
+    try:
+        numbers = {int(name) for name in os.listdir(_TASKS)}  # noqa: PTH208 - only names are needed
+    except OSError:
+        # /proc is missing or no longer readable: use the threads that Python knows.
+        numbers = {thread.native_id for thread in threading.enumerate() if thread.native_id is not None}
+    return numbers - {threading.get_native_id()}
+
+
+def _status(plan: RulesetPlan, support: LandlockSupport, built: Ruleset, threads: int, covered: int) -> ControlStatus:
+    without = lacking(plan, support.abi)
+    holes = [feature.without for feature in without if feature.without]
+    reasons = [f"{_threads(threads - covered)} not covered, because they existed before"] if covered < threads else []
+    reasons += [f"ABI {support.abi}: {hole}" for hole in holes]
+    fixes = ([_FIX_THREADS] if covered < threads else []) + ([_FIX_KERNEL] if holes else [])
+    details = {
+        "abi": support.abi,
+        "kernel_abi": support.kernel_abi,
+        "forced": support.forced,
+        "features": built.features,
+        "lacking": tuple(feature.name for feature in without),
+        "paths": len(built.covered),
+        "missing": built.missing,
+        "threads": threads,
+        "threads_covered": covered,
+    }
+    state = ControlState.PARTIAL if reasons else ControlState.ACTIVE
+    return ControlStatus(NAME, state, "; ".join(reasons), "; ".join(fixes), details)
+
+
+def _threads(count: int) -> str:
+    return "1 thread is" if count == 1 else f"{count} threads are"

@@ -1,0 +1,254 @@
+"""Lookup of network rules: an index for Python, and flat keys for the native core and the decision store.
+
+One dictionary from key to mask answers every question of a check. The first letter of a key is its type:
+
+* ``U<scheme>|<host>|<port>|<path>`` a URL, with the path ``""`` or ``/seg/seg``; ``O<scheme>|<host>|<port>`` its origin
+* ``H<host>|<port>`` a host, with the port ``*`` for any; ``P<host>`` the same host on any port
+* ``W<suffix>|<port>`` the names below a suffix; ``P*.<suffix>`` the same names on any port
+* ``N<4 or 6>|<prefix length>|<hex>`` a network, its address in lower-case hex digits without separators
+* ``S<socket>`` a Unix socket
+* ``R<host>`` and ``R*.<suffix>`` a name that may be looked up
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias, final
+
+from .hosts import LOOPBACK, LOOPBACK_ADDRESSES, host_key, is_address
+from .operations import NetworkAccess, Operation, ResourceType, network_access
+from .targets import DEFAULT_PORTS, NetworkTarget, TargetKind, parse_declaration
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
+
+    from .rules import AccessRule
+
+_ByOperation: TypeAlias = "dict[Operation, AccessRule]"
+
+
+def implied_connection(target: NetworkTarget) -> NetworkTarget:
+    """Return the connection that an allowed HTTP request to this URL needs, in host form with its port."""
+    if target.kind is not TargetKind.URL:
+        message = f"expected a URL target, got {target}"
+        raise ValueError(message)
+    return NetworkTarget(TargetKind.HOST, host=target.host, port=target.port)
+
+
+@dataclass(slots=True)
+class _OriginRules:
+    """Rules for one scheme, host and port, by path."""
+
+    paths: dict[tuple[str, ...], _ByOperation] = field(default_factory=dict)
+    depth: int = 0
+
+
+@final
+@dataclass(frozen=True, slots=True, init=False, eq=False, repr=False)
+class NetworkIndex:
+    """Network rules by target. Immutable.
+
+    * A URL rule covers URLs with its scheme, host and port, and its path or one below it by whole segments. It never
+      covers a socket.
+    * A host, wildcard or network rule covers sockets and URLs of its hosts, on its port or on any.
+    * A Unix rule covers that socket.
+    * An operation is covered only by a rule that names it. ``receive`` and ``send`` do not imply ``connect`` here;
+      the caller that permits an HTTP request opens the connection that ``implied_connection`` returns.
+
+    If several rules cover a target, the most specific one is returned: URL before host form, longer path, exact port,
+    longer wildcard, longer network prefix; among equals the first declared one.
+    """
+
+    _origins: dict[tuple[str | None, str, int | None], _OriginRules]
+    _hosts: dict[tuple[str, int | None], _ByOperation]
+    _wildcards: dict[tuple[str, int | None], _ByOperation]
+    # By IP version, then by prefix length, the longest first.
+    _networks: dict[int, dict[int, dict[int, _ByOperation]]]
+    _sockets: dict[str, _ByOperation]
+    _names: dict[str, AccessRule]
+
+    def __init__(self, rules: Iterable[AccessRule] = ()) -> None:
+        """Index the network rules among ``rules``; ignore the others."""
+        for name in ("_origins", "_hosts", "_wildcards", "_sockets", "_names"):
+            object.__setattr__(self, name, {})
+        object.__setattr__(self, "_networks", {4: {}, 6: {}})
+        for rule in rules:
+            if rule.resource_type is ResourceType.NETWORK:
+                self._add(parse_declaration(rule.normalized_target), rule)
+        for version, lengths in self._networks.items():
+            self._networks[version] = dict(sorted(lengths.items(), reverse=True))
+
+    def find(self, operation: Operation, target: NetworkTarget) -> AccessRule | None:
+        """Return the rule that allows ``operation`` on the URL, host or Unix socket, or None."""
+        for rules in self._candidates(target):
+            rule = rules.get(operation)
+            if rule is not None:
+                return rule
+        return None
+
+    def allows(self, operation: Operation, target: NetworkTarget) -> bool:
+        """Return whether a rule allows ``operation`` on the URL, host or Unix socket."""
+        return self.find(operation, target) is not None
+
+    def find_name(self, host: str) -> AccessRule | None:
+        """Return a rule, of any operation and form, that permits the lookup of this canonical host name."""
+        rule = self._names.get(host_key(host))
+        if rule is not None or is_address(host):
+            return rule
+        for name in _parents(host):
+            rule = self._names.get(f"*.{name}")
+            if rule is not None:
+                return rule
+        return None
+
+    def _add(self, target: NetworkTarget, rule: AccessRule) -> None:
+        self._slot(target).setdefault(rule.operation, rule)
+        if target.kind in (TargetKind.URL, TargetKind.HOST):
+            self._names.setdefault(host_key(target.host), rule)
+        elif target.kind is TargetKind.WILDCARD:
+            self._names.setdefault(f"*.{target.host}", rule)
+
+    def _slot(self, target: NetworkTarget) -> _ByOperation:
+        if target.kind is TargetKind.URL:
+            origin = self._origins.setdefault((target.scheme, host_key(target.host), target.port), _OriginRules())
+            origin.depth = max(origin.depth, len(target.path))
+            return origin.paths.setdefault(target.path, {})
+        if target.kind is TargetKind.UNIX:
+            return self._sockets.setdefault(target.socket or "", {})
+        if target.kind is TargetKind.NETWORK:
+            network = ipaddress.ip_network(target.host)
+            lengths = self._networks[network.version].setdefault(network.prefixlen, {})
+            return lengths.setdefault(int(network.network_address), {})
+        if target.kind is TargetKind.WILDCARD:
+            return self._wildcards.setdefault((target.host, target.port), {})
+        return self._hosts.setdefault((host_key(target.host), target.port), {})
+
+    def _candidates(self, target: NetworkTarget) -> Iterator[_ByOperation]:
+        """Yield the rules that cover the target, the most specific first."""
+        if target.kind is TargetKind.UNIX:
+            yield self._sockets.get(target.socket or "", {})
+        elif target.kind in (TargetKind.URL, TargetKind.HOST):
+            if target.kind is TargetKind.URL:
+                yield from self._covering_urls(target)
+            yield from self._covering_hosts(target)
+
+    def _covering_urls(self, target: NetworkTarget) -> Iterator[_ByOperation]:
+        origin = self._origins.get((target.scheme, host_key(target.host), target.port))
+        if origin is None:
+            return
+        # Servers disagree about the target of an ambiguous path, so only a rule for all paths covers it. The declared
+        # depth limits the loop, so that a request with thousands of segments costs no more than any other.
+        depth = 0 if target.ambiguous else min(origin.depth, len(target.path))
+        for length in range(depth, -1, -1):
+            rules = origin.paths.get(target.path[:length])
+            if rules is not None:
+                yield rules
+
+    def _covering_hosts(self, target: NetworkTarget) -> Iterator[_ByOperation]:
+        ports = (None,) if target.port is None else (target.port, None)
+        key = host_key(target.host)
+        for port in ports:
+            yield self._hosts.get((key, port), {})
+        if key != LOOPBACK and not is_address(key):
+            for name in _parents(key):
+                for port in ports:
+                    yield self._wildcards.get((name, port), {})
+            return
+        addresses = LOOPBACK_ADDRESSES if key == LOOPBACK else (ipaddress.ip_address(key),)
+        for address in addresses:
+            for length, networks in self._networks[address.version].items():
+                shift = address.max_prefixlen - length
+                yield networks.get(int(address) >> shift << shift, {})
+
+
+def _parents(name: str) -> Iterator[str]:
+    """Yield the parent domains of a host name, the longest first."""
+    dot = name.find(".")
+    while dot != -1:
+        yield name[dot + 1 :]
+        dot = name.find(".", dot + 1)
+
+
+def network_entries(rules: Iterable[AccessRule]) -> tuple[tuple[bytes, int], ...]:
+    """Return the keys of the network rules among ``rules`` with their masks, unique and sorted."""
+    masks: dict[str, NetworkAccess] = {}
+    for rule in rules:
+        if rule.resource_type is ResourceType.NETWORK:
+            bit = network_access(rule.operation)
+            for key in _keys(parse_declaration(rule.normalized_target)):
+                masks[key] = masks.get(key, bit) | bit
+    return tuple(sorted((key.encode(), int(mask)) for key, mask in masks.items()))
+
+
+def rule_key(normalized: str) -> str:
+    """Return the key of a rule with this canonical target.
+
+    URLs, the most frequent targets, are split without parsing, because they are already canonical.
+    """
+    scheme, separator, rest = normalized.partition("://")
+    if not separator or rest.startswith("["):
+        return _keys(parse_declaration(normalized))[0]
+    authority, slash, path = rest.partition("/")
+    host, _, port = authority.partition(":")
+    return f"U{scheme}|{host_key(host)}|{port or DEFAULT_PORTS[scheme]}|{slash}{path}"
+
+
+def covering_keys(target: NetworkTarget, depth: int, prefixes: Collection[tuple[int, int]] = ()) -> Iterator[str]:
+    """Yield the keys of every rule that would cover a URL, host or Unix socket, the most specific first.
+
+    ``depth`` is the longest path of any rule, in segments, and ``prefixes`` are the (version, prefix length) pairs of
+    all network rules, so that keys without rules are not looked up.
+    """
+    if target.kind is TargetKind.UNIX:
+        yield f"S{target.socket}"
+        return
+    host = host_key(target.host)
+    if target.kind is TargetKind.URL:
+        yield from _covering_urls(target, f"{target.scheme}|{host}|{target.port}", depth)
+    ports = ("*",) if target.port is None else (str(target.port), "*")
+    for port in ports:
+        yield f"H{host}|{port}"
+    if host == LOOPBACK or is_address(host):
+        yield from _covering_networks(host, prefixes)
+        return
+    dot = host.find(".")
+    while dot != -1:
+        for port in ports:
+            yield f"W{host[dot + 1 :]}|{port}"
+        dot = host.find(".", dot + 1)
+
+
+def _covering_urls(target: NetworkTarget, origin: str, depth: int) -> Iterator[str]:
+    # Servers disagree about the target of an ambiguous path, so only a rule for all paths covers it.
+    for length in range(0 if target.ambiguous else min(depth, len(target.path)), -1, -1):
+        path = "".join(f"/{segment}" for segment in target.path[:length])
+        yield f"U{origin}|{path}"
+
+
+def _covering_networks(host: str, prefixes: Collection[tuple[int, int]]) -> Iterator[str]:
+    addresses = LOOPBACK_ADDRESSES if host == LOOPBACK else (ipaddress.ip_address(host),)
+    for address in addresses:
+        for version, length in sorted(prefixes, reverse=True):
+            if version == address.version:
+                shift = address.max_prefixlen - length
+                network = int(address) >> shift << shift
+                yield f"N{version}|{length}|{network.to_bytes(address.max_prefixlen // 8).hex()}"
+
+
+def _keys(target: NetworkTarget) -> tuple[str, ...]:
+    if target.kind is TargetKind.URL:
+        host = host_key(target.host)
+        origin = f"{target.scheme}|{host}|{target.port}"
+        path = "".join(f"/{segment}" for segment in target.path)
+        return f"U{origin}|{path}", f"O{origin}", f"R{host}"
+    if target.kind is TargetKind.UNIX:
+        return (f"S{target.socket}",)
+    if target.kind is TargetKind.NETWORK:
+        network = ipaddress.ip_network(target.host)
+        return (f"N{network.version}|{network.prefixlen}|{network.network_address.packed.hex()}",)
+    port = "*" if target.port is None else str(target.port)
+    if target.kind is TargetKind.WILDCARD:
+        return f"W{target.host}|{port}", f"P*.{target.host}", f"R*.{target.host}"
+    host = host_key(target.host)
+    return f"H{host}|{port}", f"P{host}", f"R{host}"

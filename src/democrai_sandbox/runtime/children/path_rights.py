@@ -1,0 +1,187 @@
+"""Rights of a caller to a path, decided in the host from the view of its guard: rules, then decisions.
+
+The core resolves paths, and the ``os`` functions used here are saved at import, because a subject can replace functions
+of libraries.
+"""
+
+from __future__ import annotations
+
+import sys
+from os import stat
+from stat import S_ISGID, S_ISUID
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from democrai_sandbox.errors import FilesystemDenied, SandboxDenied
+from democrai_sandbox.guard import AccessQuestion, _core, location_of
+from democrai_sandbox.guard.runtime_paths import covers, program_places, runtime_entries
+from democrai_sandbox.policy import FileAccess, Operation, ResourceType, Subject, is_at_or_below
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from democrai_sandbox.guard import Decider
+    from democrai_sandbox.guard.interface import RawView
+
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
+_PRIVILEGED = S_ISUID | S_ISGID
+_MASKS = MappingProxyType(
+    {
+        Operation.READ: FileAccess.READ,
+        Operation.CREATE: FileAccess.CREATE,
+        Operation.MODIFY: FileAccess.MODIFY,
+    }
+)
+
+_ENCODING = sys.getfilesystemencoding()
+
+Denial = TypeVar("Denial", bound=SandboxDenied)
+
+
+def denied(kind: type[Denial], view: RawView, target: str, *operations: str) -> Denial:
+    """Return a denial for the caller with this view."""
+    subject_kind, name = view.actor
+    return kind(target, subject=name, subject_kind=subject_kind, chain=view.labels, operations=operations)
+
+
+def decoded(path: bytes) -> str:
+    """Return a path as a string. ``os.fsdecode`` uses a function that can be replaced."""
+    return path.decode(_ENCODING, "surrogateescape")
+
+
+def _is_named(target: str, real: str, name: str) -> bool:
+    """Return whether a system dependency is this program: by its path, or by its name in a program folder.
+
+    Both the file and the name count, because one file can be many programs that read their own name.
+    """
+    is_named = "/" in target or target in (name, real.rpartition("/")[2])
+    return is_named and any(real == location_of(place) for place in program_places(target))
+
+
+def _none(_subject: Subject) -> tuple[str, ...]:
+    return ()
+
+
+class RightsComparison(Protocol):
+    """Records which accesses the rules of a caller allow, such as the shadow runs of a host."""
+
+    def compare(self, view: RawView, what: tuple[str, str, str], allows: Callable[[RawView], bool]) -> bool:
+        """Return the result of ``allows`` for the caller."""
+        ...
+
+
+class PathRights:
+    """Decides for the host like the guard itself. Without a decider only the rules count."""
+
+    def __init__(
+        self,
+        decider: Decider | None = None,
+        owned: Callable[[Subject], Iterable[str]] | None = None,
+        shadows: RightsComparison | None = None,
+    ) -> None:
+        """Take ``owned``, which returns the folders that the runtime gave to a subject below protected paths.
+
+        ``shadows`` records where the candidate of a subject would decide differently.
+        """
+        self._shadows = shadows
+        self._decider = decider
+        self._owned = owned or _none
+        self._runtime = tuple((location_of(decoded(path)), mask) for path, mask in runtime_entries())
+        programs = [*_SYSTEM, *(f"{prefix}/bin" for prefix in (sys.prefix, sys.base_prefix))]
+        self._interpreter = location_of(sys.executable)
+        self._programs = tuple(map(location_of, programs))
+
+    def may(self, view: RawView | None, operation: Operation, path: str, *, register: bool = False) -> bool:
+        """Return whether the caller may access the resolved path; ``register`` files a request otherwise."""
+        if view is None:
+            return True
+        real = location_of(path)
+        if self._is_shut(view, real):
+            return False
+        mask = _MASKS.get(operation, 0)
+        if any(mask & given and covers(root, given, real) for root, given in self._runtime):
+            return True
+        return self._is_allowed(view, operation, real) or self._is_approved(view, operation, real, register=register)
+
+    def require(self, view: RawView | None, operation: Operation, path: str, *, register: bool = False) -> None:
+        """Raise a denial if the caller may not."""
+        if view is not None and not self.may(view, operation, path, register=register):
+            raise denied(FilesystemDenied, view, path, operation.value)
+
+    def may_execute(self, view: RawView | None, real: str, *, name: str, register: bool = False) -> bool:
+        """Return whether the caller may start a program: one of the system or interpreter, or one it may execute.
+
+        A program that the caller can write, or a setuid program, needs a rule. With rules for named programs, only
+        these programs of the system are permitted. ``real`` is resolved; ``name`` is the last part of the path before
+        that.
+        """
+        if view is None:
+            return True
+        if not self._is_shut(view, real) and self._is_open(view, real, name):
+            return True
+        return self.may(view, Operation.EXECUTE, real, register=register)
+
+    def _is_open(self, view: RawView, real: str, name: str) -> bool:
+        rules = [rule for link in view.allow_chain for rule in link.rules]
+        named = [rule.normalized_target for rule in rules if rule.resource_type is ResourceType.SYSTEM_DEPENDENCY]
+        if named:
+            program = ResourceType.SYSTEM_DEPENDENCY
+            return any(_is_named(target, real, name) for target in named) or any(
+                self._is_approved(view, Operation.EXECUTE, wanted, program, register=False) for wanted in (name, real)
+            )
+        return self.is_of_system(real) and not self._may_write(view, real)
+
+    def _is_allowed(self, view: RawView, operation: Operation, real: str) -> bool:
+        if self._shadows is None:
+            return self.is_declared(view, operation, real)
+        wish = (ResourceType.FILESYSTEM.value, operation.value, real)
+        return self._shadows.compare(view, wish, lambda shown: self.is_declared(shown, operation, real))
+
+    def is_declared(self, view: RawView, operation: Operation, real: str) -> bool:
+        """Return whether a rule in force covers a resolved path."""
+        rules = (rule for link in view.allow_chain for rule in link.rules)
+        return any(
+            rule.resource_type is ResourceType.FILESYSTEM
+            and rule.operation is operation
+            and is_at_or_below(real, location_of(rule.normalized_target))
+            for rule in rules
+        )
+
+    def is_of_system(self, real: str) -> bool:
+        """Return whether a resolved path is a program of the system or the interpreter, without setuid or setgid."""
+        if real != self._interpreter and not any(is_at_or_below(real, root) for root in self._programs):
+            return False
+        try:
+            return not stat(real).st_mode & _PRIVILEGED  # noqa: PTH116 - held by its name
+        except OSError:
+            return False
+
+    def _may_write(self, view: RawView, real: str) -> bool:
+        return any(self.is_declared(view, operation, real) for operation in (Operation.CREATE, Operation.MODIFY))
+
+    def _is_shut(self, view: RawView, real: str) -> bool:
+        """Return whether a path is protected from this caller, independent of its rules."""
+        protected = (location_of(decoded(path)) for path, _ in _core.protected_entries())
+        if not any(is_at_or_below(real, root) for root in protected):
+            return False
+        own = (root for link in view.allow_chain for root in self._owned(link.subject))
+        return not any(is_at_or_below(real, location_of(root)) for root in own)
+
+    def _is_approved(
+        self,
+        view: RawView,
+        operation: Operation,
+        target: str,
+        resource: ResourceType = ResourceType.FILESYSTEM,
+        *,
+        register: bool,
+    ) -> bool:
+        if self._decider is None:
+            return False
+        kind, name = view.actor
+        place = (resource.value, operation.value, target, register)
+        identity = (view.user_id, view.organization_id, view.session_key)
+        # A structure of the core, which takes its members as one sequence.
+        question = AccessQuestion((name, kind, view.labels, *place, *identity, "", None))  # type: ignore[call-arg, arg-type]
+        answer = self._decider.decide(question)
+        return answer is True or (not isinstance(answer, bool) and answer.allowed)

@@ -1,0 +1,362 @@
+"""Sources of the egress allowlist: configuration, manifests, the MCP registry, approvals and installations.
+
+Other connections that the guard permits, such as hosts of a pattern, are observed by the kernel layer itself.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import threading
+from collections import Counter
+from time import time_ns
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.errors import ExternalAccessCheckFailed
+from democrai_sandbox.kernel.egress.endpoints import SourceEntry
+from democrai_sandbox.manifests import EngineManifest, ManifestKind
+from democrai_sandbox.policy import (
+    AccessRule,
+    InvalidInputError,
+    NetworkTarget,
+    Operation,
+    ResourceType,
+    TargetKind,
+    parse_declaration,
+)
+from democrai_sandbox.policy.hosts import LOOPBACK, LOOPBACK_ADDRESSES, host_key, is_address
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from democrai_sandbox.access import Access
+    from democrai_sandbox.access.node import AccessNode
+    from democrai_sandbox.access.values import DecisionRow
+    from democrai_sandbox.guard.interface import RawView
+    from democrai_sandbox.kernel.egress.endpoints import EndpointSource
+    from democrai_sandbox.manifests import McpServer
+    from democrai_sandbox.policy import Subject
+    from democrai_sandbox.runtime.extensions.registry import RegisteredExtension, Registry
+    from democrai_sandbox.runtime.store import RuntimeStore
+
+    from .interfaces import Egress
+
+_WRITING = (Operation.CREATE, Operation.MODIFY, Operation.DELETE)
+_RESOURCES = (ResourceType.FILESYSTEM, ResourceType.NETWORK)
+_PARTS = frozenset({"task", "tool", "agent", "pipeline", "skill"})
+
+
+class Approvals:
+    """Approvals in force on this node, without denied ones."""
+
+    def __init__(self, node: AccessNode) -> None:
+        """Read from the node's snapshot, which never blocks."""
+        self._node = node
+
+    def rows(self, resource_type: ResourceType, subject: tuple[str, str] | None = None) -> Iterator[DecisionRow]:
+        """Yield the approvals of one subject (kind and name) or of all."""
+        return self._node.snapshot.approved(resource_type.value, time_ns() // 1000, subject)
+
+    def of_caller(self, view: RawView) -> tuple[AccessRule, ...]:
+        """Return the approvals for the subject of a view: permanent ones and those of its session."""
+        kind, name = view.actor
+        return self._rules(lambda who: who == (kind, name), _RESOURCES, str(view.session_key or ""))
+
+    def of_worker(self, kind: str, name: str) -> tuple[AccessRule, ...]:
+        """Return all approvals for a subject and its parts in any session, because its process serves all of them."""
+
+        def is_inside(who: tuple[str, str]) -> bool:
+            part = kind == "module" and who[0] in _PARTS and who[1].startswith(f"{name}.")
+            return part or who == (kind, name)
+
+        return self._rules(is_inside, _RESOURCES, None)
+
+    def written_by(self, subject: Subject) -> Iterator[str]:
+        """Yield the paths that a subject or its parts may write by approval, in any session."""
+        for rule in self.of_worker(subject.kind.value, subject.name):
+            if rule.resource_type is ResourceType.FILESYSTEM and any(rule.operation is act for act in _WRITING):
+                yield rule.normalized_target
+
+    def _rules(
+        self, wanted: Callable[[tuple[str, str]], bool], kinds: tuple[ResourceType, ...], session_key: str | None
+    ) -> tuple[AccessRule, ...]:
+        try:
+            subjects = [who for who in self._node.snapshot.subjects if wanted(who)]
+            found = [row for who in subjects for kind in kinds for row in self.rows(kind, who)]
+        except ExternalAccessCheckFailed:
+            return ()  # a node that cannot answer has no known approvals
+        mine = (row for row in found if session_key is None or row.session_key in ("", session_key))
+        return tuple(dict.fromkeys(map(rule_of, mine)))
+
+
+def rule_of(row: DecisionRow) -> AccessRule:
+    """Return an approval as a rule; its target is already canonical."""
+    return AccessRule(ResourceType(row.resource_type), Operation(row.operation), row.target, row.target)
+
+
+if TYPE_CHECKING:
+    Configuration = Callable[[str, str], Mapping[str, Any]]
+    """Reads the stored configuration of an engine or extractor, by kind and name."""
+
+PERMANENT = "access_policy_approvals"
+SESSION = "access_policy_session_approvals"
+
+
+class ConfigSource:
+    """Remote services of the host's own configuration, such as its database: ``config.<name>``."""
+
+    name = "config"
+
+    def __init__(self, endpoints: Mapping[str, str] | Callable[[], Mapping[str, str]]) -> None:
+        """Take URLs by name, or a function that returns them."""
+        self._endpoints = endpoints
+
+    def endpoints(self) -> Iterator[SourceEntry]:
+        """Yield the URLs. A URL without a host, such as a database file, is ignored later."""
+        given = self._endpoints() if callable(self._endpoints) else self._endpoints
+        for name, url in given.items():
+            yield SourceEntry(url, f"config.{name}")
+
+
+class ManifestSource:
+    """Manifests of all modules, all engines or all extractors, and the URLs of their configuration."""
+
+    def __init__(self, kind: ManifestKind, registry: Registry, configuration: Configuration) -> None:
+        """Read the registered manifests; the stored configuration is read each time."""
+        self.kind = kind
+        self.name = f"{kind.value} manifests"
+        self._registry = registry
+        self._configuration = configuration
+
+    def endpoints(self) -> Iterator[SourceEntry]:
+        """Yield the network rules of sound manifests, including the install phase, and configured URLs."""
+        for extension in self._registry:
+            if extension.kind is self.kind and not extension.is_broken and extension.manifest is not None:
+                yield from self._of(extension)
+
+    def _of(self, extension: RegisteredExtension) -> Iterator[SourceEntry]:
+        label = str(extension.subject)
+        for rule in declared_rules(extension):
+            if rule.resource_type is ResourceType.NETWORK:
+                yield SourceEntry(rule, label)
+        if isinstance(extension.manifest, EngineManifest):
+            keys = extension.manifest.runtime.allowed_config_urls
+            stored = self._configuration(extension.kind.value, extension.name) if keys else {}
+            yield from (SourceEntry(text, label) for key in keys for text in _texts(stored.get(key)))
+
+
+class McpSource:
+    """Endpoints of the registered and enabled MCP servers."""
+
+    name = "mcp registry"
+
+    def __init__(self, servers: Callable[[], Iterable[McpServer]]) -> None:
+        """Take a function that reads the registry."""
+        self._servers = servers
+
+    def endpoints(self) -> Iterator[SourceEntry]:
+        """Yield the endpoints."""
+        for server in self._servers():
+            if server.enabled:
+                yield SourceEntry(server.target, f"mcp:{server.name}")
+
+
+class ApprovalSource:
+    """Approvals of administrators: permanent ones, or those of sessions."""
+
+    def __init__(self, approvals: Approvals, name: str) -> None:
+        """Take the approvals; ``name`` is ``PERMANENT`` or ``SESSION``."""
+        self.name = name
+        self._approvals = approvals
+
+    def endpoints(self) -> Iterator[SourceEntry]:
+        """Yield the targets. Only the guard can tell sessions apart, because packets have none."""
+        for row in self._approvals.rows(ResourceType.NETWORK):
+            if bool(row.session_key) is (self.name == SESSION):
+                yield SourceEntry(row.target, self.name)
+
+
+class InstallSource:
+    """Needs of running installations: the package hosts of pip's configuration."""
+
+    name = "installations"
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._wanted: Counter[tuple[AccessRule, str]] = Counter()
+
+    def begin(self, rules: Iterable[AccessRule], label: str) -> list[tuple[AccessRule, str]]:
+        """Add the network rules of an installation; pass the result to ``end``."""
+        wanted = [(rule, label) for rule in rules if rule.resource_type is ResourceType.NETWORK]
+        with self._lock:
+            self._wanted.update(wanted)
+        return wanted
+
+    def end(self, wanted: list[tuple[AccessRule, str]]) -> None:
+        """Remove the rules of an installation."""
+        with self._lock:
+            self._wanted.subtract(wanted)
+            self._wanted = +self._wanted
+
+    def endpoints(self) -> Iterator[SourceEntry]:
+        """Yield the current rules."""
+        with self._lock:
+            wanted = list(self._wanted)
+        return (SourceEntry(rule, label) for rule, label in wanted)
+
+
+class PermittedSource:
+    """Checks whether an observed endpoint is still permitted by a rule or approval.
+
+    Packets have no subject, so the rules of all subjects count. A subject that is not registered got its guard from the
+    host's own code: only that guard knows its rights, and its endpoints expire.
+    """
+
+    def __init__(self, registry: Registry, sources: Iterable[EndpointSource]) -> None:
+        """Take the sources. They are read once, until ``forget``."""
+        self._sources = tuple(sources)
+        self._known = frozenset(str(extension.subject) for extension in registry)
+        self._version = 0
+        self._places: _Places | None = None
+
+    def forget(self) -> None:
+        """Read the sources again after a change."""
+        self._version += 1
+        self._places = None
+
+    def __call__(self, kind: str, subject: str, host: str, port: int) -> bool:
+        """Return whether a host and a port are still permitted, as the guard observed them."""
+        return not self._is_known(kind, subject) or self._read().covers(host_key(host), port)
+
+    def _is_known(self, kind: str, subject: str) -> bool:
+        """Return whether a subject is an extension, or a part of a module such as ``tool:reports.collect``."""
+        return (
+            kind == "mcp" or f"{kind}:{subject}" in self._known or f"module:{subject.rpartition('.')[0]}" in self._known
+        )
+
+    def _read(self) -> _Places:
+        places, version = self._places, self._version
+        if places is None:
+            places = _Places(entry.target for source in self._sources for entry in source.endpoints())
+            if version == self._version:  # otherwise it may be outdated
+                self._places = places
+        return places
+
+
+class _Places:
+    """Hosts and ports of targets."""
+
+    def __init__(self, targets: Iterable[Any]) -> None:
+        self._hosts: set[tuple[str, int | None]] = set()
+        self._patterns: list[NetworkTarget] = []
+        for target in targets:
+            text = getattr(target, "normalized_target", target)
+            try:
+                parsed = parse_declaration(text)
+            except InvalidInputError:
+                continue  # reported by the allowlist, which omits it too
+            if parsed.kind in (TargetKind.WILDCARD, TargetKind.NETWORK):
+                self._patterns.append(parsed)
+            elif parsed.kind is not TargetKind.UNIX:
+                self._hosts.add((host_key(parsed.host), parsed.port))
+
+    def covers(self, host: str, port: int) -> bool:
+        """Return whether one of the targets covers a connection."""
+        if (host, port) in self._hosts or (host, None) in self._hosts:
+            return True
+        return any(target.port in (None, port) and _is_of(target, host) for target in self._patterns)
+
+
+def declared_rules(extension: RegisteredExtension) -> Iterator[AccessRule]:
+    """Yield the rules of all sections of a manifest."""
+    sections = {} if extension.manifest is None else extension.manifest.sections
+    for section in sections.values():
+        if section is not None:
+            yield from section.access
+
+
+def _is_of(target: NetworkTarget, host: str) -> bool:
+    if target.kind is TargetKind.WILDCARD:
+        return host.endswith(f".{target.host}")
+    addresses = LOOPBACK_ADDRESSES if host == LOOPBACK else (ipaddress.ip_address(host),) if is_address(host) else ()
+    return any(address in ipaddress.ip_network(target.host) for address in addresses)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield the strings of a configured value or list; other types are reported when the engine starts."""
+    for text in value if isinstance(value, list) else [value]:
+        if type(text) is str and text:
+            yield text
+
+
+_MANIFESTS = (ManifestKind.MODULE, ManifestKind.ENGINE, ManifestKind.EXTRACTOR)
+
+
+class AllowlistSources:
+    """Sources of one allowlist. Decisions send notifications; the registry and stored configurations are polled."""
+
+    def __init__(
+        self,
+        egress: Egress,
+        access: Access,
+        registry: Registry,
+        store: RuntimeStore,
+        endpoints: Mapping[str, str] | Callable[[], Mapping[str, str]],
+    ) -> None:
+        """Create the sources; nothing is followed yet."""
+        self._egress = egress
+        self._access = access
+        self._registry = registry
+        self._store = store
+        self.installs = InstallSource()
+        approvals = Approvals(access.node)
+        self.sources: tuple[EndpointSource, ...] = (
+            ConfigSource(_own_endpoints(access)),
+            ConfigSource(endpoints),
+            *(ManifestSource(kind, registry, store.settings) for kind in _MANIFESTS),
+            McpSource(store.mcp_servers),
+            ApprovalSource(approvals, PERMANENT),
+            ApprovalSource(approvals, SESSION),
+            self.installs,
+        )
+        self.permitted = PermittedSource(registry, self.sources)
+        self._seen: object = None
+
+    def begin(self) -> None:
+        """Give the allowlist its sources, and follow them."""
+        for source in self.sources:
+            self._egress.builder.add(source)
+        self._egress.observed.still_permitted = self.permitted
+        self._access.node.on_change(self.changed)
+        self._access.node.add_chore(self._look)
+        self.changed()
+
+    def changed(self) -> None:
+        """Schedule a rebuild of the allowlist. Thread-safe."""
+        self.permitted.forget()
+        self._egress.changed()
+
+    def refresh(self, reason: str) -> None:
+        """Rebuild the allowlist, and wait until it is in force."""
+        self.permitted.forget()
+        self._egress.refresh(reason, wait=True)
+
+    def _look(self) -> None:
+        """Poll for new entries of any node: neither registry nor configurations send notifications."""
+        found = (self._store.mcp_servers(), self._configured())
+        if found != self._seen:
+            self._seen = found
+            self.changed()
+
+    def _configured(self) -> list[object]:
+        return [
+            self._store.settings(extension.kind.value, extension.name)
+            for extension in self._registry.engines.values()
+            if isinstance(extension.manifest, EngineManifest) and extension.manifest.runtime.allowed_config_urls
+        ]
+
+
+def _own_endpoints(access: Access) -> dict[str, str]:
+    """Return the endpoints of the access-policy service itself, without which no decision would be possible."""
+    stream = access.settings.stream.get("url")
+    found = {"access_policy.database": access.settings.database}
+    return {**found, "network.stream": stream} if isinstance(stream, str) else found

@@ -1,0 +1,227 @@
+"""Kernel layer for the runtimes: how processes are started, and which sources the egress allowlist follows.
+
+Without a kernel layer nothing is confined, and the runtimes work unchanged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, NamedTuple
+
+from democrai_sandbox.errors import KernelLayerError
+from democrai_sandbox.manifests.limits import NO_LIMITS
+from democrai_sandbox.policy import rules_from_json
+from democrai_sandbox.runtime.worker.connection_reports import resolved
+
+from .allowlist_sources import AllowlistSources, Approvals
+from .confiner import ConfinedLauncher, ConfinedStarter, Confiner, declared_limits
+from .interfaces import ProcessRights
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
+
+    from democrai_sandbox.access import Access
+    from democrai_sandbox.guard import EndpointObserver, ObservedEndpoint
+    from democrai_sandbox.guard.interface import RawView
+    from democrai_sandbox.manifests import Limits
+    from democrai_sandbox.policy import Subject
+    from democrai_sandbox.runtime.extensions.registry import RegisteredExtension, Registry
+    from democrai_sandbox.runtime.extensions.settings import RuntimeSettings
+    from democrai_sandbox.runtime.store import RuntimeStore
+    from democrai_sandbox.runtime.worker.connection_reports import ConnectionReport
+    from democrai_sandbox.runtime.worker.process import WorkerSpec, WorkerStarter
+
+    from .interfaces import Egress, KernelLayer
+
+_TEMP = "TMPDIR"
+
+
+class ConfinedWorker(NamedTuple):
+    """Arguments for creating a worker."""
+
+    spec: WorkerSpec
+    starter: WorkerStarter | None
+    """None for the starter without confinement."""
+    rights: Callable[[], object] | None
+    """Returns the confinement beyond its declarations, as a comparable value."""
+
+
+class Confinement:
+    """Interface of the runtimes to confinement. Create it before the first guard."""
+
+    def __init__(
+        self,
+        kernel: KernelLayer | None,
+        access: Access,
+        settings: RuntimeSettings,
+        registry: Registry,
+        *,
+        owned: Callable[[Subject], tuple[str, ...]],
+    ) -> None:
+        """Take ``owned``, which returns the folders that the runtime gave to a subject."""
+        _check_stage(kernel)
+        self._settings = settings
+        self._registry = registry
+        self.approvals = Approvals(access.node)
+        """Approvals in force, as rules."""
+        self._access = access
+        spawner = None if kernel is None else kernel.spawn
+        self._egress: Egress | None = None if kernel is None else kernel.egress
+        self._confiner = None if kernel is None or spawner is None else Confiner(kernel, spawner)
+        self._has_landlock = kernel is not None and kernel.abi > 0
+        self._following: AllowlistSources | None = None
+        self._temps: list[TemporaryDirectory[str]] = []
+        self.launcher: ConfinedLauncher | None = None
+        """Starter of children; None to start them directly."""
+        if self._confiner is not None:
+            self.launcher = ConfinedLauncher(self._confiner, self.approvals, owned=owned, limits_of=self.limits_of)
+
+    # ---- allowlist ---------------------------------------------------------------------------------------------------
+
+    def follow(self, store: RuntimeStore, endpoints: Mapping[str, str] | Callable[[], Mapping[str, str]]) -> None:
+        """Give the allowlist its sources, and follow their changes; ``endpoints`` are the host's own."""
+        if self._egress is not None and self._following is None:
+            self._following = AllowlistSources(self._egress, self._access, self._registry, store, endpoints)
+            self._following.begin()
+
+    def changed(self) -> None:
+        """Read all sources again after a change of decisions, registry or configuration. Thread-safe."""
+        if self._following is not None:
+            self._following.changed()
+
+    def observer(self, given: EndpointObserver | None) -> EndpointObserver | None:
+        """Return the observer of the guard's connections: the allowlist, followed by the host's observer."""
+        return given if self._egress is None else _Observers(self._egress, given)
+
+    def observe(self, told: ConnectionReport) -> None:
+        """Permit a worker's connection in the packet filter if a rule or approval covers it, and wait for it."""
+        if self._egress is None or self._following is None:
+            return
+        if not self._following.permitted(told.subject_kind, told.subject, told.host, told.port):
+            raise KernelLayerError(f"no rule covers the connection by {told.subject_kind}:{told.subject}")
+        self._egress.observe(resolved(told))
+
+    @property
+    def protected(self) -> tuple[str, ...]:
+        """Files of the kernel layer that are protected from all subjects, because they control the allowlist."""
+        return () if self._egress is None else (self._egress.policy_file, self._egress.socket)
+
+    @property
+    def unenforced(self) -> dict[str, tuple[str, ...]]:
+        """Unenforced rules of the latest confinement of each subject, in words."""
+        return {} if self._confiner is None else self._confiner.unenforced
+
+    @property
+    def closed(self) -> dict[str, tuple[str, ...]]:
+        """Writable folders of each subject that contain host code, so that the kernel allows no new files in them."""
+        return {} if self._confiner is None else self._confiner.closed
+
+    # ---- limits ------------------------------------------------------------------------------------------------------
+
+    def limits_of(self, view: RawView | None) -> Limits:
+        """Return the limits of a child: the host's, and those of all subjects in the call chain."""
+        limits = self._settings.limits
+        labels = frozenset(() if view is None else view.labels)
+        for extension in self._registry:
+            if str(extension.subject) in labels:
+                limits = limits.stricter(declared_limits(extension.manifest))
+        return NO_LIMITS if view is None else limits
+
+    def longest(self, view: RawView | None) -> float | None:
+        """Return the maximum run time of a child in seconds."""
+        return self.limits_of(view).wall_seconds
+
+    # ---- processes ---------------------------------------------------------------------------------------------------
+
+    def worker(self, extension: RegisteredExtension, spec: WorkerSpec) -> ConfinedWorker:
+        """Return the specification and the starter of a subject's worker."""
+        limits = self._settings.limits.stricter(declared_limits(extension.manifest))
+        spec = spec._replace(longest_call=limits.wall_seconds)
+        confiner = self._confiner
+        if confiner is None:
+            return ConfinedWorker(spec, None, None)
+        has_egress = self._egress is not None
+        if confiner.needs_temp(spec.protected):
+            spec = self._with_temp(spec)
+        confined = spec._replace(
+            no_exec=not spec.allow_subprocess, tells_endpoints=has_egress, confined=self._has_landlock
+        )
+
+        def rights() -> object:
+            return frozenset(self.approvals.of_worker(spec.kind, spec.name))
+
+        starter = ConfinedStarter(confiner, lambda: self._whose(confined, limits))
+        return ConfinedWorker(confined, starter, rights)
+
+    def _with_temp(self, spec: WorkerSpec) -> WorkerSpec:
+        """Give a worker a separate temp folder, which is removed when this process ends."""
+        folder = TemporaryDirectory(prefix=f"{spec.kind}-", ignore_cleanup_errors=True)
+        self._temps.append(folder)
+        return spec._replace(env=(*spec.env, (_TEMP, folder.name)), own_write=(*spec.own_write, folder.name))
+
+    def _whose(self, spec: WorkerSpec, limits: Limits) -> ProcessRights:
+        read = (*spec.own_read, spec.folder, spec.environment, *spec.code_paths)
+        return ProcessRights(
+            label=spec.label,
+            rules=(*rules_from_json(spec.access), *self.approvals.of_worker(spec.kind, spec.name)),
+            read=tuple(dict.fromkeys(filter(None, read))),
+            write=spec.own_write,
+            protected=spec.protected,
+            own_temp=_TEMP in dict(spec.env),
+            limits=limits,
+            wall=False,
+        )
+
+    def host_starter(self) -> WorkerStarter | None:
+        """Return the starter for programs of the host; None to start them directly."""
+        return None if self._confiner is None else ConfinedStarter(self._confiner, lambda: None)
+
+    def install_limits(self, extension: RegisteredExtension) -> Limits:
+        """Return the limits of the processes of an installation."""
+        return self._settings.limits.stricter(declared_limits(extension.manifest, installing=True))
+
+    @asynccontextmanager
+    async def installing(self, whose: ProcessRights, otherwise: WorkerStarter) -> AsyncIterator[WorkerStarter]:
+        """Permit the network access of an installation while it runs, and yield the starter of its processes."""
+        if self._confiner is None:
+            yield otherwise
+            return
+        kind, _, name = whose.label.partition(":")
+        whole = whose._replace(rules=(*whose.rules, *self.approvals.of_worker(kind, name)))
+        starter = ConfinedStarter(self._confiner, lambda: whole)
+        if self._following is None:
+            yield starter
+            return
+        wanted = self._following.installs.begin(whole.rules, whose.label)
+        try:
+            await asyncio.to_thread(self._following.refresh, f"install {whose.label}")
+            yield starter
+        finally:
+            self._following.installs.end(wanted)
+            self._following.changed()
+
+
+def _check_stage(kernel: KernelLayer | None) -> None:
+    """Refuse a kernel layer that is not prepared or already stopped, because processes would start unconfined."""
+    stage = str(getattr(kernel, "stage", ""))
+    if stage in ("new", "stopped"):
+        raise KernelLayerError(
+            f"the kernel layer of the runtime is {stage}",
+            fix="call its prepare() and confine() before you create the runtime",
+        )
+
+
+class _Observers:
+    """Notifies the allowlist first, because the connection waits for it; then the host's observer."""
+
+    def __init__(self, egress: Egress, given: EndpointObserver | None) -> None:
+        self._egress = egress
+        self._given = given
+
+    def observe(self, endpoint: ObservedEndpoint) -> None:
+        """Notify both."""
+        self._egress.observe(endpoint)
+        if self._given is not None:
+            self._given.observe(endpoint)

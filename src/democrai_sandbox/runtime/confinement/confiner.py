@@ -1,0 +1,495 @@
+"""Start of processes through the spawn server, confined to the rights of their subject."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import lru_cache
+from os import (
+    O_CLOEXEC,  # saved: a subject in this process could replace them
+    close,  # saved: a subject in this process could replace them
+    geteuid,  # saved: a subject in this process could replace them
+    pipe2,  # saved: a subject in this process could replace them
+)
+from time import monotonic
+from typing import TYPE_CHECKING, NamedTuple
+
+from democrai_sandbox.errors import KernelLayerError, SpawnFailed
+from democrai_sandbox.guard import _core
+from democrai_sandbox.kernel.egress.endpoints import NotMaterialised, endpoints_of
+from democrai_sandbox.kernel.seccomp import Inet, child_profile, program
+from democrai_sandbox.kernel.spawn import Enforcement, SpawnOrder, confinement_of, enforcement_of
+from democrai_sandbox.kernel.spawn.confinement import ResourceLimits
+from democrai_sandbox.manifests import EngineManifest, ExtractorManifest, ModuleManifest
+from democrai_sandbox.manifests.limits import NO_LIMITS
+from democrai_sandbox.policy import Operation, ResourceType, TargetKind, is_at_or_below, parse_declaration
+
+from .interfaces import ProcessRights
+from .process_paths import ProtectedPaths, decoded, followed, runtime_paths, written_places
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+
+    from democrai_sandbox.guard.interface import RawView
+    from democrai_sandbox.kernel.egress.endpoints import ChildCgroup, Endpoint
+    from democrai_sandbox.kernel.spawn import SpawnedChild
+    from democrai_sandbox.manifests import Limits, Manifest
+    from democrai_sandbox.policy import AccessRule, Subject
+    from democrai_sandbox.runtime.children.launch_request import LaunchRequest
+
+    from .allowlist_sources import Approvals
+    from .interfaces import KernelLayer, Spawner
+
+_MEGABYTE = 1024 * 1024
+
+
+def declared_limits(manifest: Manifest | None, *, installing: bool = False) -> Limits:
+    """Return the limits that a manifest declares for a phase."""
+    if isinstance(manifest, ModuleManifest):
+        return manifest.limits
+    if isinstance(manifest, EngineManifest | ExtractorManifest):
+        return (manifest.install if installing else manifest.runtime).limits
+    return NO_LIMITS
+
+
+def resource_limits(limits: Limits, *, wall: bool = True) -> ResourceLimits:
+    """Return limits for the kernel. A worker's time limit applies to each call, not to the process."""
+    megabytes = limits.address_space_mb
+    return ResourceLimits(
+        address_space=None if megabytes is None else megabytes * _MEGABYTE,
+        cpu_seconds=limits.cpu_seconds,
+        open_files=limits.open_files,
+        processes=limits.processes,
+        wall_seconds=limits.wall_seconds if wall else None,
+    )
+
+
+_log = logging.getLogger(__name__)
+_MOST_NOTED = 1024
+_BACKSTOP = 5.0
+"""Seconds after a process's timeout at which the server kills it, if it still runs."""
+_KNOWN_SECONDS = 30.0
+"""Seconds for which resolved links of the system's paths are cached."""
+_PATTERN = "hosts: a rule without a host and a port permits everything that the application may access"
+
+_enforcement_of = lru_cache(maxsize=256)(enforcement_of)
+"""Depends only on its arguments, which are mostly the same for programs of one subject."""
+
+
+class ProgramStart(NamedTuple):
+    """A program to start."""
+
+    path: str
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    folder: str
+    pass_fds: tuple[int, ...] = ()
+
+
+class PreparedConfinement(NamedTuple):
+    """Prepared confinement of a process that is not started yet."""
+
+    label: str
+    enforcement: Enforcement
+    cgroup: ChildCgroup | None = None
+    closed: tuple[str, ...] = ()
+    """Writable folders around code of the host: the kernel allows no new files directly in them."""
+
+
+class Confiner:
+    """Prepares confinements and starts processes in them. Thread-safe; call it outside any guard."""
+
+    def __init__(self, kernel: KernelLayer, spawner: Spawner) -> None:
+        """Read the paths of this machine once, before any guard."""
+        self._kernel = kernel
+        self._spawner = spawner
+        self._runtime = runtime_paths()
+        self._known = self._ways()
+        self._root = geteuid() == 0
+        self._lock = threading.Lock()
+        self._noted: OrderedDict[str, PreparedConfinement] = OrderedDict()
+
+    @property
+    def unenforced(self) -> dict[str, tuple[str, ...]]:
+        """Unenforced rules of the latest confinement of each subject, in words."""
+        with self._lock:
+            return {label: prepared.enforcement.unenforced for label, prepared in self._noted.items()}
+
+    @property
+    def closed(self) -> dict[str, tuple[str, ...]]:
+        """Writable folders of each subject in which the kernel allows no new files; see ``Prepared``."""
+        with self._lock:
+            return {label: prepared.closed for label, prepared in self._noted.items() if prepared.closed}
+
+    def needs_temp(self, protected: tuple[str, ...]) -> bool:
+        """Return whether a process needs a separate temp folder: the usual one contains files or code of the host."""
+        temp = followed(self._runtime.temp) or self._runtime.temp
+        places = (followed(place) or place for place in (*protected, *self._runtime.read_only))
+        return any(is_at_or_below(place, temp) for place in places)
+
+    def prepare(self, whose: ProcessRights | None) -> PreparedConfinement:
+        """Derive the confinement of a process, and create its cgroup; may block on the helper. None is for the host."""
+        if whose is None:
+            return PreparedConfinement("", Enforcement(None, _host_filter(), (), None, ()))
+        egress = self._kernel.egress
+        endpoints = None if egress is None else _endpoints(whose)
+        enforcement, closed = self._enforcement(whose, packet_filter=endpoints is not None)
+        if egress is not None and endpoints is None:
+            enforcement = enforcement._replace(unenforced=(*enforcement.unenforced, _PATTERN))
+        prepared = PreparedConfinement(whose.label, enforcement, closed=closed)
+        self._note(prepared)
+        cgroup = None if egress is None or endpoints is None else egress.child(endpoints)
+        return prepared._replace(cgroup=cgroup)
+
+    def start_with_pipes(
+        self, prepared: PreparedConfinement, what: ProgramStart, *, with_input: bool = False
+    ) -> tuple[SpawnedChild, tuple[int, int, int]]:
+        """Start it with pipes as its standard streams; also return our ends, with -1 for a missing input.
+
+        On failure, release the preparation. ``OSError`` is an error of the program.
+        """
+        theirs: list[int] = []
+        ours: list[int] = []
+        try:
+            for wanted, reading in ((with_input, True), (True, False), (True, False)):
+                pair = pipe2(O_CLOEXEC) if wanted else (-1, -1)
+                theirs.append(pair[not reading])
+                ours.append(pair[reading])
+        except BaseException:
+            _close(ours)
+            _close(theirs)
+            self.release(prepared)
+            raise
+        try:
+            child = self.start(prepared, what, (theirs[0], theirs[1], theirs[2]))
+        except BaseException:
+            _close(ours)
+            raise
+        finally:
+            _close(theirs)
+        return child, (ours[0], ours[1], ours[2])
+
+    def start(self, prepared: PreparedConfinement, what: ProgramStart, streams: tuple[int, int, int]) -> SpawnedChild:
+        """Start it with these descriptors as its standard streams. On failure, release the preparation."""
+        try:
+            named = dict(zip(("stdin", "stdout", "stderr"), streams, strict=True))
+            child = self._spawner.spawn(_order(prepared, what, named))
+        except BaseException:
+            self.release(prepared)
+            raise
+        if prepared.cgroup is not None:
+            prepared.cgroup.close()
+        self._kernel.flow("child_started", subject=prepared.label, pid=child.pid, program=what.path)
+        return child
+
+    def release(self, prepared: PreparedConfinement) -> None:
+        """Remove the cgroup with all processes in it. Never raises, because the process has already ended."""
+        if prepared.cgroup is None or self._kernel.egress is None:
+            return
+        prepared.cgroup.close()
+        try:
+            self._kernel.egress.release(prepared.cgroup)
+        except KernelLayerError as error:
+            _log.warning("the cgroup of a process of %s could not be removed: %s", prepared.label, error)
+
+    def _enforcement(self, whose: ProcessRights, *, packet_filter: bool) -> tuple[Enforcement, tuple[str, ...]]:
+        written = written_places(whose.rules, *whose.write, *whose.written, self._runtime.temp)
+        own, code = (*whose.read, *whose.write), self._runtime.read_only
+        shut = ProtectedPaths(whose.protected, own, self._system(), written=written, read_only=code)
+        rules, temp = shut.rules(whose.rules), () if whose.own_temp else (self._runtime.temp,)
+        closed = shut.split
+        confinement = confinement_of(
+            rules,
+            runtime_read=shut.paths((*self._runtime.read, *whose.readable)),
+            runtime_listed=shut.paths(self._runtime.listed),
+            runtime_execute=(*shut.paths(self._runtime.execute), *_ways(whose.execute, written)),
+            # Its own folders cover their content; a link there may come from its installation.
+            own_read=_ways(whose.read, frozenset(whose.read)),
+            own_write=(*_ways(whose.write, ()), *shut.paths(temp, writing=True)),
+            limits=resource_limits(whose.limits, wall=whose.wall),
+        )
+        abi, root = self._kernel.abi, self._root
+        return _enforcement_of(confinement, abi, packet_filter=packet_filter, root=root, exact=True), closed
+
+    def _system(self) -> Mapping[str, str]:
+        """Return the resolved paths of the system, refreshed regularly because an administrator may change them."""
+        if monotonic() - self._known_at > _KNOWN_SECONDS:
+            self._known = self._ways()
+        return self._known
+
+    def _ways(self) -> Mapping[str, str]:
+        self._known_at = monotonic()
+        fixed = (*self._runtime.read, *self._runtime.listed, *self._runtime.execute, self._runtime.temp)
+        return {path: followed(path) or "" for path in fixed}
+
+    def _note(self, prepared: PreparedConfinement) -> None:
+        with self._lock:
+            self._noted[prepared.label] = prepared
+            self._noted.move_to_end(prepared.label)
+            while len(self._noted) > _MOST_NOTED:
+                self._noted.popitem(last=False)
+
+
+def _order(prepared: PreparedConfinement, what: ProgramStart, streams: dict[str, int]) -> SpawnOrder:
+    held = prepared.enforcement
+    return SpawnOrder(
+        program=what.path,
+        argv=what.argv,
+        environment=what.environment,
+        folder=what.folder,
+        pass_fds=what.pass_fds,
+        plan=held.plan,
+        filter=held.filter,
+        limits=held.limits,
+        wall_seconds=None if held.wall_seconds is None else held.wall_seconds + _BACKSTOP,
+        cgroup=-1 if prepared.cgroup is None else prepared.cgroup.descriptor,
+        **streams,
+    )
+
+
+def _close(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        if descriptor >= 0:
+            close(descriptor)
+
+
+def _ways(paths: Iterable[str], written: Container[str]) -> tuple[str, ...]:
+    return tuple(way for path in paths if (way := followed(path, written)) is not None)
+
+
+def _endpoints(whose: ProcessRights) -> list[Endpoint] | None:
+    """Return all endpoints that a process may reach; None if they are not known in advance."""
+    found: list[Endpoint] = []
+    targets = dict.fromkeys(
+        rule.normalized_target for rule in whose.rules if rule.resource_type is ResourceType.NETWORK
+    )
+    for target in map(parse_declaration, targets):
+        endpoints = endpoints_of(target, whose.label)
+        if isinstance(endpoints, NotMaterialised):
+            if target.kind is not TargetKind.UNIX:
+                return None
+        else:
+            found += endpoints
+    return found
+
+
+def _host_filter() -> bytes:
+    """Return the filter for programs of the host: without calls that no program needs, with ordinary sockets."""
+    try:
+        return program(child_profile(inet=Inet.ALL, unix=True, fastopen=True))
+    except KernelLayerError:
+        return b""  # reported with the status of the application's own filter
+
+
+_READING = (Operation.READ,)
+_WRITING = (Operation.CREATE, Operation.MODIFY, Operation.DELETE)
+
+
+class ConfinedLauncher:
+    """Starts programs through the spawn server, confined to the guard of the caller."""
+
+    def __init__(
+        self,
+        confiner: Confiner,
+        approvals: Approvals,
+        *,
+        owned: Callable[[Subject], tuple[str, ...]],
+        limits_of: Callable[[RawView], Limits],
+    ) -> None:
+        """Take ``owned``, which returns the folders that the runtime gave to a subject below protected paths."""
+        self._confiner = confiner
+        self._approvals = approvals
+        self._owned = owned
+        self._limits_of = limits_of
+
+    def start(self, order: LaunchRequest) -> ConfinedChild:
+        """Start it; ``OSError`` is an error of the program, ``KernelLayerError`` of the start or the confinement."""
+        whose = None if order.view is None else self._whose(order, order.view)
+        return ConfinedChild(self._confiner, self._confiner.prepare(whose), order)
+
+    def _whose(self, order: LaunchRequest, view: RawView) -> ProcessRights:
+        chain = view.allow_chain  # the property creates it anew each time
+        rules = tuple(dict.fromkeys(rule for link in chain for rule in link.rules))
+        places = [place for link in chain for place in self._owned(link.subject)]
+        kind, name = view.actor
+        approved = self._approvals.of_caller(view)
+        return ProcessRights(
+            label=f"{kind}:{name}",
+            rules=(*rules, *approved),
+            read=tuple(place for place in places if _is_covered(place, rules, _READING)),
+            readable=order.readable,
+            write=tuple(place for place in places if _is_covered(place, rules, _WRITING)),
+            execute=(order.program,),
+            written=tuple(dict.fromkeys(place for link in chain for place in self._approvals.written_by(link.subject))),
+            protected=tuple(decoded(path) for path, _ in _core.protected_entries()),
+            limits=self._limits_of(view),
+        )
+
+
+class ConfinedChild:
+    """A program that the spawn server has started."""
+
+    def __init__(self, confiner: Confiner, prepared: PreparedConfinement, order: LaunchRequest) -> None:
+        """Start it with new pipes."""
+        self._confiner = confiner
+        self._prepared = prepared
+        self._returncode: int | None = None
+        self.unenforced = prepared.enforcement.unenforced
+        self.failure = ""
+        self.timed_out = False
+        what = ProgramStart(order.program, order.argv, order.environment, order.folder)
+        self._child: SpawnedChild
+        self._child, pipes = confiner.start_with_pipes(prepared, what, with_input=order.with_input)
+        stdin, self.stdout, self.stderr = pipes
+        self.stdin = stdin if stdin >= 0 else None
+        self.pid = self._child.pid
+        self.ended = self._child.ended
+
+    def signal_group(self, number: int) -> None:
+        """Send a signal to the program and its group."""
+        self._child.signal_group(number)
+
+    def collect(self) -> int:
+        """Return the exit status, and stop all remaining processes in its cgroup, if it has one."""
+        if self._returncode is None:
+            try:
+                self._returncode = self._child.collect()
+                self.timed_out = self._child.timed_out
+            except SpawnFailed as error:
+                # The server is gone, and the kernel has killed the processes it had started.
+                self._returncode, self.failure = -signal.SIGKILL, str(error)
+            finally:
+                self._child.close()
+                self._confiner.release(self._prepared)
+        return self._returncode
+
+
+def _is_covered(place: str, rules: tuple[AccessRule, ...], operations: tuple[Operation, ...]) -> bool:
+    return any(
+        rule.resource_type is ResourceType.FILESYSTEM
+        and any(rule.operation is operation for operation in operations)
+        and is_at_or_below(place, rule.normalized_target)
+        for rule in rules
+    )
+
+
+_starts = ThreadPoolExecutor(16, "starts")
+"""Separate threads, so that a spawn server or helper that hangs does not block other work."""
+
+
+class ConfinedStarter:
+    """Starts processes of one subject through the spawn server. Its rights are read at each start."""
+
+    def __init__(self, confiner: Confiner, whose: Callable[[], ProcessRights | None]) -> None:
+        """Take ``whose``, which returns None for a program of the host."""
+        self._confiner = confiner
+        self._whose = whose
+
+    async def start(
+        self, argv: Sequence[str], *, env: Mapping[str, str], pass_fds: Sequence[int], cwd: str
+    ) -> ConfinedProcess:
+        """Start a program in a new session with these descriptors and without standard input."""
+        prepared = await self._prepared()
+        what = ProgramStart(argv[0], tuple(argv), env, cwd, pass_fds=tuple(pass_fds))
+        # On a thread, because the spawn server may block.
+        loop = asyncio.get_running_loop()
+        work = loop.run_in_executor(_starts, ConfinedProcess, self._confiner, prepared, what)
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            # A canceled caller closes the descriptors, whose numbers are reused: wait until the start is over.
+            await _over(work)
+            if not work.cancelled() and work.exception() is None:
+                work.result().kill()
+                work.result().close()
+            raise
+
+    async def _prepared(self) -> PreparedConfinement:
+        """Prepare it on a thread, because the helper may block."""
+        work = asyncio.get_running_loop().run_in_executor(_starts, self._confiner.prepare, self._whose())
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            work.add_done_callback(self._give_back)
+            raise
+
+    def _give_back(self, work: asyncio.Future[PreparedConfinement]) -> None:
+        if not work.cancelled() and work.exception() is None:
+            # On a thread, because the helper may block.
+            _starts.submit(self._confiner.release, work.result())
+
+
+class ConfinedProcess:
+    """A process that the spawn server has started."""
+
+    def __init__(self, confiner: Confiner, prepared: PreparedConfinement, what: ProgramStart) -> None:
+        """Start it with pipes for both outputs."""
+        self._confiner = confiner
+        self._prepared = prepared
+        self._returncode: int | None = None
+        self._ending = asyncio.Lock()
+        self._child: SpawnedChild
+        self._child, (_, self.stdout, self.stderr) = confiner.start_with_pipes(prepared, what)
+        self.pid = self._child.pid
+
+    def kill(self) -> None:
+        """Kill the process group. May be called repeatedly, and after its end."""
+        self._child.signal_group(signal.SIGKILL)
+
+    async def wait(self) -> int:
+        """Return the exit code after all processes of its group, and of its cgroup if it has one, have ended."""
+        async with self._ending:
+            if self._returncode is None:
+                await self._ended()
+                self.kill()
+                # On a thread, because the spawn server and the helper may block.
+                loop = asyncio.get_running_loop()
+                self._returncode = await asyncio.shield(loop.run_in_executor(_starts, self._collected))
+                await asyncio.shield(loop.run_in_executor(_starts, self._confiner.release, self._prepared))
+        return self._returncode
+
+    async def _ended(self) -> None:
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[None] = loop.create_future()
+        # The server reports the end; the pidfd covers a server that hangs.
+        descriptors = (self._child.ended, self._child.pidfd)
+        for descriptor in descriptors:
+            loop.add_reader(descriptor, _note, ended)
+        try:
+            await ended
+        finally:
+            for descriptor in descriptors:
+                loop.remove_reader(descriptor)
+
+    def _collected(self) -> int:
+        try:
+            return self._child.collect()
+        except SpawnFailed:
+            return -signal.SIGKILL  # the server is gone, and the kernel has killed the processes it had started
+        finally:
+            self._child.close()
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        for descriptor in (self.stdout, self.stderr):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self.stdout = self.stderr = -1
+
+
+async def _over(work: asyncio.Future[ConfinedProcess]) -> None:
+    """Wait for the end of a start, even if canceled again; the spawn server answers within a limited time."""
+    while not work.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([work])
+
+
+def _note(ended: asyncio.Future[None]) -> None:
+    if not ended.done():
+        ended.set_result(None)

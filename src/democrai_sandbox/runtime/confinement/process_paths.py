@@ -1,0 +1,232 @@
+"""Paths that a process may use: those of the system and the interpreter, and those of its subject's rules.
+
+Links are resolved here, once, and the spawn server follows none after that: the checked path is the opened path. The
+functions used for it are saved at import, because a subject in this process can replace those of the standard library.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from itertools import islice
+from os import getpid, readlink, scandir
+from os.path import isfile, realpath
+from typing import TYPE_CHECKING, NamedTuple
+
+from democrai_sandbox.guard.runtime_paths import IMPORT_ONLY, IMPORTABLE, read_only_paths, runtime_entries
+from democrai_sandbox.policy import AccessRule, FileAccess, Operation, ResourceType
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Iterator, Mapping
+
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
+_WRITING = (Operation.CREATE, Operation.MODIFY, Operation.DELETE)
+_OWN_PROC = ("/proc/self/", "/proc/thread-self/", "/proc/net/")
+_MOST_ENTRIES = 4096
+_MOST_PLACES = 500
+_MODULES = (".py", ".pyc", ".pyi", ".so")
+_MOST_LINKS = 40
+"""The limit of the kernel."""
+_ENCODING = sys.getfilesystemencoding()
+
+
+class RuntimePaths(NamedTuple):
+    """Paths for every process: those that the guard gives every subject, and the programs of the system."""
+
+    read: tuple[str, ...]
+    listed: tuple[str, ...]
+    """Application folders on ``sys.path``, which imports list."""
+    execute: tuple[str, ...]
+    temp: str
+    read_only: tuple[str, ...] = ()
+    """Code of the host that subjects cannot change, even below a folder that they may write."""
+
+
+def runtime_paths() -> RuntimePaths:
+    """Return them. Called in the host's own code, before any guard."""
+    entries = [(decoded(path), mask) for path, mask in runtime_entries()]
+    plain = int(FileAccess.READ)
+    left_out = IMPORT_ONLY | IMPORTABLE | int(FileAccess.CREATE)
+    listed = [path for path, mask in entries if mask & IMPORTABLE]
+    read = [path for path, mask in entries if mask & plain and not mask & left_out]
+    read += [place for folder in listed if folder not in read for place in importable_places(folder)]
+    interpreter = realpath(getattr(sys, "_base_executable", sys.executable))
+    execute = (*_SYSTEM, f"{sys.prefix}/bin", f"{sys.base_prefix}/bin", interpreter)
+    temp = tempfile.gettempdir()
+    return RuntimePaths(_unique(read), _unique(listed), _unique(execute), temp, read_only_paths())
+
+
+def _unique(paths: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(paths))
+
+
+def importable_places(folder: str, depth: int = 3) -> Iterator[str]:
+    """Yield the modules and packages in a folder on ``sys.path``. A rule for the folder would permit all files."""
+    try:
+        with scandir(folder) as found:
+            entries = sorted((entry for entry in found if not entry.name.startswith(".")), key=lambda entry: entry.name)
+    except OSError:
+        return
+    for entry in entries[:_MOST_PLACES]:
+        if not entry.is_dir():
+            if entry.name.endswith(_MODULES):
+                yield entry.path
+        elif entry.name == "__pycache__" or isfile(f"{entry.path}/__init__.py"):  # noqa: PTH113 - a text
+            yield entry.path
+        elif depth > 1:  # a namespace package
+            yield from importable_places(entry.path, depth - 1)
+
+
+def decoded(path: bytes) -> str:
+    """Return a path as a string. ``os.fsdecode`` uses a function that can be replaced."""
+    return path.decode(_ENCODING, "surrogateescape")
+
+
+def followed(path: str, written: Container[str] = ()) -> str | None:
+    """Return the resolved path; None if it uses a link at or below one of the written places.
+
+    A kernel rule applies to the path's target at the start of the process. A link that the subject created could lead
+    anywhere; a module may also replace the folder of its rule by a link.
+    """
+    here, rest, links = "", path.split("/")[::-1], 0
+    while rest:
+        name = rest.pop()
+        if name in ("", "."):
+            continue
+        if name == "..":
+            here = here.rpartition("/")[0]
+            continue
+        try:
+            target = readlink(f"{here}/{name}")  # noqa: PTH115 - held by its name
+        except OSError:  # not a link, or missing
+            here = f"{here}/{name}"
+            continue
+        links += 1
+        if links > _MOST_LINKS or any(place in written for place in _upwards(f"{here}/{name}")):
+            return None
+        if target.startswith("/"):
+            here = ""
+        rest += target.split("/")[::-1]
+    return here or "/"
+
+
+def written_places(rules: Iterable[AccessRule], *given: str) -> frozenset[str]:
+    """Return the folders that a subject writes, by name and resolved."""
+    places = {*given, *(rule.normalized_target for rule in rules if _is_writing(rule))}
+    return frozenset(places | {real for place in places if (real := followed(place)) is not None})
+
+
+class ProtectedPaths:
+    """Resolves the paths for a process, and excludes protected ones.
+
+    A kernel rule covers a folder with everything below it. So a folder around a protected path is replaced by its other
+    entries; files created there later are not accessible. The same applies to write access around code of the host.
+    """
+
+    def __init__(
+        self,
+        protected: tuple[str, ...],
+        own: Iterable[str] = (),
+        known: Mapping[str, str] | None = None,
+        *,
+        written: Container[str] = (),
+        read_only: Iterable[str] = (),
+    ) -> None:
+        """Take the protected paths, and those among them that the runtime gave to the subject itself.
+
+        ``known`` has resolved roots that never change, ``written`` the places where the subject can create links,
+        ``read_only`` the paths that can be opened only for reading.
+        """
+        self._ways = dict(known or {})
+        self._written = written
+        self._protected = _ends(protected)
+        self._own = _ends(own)
+        self._read_only = _ends(read_only)
+        self._split: dict[str, None] = {}
+        self._this = f"/proc/{getpid()}/"
+
+    @property
+    def split(self) -> tuple[str, ...]:
+        """Writable folders around code of the host, in which no new files can be created directly."""
+        return tuple(self._split)
+
+    def paths(self, roots: Iterable[str], *, writing: bool = False) -> tuple[str, ...]:
+        """Return the resolved roots, each as it is or as its remaining entries."""
+        return tuple(dict.fromkeys(path for root in roots for path in self._left(root, writing=writing)))
+
+    def rules(self, rules: Iterable[AccessRule]) -> tuple[AccessRule, ...]:
+        """Return the rules; file rules apply to the remaining entries of their targets."""
+        return tuple(dict.fromkeys(changed for rule in rules for changed in self._rule(rule)))
+
+    def _rule(self, rule: AccessRule) -> Iterator[AccessRule]:
+        program = rule.resource_type is ResourceType.SYSTEM_DEPENDENCY and rule.normalized_target.startswith("/")
+        if rule.resource_type is not ResourceType.FILESYSTEM and not program:
+            yield rule
+            return
+        for path in self._left(rule.normalized_target, writing=_is_writing(rule)):
+            same = path == rule.normalized_target
+            yield rule if same else AccessRule(rule.resource_type, rule.operation, path, path)
+
+    def _left(self, root: str, *, writing: bool = False) -> Iterable[str]:
+        if _end(root).startswith(_OWN_PROC):
+            return (root,)
+        if root not in self._ways:
+            self._ways[root] = followed(root, self._written) or ""
+        way = self._ways[root]
+        real = _end(way)
+        if not way or real.startswith(self._this):  # a link through /proc/self would lead the child to this process
+            return ()
+        protected = () if real.startswith(self._own) else self._protected
+        if real.startswith(protected) or (writing and real in self._read_only):
+            return ()
+        around = (*protected, *self._around_code(real)) if writing else protected
+        return _beside(real, around) if _is_around(real, around) else (way,)
+
+    def _around_code(self, folder: str) -> tuple[str, ...]:
+        """Return the code paths inside a writable folder."""
+        inside = tuple(place for place in self._read_only if place.startswith(folder))
+        if inside:
+            self._split[folder.rstrip("/") or "/"] = None
+        return inside
+
+
+def _is_around(folder: str, places: Iterable[str]) -> bool:
+    return any(place.startswith(folder) for place in places)
+
+
+def _beside(folder: str, places: tuple[str, ...]) -> Iterator[str]:
+    """Yield the entries beside the protected paths. Links are omitted, because a rule for one applies to its target."""
+    try:
+        with scandir(folder) as entries:
+            found = [entry.path for entry in islice(entries, _MOST_ENTRIES) if not entry.is_symlink()]
+    except OSError:
+        return
+    for path in found:
+        end = _end(path)
+        if end in places:
+            continue
+        if _is_around(end, places):
+            yield from _beside(end, places)
+        else:
+            yield path
+
+
+def _end(path: str) -> str:
+    """Return a path with a trailing slash, as a prefix of the path itself and everything below it."""
+    return path if path.endswith("/") else f"{path}/"
+
+
+def _ends(paths: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(_end(followed(path) or path) for path in paths))
+
+
+def _is_writing(rule: AccessRule) -> bool:
+    return rule.resource_type is ResourceType.FILESYSTEM and any(rule.operation is writing for writing in _WRITING)
+
+
+def _upwards(path: str) -> Iterator[str]:
+    """Yield a path and its ancestors. Roots may be many thousands; ancestors are always few."""
+    yield path
+    while path != "/":
+        path = path.rpartition("/")[0] or "/"
+        yield path

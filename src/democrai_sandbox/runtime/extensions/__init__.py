@@ -1,0 +1,3 @@
+"""Extensions of a host: registry, importer, settings and shadow runs."""
+
+from __future__ import annotations

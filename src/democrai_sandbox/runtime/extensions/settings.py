@@ -1,0 +1,134 @@
+"""Settings of a host for its extensions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.manifests.limits import NO_LIMITS, Limits, limit_problems
+from democrai_sandbox.policy import InvalidInputError, Problem, Subject, SubjectKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from democrai_sandbox.manifests import McpServer
+
+_ISOLATED = (SubjectKind.MODULE, SubjectKind.TOOL)
+_WHY = dict.fromkeys(SubjectKind, "it runs with its caller") | {
+    SubjectKind.ENGINE: "an engine always runs in a separate process",
+    SubjectKind.EXTRACTOR: "an extractor always runs in a separate process",
+    SubjectKind.AGENT: "it runs with its module",
+    SubjectKind.PIPELINE: "it runs with its module",
+    SubjectKind.TASK: "it runs with its module",
+}
+
+
+class McpApproval(StrEnum):
+    """Condition under which the runtime contacts a registered MCP server."""
+
+    REGISTERED = "registered"
+    """An enabled entry of the registry is enough, unless the endpoint was denied to ``mcp:<name>``."""
+    REQUIRED = "required"
+    """The endpoint must also be approved for ``mcp:<name>``."""
+
+
+class Isolation(StrEnum):
+    """Process in which the code of a subject runs."""
+
+    IN_PROCESS = "in_process"
+    """In the host's process, under its guard: the default for modules."""
+    PROCESS = "process"
+    """In a separate worker process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeSettings:
+    """Folders of extensions and of their data, isolation, limits and timeouts."""
+
+    data_dir: str
+    """Folder with one subfolder per subject, such as ``modules/reports``; subjects cannot read each other's."""
+    modules_path: str | None = None
+    engines_path: str | None = None
+    extractors_path: str | None = None
+    extra_module_dirs: tuple[str, ...] = ()
+    extra_engine_dirs: tuple[str, ...] = ()
+    extra_extractor_dirs: tuple[str, ...] = ()
+    isolation: Mapping[str, str] = field(default_factory=dict)
+    """Isolation of modules and tools, such as ``module:reports``: ``process`` or ``in_process``."""
+    native_packages: tuple[str, ...] = ()
+    """Installed packages that may use ctypes and cffi, and so run native code for a subject."""
+    call_timeout: float = 30.0
+    """Seconds for a render, an action or a command."""
+    load_timeout: float = 30.0
+    """Seconds for importing an extension."""
+    threads_per_subject: int = 8
+    """Maximum concurrent calls of synchronous functions per subject; further calls wait."""
+    capture_output: bool = True
+    """Store the output of extensions for the host to read, instead of printing it."""
+
+    mcp_approval: McpApproval = McpApproval.REGISTERED
+    mcp_servers: Mapping[str, McpServer] = field(default_factory=dict, repr=False)
+    """Registered MCP servers by name, in addition to those in the database. A URL may contain a secret."""
+    configurations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
+    """Settings of engines and extractors, by subject such as ``engine:whisper``; they replace stored ones."""
+
+    limits: Limits = NO_LIMITS
+    """Resource limits of each extension process; a lower limit in its manifest takes precedence."""
+
+    def __post_init__(self) -> None:
+        """Reject invalid settings, and report all problems together."""
+        problems = [*self._path_problems(), *self._isolation_problems(), *limit_problems(self.limits)]
+        problems += [
+            Problem(f"/{name}", "expected a positive number of seconds")
+            for name in ("call_timeout", "load_timeout")
+            if not 0 < getattr(self, name) < float("inf")
+        ]
+        if problems:
+            raise InvalidInputError(problems)
+
+    def folders(self, kind: str) -> tuple[str, ...]:
+        """Return the folders that contain extensions of a kind, the main one first."""
+        main = {"module": self.modules_path, "engine": self.engines_path, "extractor": self.extractors_path}[kind]
+        extra = {
+            "module": self.extra_module_dirs,
+            "engine": self.extra_engine_dirs,
+            "extractor": self.extra_extractor_dirs,
+        }[kind]
+        return (*((main,) if main else ()), *extra)
+
+    def data_of(self, subject: Subject) -> str:
+        """Return the data folder of a subject."""
+        return str(Path(self.data_dir, f"{subject.kind}s", subject.name))
+
+    def isolation_of(self, subject: Subject) -> Isolation:
+        """Return where the code of a subject runs."""
+        return Isolation(self.isolation.get(str(subject), Isolation.IN_PROCESS))
+
+    @property
+    def protected(self) -> tuple[str, ...]:
+        """Paths that no subject reaches unless they are its own: data and code of all extensions."""
+        kinds = ("module", "engine", "extractor")
+        return (self.data_dir, *(folder for kind in kinds for folder in self.folders(kind)))
+
+    def _path_problems(self) -> Iterator[Problem]:
+        if not Path(self.data_dir).is_absolute():
+            yield Problem("/data_dir", f"expected an absolute path, got {self.data_dir!r}")
+        for kind in ("module", "engine", "extractor"):
+            for folder in self.folders(kind):
+                if not Path(folder).is_absolute():
+                    yield Problem(f"/{kind}s_path", f"expected an absolute path, got {folder!r}")
+
+    def _isolation_problems(self) -> Iterator[Problem]:
+        for label, how in self.isolation.items():
+            try:
+                kind = Subject.parse(label).kind
+            except InvalidInputError as error:
+                yield from (Problem(f"/isolation/{label}", item.message) for item in error.problems)
+            else:
+                if kind not in _ISOLATED:
+                    why = f"isolation is for modules and tools, not for {kind}s: {_WHY[kind]}"
+                    yield Problem(f"/isolation/{label}", why)
+            if how not in tuple(Isolation):
+                yield Problem(f"/isolation/{label}", f"expected one of {', '.join(Isolation)}, got {how!r}")

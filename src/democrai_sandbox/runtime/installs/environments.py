@@ -1,0 +1,312 @@
+"""Environments of one extension on disk: where they are, which one is current, and the worker that uses one.
+
+An environment is built in its final folder, because programs and packages remember where they were installed. It is
+used only when ``current`` names it, a small file that is replaced atomically after verification. Every folder that
+``current`` does not name is a leftover of an interrupted build.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import re
+import secrets
+import shutil
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.errors.extensions import InstallBusy
+from democrai_sandbox.manifests import EngineManifest, ExtractorManifest
+from democrai_sandbox.policy import (
+    InvalidInputError,
+    Problem,
+    parse_request_url,
+    pointer_to,
+    rules_for_targets,
+    rules_to_json,
+)
+from democrai_sandbox.runtime.child_process import BASE_INTERPRETER
+from democrai_sandbox.runtime.worker.process import WorkerSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from democrai_sandbox.manifests import Manifest
+    from democrai_sandbox.policy import AccessRule, Subject
+    from democrai_sandbox.runtime.extensions.registry import RegisteredExtension
+    from democrai_sandbox.runtime.extensions.settings import RuntimeSettings
+
+MOST_FILES = 20_000
+_SCHEME = 1
+_VERSION_CONTROL = re.compile(r"\b(?:git|hg|svn|bzr)\+|\bgit:", re.IGNORECASE)
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentPlan:
+    """Requirements of an extension, and the fingerprint that identifies a matching environment."""
+
+    requirements: tuple[str, ...]
+    packages: tuple[str, ...]
+    """Requirements that are folders beside the manifest, as relative paths."""
+    folder: str
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledEnvironment:
+    """A finished environment."""
+
+    fingerprint: str
+    folder: str
+    packages: tuple[str, ...]
+
+
+def make_plan(requirements: Sequence[str], folder: str) -> EnvironmentPlan:
+    """Return the plan for the requirements of a manifest; the fingerprint includes the content of each ``./folder``."""
+    local = tuple(_local_packages(requirements, Path(folder)))
+    mark = hashlib.sha256()
+    for fact in (f"scheme {_SCHEME}", sys.version, sys.base_prefix, sys.implementation.cache_tag, *requirements):
+        mark.update(f"{len(fact or '')}:{fact}".encode())
+    for package in local:
+        _add_contents(mark, Path(folder, package))
+    return EnvironmentPlan(tuple(requirements), local, folder, mark.hexdigest()[:16])
+
+
+class EnvironmentFolder:
+    """Folder with everything about the installation of one extension.
+
+    Separate from its data folder, which the extension can write while it serves; this one it cannot.
+    """
+
+    def __init__(self, data_dir: str, subject: Subject) -> None:
+        """Set the paths; folders are created on the first installation."""
+        self.root = Path(data_dir, "installs", f"{subject.kind}s", subject.name)
+        self.environments = self.root / "environments"
+        self.cache = self.root / "cache"
+        self.tools = Path(data_dir, "installs", "tools")
+        """Shared by all installations, and not writable for them."""
+        self._current = self.root / "current"
+
+    def installed(self) -> InstalledEnvironment | None:
+        """Return the current environment; None if none exists, or its folder was removed."""
+        try:
+            told = json.loads(self._current.read_bytes())
+            found = InstalledEnvironment(told["fingerprint"], told["folder"], tuple(told["packages"]))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None  # an unreadable file counts as not installed
+        return found if Path(found.folder, "pyvenv.cfg").is_file() else None
+
+    def new_environment(self, plan: EnvironmentPlan) -> Path:
+        """Return the path of an environment to be built."""
+        self.environments.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return self.environments / f"{plan.fingerprint}-{secrets.token_hex(4)}"
+
+    def finish(self, installed: InstalledEnvironment) -> None:
+        """Make an environment current, atomically, also across a crash of the machine."""
+        unfinished = self.root / f"current.{os.getpid()}"
+        with unfinished.open("w", encoding="utf-8") as file:
+            json.dump(asdict(installed), file)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(self._current)
+        descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[int]:
+        """Hold the exclusive build lock across all processes; yield its descriptor.
+
+        A process that inherits the descriptor keeps the lock until it ends.
+        """
+        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InstallBusy(f"another process is installing in {self.root}") from None
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def is_busy(self) -> bool:
+        """Return whether this or another process is installing."""
+        try:
+            descriptor = os.open(self.root / "lock", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+    def sweep(self) -> list[str]:
+        """Remove every environment that is neither current nor in use. The caller must hold the lock."""
+        installed = self.installed()
+        kept = None if installed is None else Path(installed.folder)
+        found = sorted(self.environments.iterdir()) if self.environments.is_dir() else []
+        return [folder.name for folder in found if folder != kept and _remove_unused(folder)]
+
+
+class EnvironmentUse:
+    """Keeps an environment from being removed while a worker uses it; released at the latest when the process ends."""
+
+    def __init__(self, folder: str) -> None:
+        """Take a shared lock on the environment; raise ``FileNotFoundError`` if it was removed."""
+        self._descriptor: int | None = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+    def end(self) -> None:
+        """Release the shared lock."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def remove(path: Path) -> bool:
+    """Remove files of an installation. A failure is only logged, because leftovers do no harm."""
+    try:
+        if path.is_symlink() or not path.is_dir():
+            path.unlink(missing_ok=True)
+        else:
+            shutil.rmtree(path)
+    except (OSError, RecursionError) as error:
+        _log.warning("leftover %s could not be removed: %s", path, error)
+        return False
+    return True
+
+
+def _remove_unused(path: Path) -> bool:
+    """Remove a folder unless it is in use."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return remove(path)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return remove(path)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def _local_packages(requirements: Sequence[str], folder: Path) -> Iterator[str]:
+    """Yield the requirements that are folders or archives beside the manifest; refuse paths outside its folder."""
+    for index, requirement in enumerate(requirements):
+        place = pointer_to("/install/requirements", index)
+        if _VERSION_CONTROL.search(requirement):
+            # The fetching program is not Python, so the guard could not check its network access.
+            raise InvalidInputError.of("packages from version control are not supported: use an archive", pointer=place)
+        if not requirement.startswith("./"):
+            continue
+        path = requirement.partition("[")[0].rstrip()
+        found = (folder / path).resolve()
+        if not found.is_relative_to(folder.resolve()) or found == folder.resolve():
+            raise InvalidInputError.of(f"{path} is not below the folder of the manifest", pointer=place)
+        if not found.exists():
+            raise InvalidInputError.of(f"{path} does not exist beside the manifest", pointer=place)
+        yield path.removeprefix("./")
+
+
+def _add_contents(mark: hashlib._Hash, package: Path) -> None:
+    """Add names and contents of all files. Links count by their targets, and are not followed."""
+    for count, file in enumerate(_files(package)):
+        if count >= MOST_FILES:
+            raise InvalidInputError.of(f"{package} has more than {MOST_FILES} files", pointer="/install/requirements")
+        name = os.fsencode(file.relative_to(package.parent))
+        mark.update(b"%d:%b" % (len(name), name))
+        if file.is_symlink():
+            mark.update(os.fsencode(file.readlink()))
+            continue
+        with file.open("rb") as stream:
+            mark.update(hashlib.file_digest(stream, "sha256").digest())
+
+
+def _files(package: Path) -> Iterator[Path]:
+    if package.is_file():
+        yield package
+        return
+    for root, folders, files in os.walk(package):
+        folders[:] = sorted(name for name in folders if name != "__pycache__")
+        for name in sorted(files):
+            file = Path(root, name)
+            if file.is_symlink() or file.is_file():
+                yield file
+
+
+def worker_spec(
+    extension: RegisteredExtension,
+    installed: InstalledEnvironment,
+    configuration: Mapping[str, Any],
+    settings: RuntimeSettings,
+) -> WorkerSpec:
+    """Return the worker of an engine or extractor: its ``runtime`` section and its folders, without child processes."""
+    manifest = extension.manifest
+    if not isinstance(manifest, EngineManifest | ExtractorManifest):
+        raise TypeError(f"expected an engine or an extractor, got {extension.kind}")
+    access, imports = runtime_rules(manifest, configuration)
+    data = settings.data_of(extension.subject)
+    Path(data).mkdir(mode=0o700, parents=True, exist_ok=True)
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    return WorkerSpec(
+        kind=extension.kind.value,
+        name=extension.name,
+        folder=extension.folder,
+        # Not the environment's own interpreter, which the install phase could have replaced.
+        interpreter=BASE_INTERPRETER,
+        environment=installed.folder,
+        entry=manifest.entry,
+        data_dir=data,
+        access=access,
+        allowed_imports=imports,
+        own_read=(extension.folder, installed.folder),
+        own_write=(data,),
+        code_paths=(str(Path(installed.folder, "lib", version, "site-packages")),),
+        threads=settings.threads_per_subject,
+        start_timeout=settings.load_timeout,
+        call_timeout=settings.call_timeout,
+    )
+
+
+def runtime_rules(manifest: Manifest, configuration: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
+    """Return the runtime rules of a manifest under a configuration, as JSON, and its imports."""
+    if not isinstance(manifest, EngineManifest | ExtractorManifest):
+        raise TypeError(f"expected an engine or an extractor, got {manifest.kind}")
+    keys = manifest.runtime.allowed_config_urls if isinstance(manifest, EngineManifest) else ()
+    rules = rules_to_json((*manifest.runtime.access, *config_rules(keys, configuration)))
+    return rules, tuple(manifest.runtime.allowed_imports)
+
+
+def config_rules(keys: tuple[str, ...], configuration: Mapping[str, Any]) -> tuple[AccessRule, ...]:
+    """Return the rules for the URLs under these configuration keys; missing keys give none."""
+    problems: list[Problem] = []
+    targets: list[str] = []
+    for key in keys:
+        value = configuration.get(key)
+        for text in value if isinstance(value, list) else [value]:
+            if text is None or text == "":
+                continue
+            try:
+                targets.append(parse_request_url(text).normalized)
+            except InvalidInputError as error:
+                where = pointer_to("/configuration", key)
+                problems += [Problem(where, f"expected a URL: {item.message}") for item in error.problems]
+    if problems:
+        raise InvalidInputError(problems)
+    return rules_for_targets(targets)

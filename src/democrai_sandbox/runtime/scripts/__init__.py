@@ -1,1 +1,0 @@
-"""Single runs: a script in a separate guarded process, and programs confined by the kernel."""

@@ -1,0 +1,220 @@
+"""Single run of a script or a program: with the streams of the caller, until it ends or its timeout expires."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from democrai_sandbox.errors import CallTimeout, SandboxDenied
+from democrai_sandbox.errors.extensions import FrameError
+from democrai_sandbox.guard.runtime_paths import read_only_paths
+from democrai_sandbox.policy import SandboxError
+from democrai_sandbox.runtime.calls.outcome import release
+from democrai_sandbox.runtime.worker.codec import FrameReader, encode
+from democrai_sandbox.runtime.worker.process import command_of, environment_of
+
+from .child_process import child_handle
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from democrai_sandbox.runtime.worker.process import WorkerSpec
+
+__all__ = ["Command", "Listener", "PlainStart", "ProgramStarter", "StartedRun", "run_program", "run_script"]
+
+_LARGEST = 64 * 1024 * 1024
+_NO_LANE = -1
+_GRACE = 2.0
+_INTERRUPTED, _BY_SIGNAL = 130, 128
+"""As in shells."""
+
+
+class Command(NamedTuple):
+    """Command to start, with its standard streams."""
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    folder: str
+    pass_fds: tuple[int, ...] = ()
+    program: str = ""
+    """File to execute, if it is not the first word."""
+    streams: tuple[int, int, int] = (0, 1, 2)
+    """Descriptors of its standard input, output and error."""
+
+
+class StartedRun(Protocol):
+    """A running process."""
+
+    ended: int
+    """Descriptor that becomes readable when it has ended."""
+
+    def signal(self, number: int) -> None:
+        """Send it a signal, unless it has been reaped."""
+        ...
+
+    def collect(self) -> int:
+        """Return its exit status, negative for a signal."""
+        ...
+
+
+class ProgramStarter(Protocol):
+    """Starts a process, directly or confined by the kernel."""
+
+    def __call__(self, command: Command) -> StartedRun:
+        """Start it; raise ``OSError`` if that fails."""
+        ...
+
+
+class Listener(Protocol):
+    """Receives the reports of a script's guard."""
+
+    def notice(self, facts: list[Any]) -> None:
+        """Record an access, if the script is recorded."""
+        ...
+
+    def deny(self, denial: SandboxDenied) -> None:
+        """Record a denial."""
+        ...
+
+
+class PlainStart:
+    """Starts a child of this process, without confinement."""
+
+    def __init__(self, command: Command) -> None:
+        """Start it in this process's group, so that terminal signals reach it."""
+        stdin, stdout, stderr = command.streams
+        self._child = subprocess.Popen(  # noqa: S603 - a command of the user, without a shell
+            command.argv,
+            executable=command.program or None,
+            env=dict(command.environment),
+            cwd=command.folder,
+            pass_fds=command.pass_fds,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+        )
+        self.ended = child_handle(self._child.pid)
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        self._child.send_signal(number)
+
+    def collect(self) -> int:
+        """Return its exit status."""
+        os.close(self.ended)
+        return self._child.wait()
+
+
+def run_script(
+    spec: WorkerSpec,
+    arguments: Sequence[str],
+    listener: Listener,
+    *,
+    start: ProgramStarter = PlainStart,
+    timeout: float | None = None,
+    streams: tuple[int, int, int] = (0, 1, 2),
+) -> int:
+    """Run the script that is the entry of ``spec``; return its exit status, or raise ``CallTimeout``."""
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            number = theirs.fileno()
+            argv = tuple(command_of(spec, _NO_LANE, number))
+            started = start(Command(argv, environment_of(spec), str(Path.cwd()), (number,), streams=streams))
+        ours.sendall(encode(["init", spec._replace(read_only=read_only_paths())._asdict(), list(arguments)]))
+        return _waited(started, timeout, _ScriptChannel(ours, listener))
+
+
+def run_program(command: Command, *, start: ProgramStarter, timeout: float | None = None) -> int:
+    """Run a program and return its exit status; raise ``CallTimeout`` after the timeout."""
+    return _waited(start(command), timeout, None)
+
+
+class _ScriptChannel:
+    """Reads the messages of a script's process until it closes the connection."""
+
+    def __init__(self, link: socket.socket, listener: Listener) -> None:
+        self._link = link
+        self._listener = listener
+        self._inbox = FrameReader(largest=_LARGEST)
+        self.is_open = True
+
+    def fileno(self) -> int:
+        return self._link.fileno()
+
+    def hear(self) -> None:
+        """Handle available messages."""
+        size = self._link.recv_into(self._inbox.room)
+        self.is_open = bool(size)
+        for message in self._inbox.feed(size) if size else ():
+            self._take(message)
+
+    def _take(self, message: Any) -> None:
+        """Handle a message. The process belongs to the script, and may send anything."""
+        if type(message) is not list or len(message) != 2:  # noqa: PLR2004 - a kind and its facts
+            raise FrameError("a malformed message")
+        kind, facts = message
+        try:
+            if kind == "noticed":
+                self._listener.notice(facts)
+            elif kind == "denied":
+                release(facts)
+        except SandboxDenied as denial:
+            self._listener.deny(denial)
+        except (SandboxError, TypeError, ValueError) as error:
+            raise FrameError("a malformed message") from error
+
+
+def _waited(started: StartedRun, timeout: float | None, hearing: _ScriptChannel | None) -> int:
+    """Wait for the end; pass an interrupt on, and keep waiting.
+
+    An interrupt that carries a signal number also concerns this process, so it is raised again afterwards.
+    """
+    until = None if timeout is None else monotonic() + timeout
+    interrupt: KeyboardInterrupt | None = None
+    late, harder = False, iter((signal.SIGTERM,))
+    try:
+        while True:
+            try:
+                if _is_over(started.ended, hearing, until):
+                    break
+                late = interrupt is None
+                started.signal(next(harder, signal.SIGKILL))
+            except KeyboardInterrupt as error:
+                interrupt = error
+                started.signal(*(error.args or (signal.SIGINT,)))
+            until = monotonic() + _GRACE
+    except BaseException:
+        with suppress(OSError):
+            started.signal(signal.SIGKILL)
+        started.collect()
+        raise
+    status = started.collect()
+    if late:
+        raise CallTimeout(f"it took longer than {timeout:g} s and was stopped")
+    if interrupt is not None and interrupt.args:
+        raise interrupt
+    return _INTERRUPTED if interrupt is not None else status if status >= 0 else _BY_SIGNAL - status
+
+
+def _is_over(ended: int, hearing: _ScriptChannel | None, until: float | None) -> bool:
+    """Wait until the process has ended (True) or the deadline has passed (False)."""
+    while True:
+        heard: list[Any] = [hearing] if hearing is not None and hearing.is_open else []
+        left = None if until is None else until - monotonic()
+        if left is not None and left <= 0:  # also while messages keep arriving
+            return False
+        ready, _, _ = select.select([ended, *heard], [], [], left)
+        if not ready:
+            return False
+        if hearing in ready and hearing is not None:
+            hearing.hear()
+        elif ended in ready:  # and no more messages are queued
+            return True

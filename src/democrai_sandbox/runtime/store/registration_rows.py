@@ -1,0 +1,212 @@
+"""Registrations by administrators: MCP servers, and the stored configuration of engines and extractors.
+
+Each change is recorded in the audit log, in the same transaction, with the actor and the changed keys, without values.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sqlalchemy import Connection, delete, insert, select, update
+
+from democrai_sandbox.access.store.audit_log import SYSTEM, AuditEntry, Ledger
+from democrai_sandbox.access.values import AuditAction
+from democrai_sandbox.errors.services import EntryConfigured, EntryExists, EntryUnknown
+from democrai_sandbox.manifests import ManifestError, McpServer, make_manifest
+from democrai_sandbox.policy import InvalidInputError
+
+from .tables import engine_settings, mcp_servers
+from .values import LONGEST_SETTINGS, checked_name, from_json, to_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from datetime import datetime
+
+    from sqlalchemy import Row
+
+_log = logging.getLogger("democrai_sandbox.runtime")
+_FIELDS = ("name", "transport", "endpoint_url", "enabled", "timeout_ms")
+_KINDS = ("engine", "extractor")
+
+
+class Configured(NamedTuple):
+    """Entries of the host's configuration. They replace those of the database, and can only be changed in its file."""
+
+    servers: Mapping[str, McpServer] = {}
+    """By name."""
+    settings: Mapping[str, Mapping[str, Any]] = {}
+    """By subject, such as ``engine:whisper``."""
+    models: frozenset[str] = frozenset()
+    """By name, including those that the application provides itself."""
+
+    def check_model(self, name: str) -> None:
+        """Refuse to change a model that the configuration or the application sets."""
+        if name in self.models:
+            place = f"extensions.models.{name}"
+            raise EntryConfigured(f"model {name} is set in the configuration: change {place} there, and restart")
+
+    def check_server(self, name: str) -> None:
+        """Refuse to change a server that the configuration sets."""
+        if name in self.servers:
+            place = f"extensions.mcp.servers.{name}"
+            raise EntryConfigured(f"MCP server {name} is set in the configuration: change {place} there, and restart")
+
+    def check_settings(self, kind: str, name: str) -> None:
+        """Refuse to change settings that the configuration sets."""
+        if f"{kind}:{name}" in self.settings:
+            place = f"extensions.{kind}s.{name}.settings"
+            message = f"the settings of {kind} {name} are set in the configuration: change {place} there, and restart"
+            raise EntryConfigured(message)
+
+
+def checked_server(entry: McpServer | Mapping[str, object]) -> McpServer:
+    """Return a server validated like a manifest; all problems are reported together."""
+    value = _written(entry) if isinstance(entry, McpServer) else entry
+    return make_manifest(value, McpServer)
+
+
+def add_server(connection: Connection, server: McpServer, now: datetime, actor: str = SYSTEM) -> McpServer:
+    """Add an entry; raises ``EntryExists``."""
+    ledger = Ledger(connection)
+    if connection.execute(select(mcp_servers.c.name).where(mcp_servers.c.name == server.name)).first() is not None:
+        raise EntryExists(f"MCP server {server.name} already exists")
+    connection.execute(insert(mcp_servers), {**_row(server), "created_at": now, "updated_at": now})
+    close_with(ledger, note(actor, f"mcp:{server.name}", "mcp_server_added", **_about(server)), now)
+    return server
+
+
+def update_server(
+    connection: Connection, name: str, changes: Mapping[str, object], now: datetime, actor: str = SYSTEM
+) -> McpServer:
+    """Change an entry, but not its name, because approvals refer to it. Raises ``EntryUnknown``."""
+    if changes.get("name", name) != name:
+        raise InvalidInputError.of("the name of an entry cannot change: add a new entry", pointer="/name")
+    ledger = Ledger(connection)
+    before = get_server(connection, name)
+    server = make_manifest({**_written(before), **changes}, McpServer)
+    connection.execute(update(mcp_servers).where(mcp_servers.c.name == name).values(**_row(server), updated_at=now))
+    close_with(ledger, note(actor, f"mcp:{name}", "mcp_server_changed", _about(before), **_about(server)), now)
+    return server
+
+
+def remove_server(connection: Connection, name: str, now: datetime, actor: str = SYSTEM) -> None:
+    """Remove an entry; raises ``EntryUnknown``."""
+    ledger = Ledger(connection)
+    if connection.execute(delete(mcp_servers).where(mcp_servers.c.name == name)).rowcount != 1:
+        raise _unknown(name)
+    close_with(ledger, note(actor, f"mcp:{name}", "mcp_server_removed"), now)
+
+
+def get_server(connection: Connection, name: str) -> McpServer:
+    """Return one entry; raises ``EntryUnknown``."""
+    row = connection.execute(select(mcp_servers).where(mcp_servers.c.name == name)).one_or_none()
+    if row is None:
+        raise _unknown(name)
+    return _server(row)
+
+
+def list_servers(connection: Connection) -> tuple[McpServer, ...]:
+    """Return all entries by name. An invalid row is logged and omitted."""
+    found = []
+    for row in connection.execute(select(mcp_servers).order_by(mcp_servers.c.name)):
+        try:
+            found.append(_server(row))
+        except ManifestError as error:
+            _log.error("the registry entry of MCP server %r is not valid: %s", row.name, error)
+    return tuple(found)
+
+
+def get_settings(connection: Connection, kind: str, name: str) -> dict[str, Any]:
+    """Return the stored configuration; empty if none is stored."""
+    text = connection.execute(select(engine_settings.c.settings).where(*_same(kind, name))).scalar()
+    value = from_json(text or "")
+    return value if isinstance(value, dict) else {}
+
+
+def change_settings(
+    connection: Connection,
+    kind: str,
+    name: str,
+    changed: Callable[[dict[str, Any]], object],
+    *,
+    now: datetime,
+    actor: str,
+) -> dict[str, Any]:
+    """Store and return the configuration that ``changed`` makes of the current one, atomically."""
+    ledger = Ledger(connection)
+    before = get_settings(connection, kind, name)
+    after = _checked_settings(changed(dict(before)))
+    _write_settings(connection, kind, name, after, now)
+    keys = sorted({key for key in (*before, *after) if before.get(key) != after.get(key)})
+    close_with(ledger, note(actor, f"{kind}:{name}", "settings_changed", keys=keys), now)
+    return after
+
+
+def note_install(connection: Connection, kind: str, name: str, now: datetime, actor: str) -> None:
+    """Record in the audit log who started the installation of an engine or extractor."""
+    close_with(Ledger(connection), note(actor, f"{kind}:{name}", "install_started"), now)
+
+
+def _checked_settings(settings: object) -> dict[str, Any]:
+    if type(settings) is not dict or not all(type(key) is str for key in settings):
+        raise InvalidInputError.of("expected an object whose keys are texts", pointer="/settings")
+    return settings
+
+
+def _write_settings(
+    connection: Connection, kind: str, name: str, settings: Mapping[str, object], now: datetime
+) -> None:
+    text = to_json(settings, longest=LONGEST_SETTINGS, pointer="/settings")
+    values = {"settings": text, "updated_at": now}
+    if connection.execute(update(engine_settings).where(*_same(kind, name)).values(**values)).rowcount == 0:
+        row = {"kind": kind, "name": checked_name(name, "/name"), **values}
+        connection.execute(insert(engine_settings), row)
+
+
+def remove_settings(connection: Connection, kind: str, name: str) -> bool:
+    """Remove a stored configuration."""
+    return connection.execute(delete(engine_settings).where(*_same(kind, name))).rowcount == 1
+
+
+def close_with(ledger: Ledger, entry: AuditEntry, now: datetime) -> None:
+    """Close the transaction with its audit record, and increase the generation, so that every node reads the change."""
+    ledger.next_generation()
+    ledger.close([entry], now=now)
+
+
+def note(actor: str, subject: str, change: str, before: Mapping[str, Any] | None = None, **after: Any) -> AuditEntry:
+    """Return the audit record of a change: its actor, subject and kind."""
+    text = f"{subject}: {change.replace('_', ' ')}"
+    about = {"text": text, "subject": subject, "change": change, **after}
+    return AuditEntry(AuditAction.NOTED, actor, before=before, after=about)
+
+
+def _about(server: McpServer) -> dict[str, Any]:
+    """Return an entry for the audit log. A URL query may contain a secret, so only the checked target is stored."""
+    facts = {name: getattr(server, name) for name in ("enabled", "timeout_ms")}
+    return {"transport": str(server.transport), "target": server.target, **facts}
+
+
+def _same(kind: str, name: str) -> tuple[Any, ...]:
+    if kind not in _KINDS:
+        raise InvalidInputError.of(f"expected one of {', '.join(_KINDS)}, got {kind!r}", pointer="/kind")
+    return (engine_settings.c.kind == kind, engine_settings.c.name == name)
+
+
+def _written(server: McpServer) -> dict[str, object]:
+    written = {name: getattr(server, name) for name in _FIELDS}
+    return {**written, "transport": str(server.transport)}
+
+
+def _row(server: McpServer) -> dict[str, Any]:
+    return {**_written(server), "enabled": int(server.enabled)}
+
+
+def _server(row: Row[Any]) -> McpServer:
+    value = {name: getattr(row, name) for name in _FIELDS}
+    return make_manifest({**value, "enabled": bool(row.enabled)}, McpServer)
+
+
+def _unknown(name: str) -> EntryUnknown:
+    return EntryUnknown(f"unknown MCP server {name}")

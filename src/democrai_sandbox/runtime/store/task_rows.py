@@ -1,0 +1,216 @@
+"""Tasks in the database: added, started, kept alive, ended. Every change names the state it starts from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection, delete, func, insert, select, update
+
+from democrai_sandbox.errors import TaskUnknown
+from democrai_sandbox.policy import InvalidInputError
+
+from .tables import is_unfinished, tasks
+from .values import (
+    LONGEST_PARAMS,
+    LONGEST_RESULT,
+    Failure,
+    NewTask,
+    Progress,
+    Task,
+    TaskCaller,
+    TaskFilter,
+    TaskState,
+    checked_name,
+    failure_to_json,
+    from_json,
+    progress_to_json,
+    to_json,
+)
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from sqlalchemy import ColumnElement, Row
+
+LARGEST_PAGE = 1000
+_GONE = Failure("ProcessGone", "the process that ran the task has ended")
+
+
+def add(connection: Connection, task: NewTask, now: datetime) -> None:
+    """Store a task before it runs."""
+    connection.execute(insert(tasks), columns_of(task, now))
+
+
+def columns_of(task: NewTask, now: datetime) -> dict[str, Any]:
+    """Return the row of a new task, or refuse values that cannot be stored."""
+    return {
+        "id": checked_name(task.id, "/id"),
+        "module": checked_name(task.module, "/module"),
+        "name": checked_name(task.name, "/name"),
+        "node": checked_name(task.node, "/node"),
+        "user_id": task.origin.user_id,
+        "organization_id": task.origin.organization_id,
+        "session_key": task.origin.session_key,
+        "scheduled": int(task.origin.scheduled),
+        "state": TaskState.QUEUED.value,
+        "params": to_json(task.params, longest=LONGEST_PARAMS, pointer="/params"),
+        "progress": progress_to_json(Progress()),
+        "result": "",
+        "failure": "",
+        "attempt": 1,
+        "cancel_requested": 0,
+        "created_at": now,
+        "heartbeat_at": now,
+    }
+
+
+def start(connection: Connection, task_id: str, node: str, now: datetime) -> bool:
+    """Mark a queued task of this node as running; False if it was canceled or marked as lost meanwhile."""
+    started = (
+        update(tasks)
+        .where(tasks.c.id == task_id, tasks.c.node == node, tasks.c.state == TaskState.QUEUED.value)
+        .where(tasks.c.cancel_requested == 0)
+        .values(state=TaskState.RUNNING.value, started_at=now, heartbeat_at=now)
+    )
+    return connection.execute(started).rowcount == 1
+
+
+def say_progress(connection: Connection, task_id: str, node: str, progress: Progress, now: datetime) -> bool:
+    """Store the progress of a running task."""
+    said = (
+        update(tasks)
+        .where(tasks.c.id == task_id, tasks.c.node == node, tasks.c.state == TaskState.RUNNING.value)
+        .values(progress=progress_to_json(progress), heartbeat_at=now)
+    )
+    return connection.execute(said).rowcount == 1
+
+
+def finish(
+    connection: Connection,
+    task_id: str,
+    node: str,
+    state: TaskState,
+    now: datetime,
+    *,
+    result: Any = None,
+    failure: Failure | None = None,
+) -> bool:
+    """Store the end of a task of this node; False if it has already ended.
+
+    A task that was marked as lost because its node was silent for too long can still end.
+    """
+    if not state.is_final:
+        raise InvalidInputError.of(f"{state.value} is not a final state of a task", pointer="/state")
+    values: dict[str, Any] = {"state": state.value, "finished_at": now}
+    values["failure"] = "" if failure is None else failure_to_json(failure)
+    if state is TaskState.DONE:
+        values["result"] = to_json(result, longest=LONGEST_RESULT, pointer="/result")
+    open_still = is_unfinished | (tasks.c.state == TaskState.LOST.value)
+    ended = update(tasks).where(tasks.c.id == task_id, tasks.c.node == node, open_still).values(values)
+    return connection.execute(ended).rowcount == 1
+
+
+def request_cancel(connection: Connection, task_id: str) -> bool:
+    """Request the cancellation of a task on its node; False if it has ended."""
+    asked = update(tasks).where(tasks.c.id == task_id, is_unfinished).values(cancel_requested=1)
+    return connection.execute(asked).rowcount == 1
+
+
+def beat(connection: Connection, node: str, now: datetime) -> tuple[str, ...]:
+    """Store the heartbeat of this node and its tasks; return the ids of tasks with a cancellation request."""
+    mine = (tasks.c.node == node) & is_unfinished
+    connection.execute(update(tasks).where(mine).values(heartbeat_at=now))
+    wanted = select(tasks.c.id).where(mine, tasks.c.cancel_requested == 1)
+    return tuple(connection.execute(wanted).scalars())
+
+
+def is_any_gone(connection: Connection, silent_since: datetime, node: str) -> bool:
+    """Return whether a task has to be marked as lost. A cheap check, because usually none has."""
+    return connection.execute(select(tasks.c.id).where(_gone(silent_since, node)).limit(1)).first() is not None
+
+
+def mark_lost(connection: Connection, now: datetime, *, silent_since: datetime, node: str = "") -> tuple[str, ...]:
+    """Mark the tasks of nodes that were silent for too long, and all of ``node``, which has just restarted, as lost."""
+    lost = (
+        update(tasks)
+        .where(_gone(silent_since, node))
+        .values(state=TaskState.LOST.value, finished_at=now, failure=failure_to_json(_GONE))
+    )
+    return tuple(sorted(connection.execute(lost.returning(tasks.c.id)).scalars()))
+
+
+def retry(connection: Connection, task_id: str, node: str, now: datetime) -> bool:
+    """Queue a failed, canceled or lost task again, and increase its attempt counter."""
+    again = (TaskState.FAILED.value, TaskState.CANCELLED.value, TaskState.LOST.value)
+    fresh: dict[str, Any] = {"progress": progress_to_json(Progress()), "failure": "", "cancel_requested": 0}
+    fresh |= {"started_at": None, "finished_at": None, "heartbeat_at": now}
+    queued = (
+        update(tasks)
+        .where(tasks.c.id == task_id, tasks.c.state.in_(again))
+        .values(state=TaskState.QUEUED.value, node=node, attempt=tasks.c.attempt + 1, **fresh)
+    )
+    return connection.execute(queued).rowcount == 1
+
+
+def find(connection: Connection, task_id: str) -> Task:
+    """Return one task; raises ``TaskUnknown``."""
+    row = connection.execute(select(tasks).where(tasks.c.id == task_id)).one_or_none()
+    if row is None:
+        raise TaskUnknown(f"unknown task {task_id}")
+    return to_task(row)
+
+
+def listed(connection: Connection, wanted: TaskFilter, limit: int, before: str) -> tuple[Task, ...]:
+    """List tasks, the newest first; ``before`` is the id of the last one seen."""
+    if type(limit) is not int or not 1 <= limit <= LARGEST_PAGE:
+        raise InvalidInputError.of(f"expected a page size from 1 to {LARGEST_PAGE}, got {limit!r}", pointer="/limit")
+    query = select(tasks).order_by(tasks.c.id.desc()).limit(limit)
+    for name in ("module", "name", "node", "user_id", "session_key"):
+        if value := getattr(wanted, name):
+            query = query.where(tasks.c[name] == value)
+    if wanted.states:
+        query = query.where(tasks.c.state.in_([str(state) for state in wanted.states]))
+    if wanted.scheduled is not None:
+        query = query.where(tasks.c.scheduled == int(wanted.scheduled))
+    if before:
+        query = query.where(tasks.c.id < before)
+    return tuple(map(to_task, connection.execute(query)))
+
+
+def counts(connection: Connection) -> dict[TaskState, int]:
+    """Count the stored tasks by state; all states are included."""
+    found = connection.execute(select(tasks.c.state, func.count()).group_by(tasks.c.state))
+    return {**dict.fromkeys(TaskState, 0), **{TaskState(state): number for state, number in found}}
+
+
+def prune(connection: Connection, before: datetime) -> int:
+    """Delete tasks that ended before a time; return their number."""
+    return connection.execute(delete(tasks).where(tasks.c.finished_at < before)).rowcount
+
+
+def _gone(silent_since: datetime, node: str) -> ColumnElement[bool]:
+    gone = tasks.c.heartbeat_at < silent_since
+    return is_unfinished & (gone | (tasks.c.node == node) if node else gone)
+
+
+def to_task(row: Row[Any]) -> Task:
+    """Return the task of a row."""
+    failure = from_json(row.failure)
+    return Task(
+        id=row.id,
+        module=row.module,
+        name=row.name,
+        origin=TaskCaller(row.user_id, row.organization_id, row.session_key, bool(row.scheduled)),
+        state=TaskState(row.state),
+        params=from_json(row.params),
+        progress=Progress(*from_json(row.progress)),
+        result=from_json(row.result),
+        failure=None if failure is None else Failure(*failure),
+        node=row.node,
+        attempt=row.attempt,
+        cancel_requested=bool(row.cancel_requested),
+        created_at=row.created_at,
+        started_at=row.started_at,
+        heartbeat_at=row.heartbeat_at,
+        finished_at=row.finished_at,
+    )

@@ -1,0 +1,478 @@
+"""Task runtime: tasks are recorded before they run, run within limits, and their end is always recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from contextvars import Context
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from democrai_sandbox.access.caller import Caller
+from democrai_sandbox.access.node import utc_now
+from democrai_sandbox.access.worker_thread import WorkerThread
+from democrai_sandbox.errors import InvalidInputError, RuntimeServiceFailed, StoreUnavailable
+
+from .sdk_services import hidden
+from .task_queue import DeclaredTasks, Ending, Jobs, TaskSettings, cancelled, ending_of, failed, period, unstorable
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+    from datetime import datetime
+
+    from democrai_sandbox.policy import SubjectChain
+
+    from .store import Progress, RuntimeStore, Task, TaskFilter
+    from .task_queue import Job
+
+
+class SurfaceRunner(Protocol):
+    """Calls a function of a module under the module's guard; ``ModuleRuntime.call`` is one."""
+
+    async def __call__(
+        self,
+        module: str,
+        kind: str,
+        name: str,
+        params: dict[str, Any],
+        caller: Caller,
+        /,
+        *,
+        seconds: float | None = None,
+        ancestors: SubjectChain = (),
+    ) -> Any:
+        """Return plain data, or raise an error of the sandbox."""
+        ...
+
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+_LONGEST_PAUSE = 5.0
+
+
+class StoreThread:
+    """Runs operations one after the other."""
+
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+
+    def start(self) -> None:
+        """Start the thread, outside any guard."""
+        WorkerThread("runtime-tasks", self._work).start()
+
+    def stop(self) -> None:
+        """Stop after all earlier operations."""
+        self._jobs.put(None)
+
+    async def have(self, act: Callable[..., T], *args: Any, **named: Any) -> T:
+        """Return the result of a store operation, or raise its error."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self._jobs.put(lambda: _do(loop, future, partial(act, *args, **named)))
+        return await future
+
+    async def insist(self, act: Callable[..., T], *args: Any, **named: Any) -> T:
+        """Run an operation, and retry while the store is down, for data that must not be lost."""
+        pause = 0.1
+        while True:
+            try:
+                return await self.have(act, *args, **named)
+            except StoreUnavailable as error:
+                _log.warning("the store is down; a task waits for it: %s", error.__cause__ or error)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+            del job
+
+
+def _do(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any], act: Callable[[], Any]) -> None:
+    result, error = None, None
+    try:
+        result = act()
+    except Exception as raised:  # noqa: BLE001 - raised in the waiting caller
+        error = raised
+    with suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(_settle, future, result, error)
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
+
+
+_LONGEST_SLEEP = 60.0
+_PAUSE = 1.0
+
+
+@dataclass(eq=False, slots=True)
+class ScheduleEntry:
+    """A task with its period."""
+
+    module: str
+    name: str
+    every: timedelta
+    due: datetime | None = None
+    """None until it was read from the store."""
+
+
+class Schedule:
+    """Sleeps until the next entry is due, and runs it. ``run`` is a task of the loop."""
+
+    def __init__(
+        self,
+        clock: Callable[[], datetime],
+        ensure: Callable[[ScheduleEntry], Awaitable[datetime]],
+        claim: Callable[[ScheduleEntry], Awaitable[datetime]],
+    ) -> None:
+        """Take ``ensure``, which stores an entry, and ``claim``, which tries to get its run.
+
+        Both return the next due time.
+        """
+        self._clock = clock
+        self._ensure = ensure
+        self._claim = claim
+        self._entries: dict[tuple[str, str], ScheduleEntry] = {}
+        self._changed = asyncio.Event()
+
+    def add(self, entry: ScheduleEntry) -> None:
+        """Add an entry; replace one of the same task."""
+        self._entries[entry.module, entry.name] = entry
+        self._changed.set()
+
+    def remove(self, module: str) -> None:
+        """Remove all entries of a module."""
+        for key in [key for key in self._entries if key[0] == module]:
+            del self._entries[key]
+
+    async def run(self) -> None:
+        """Run until canceled."""
+        while True:
+            pause = await self._step()
+            self._changed.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), pause)
+
+    async def _step(self) -> float:
+        """Run due entries; return the seconds until the next one."""
+        for entry in tuple(self._entries.values()):
+            try:
+                if entry.due is None:
+                    entry.due = await self._ensure(entry)
+                elif entry.due <= self._clock():
+                    entry.due = await self._claim(entry)
+            except StoreUnavailable:
+                return _PAUSE
+            except Exception:  # noqa: BLE001 - one failing entry must not stop the others
+                _log.exception("the schedule of %s.%s failed", entry.module, entry.name)
+                entry.due = self._clock() + timedelta(seconds=_PAUSE)
+        times = [entry.due for entry in self._entries.values() if entry.due is not None]
+        if not times:
+            return _LONGEST_SLEEP
+        left = (min(times) - self._clock()).total_seconds()
+        return min(max(left, 0.001), _LONGEST_SLEEP)
+
+
+_HOUR = timedelta(hours=1)
+
+
+class TaskRuntime:
+    """Runs the tasks of modules on the loop that starts it."""
+
+    def __init__(
+        self,
+        store: RuntimeStore,
+        run_surface: SurfaceRunner,
+        *,
+        node: str,
+        settings: TaskSettings | None = None,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
+        """Take the store and ``node``, the name of this process among those that share the store."""
+        self._store = store
+        self._run_surface = run_surface
+        self._node = node
+        self._settings = settings or TaskSettings()
+        self._clock = clock
+        self._clerk = StoreThread()
+        self.jobs = Jobs(self._settings)
+        self._schedule = Schedule(clock, self._ensure, self._claim)
+        self._declared = DeclaredTasks(self._settings)
+        self._working: set[asyncio.Task[Any]] = set()
+        self._house: set[asyncio.Task[Any]] = set()
+        self._saying: asyncio.TimerHandle | None = None
+        self._pruned: datetime | None = None
+        self._closing = False
+        # The loop exposes its callbacks.
+        self._say_now = hidden(self._say)
+        self.note_from_afar = hidden(self.note_progress)
+        """``note_progress`` for other threads, which pass it to the loop."""
+        self.loop: asyncio.AbstractEventLoop | None = None
+
+    # ---- lifecycle
+
+    async def start(self) -> tuple[str, ...]:
+        """Start; mark tasks that were running here or on a dead node as lost, and return their ids."""
+        self.loop = asyncio.get_running_loop()
+        self._closing = False
+        self._clerk.start()
+        lost = await self._clerk.have(
+            self._store.mark_lost, silent_since=self._silent_since(), now=self._clock(), node=self._node
+        )
+        if lost:
+            _log.warning("marked tasks of an ended process as lost: %s", ", ".join(lost))
+        self._stay(self._keep_alive)
+        self._stay(self._schedule.run)
+        return lost
+
+    async def stop(self) -> None:
+        """Cancel all tasks, and wait until the store has recorded them. May be called repeatedly."""
+        if self.loop is None or self._closing:
+            return
+        self._closing = True
+        house = tuple(self._house)
+        for task in house:
+            task.cancel()
+        for job in self.jobs:
+            self._end(job, "the runtime was stopped")
+        patience = self._settings.patience * 2
+        if self._working:
+            await asyncio.wait(tuple(self._working), timeout=patience)
+        for task in tuple(self._working):
+            task.cancel()  # the store is down: the missing heartbeat marks the task as lost
+        await asyncio.gather(*house, *self._working, return_exceptions=True)
+        self._clerk.stop()
+
+    # ---- interface for the host and the SDK
+
+    async def submit(
+        self,
+        module: str,
+        name: str,
+        params: dict[str, Any],
+        caller: Caller,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - the task's, not this call's
+    ) -> str:
+        """Record a task and run it; return its id. It runs for the caller, and keeps the caller's session."""
+        self._check_open()
+        job = self._declared.job(module, name, params, caller, timeout=timeout)
+        self.jobs.reserve(module)
+        try:
+            await self._clerk.have(self._store.add_task, job.record(self._node), now=self._clock())
+        finally:
+            self.jobs.release(module)
+        self._enqueue(job)
+        return job.id
+
+    async def retry(self, task_id: str, caller: Caller) -> None:
+        """Run a failed, canceled or lost task again, for the caller."""
+        self._check_open()
+        task = await self.status(task_id)
+        job = self._declared.job(task.module, task.name, task.params, caller, task_id=task_id)
+        if not await self._clerk.have(self._store.retry_task, task_id, node=self._node, now=self._clock()):
+            raise InvalidInputError.of(
+                f"task {task_id} is {task.state}: only failed, cancelled or lost tasks can run again", pointer="/id"
+            )
+        self._enqueue(job)
+
+    async def cancel(self, task_id: str, reason: str = "it was canceled") -> bool:
+        """Cancel a task on any node; False if it has already ended."""
+        if not await self._clerk.have(self._store.request_cancel, task_id):
+            await self.status(task_id)  # raises TaskUnknown for an unknown id
+            return False
+        job = self.jobs.get(task_id)
+        if job is not None:
+            self._end(job, reason)
+        return True
+
+    async def status(self, task_id: str) -> Task:
+        """Return the record of a task; raises ``TaskUnknown``."""
+        return await self._clerk.have(self._store.task, task_id)
+
+    async def tasks(self, wanted: TaskFilter, *, limit: int = 100, before: str = "") -> tuple[Task, ...]:
+        """List tasks, the newest first."""
+        return await self._clerk.have(self._store.tasks, wanted, limit=limit, before=before)
+
+    def note_progress(self, task_id: str, progress: Progress) -> None:
+        """Store the progress of a task. Call it on the loop; reports are written in batches."""
+        job = self.jobs.get(task_id)
+        if job is None or job.inner is None:
+            return
+        job.progress, job.is_unsaid = progress, True
+        if self._saying is None and self.loop is not None:
+            self._saying = self.loop.call_later(self._settings.progress_every, self._say_now, context=Context())
+
+    def declare(self, module: str, name: str, *, every: float | None = None, timeout: float | None = None) -> None:
+        """Register a task of a module. With ``every`` it also runs periodically, on one node, without a user."""
+        entry = None if every is None else ScheduleEntry(module, name, period(every))
+        self._declared.add(module, name, timeout)
+        if entry is not None:
+            self._schedule.add(entry)
+
+    def forget(self, module: str) -> None:
+        """Remove the tasks of a module; running ones continue."""
+        self._declared.remove(module)
+        self._schedule.remove(module)
+
+    # ---- single task
+
+    def _enqueue(self, job: Job) -> None:
+        self.jobs.add(job)
+        if self._closing:
+            self._end(job, "the runtime was stopped")
+        self._dispatch()
+
+    def _dispatch(self) -> None:
+        while not self._closing and (job := self.jobs.next()) is not None:
+            self._spawn(self._work(job), self._working)
+
+    async def _work(self, job: Job) -> None:
+        try:
+            try:
+                ending = await self._outcome(job)
+            except Exception as error:  # noqa: BLE001 - the record must not stay in the running state
+                ending = failed(error)
+            await self._record(job, ending)
+        finally:
+            self.jobs.done(job)
+            self._dispatch()
+
+    async def _outcome(self, job: Job) -> Ending:
+        if not await self._clerk.insist(self._store.start_task, job.id, node=self._node, now=self._clock()):
+            return cancelled(job.reason or "it was canceled before it ran")
+        if job.reason:
+            return cancelled(job.reason)
+        job.given_up = asyncio.Event()
+        call = self._run_surface(
+            job.module, "task", job.name, job.params, job.caller, seconds=job.timeout, ancestors=job.ancestors
+        )
+        job.inner = self._spawn(call)
+        waiting = self._spawn(job.given_up.wait())
+        await asyncio.wait({job.inner, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        return ending_of(job, job.inner)
+
+    async def _record(self, job: Job, ending: Ending) -> None:
+        """Record the end; a result that cannot be stored becomes a failure."""
+        if job.is_unsaid:
+            job.is_unsaid = False
+            await self._clerk.insist(self._store.say_progress, job.id, job.progress, node=self._node, now=self._clock())
+        try:
+            await self._finish(job, ending)
+        except InvalidInputError as error:
+            await self._finish(job, unstorable(error))
+
+    async def _finish(self, job: Job, ending: Ending) -> None:
+        await self._clerk.insist(
+            self._store.finish_task,
+            job.id,
+            ending.state,
+            node=self._node,
+            now=self._clock(),
+            result=ending.result,
+            failure=ending.failure,
+        )
+
+    def _end(self, job: Job, reason: str) -> None:
+        """Cancel a task of this process: remove it from the queue, or cancel and if necessary abandon it."""
+        if job.reason:
+            return
+        job.reason = reason
+        if self.jobs.withdraw(job):
+            self._spawn(self._record(job, cancelled(reason)), self._working)
+        elif job.inner is not None and job.given_up is not None and self.loop is not None:
+            job.inner.cancel()
+            self.loop.call_later(self._settings.patience, job.given_up.set, context=Context())
+
+    # ---- background work
+
+    def _stay(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run background work and restart it when canceled: guarded code can cancel every task of the loop."""
+
+        def again(ended: asyncio.Task[Any]) -> None:
+            self._house.discard(ended)
+            if ended.cancelled() and not self._closing:
+                self._stay(work)
+
+        task = self._spawn(work())
+        self._house.add(task)
+        task.add_done_callback(hidden(again))
+
+    async def _keep_alive(self) -> None:
+        """Store the heartbeat of this node, handle cancellation requests, and mark tasks of dead nodes as lost."""
+        while True:
+            await asyncio.sleep(self._settings.heartbeat)
+            try:
+                if len(self.jobs):
+                    await self._beat()
+                await self._clerk.have(self._store.mark_lost, silent_since=self._silent_since(), now=self._clock())
+                await self._prune()
+            except StoreUnavailable as error:
+                _log.warning("the heartbeat of this node could not be stored: %s", error.__cause__ or error)
+            except Exception:  # noqa: BLE001 - the heartbeat must continue
+                _log.exception("the task heartbeat failed")
+
+    async def _beat(self) -> None:
+        for task_id in await self._clerk.have(self._store.beat, node=self._node, now=self._clock()):
+            if (job := self.jobs.get(task_id)) is not None:
+                self._end(job, "it was canceled")
+
+    async def _prune(self) -> None:
+        now = self._clock()
+        if self._pruned is None or now - self._pruned >= _HOUR:
+            self._pruned = now
+            await self._clerk.have(self._store.prune_tasks, before=now - self._settings.keep)
+
+    def _say(self) -> None:
+        self._saying = None
+        for job in self.jobs:
+            if job.is_unsaid:
+                job.is_unsaid = False
+                self._spawn(self._say_one(job, job.progress))
+
+    async def _say_one(self, job: Job, progress: Progress) -> None:
+        with suppress(StoreUnavailable):  # a later report replaces it
+            await self._clerk.have(self._store.say_progress, job.id, progress, node=self._node, now=self._clock())
+
+    async def _ensure(self, entry: ScheduleEntry) -> datetime:
+        return await self._clerk.have(
+            self._store.ensure_schedule, entry.module, entry.name, entry.every, now=self._clock()
+        )
+
+    async def _claim(self, entry: ScheduleEntry) -> datetime:
+        """Try to claim the run of a due entry; leave it to another node if the queue is full."""
+        now = self._clock()
+        if entry.due is None or not self.jobs.has_room(entry.module):
+            return now + timedelta(seconds=1)
+        job = self._declared.job(entry.module, entry.name, {}, Caller(), scheduled=True)
+        got, following = await self._clerk.have(self._store.claim_run, job.record(self._node), entry.due, now=now)
+        if got:
+            self._enqueue(job)
+        return following
+
+    def _silent_since(self) -> datetime:
+        return self._clock() - timedelta(seconds=self._settings.silent_after)
+
+    def _check_open(self) -> None:
+        if self.loop is None or self._closing:
+            raise RuntimeServiceFailed("tasks are not available: the runtime is not running")
+
+    def _spawn(self, work: Coroutine[Any, Any, Any], kept: set[asyncio.Task[Any]] | None = None) -> asyncio.Task[Any]:
+        """Run a coroutine in a new context, because the caller may be guarded and the host's work is not."""
+        task = asyncio.get_running_loop().create_task(work, context=Context())
+        if kept is not None:
+            kept.add(task)
+            task.add_done_callback(hidden(kept.discard))
+        return task

@@ -1,0 +1,277 @@
+"""Worker as the host uses it: started on demand, kept warm, restarted after it ended.
+
+Everything belongs to the event loop that first uses it; only ``access_changed`` and ``hold_against`` are thread-safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.errors.extensions import WorkerBroken, WorkerFailed
+from democrai_sandbox.policy import SandboxError
+
+from .host_requests import KnownCaller
+from .process import NOBODY, PlainStarter
+from .session import WorkerSession
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
+
+    from democrai_sandbox.access.caller import Caller
+
+    from .process import CallIdentity, SurfaceInfo, WorkerHostServices, WorkerSpec, WorkerStarter
+
+__all__ = ["WorkerHandle"]
+
+_MOST_FAILURES = 3
+_FIRST_DELAY = 0.1
+_LONGEST_DELAY = 5.0
+
+
+class WorkerHandle:
+    """One subject in a separate process."""
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        host: WorkerHostServices,
+        *,
+        starter: WorkerStarter | None = None,
+        on_end: Callable[[str], None] | None = None,
+        rights: Callable[[], object] | None = None,
+    ) -> None:
+        """Describe the worker; the first call or ``start`` starts its process.
+
+        ``on_end`` receives the label whenever a process has ended, so that the host can stop work for it. ``rights``
+        returns the permanent confinement of a process as a comparable value: when it has changed, a new process is
+        started.
+        """
+        self._rights = rights
+        self._held: object = None
+        self._stale = False
+        self._unsure = False
+        """Whether a decision changed since the rights were compared. The next call may come before the notification."""
+        self._retiring: asyncio.Task[None] | None = None
+        self.spec = spec
+        self._host = host
+        self._starter: WorkerStarter = starter or PlainStarter()
+        self._on_end = on_end
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._link: WorkerSession | None = None
+        self._starting: asyncio.Task[WorkerSession] | None = None
+        self._stopped = False
+        self._failures = 0
+        self._last: BaseException | None = None
+        self._not_before = 0.0
+        # Without the context of the first caller: the worker serves many others after that one.
+        self._context = contextvars.copy_context()
+        self.starts = 0
+        """Number of processes started so far."""
+
+    # ---- lifecycle ---------------------------------------------------------------------------------------------------
+
+    async def start(self) -> Mapping[tuple[str, str], SurfaceInfo]:
+        """Start the process unless it runs, and return the surfaces that its code declares."""
+        return (await self._ready()).surfaces
+
+    async def stop(self) -> None:
+        """Stop the process. Its calls fail; new ones are refused."""
+        self._stopped = True
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.wait([self._starting])
+        if self._retiring is not None:
+            await asyncio.wait([self._retiring])
+        link, self._link = self._link, None
+        if link is not None:
+            await link.stop()
+
+    def access_changed(self) -> None:
+        """Make the guard in the worker ask again after a decision changed. Thread-safe."""
+        self._unsure = self._rights is not None
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._tell_change)
+
+    def hold_against(self, access: str, imports: tuple[str, ...]) -> None:
+        """Compare the subject with a candidate's rules, as JSON, now and after a restart. Thread-safe.
+
+        The empty text ends it. The rights of the subject do not change.
+        """
+        self.spec = self.spec._replace(candidate_access=access, candidate_imports=imports)
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._tell_candidate)
+
+    @property
+    def pid(self) -> int | None:
+        """Process id; None while no process runs."""
+        return self._link.pid if self._link is not None and not self._link.ended.done() else None
+
+    @property
+    def in_flight(self) -> int:
+        """Number of pending calls."""
+        return self._link.in_flight if self._link is not None else 0
+
+    # ---- calls -------------------------------------------------------------------------------------------------------
+
+    async def call(
+        self,
+        kind: str,
+        name: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        caller: CallIdentity | Caller = NOBODY,
+        ancestors: tuple[str, ...] = (),
+        timeout: float | None = None,  # noqa: ASYNC109 - the worker is ended for it
+        progress: Callable[..., Any] | None = None,
+    ) -> Any:
+        """Call a surface and return its value; errors and denials are raised as in process.
+
+        ``ancestors`` is the call chain that the subject continues. ``progress`` receives progress reports.
+        """
+        link = self._link
+        if link is None or link.is_unsettled or self._stale or self._unsure:
+            link = await self._ready()
+        standing = KnownCaller(caller, ancestors)
+        try:
+            return await link.call((kind, name), params or {}, standing, self._seconds(timeout), progress)
+        finally:
+            if self._stale:
+                self._retire()
+
+    async def stream(
+        self,
+        kind: str,
+        name: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        caller: CallIdentity | Caller = NOBODY,
+        ancestors: tuple[str, ...] = (),
+        timeout: float | None = None,  # noqa: ASYNC109 - likewise
+        progress: Callable[..., Any] | None = None,
+    ) -> AsyncIterator[Any]:
+        """Yield the items of a surface. ``timeout`` applies to the wait for each item."""
+        link = await self._ready()
+        standing = KnownCaller(caller, ancestors)
+        items = link.stream((kind, name), params or {}, standing, self._seconds(timeout), progress)
+        try:
+            async for item in items:
+                yield item
+        finally:
+            await items.aclose()  # type: ignore[attr-defined] # a generator
+            if self._stale:
+                self._retire()
+
+    def _seconds(self, timeout: float | None) -> float:
+        seconds = self.spec.call_timeout if timeout is None else timeout
+        longest = self.spec.longest_call
+        return seconds if longest is None else min(seconds, longest)
+
+    # ---- starting ----------------------------------------------------------------------------------------------------
+
+    async def _ready(self) -> WorkerSession:
+        """Return a process that accepts calls."""
+        while True:
+            if self._stopped:
+                raise WorkerFailed(self.spec.label, "the worker was stopped")
+            self._compare()
+            if self._retiring is not None:
+                await asyncio.wait([self._retiring])
+            link = self._link
+            if link is None or link.ended.done():
+                link = await self._started()
+            await link.settled()
+            self._compare()  # a decision may have changed during the start
+            if not link.ended.done() and self._retiring is None:
+                return link
+
+    async def _started(self) -> WorkerSession:
+        """Start the process once for all waiting callers; canceling one caller does not cancel the start."""
+        if self._starting is None:
+            loop = self._loop = asyncio.get_running_loop()
+            self._check_failures(loop.time())
+            self._starting = loop.create_task(self._start(), context=self._context.copy())
+            self._starting.add_done_callback(_look_at)
+        try:
+            return await asyncio.shield(self._starting)
+        except asyncio.CancelledError:
+            if self._stopped:
+                raise WorkerFailed(self.spec.label, "the worker was stopped") from None
+            raise
+
+    def _check_failures(self, now: float) -> None:
+        if self._failures >= _MOST_FAILURES and now < self._not_before:
+            why = f"the worker failed to start {self._failures} times; last error: {self._last}"
+            wait = f"next attempt in {self._not_before - now:.0f} s"
+            raise WorkerBroken(self.spec.label, f"{why}; {wait}", output=getattr(self._last, "output", ""))
+
+    async def _start(self) -> WorkerSession:
+        loop = asyncio.get_running_loop()
+        try:
+            await asyncio.sleep(max(0.0, self._not_before - loop.time()) if self._failures < _MOST_FAILURES else 0)
+            # Before the start, so that decisions during the start count as changes.
+            self._held, self._stale = self._rights() if self._rights is not None else None, False
+            link = WorkerSession(self.spec, self._host)
+            link.ended.add_done_callback(lambda _: self._gone(link))
+            self.starts += 1
+            await link.start(self._starter)
+        except SandboxError as error:
+            self._note_failure(error, loop.time())
+            raise
+        finally:
+            self._starting = None
+        self._failures = 0
+        self._link = link
+        self._tell_candidate()  # it may have changed during the start
+        return link
+
+    def _note_failure(self, error: BaseException, now: float) -> None:
+        self._failures += 1
+        self._last = error
+        delay = min(_FIRST_DELAY * 2 ** (self._failures - 1), _LONGEST_DELAY)
+        self._not_before = now + (self.spec.pause if self._failures >= _MOST_FAILURES else delay)
+
+    def _gone(self, link: WorkerSession) -> None:
+        """Forget a process that has ended. If it never served a call, delay the next start a little."""
+        if self._link is link:
+            self._link = None
+            if not link.has_served:
+                self._not_before = asyncio.get_running_loop().time() + _FIRST_DELAY
+        if self._on_end is not None:
+            self._on_end(self.spec.label)
+
+    def _tell_change(self) -> None:
+        if self._link is not None:
+            self._link.changed()
+        self._compare()
+
+    def _tell_candidate(self) -> None:
+        if self._link is not None:
+            self._link.hold_against(self.spec.candidate_access, self.spec.candidate_imports)
+
+    def _compare(self) -> None:
+        """Check whether the process still has the current rights. The kernel cannot change them after confinement."""
+        if self._unsure and self._rights is not None:
+            self._unsure = False
+            self._stale = self._stale or ((self._link or self._starting) is not None and self._rights() != self._held)
+        if self._stale:
+            self._retire()
+
+    def _retire(self) -> None:
+        """Stop a worker that was started under outdated rules, after its running calls finish."""
+        link = self._link
+        if link is None or link.in_flight or link.ended.done() or self._retiring is not None:
+            return
+        self._retiring = asyncio.get_running_loop().create_task(link.stop())
+        self._retiring.add_done_callback(self._retired)
+
+    def _retired(self, task: asyncio.Task[None]) -> None:
+        self._retiring = None
+        _look_at(task)
+
+
+def _look_at(task: asyncio.Task[Any]) -> None:
+    """Retrieve a task's exception, in case all callers stopped waiting for it."""
+    if not task.cancelled():
+        task.exception()

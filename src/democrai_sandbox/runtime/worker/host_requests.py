@@ -1,0 +1,308 @@
+"""Answers of the host to a worker: access questions and service requests, after verification of the caller they name.
+
+A worker's process belongs to the subject, so the host does not rely on the guard inside. The host verifies that a
+worker never asks as another subject, or for a user who did not call it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from democrai_sandbox.access.caller import Caller
+from democrai_sandbox.errors import InvalidInputError, NoRuntime, RuntimeServiceFailed
+from democrai_sandbox.errors.extensions import FrameError
+from democrai_sandbox.guard import AccessQuestion, serve
+from democrai_sandbox.guard.interface import RawView
+from democrai_sandbox.manifests.coverage import Coverage
+from democrai_sandbox.policy import (
+    AccessDecision,
+    DecisionCode,
+    SandboxError,
+    rules_for_paths,
+    rules_from_json,
+    rules_to_json,
+)
+from democrai_sandbox.runtime.calls.outcome import describe
+
+from .process import NOBODY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from democrai_sandbox.policy import AccessRule
+
+    from .process import CallIdentity, WorkerHostServices, WorkerSpec
+    from .session import PendingCall
+
+_QUESTION = 12
+_INNER = frozenset({"task", "tool", "agent", "pipeline", "skill"})
+_EXACT = 1
+_NO_ONE = ("", "", "")
+_MOST_LINKS = 256
+_LONGEST_RULES = 256 * 1024
+"""Maximum characters of all rules in one request."""
+
+
+class KnownCaller(NamedTuple):
+    """Caller and call chain of a pending call."""
+
+    caller: CallIdentity | Caller
+    ancestors: tuple[str, ...]
+
+
+class CallerCheck:
+    """Reads questions and requests of one worker."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        """Take the specification of the worker's subject."""
+        self._spec = spec
+
+    def question(self, fields: Any, standing: Iterable[KnownCaller]) -> tuple[AccessQuestion, KnownCaller] | None:
+        """Return the question for the service, and the call it belongs to; None without such a call."""
+        if type(fields) is not list or len(fields) != _QUESTION:
+            raise FrameError("a malformed question")
+        subject, kind, chain, resource, operation, target, register, *who, action, context = fields
+        texts = (subject, kind, resource, operation, target, action)
+        if any(type(text) is not str for text in texts) or type(register) is not bool:
+            raise FrameError("a malformed question")
+        if context is not None and type(context) is not str:
+            raise FrameError("a malformed question")
+        labels = self._chain(chain)
+        if f"{kind}:{subject}" not in labels:
+            raise FrameError("a question by a subject that is not in its call chain")
+        identity = _identity(who)
+        found = self._found(labels, identity, standing)
+        if found is None:
+            return None
+        user, organization, session = (text or None for text in identity)
+        question = AccessQuestion(  # type: ignore[call-arg] # a structure sequence takes one sequence
+            (subject, kind, labels, resource, operation, target, register, user, organization, session, action, context)  # type: ignore[arg-type]
+        )
+        return question, found
+
+    def view(self, fields: Any, standing: Iterable[KnownCaller]) -> tuple[RawView, KnownCaller] | None:
+        """Return the view of the asking code for a service, and its call; None without such a call."""
+        if type(fields) is not list or len(fields) != 5:  # noqa: PLR2004 - chain, identity and inner links
+            raise FrameError("a request without the identity of its caller")
+        chain, *who, inner = fields
+        labels = self._chain(chain)
+        identity = _identity(who)
+        found = self._found(labels, identity, standing)
+        if found is None:
+            return None
+        user, organization, session = (text or None for text in identity)
+        spec = self._spec
+        view = RawView(
+            links=((spec.kind, spec.name, self._declared, 0), *self._narrower(inner)),
+            labels=labels,
+            user_id=user,
+            organization_id=organization,
+            session_key=session,
+            allow_subprocess=spec.allow_subprocess,
+            allowed_imports=frozenset(spec.allowed_imports),
+        )
+        return view, found
+
+    def _chain(self, chain: Any) -> tuple[str, ...]:
+        """Return a call chain in which this worker may act as each subject: itself, its callers, its assets."""
+        if type(chain) is not list or not 0 < len(chain) <= _MOST_LINKS or any(type(one) is not str for one in chain):
+            raise FrameError("a malformed call chain")
+        label = self._spec.label
+        if label not in chain:
+            raise FrameError(f"a question that does not come from {label}")
+        for inner in chain[chain.index(label) + 1 :]:
+            kind, _, name = inner.partition(":")
+            own = self._spec.kind == "module" and name.rpartition(".")[0] == self._spec.name
+            if inner != label and not (kind in _INNER and own):
+                raise FrameError(f"a question by {inner} in the worker of {label}")
+        return tuple(chain)
+
+    def _found(
+        self, labels: tuple[str, ...], identity: tuple[str, ...], standing: Iterable[KnownCaller]
+    ) -> KnownCaller | None:
+        """Return the first pending call with the same identity and the same outer call chain."""
+        outer = labels[: labels.index(self._spec.label)]
+        for one in standing:
+            if identity == one.caller[:3] and outer == one.ancestors:
+                return one
+        # An access without a user needs no call: a subject also asks during its import.
+        return KnownCaller(NOBODY, ()) if identity == _NO_ONE and not outer else None
+
+    @cached_property
+    def _rules(self) -> tuple[AccessRule, ...]:
+        spec = self._spec
+        read = (rule for rule in rules_for_paths(spec.own_read) if rule.operation == "read")
+        return (*rules_from_json(spec.access), *rules_for_paths(spec.own_write), *read)
+
+    @cached_property
+    def _declared(self) -> str:
+        return rules_to_json(self._rules)
+
+    def _narrower(self, inner: Any) -> Iterable[tuple[str, str, str, int]]:
+        """Return declarations of inner subjects, limited to those that the worker's own rules cover."""
+        if type(inner) is not list or len(inner) > _MOST_LINKS:
+            raise FrameError("malformed links")
+        for link in inner:
+            if type(link) is not list or [type(part) for part in link] != [str, str, str, int]:
+                raise FrameError("malformed links")
+        if sum(len(link[2]) for link in inner) > _LONGEST_RULES:
+            raise FrameError("links with too many rules")
+        for kind, name, declared, mode in inner:
+            if mode == _EXACT:
+                coverage = Coverage(self._rules)
+                kept = tuple(rule for rule in rules_from_json(declared) if coverage.covers(rule))
+                yield kind, name, rules_to_json(kept), _EXACT
+
+
+def _identity(who: Any) -> tuple[str, ...]:
+    if len(who) != len(_NO_ONE) or any(part is not None and type(part) is not str for part in who):
+        raise FrameError("a malformed identity")
+    return tuple(part or "" for part in who)
+
+
+_log = logging.getLogger(__name__)
+_MOST_AT_ONCE = 256
+_MOST_TIMES = 1_000_000_000
+_PROGRESS = "tasks.progress"
+_OVER = AccessDecision(
+    allowed=False,
+    code=DecisionCode.NOT_ENABLED,
+    requires_approval=False,
+    message="The call that asked for this has ended.",
+)
+
+
+class HostRequests:
+    """Answers over the control socket, on the loop; blocking questions run on a thread."""
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        host: WorkerHostServices,
+        tell: Callable[[list[Any]], None],
+        standing: Callable[[], Iterable[KnownCaller]],
+    ) -> None:
+        """Answer this worker's questions for the host, on behalf of its pending calls."""
+        self._label = spec.label
+        self._services = frozenset(host.services)
+        self._witness = CallerCheck(spec)
+        self._host = host
+        self._tell = tell
+        self._standing = standing
+        self._open = 0
+
+    def decide(self, number: int, fields: Any, flight: PendingCall | None) -> None:
+        """Answer a question of the guard through the host's service; ``flight`` is the call it claims to belong to."""
+        found = self._witness.question(fields, self._standing_of(flight))
+        if found is None:
+            self._tell(["answer", number, _told(_OVER)])
+            return
+        self._begin()
+        asked = asyncio.get_running_loop().run_in_executor(None, self._decide_for, *found)
+        asked.add_done_callback(lambda done: self._decided(number, done))
+
+    def _decide_for(self, question: AccessQuestion, standing: KnownCaller) -> bool | AccessDecision:
+        with serve(Caller(*standing.caller)):  # as in process: the service finds the task in which the subject works
+            return self._host.decide(question)
+
+    def _standing_of(self, flight: PendingCall | None) -> Iterable[KnownCaller]:
+        """Return the pending calls, beginning with the one that code in the worker claims to belong to."""
+        return self._standing() if flight is None else (flight.standing, *self._standing())
+
+    def saw(self, seen: Any) -> int:
+        """Report checks that a candidate decides differently; return the number of entries."""
+        if type(seen) is not list:
+            raise FrameError("malformed shadow report: not a list")
+        for entry in seen[:_MOST_AT_ONCE]:
+            fields, allowed, times = entry
+            if type(allowed) is not bool or type(times) is not int or not 0 < times < _MOST_TIMES:
+                raise FrameError("malformed entry in a shadow report")
+            found = self._witness.question(fields, self._standing())
+            if found is not None:
+                self._host.saw(self._label, found[0], allowed=allowed, times=times)
+        return len(seen)
+
+    def used(self, number: int, fields: Any) -> None:
+        """Record an access that the rules of a subject under test allow; the worker waits for the answer."""
+        found = self._witness.question(fields, self._standing())
+        if found is not None:
+            self._host.used(found[0])  # type: ignore[attr-defined] # the host of a test has it
+        self._tell(["answer", number, True])
+
+    def _decided(self, number: int, done: asyncio.Future[bool | AccessDecision]) -> None:
+        """Send the decision. Without one, send None, which becomes a failed check in the worker."""
+        self._open -= 1
+        answer: Any = None
+        try:
+            result = done.result()
+            answer = _told(result) if isinstance(result, AccessDecision) else result is True
+            self._tell(["answer", number, answer])
+        except (Exception, asyncio.CancelledError):  # noqa: BLE001 - any failure means that no decision exists
+            _log.exception("an access question of %s could not be answered", self._label)
+            self._tell(["answer", number, None])
+
+    def serve(self, number: int, name: str, flight: PendingCall | None, who: Any, args: list[Any]) -> None:
+        """Call a service for code in the worker."""
+        if type(name) is not str or type(args) is not list:
+            raise FrameError("malformed service request")
+        found = self._witness.view(who, self._standing_of(flight))
+        try:
+            result = self._served(name, flight, found, args)
+        except Exception as error:  # noqa: BLE001 - the worker raises it
+            self._tell(["answer", number, self._failure(name, error)])
+            return
+        if not asyncio.isfuture(result):
+            self._give("answer", number, name, result)
+            return
+        self._begin()
+        result.add_done_callback(lambda done: self._kept(number, name, done))
+        self._tell(["answer", number, ["promise"]])
+
+    def _served(
+        self, name: str, flight: PendingCall | None, found: tuple[RawView, KnownCaller] | None, args: list[Any]
+    ) -> Any:
+        if found is None:
+            raise RuntimeServiceFailed(f"{name}: the call that asked for this has ended")
+        if name == _PROGRESS and flight is not None and flight.progress is not None:
+            return flight.progress(*args)
+        if name not in self._services:
+            raise NoRuntime(f"no runtime serves {name} in this process")
+        view, standing = found
+        with serve(Caller(*standing.caller)):  # as in process: the service finds the caller of the subject
+            return self._host.door(name, view, args)
+
+    def _kept(self, number: int, name: str, done: asyncio.Future[Any]) -> None:
+        self._open -= 1
+        if done.cancelled():
+            error: BaseException | None = RuntimeServiceFailed(f"{name} was canceled")
+        else:
+            error = done.exception()
+        if error is not None:
+            self._tell(["settle", number, self._failure(name, error)])
+        else:
+            self._give("settle", number, name, done.result())
+
+    def _give(self, how: str, number: int, name: str, result: Any) -> None:
+        try:
+            self._tell([how, number, ["value", result]])
+        except InvalidInputError as error:
+            self._tell([how, number, self._failure(name, error)])
+
+    def _failure(self, name: str, error: BaseException) -> Any:
+        """Return an error for the worker to raise; log errors that are not the sandbox's, and replace them."""
+        if isinstance(error, SandboxError):
+            return describe(error)
+        _log.error("service %s failed for %s", name, self._label, exc_info=error)
+        return describe(RuntimeServiceFailed(f"{name} failed in the runtime"))
+
+    def _begin(self) -> None:
+        self._open += 1
+        if self._open > _MOST_AT_ONCE:
+            raise FrameError("too many open questions from one worker")
+
+
+def _told(decision: AccessDecision) -> list[Any]:
+    return [decision.allowed, decision.code.value, *decision[2:]]

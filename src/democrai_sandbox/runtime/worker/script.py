@@ -1,0 +1,145 @@
+"""Process of a script from its first frame on: configure the guard, then run the file inside it like Python does."""
+
+from __future__ import annotations
+
+import os
+import site
+import sys
+import traceback
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from democrai_sandbox.errors import SandboxDenied
+from democrai_sandbox.guard import configure_guard, own_code, own_process
+from democrai_sandbox.policy import (
+    AccessRule,
+    Operation,
+    ResourceType,
+    Subject,
+    SubjectKind,
+    is_at_or_below,
+    rules_from_json,
+)
+from democrai_sandbox.runtime.calls.access_recorder import recorded
+from democrai_sandbox.runtime.calls.guard_factory import GuardFactory
+from democrai_sandbox.runtime.extensions import importer
+
+from .calls import WorkerCalls
+from .host_client import HostClient, RemoteRecorder, WorkerSocket
+from .main import Control, give_up_programs, is_confined
+from .process import CallIdentity, WorkerSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType
+
+    from democrai_sandbox.guard import Guard
+
+_LARGEST = 64 * 1024 * 1024
+_FAILED, _INTERRUPTED = 1, 130
+
+
+class _ScriptSection(NamedTuple):
+    access: tuple[AccessRule, ...]
+    allowed_imports: tuple[str, ...]
+
+
+def settle_script(control: int, environment: str) -> tuple[Callable[..., int], tuple[Any, ...]]:
+    """Set the process up for the parent at the other end of a descriptor; return the function that runs the script."""
+    line = WorkerSocket(control, _LARGEST)
+    message = line.receive()
+    if message is None:
+        os._exit(0)
+    _, fields, arguments = message
+    told: dict[str, Any] = {name: tuple(value) if type(value) is list else value for name, value in fields.items()}
+    spec = WorkerSpec(**told)
+    if spec.no_exec:
+        give_up_programs()
+    guard = _settled(spec, line)
+    Control(line, HostClient(line), WorkerCalls()).start()  # ends the process when the parent is gone
+    code = _compiled(spec.entry)
+    sys.argv = [spec.entry, *arguments]
+    # Only if the folder is readable, and only after the guard is configured: the guard treats all folders on the path
+    # at that time as library code.
+    beside = spec.folder if spec.tells_accesses or _may_read(spec.folder, spec.access) else ""
+    return _run, (guard, code, (spec.entry, beside), environment)
+
+
+def _may_read(folder: str, access: str) -> bool:
+    wanted = (ResourceType.FILESYSTEM, Operation.READ)
+    rules = (rule for rule in rules_from_json(access) if (rule.resource_type, rule.operation) == wanted)
+    return any(is_at_or_below(folder, rule.normalized_target) for rule in rules)
+
+
+def _settled(spec: WorkerSpec, line: WorkerSocket) -> Guard:
+    importer.preload()
+    own_process(confined=is_confined(spec))
+    decider = recorded(None, line.send, spec.sensitive_imports) if spec.tells_accesses else None
+    configure_guard(
+        decider=decider,
+        recorder=RemoteRecorder(line),
+        protected_paths=spec.protected,
+        sensitive_imports=spec.sensitive_imports,
+        code_paths=spec.code_paths,
+        read_only_paths=spec.read_only,
+    )
+    activation = GuardFactory(
+        Subject(SubjectKind(spec.kind), spec.name),
+        _ScriptSection(rules_from_json(spec.access), spec.allowed_imports),  # type: ignore[arg-type] # it fits
+        own_read=spec.own_read,
+        own_write=spec.own_write,
+    )
+    return activation.guard(CallIdentity())  # type: ignore[arg-type] # it fits
+
+
+def _compiled(file: str) -> CodeType:
+    """Compile the file and mark it as the subject's code; report errors like Python does."""
+    try:
+        with open(file, "rb") as source:  # noqa: PTH123 - a text
+            code = compile(source.read(), file, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, OSError) as error:
+        sys.stderr.write("".join(traceback.format_exception_only(error)))
+        sys.stderr.flush()
+        os._exit(_FAILED)
+    own_code(code)
+    return code
+
+
+def _run(guard: Guard, code: CodeType, places: tuple[str, str], environment: str) -> int:
+    return guard.run(_carried_out, code, places, environment)
+
+
+def _carried_out(code: CodeType, places: tuple[str, str], environment: str) -> int:
+    """Run the script inside the guard and return its exit status."""
+    try:
+        if environment:
+            for folder in [place for place in sys.path if place.startswith(f"{environment}/")]:
+                site.addsitedir(folder)
+        module = sys.modules["__main__"] = ModuleType("__main__")
+        module.__file__, beside = places
+        sys.path[:0] = filter(None, [beside])
+        exec(code, vars(module))  # noqa: S102 - running a script requires it
+    except SystemExit as ending:
+        return _status(ending.code)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BaseException as error:  # noqa: BLE001 - any exception is a failure of the script
+        _tell(error)
+        return _FAILED
+    return 0
+
+
+def _status(code: object) -> int:
+    if code is None or type(code) is int:
+        return (code or 0) & 0xFF
+    sys.stderr.write(f"{code}\n")
+    return _FAILED
+
+
+def _tell(error: BaseException) -> None:
+    """Print the error that ended the script, without our own frame; below a denial, print its diagnostics."""
+    trace = error.__traceback__
+    error.__traceback__ = None if trace is None else trace.tb_next
+    traceback.print_exception(error)
+    if isinstance(error, SandboxDenied):
+        sys.stderr.write("\n" + error.diagnostics() + "\n")

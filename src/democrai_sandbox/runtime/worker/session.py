@@ -1,0 +1,504 @@
+"""Calls to one process of a worker: sent, answered, streamed, canceled, late, and failed when the process ends."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from math import inf
+from time import thread_time
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.errors import ExtensionUnknown, SandboxDenied
+from democrai_sandbox.errors.extensions import FrameError, WorkerFailed, WorkerTimeout
+from democrai_sandbox.policy import SandboxError, nearest
+from democrai_sandbox.runtime.calls.outcome import VALUE, release
+
+from .channel import Channel
+from .codec import encode
+from .connection_reports import ConnectionReports
+from .host_requests import HostRequests
+from .process import NOBODY, SurfaceInfo
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+
+    from .host_requests import KnownCaller
+    from .process import WorkerHostServices, WorkerSpec, WorkerStarter
+
+CREDIT = 16
+"""Stream items that may be in transit."""
+
+
+class PendingCall:
+    """One call, from its frame until the worker reports its end, even if its caller stopped waiting."""
+
+    __slots__ = ("cancelled", "deadline", "future", "number", "on_lane", "overdue", "progress", "seconds", "standing")
+
+    def __init__(
+        self, number: int, standing: KnownCaller, future: asyncio.Future[Any], progress: Callable[..., Any] | None
+    ) -> None:
+        self.number = number
+        self.standing = standing
+        self.future = future
+        self.progress = progress
+        self.on_lane = False
+        self.cancelled = False
+        """Whether the worker was sent a cancellation."""
+        self.seconds = 0.0
+        """Timeout of the call."""
+        self.deadline = inf
+        self.overdue = False
+        """Whether the deadline has passed and the call was canceled."""
+
+    def land(self, outcome: Any) -> None:
+        """Set the result."""
+        if not self.future.done():
+            self.future.set_result(outcome)
+
+    def fail(self, error: BaseException) -> None:
+        """Set an error."""
+        if not self.future.done():
+            self.future.set_exception(error)
+            self.future.exception()  # mark it as retrieved, because the caller may have stopped waiting
+
+    def item(self, value: Any) -> None:
+        """Refuse a stream item, because this call is not a stream."""
+        del value
+        raise FrameError("a stream item for a call that is not a stream")
+
+
+class PendingStream(PendingCall):
+    """A call whose results arrive one by one; ``future`` is its end."""
+
+    __slots__ = ("_come", "_items", "_taken")
+
+    def __init__(
+        self, number: int, standing: KnownCaller, future: asyncio.Future[Any], progress: Callable[..., Any] | None
+    ) -> None:
+        super().__init__(number, standing, future, progress)
+        self._items: deque[Any] = deque()
+        self._come = asyncio.Event()
+        self._taken = 0
+
+    def item(self, value: Any) -> None:
+        """Store an item until it is taken."""
+        if len(self._items) >= CREDIT:
+            raise FrameError("more stream items than requested")
+        self._items.append(value)
+        self._come.set()
+
+    def land(self, outcome: Any) -> None:
+        """Record the end, which comes after the stored items."""
+        super().land(outcome)
+        self._come.set()
+
+    def fail(self, error: BaseException) -> None:
+        """Record the error that ends the stream."""
+        super().fail(error)
+        self._come.set()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the next item has not arrived yet."""
+        return not self._items
+
+    async def arrival(self) -> None:
+        """Wait for an item or the end."""
+        while not self._items and not self.future.done():
+            self._come.clear()
+            await self._come.wait()
+
+    def take(self) -> tuple[Any, int]:
+        """Return the next item, and the number of further items that the worker may send, reported in batches."""
+        value = self._items.popleft()
+        self._taken += 1
+        if self._taken < CREDIT // 2:
+            return value, 0
+        more, self._taken = self._taken, 0
+        return value, more
+
+
+class PendingCallDeadlines:
+    """One timer for all pending calls, because a timer per call would cost more than the rest of a call."""
+
+    def __init__(
+        self,
+        flights: Mapping[int, PendingCall],
+        grace: float,
+        overdue: Callable[[PendingCall], None],
+        hangs: Callable[[PendingCall], None],
+    ) -> None:
+        """Watch these calls.
+
+        Call ``overdue`` at the deadline and, a grace period later, ``hangs`` if the call still runs.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._flights = flights
+        self._grace = grace
+        self._tell_overdue = overdue
+        self._tell_hangs = hangs
+        self._timer: asyncio.TimerHandle | None = None
+        self._next = inf
+
+    def limit(self, flight: PendingCall, seconds: float) -> None:
+        """Set the deadline of a call, ``seconds`` from now."""
+        flight.seconds = seconds
+        flight.deadline = self._loop.time() + seconds
+        if flight.deadline < self._next:
+            self._look_at(flight.deadline)
+
+    def close(self) -> None:
+        """Stop the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look_at(self, time: float) -> None:
+        self.close()
+        self._next = time
+        self._timer = self._loop.call_at(time, self._look)
+
+    def _look(self) -> None:
+        self._timer, self._next = None, inf
+        now = self._loop.time()
+        for flight in tuple(self._flights.values()):
+            if flight.deadline <= now:
+                self._handle(flight, now)
+        earliest = min((flight.deadline for flight in self._flights.values()), default=inf)
+        if earliest < inf:
+            self._look_at(earliest)
+
+    def _handle(self, flight: PendingCall, now: float) -> None:
+        if flight.overdue:
+            flight.deadline = inf
+            self._tell_hangs(flight)
+        else:
+            flight.overdue = True
+            flight.deadline = now + self._grace
+            self._tell_overdue(flight)
+
+
+_ASKED_FOR = frozenset({"done", "item", "noticed"})
+"""Messages that answer a call, limited by the host; and reports that a recorded worker has to send."""
+_CARRIERS = frozenset({"done", "item", "door"})
+"""Messages that carry values of the subject, which may be large."""
+_MOST_BYTES = 4 * 1024 * 1024
+_MOST_VALUES = 100_000
+"""Limits for all other messages."""
+_MOST_DENIALS = 500
+_MOST_SEEN = 5000
+_WINDOW = 10.0
+
+
+class WorkerSession:
+    """A process and its calls. Belongs to one loop."""
+
+    def __init__(self, spec: WorkerSpec, host: WorkerHostServices) -> None:
+        """Prepare the link; ``start`` starts the process."""
+        self._spec = spec
+        self._host = host
+        self._loop = asyncio.get_running_loop()
+        self._channel = Channel(spec, host, self._heard, self._over)
+        self._numbers = itertools.count(1)
+        self._flights: dict[int, PendingCall] = {}
+        self._deadlines = PendingCallDeadlines(self._flights, spec.grace, self._overdue, self._hangs)
+        self._clerk = HostRequests(spec, host, self._channel.tell, self._standing)
+        self._lane_is_free = True
+        self._waits = False
+        self._denials = 0
+        self._listen_again = 0.0
+        self._seen = 0
+        self._look_again = 0.0
+        self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._settled = asyncio.Event()
+        self._settled.set()
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        self.surfaces: Mapping[tuple[str, str], SurfaceInfo] = {}
+        self.has_served = False
+        self._handlers: dict[str, Callable[..., None]] = {
+            "done": self._done,
+            "item": self._item,
+            "ask": self._asked,
+            "door": self._wanted,
+            "denied": self._denied,
+            "saw": self._saw,
+            "observe": ConnectionReports(spec, host, self._channel.tell).observe,
+            "ready": self._is_ready,
+            "broken": self._is_broken,
+        }
+        if spec.tells_accesses:
+            self._handlers["noticed"] = host.noticed  # type: ignore[attr-defined] # recording hosts have it
+        if spec.tells_uses:
+            self._handlers["used"] = self._clerk.used
+
+    # ---- lifecycle ---------------------------------------------------------------------------------------------------
+
+    async def start(self, starter: WorkerStarter) -> None:
+        """Start the process and wait until its code is imported. Raise the error of a failed start or import."""
+        await self._channel.start(starter)
+        try:
+            async with asyncio.timeout(self._spec.start_timeout):
+                await asyncio.shield(self._ready)
+        except TimeoutError:
+            why = f"the worker did not finish its import within {self._spec.start_timeout:g} s"
+            self._channel.end(why)
+            await self._channel.gone()
+            raise WorkerTimeout(self._spec.label, why, output=self._channel.last_words) from None
+        except BaseException:
+            self._channel.end("the start of the worker was canceled")
+            raise
+
+    async def stop(self) -> None:
+        """Stop the process. Its calls fail."""
+        await self._channel.stop()
+
+    def _over(self, error: WorkerFailed) -> None:
+        """Fail all pending calls of a process that has ended."""
+        self._deadlines.close()
+        flights = tuple(self._flights.values())
+        self._flights.clear()
+        for flight in flights:
+            flight.fail(error)
+        if not self._ready.done():
+            self._ready.set_exception(error.before_ready())
+            self._ready.exception()
+        self._settled.set()
+        self.ended.set_result(None)
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._channel.pid
+
+    @property
+    def in_flight(self) -> int:
+        """Number of calls that the worker has not ended."""
+        return len(self._flights)
+
+    # ---- calls -------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether new calls should wait, because the process has ended or may soon be stopped."""
+        return self.ended.done() or not self._settled.is_set()
+
+    async def settled(self) -> None:
+        """Wait until it is known whether the worker must be stopped because of an overdue call."""
+        await self._settled.wait()
+
+    async def call(
+        self,
+        surface: tuple[str, str],
+        params: Mapping[str, Any],
+        standing: KnownCaller,
+        seconds: float,
+        progress: Callable[..., Any] | None,
+    ) -> Any:
+        """Call a function, and return its result or raise its error."""
+        info = self._surface(surface)
+        if info.streams:
+            raise ExtensionUnknown(f"{info.kind} {info.name} of {self._spec.label} is a stream; call it with stream()")
+        flight = PendingCall(next(self._numbers), standing, self._loop.create_future(), progress)
+        self._send(flight, info, params, 0)
+        self._deadlines.limit(flight, seconds)
+        try:
+            outcome = await flight.future
+        except asyncio.CancelledError:
+            self._cancel(flight)
+            raise
+        self.has_served = True
+        return self._released(outcome)
+
+    async def stream(
+        self,
+        surface: tuple[str, str],
+        params: Mapping[str, Any],
+        standing: KnownCaller,
+        seconds: float,
+        progress: Callable[..., Any] | None,
+    ) -> AsyncIterator[Any]:
+        """Yield the items of a generator as they arrive; only a few are produced ahead."""
+        info = self._surface(surface)
+        if not info.streams:
+            raise ExtensionUnknown(
+                f"{info.kind} {info.name} of {self._spec.label} is not a stream; call it with call()"
+            )
+        flight = PendingStream(next(self._numbers), standing, self._loop.create_future(), progress)
+        self._send(flight, info, params, CREDIT)
+        try:
+            while True:
+                if flight.is_empty:
+                    self._deadlines.limit(flight, seconds)
+                    await flight.arrival()
+                    flight.deadline = inf
+                if flight.is_empty:
+                    break
+                value, more = flight.take()
+                if more:
+                    self._channel.tell(["credit", flight.number, more])
+                yield value
+            self._released(flight.future.result())
+            self.has_served = True
+        finally:
+            if flight.number in self._flights:
+                self._cancel(flight)
+                self._deadlines.limit(flight, seconds)
+
+    def changed(self) -> None:
+        """Make the guard in the worker ask again about earlier decisions."""
+        self._channel.tell(["changed"])
+
+    def hold_against(self, access: str, imports: tuple[str, ...]) -> None:
+        """Compare the checks in the worker with a candidate's rules, as JSON; the empty text ends it."""
+        self._channel.tell(["candidate", access, imports])
+
+    def _surface(self, surface: tuple[str, str]) -> SurfaceInfo:
+        found = self.surfaces.get(surface)
+        if found is not None:
+            return found
+        kind, name = surface
+        close = nearest(name, [other for sort, other in self.surfaces if sort == kind])
+        hint = f"; did you mean {close!r}?" if close else ""
+        raise ExtensionUnknown(f"{self._spec.label} has no {kind} {name!r}{hint}")
+
+    def _send(self, flight: PendingCall, info: SurfaceInfo, params: Mapping[str, Any], credit: int) -> None:
+        caller, ancestors = flight.standing
+        who = None if caller is NOBODY else tuple(caller)
+        message = ["call", flight.number, info.kind, info.name, params, who, ancestors, credit]
+        frame = encode(message, largest=self._spec.largest_frame)
+        if self._channel.lane.unsent + self._channel.control.unsent > self._spec.largest_frame:
+            raise WorkerFailed(self._spec.label, "the worker does not read its messages")
+        self._flights[flight.number] = flight
+        # A plain function occupies the lane; tasks share it. A plain generator would occupy it for too long.
+        if info.awaits:
+            self._channel.lane.write(frame)
+        elif self._lane_is_free and not self._waits and not info.streams:
+            self._lane_is_free = False
+            flight.on_lane = True
+            self._channel.lane.write(frame)
+        else:
+            self._channel.control.write(frame)
+
+    def _cancel(self, flight: PendingCall) -> None:
+        if flight.number in self._flights:
+            flight.cancelled = True
+            self._channel.tell(["cancel", flight.number])
+
+    def _standing(self) -> Iterator[KnownCaller]:
+        """Return the standing of all pending calls."""
+        return (flight.standing for flight in self._flights.values())
+
+    def _overdue(self, flight: PendingCall) -> None:
+        """Cancel an overdue call. New calls wait until it has ended or the process is stopped."""
+        self._settled.clear()
+        self._cancel(flight)
+
+    def _hangs(self, flight: PendingCall) -> None:
+        why = "and did not stop when canceled, so its process was stopped"
+        flight.fail(self._too_late(flight, why))
+        self._channel.end(f"another call took longer than {flight.seconds:g} s {why}")
+
+    def _too_late(self, flight: PendingCall, what: str) -> WorkerTimeout:
+        why = f"the call took longer than {flight.seconds:g} s {what}"
+        return WorkerTimeout(self._spec.label, why, output=self._channel.last_words)
+
+    def _released(self, outcome: Any) -> Any:
+        """Read the outcome of a call. The worker may have sent anything."""
+        if type(outcome) is list and len(outcome) == 2 and outcome[0] == VALUE:  # noqa: PLR2004 - a kind and a value
+            return outcome[1]  # plain data, because it came over the channel
+        try:
+            return release(outcome)
+        except SandboxError:
+            raise
+        except Exception as error:
+            self._channel.end("the worker sent a malformed result", WorkerFailed)
+            raise WorkerFailed(self._spec.label, "the worker sent a malformed result") from error
+
+    # ---- messages of the worker --------------------------------------------------------------------------------------
+
+    def _heard(self, message: Any, size: int, values: int) -> None:
+        """Handle a message. A malformed one stops the worker."""
+        try:
+            kind, *facts = message
+            handle = self._handlers[kind]
+            if (values > _MOST_VALUES or size > _MOST_BYTES) and not _may_be_large(kind, facts):
+                raise FrameError(f"message too large: {size} bytes, {values} values")  # noqa: TRY301 - as below
+            if kind in _ASKED_FOR:
+                handle(*facts)
+            else:
+                begin = thread_time()
+                handle(*facts)
+                self._channel.budget.charge(size, values, thread_time() - begin)
+        except FrameError:
+            raise
+        except (TypeError, ValueError, LookupError, AttributeError, RecursionError) as error:
+            raise FrameError(f"malformed message: {type(error).__name__}") from error
+
+    def _done(self, number: int, outcome: Any) -> None:
+        flight = self._flights.pop(number)
+        if flight.on_lane:
+            self._lane_is_free = True
+        if flight.cancelled:
+            self._channel.tell(["forget", number])  # it may have arrived after the end, and would apply to a later call
+        if not flight.overdue:
+            flight.land(outcome)
+            return
+        flight.fail(self._too_late(flight, "and was canceled"))
+        if not any(other.overdue for other in self._flights.values()):
+            self._settled.set()
+
+    def _item(self, number: int, value: Any) -> None:
+        self._flights[number].item(value)
+
+    def _is_ready(self, surfaces: list[Any], waits: bool) -> None:  # noqa: FBT001 - a fact of a message
+        infos = [SurfaceInfo(*surface) for surface in surfaces]
+        if not all(tuple(map(type, info)) == (str, str, dict, bool, bool) for info in infos):
+            raise FrameError("a malformed surface")
+        self.surfaces = {(info.kind, info.name): info for info in infos}
+        self._waits = waits
+        if not self._ready.done():
+            self._ready.set_result(None)
+
+    def _is_broken(self, outcome: Any) -> None:
+        """Raise the error of a failed import to the callers that wait for the worker."""
+        try:
+            self._released(outcome)
+        except SandboxError as error:
+            if not self._ready.done():
+                self._ready.set_exception(error)
+                self._ready.exception()
+
+    def _asked(self, number: int, fields: Any, call: int) -> None:
+        self._clerk.decide(number, fields, self._flights.get(call))
+
+    def _wanted(self, number: int, name: str, call: int, who: Any, args: list[Any]) -> None:
+        self._clerk.serve(number, name, self._flights.get(call), who, args)
+
+    def _denied(self, outcome: Any) -> None:
+        """Record a denial; beyond a limit, ignore further ones for a while."""
+        now = self._loop.time()
+        if now > self._listen_again:
+            self._denials, self._listen_again = 0, now + _WINDOW
+        self._denials += 1
+        if self._denials > _MOST_DENIALS:
+            return
+        try:
+            self._released(outcome)
+        except SandboxDenied as denial:
+            self._host.denied(self._spec.label, denial)
+        except SandboxError:
+            return
+
+    def _saw(self, seen: Any) -> None:
+        """Record differences to a candidate, up to a limit."""
+        now = self._loop.time()
+        if now > self._look_again:
+            self._seen, self._look_again = 0, now + _WINDOW
+        if self._seen < _MOST_SEEN:
+            self._seen += self._clerk.saw(seen)
+
+
+def _may_be_large(kind: str, facts: list[Any]) -> bool:
+    """Return whether a message carries a value. All other outcomes are short."""
+    return kind in _CARRIERS and (kind != "done" or facts[1][0] == VALUE)
