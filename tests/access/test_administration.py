@@ -18,12 +18,7 @@ from democrai_sandbox.access.values import (
     RequestFilter,
     RequestState,
 )
-from democrai_sandbox.errors import (
-    DecisionConflict,
-    DecisionUnknown,
-    ExternalAccessAdminRequired,
-    RequestUnknown,
-)
+from democrai_sandbox.errors import DecisionConflict, DecisionUnknown, ExternalAccessAdminRequired, RequestUnknown
 from democrai_sandbox.policy import DecisionCode, InvalidInputError, Operation, Subject, SubjectKind
 from tests.access.conftest import ADMIN, DEMO
 from tests.services.golden import sentence

@@ -12,13 +12,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from democrai_sandbox.policy import (
-    InvalidInputError,
-    Operation,
-    ResourceType,
-    TargetKind,
-    parse_declaration,
-)
+from democrai_sandbox.policy import InvalidInputError, Operation, ResourceType, TargetKind, parse_declaration
 from democrai_sandbox.policy.hosts import LOOPBACK, host_key, is_address, mixed_scripts, unicode_host
 
 if TYPE_CHECKING:

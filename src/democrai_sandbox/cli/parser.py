@@ -61,11 +61,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Report a usage error and exit with the documented status."""
-        from .output import (  # noqa: PLC0415
-            Exit,
-            shortened,
-            visible,
-        )
+        from .output import Exit, shortened, visible  # noqa: PLC0415
 
         self.exit(Exit.USAGE, f"{self.prog}: {shortened(visible(message))}\n{self.prog} --help shows the arguments\n")
 

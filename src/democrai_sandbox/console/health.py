@@ -6,10 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from anyio import CapacityLimiter, to_thread
-from fastapi import (
-    APIRouter,
-    Request,
-)
+from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
 from democrai_sandbox.access.node import ask_in_time

@@ -29,13 +29,7 @@ from .accounts import (
     SignInThrottled,
 )
 from .api import IdempotencyConflict, IdempotencyRunning
-from .commands import (
-    CommandMisused,
-    CommandRefused,
-    ErrorUnknown,
-    NodeRefused,
-    NodeUnreachable,
-)
+from .commands import CommandMisused, CommandRefused, ErrorUnknown, NodeRefused, NodeUnreachable
 from .denials import (
     EnvironmentDenied,
     FilesystemDenied,
@@ -61,13 +55,7 @@ from .extensions import (
     TaskQueueFull,
     TaskUnknown,
 )
-from .host import (
-    AddressTaken,
-    ConfigInvalid,
-    DatabaseUnreachable,
-    HostRefused,
-    StateUnusable,
-)
+from .host import AddressTaken, ConfigInvalid, DatabaseUnreachable, HostRefused, StateUnusable
 from .kernel import (
     HelperFailed,
     HelperOpening,

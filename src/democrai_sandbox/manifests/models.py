@@ -7,13 +7,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from democrai_sandbox.policy import (
-    AccessRule,
-    Subject,
-    SubjectKind,
-    parse_request_url,
-    rules_for_targets,
-)
+from democrai_sandbox.policy import AccessRule, Subject, SubjectKind, parse_request_url, rules_for_targets
 
 from .limits import NO_LIMITS, Limits
 

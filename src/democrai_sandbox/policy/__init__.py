@@ -22,14 +22,7 @@ from .operations import (
     read_operation,
 )
 from .paths import PathIndex, is_at_or_below, normalise_path, prefixes_of
-from .problems import (
-    InvalidInputError,
-    NetworkTargetMissingError,
-    Problem,
-    SandboxError,
-    nearest,
-    pointer_to,
-)
+from .problems import InvalidInputError, NetworkTargetMissingError, Problem, SandboxError, nearest, pointer_to
 from .rules import (
     AccessRule,
     normalise_target,
@@ -39,14 +32,7 @@ from .rules import (
     rules_from_json,
     rules_to_json,
 )
-from .subjects import (
-    Subject,
-    SubjectChain,
-    SubjectKind,
-    append_subject,
-    chain_from_list,
-    chain_to_list,
-)
+from .subjects import Subject, SubjectChain, SubjectKind, append_subject, chain_from_list, chain_to_list
 from .targets import (
     DEFAULT_PORTS,
     NetworkTarget,

@@ -26,11 +26,7 @@ from democrai_sandbox.errors import ExtensionBroken, GuardUsageError
 from democrai_sandbox.manifests import FILE_NAME, ManifestKind, load_manifest
 from democrai_sandbox.manifests.lint import SENSITIVE_IMPORTS
 from democrai_sandbox.manifests.proposal import section_of
-from democrai_sandbox.policy import (
-    compile_policy,
-    parse_access,
-    rules_to_json,
-)
+from democrai_sandbox.policy import compile_policy, parse_access, rules_to_json
 from democrai_sandbox.runtime.ai.model import KINDS
 from democrai_sandbox.runtime.ai.via_worker import WorkerAsset
 from democrai_sandbox.runtime.worker.handle import WorkerHandle

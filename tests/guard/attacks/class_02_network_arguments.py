@@ -5,16 +5,7 @@ from __future__ import annotations
 import socket
 
 from tests.guard.attacks.kit import Ground
-from tests.guard.attacks.network import (
-    LIMIT,
-    REFUSED,
-    ask,
-    dial,
-    network_attacks_of,
-    one_path,
-    other,
-    peers,
-)
+from tests.guard.attacks.network import LIMIT, REFUSED, ask, dial, network_attacks_of, one_path, other, peers
 
 
 def both_forms(ground: Ground) -> list[tuple[str, str]]:

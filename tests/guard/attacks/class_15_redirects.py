@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 from tests.guard.attacks.kit import Ground
-from tests.guard.attacks.network import (
-    LIMIT,
-    REFUSED,
-    network_attacks_of,
-    other_url,
-    peers,
-    url,
-)
+from tests.guard.attacks.network import LIMIT, REFUSED, network_attacks_of, other_url, peers, url
 
 
 def redirecting(ground: Ground, place: str = "", how: str = "to") -> str:

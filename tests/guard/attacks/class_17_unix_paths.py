@@ -7,13 +7,7 @@ import socket
 
 from tests.guard.attacks.class_17_unix_sockets import OPTIONS, STOPPED, UNIX, talk
 from tests.guard.attacks.kit import FD, FILES, Ground, is_free
-from tests.guard.attacks.network import (
-    LIMIT,
-    REFUSED,
-    network_attack,
-    network_attacks_of,
-    peers,
-)
+from tests.guard.attacks.network import LIMIT, REFUSED, network_attack, network_attacks_of, peers
 
 SWITCH_INTERVAL = 1e-6
 """Threads take turns as often as they can; the host sets it, see runner.py."""

@@ -6,12 +6,7 @@ import os
 import socket
 
 from tests.guard.attacks.kit import FILES, Ground
-from tests.guard.attacks.network import (
-    LIMIT,
-    NETWORK,
-    network_attacks_of,
-    peers,
-)
+from tests.guard.attacks.network import LIMIT, NETWORK, network_attacks_of, peers
 
 LOADED = ("asyncio",)
 """What the host has loaded since it installed the guard; see runner.py."""

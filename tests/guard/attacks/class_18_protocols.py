@@ -6,10 +6,7 @@ import os
 import socket
 
 from tests.guard.attacks.kit import Ground
-from tests.guard.attacks.network import (
-    REFUSED,
-    network_attacks_of,
-)
+from tests.guard.attacks.network import REFUSED, network_attacks_of
 
 FAMILIES = {
     "netlink_route": (16, 3, 0),

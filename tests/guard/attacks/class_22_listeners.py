@@ -8,12 +8,7 @@ import threading
 
 from tests.guard.attacks.class_22_older_sockets import STOPPED, hold, read_copy
 from tests.guard.attacks.kit import Ground, wait_until
-from tests.guard.attacks.network import (
-    LIMIT,
-    guarded,
-    network_attack,
-    network_attacks_of,
-)
+from tests.guard.attacks.network import LIMIT, guarded, network_attack, network_attacks_of
 
 
 def accepted(ground: Ground) -> object:

@@ -6,13 +6,7 @@ import os
 import socket
 
 from tests.guard.attacks.kit import SANDBOX, Ground
-from tests.guard.attacks.network import (
-    INVALID,
-    LIMIT,
-    NETWORK_OR_FD,
-    network_attacks_of,
-    other,
-)
+from tests.guard.attacks.network import INVALID, LIMIT, NETWORK_OR_FD, network_attacks_of, other
 
 REQUEST = b"GET /secret HTTP/1.1\r\n\r\n"
 STOPPED = NETWORK_OR_FD | SANDBOX | INVALID

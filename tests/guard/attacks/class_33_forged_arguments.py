@@ -6,15 +6,7 @@ import socket
 
 from tests.guard.attacks.class_33_clients import STOPPED, urlopen
 from tests.guard.attacks.kit import Ground
-from tests.guard.attacks.network import (
-    LIMIT,
-    network_attacks_of,
-    other,
-    other_url,
-    peers,
-    url,
-    web,
-)
+from tests.guard.attacks.network import LIMIT, network_attacks_of, other, other_url, peers, url, web
 
 
 class Forged(str):

@@ -7,16 +7,7 @@ import socket
 import threading
 
 from tests.guard.attacks.kit import FD, SANDBOX, USAGE, Ground, settle
-from tests.guard.attacks.network import (
-    LIMIT,
-    NETWORK,
-    REFUSED,
-    ask,
-    dial,
-    network_attacks_of,
-    url,
-    web,
-)
+from tests.guard.attacks.network import LIMIT, NETWORK, REFUSED, ask, dial, network_attacks_of, url, web
 
 STOPPED = REFUSED | FD | USAGE | SANDBOX
 

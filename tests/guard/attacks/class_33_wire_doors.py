@@ -6,14 +6,7 @@ import os
 import socket
 
 from tests.guard.attacks.kit import FD, Ground
-from tests.guard.attacks.network import (
-    REFUSED,
-    here,
-    network_attacks_of,
-    open_connection,
-    request,
-    web,
-)
+from tests.guard.attacks.network import REFUSED, here, network_attacks_of, open_connection, request, web
 
 LOADED = ("asyncio", "http.client")
 """What the host has loaded since it installed the guard; see runner.py."""

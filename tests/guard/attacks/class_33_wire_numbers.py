@@ -10,10 +10,7 @@ import time
 
 from tests.guard.attacks.class_33_wire_doors import STOPPED, copied, hidden
 from tests.guard.attacks.kit import SANDBOX, Ground
-from tests.guard.attacks.network import (
-    network_attacks_of,
-    open_connection,
-)
+from tests.guard.attacks.network import network_attacks_of, open_connection
 
 
 def by_pipe(ground: Ground, number: int) -> None:

@@ -15,14 +15,7 @@ import pytest
 
 from democrai_sandbox.errors import PolicyFileRefused
 from democrai_sandbox.kernel.egress import Endpoint
-from democrai_sandbox.kernel.egress.policy_file import (
-    LARGEST,
-    PolicyFile,
-    digest_of,
-    encoded,
-    policy_path,
-    socket_path,
-)
+from democrai_sandbox.kernel.egress.policy_file import LARGEST, PolicyFile, digest_of, encoded, policy_path, socket_path
 from democrai_sandbox.kernel.helper.policy import parse_policy, read_policy
 from tests.kernel import prepared
 from tests.services.golden import sentence

@@ -18,10 +18,7 @@ from democrai_sandbox.console.auth import Visitor, holder, require_recent_passwo
 from democrai_sandbox.console.problems import told as told_of
 from democrai_sandbox.errors import DecisionConflict, SandboxError
 from democrai_sandbox.host.scopes import Scope
-from democrai_sandbox.policy import (
-    Operation,
-    ResourceType,
-)
+from democrai_sandbox.policy import Operation, ResourceType
 from democrai_sandbox.runtime.access_environment import serving
 
 from . import schemas

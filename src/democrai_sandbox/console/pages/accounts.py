@@ -7,10 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, Form, HTTPException, Request
-from starlette.responses import (
-    RedirectResponse,
-    Response,
-)
+from starlette.responses import RedirectResponse, Response
 
 from democrai_sandbox.access.caller import SUPER
 from democrai_sandbox.console.auth import own_path, require_fresh, safe_next, sandbox_of, visit_of, wait_words

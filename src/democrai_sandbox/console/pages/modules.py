@@ -28,12 +28,7 @@ from democrai_sandbox.policy import InvalidInputError, SandboxError, Subject, Su
 from democrai_sandbox.runtime.access_environment import serving
 from democrai_sandbox.runtime.store import TaskFilter, TaskState
 
-from .parameters import (
-    ROWS,
-    SignedInUser,
-    choice_of,
-    text_of,
-)
+from .parameters import ROWS, SignedInUser, choice_of, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
