@@ -13,7 +13,7 @@ import pytest
 
 from democrai_sandbox.access.keyring import KEY_BYTES, Key, KeyFile, KeyRing, introduce, promote, retire, rotate
 from democrai_sandbox.errors import InvalidInputError
-from tests.access.prepared import Started
+from tests.access.forked_programs import Started
 from tests.services.golden import sentence
 from tests.services.rows import rows
 

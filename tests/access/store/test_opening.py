@@ -17,7 +17,7 @@ from democrai_sandbox.access.store.peeking import peek_schema
 from democrai_sandbox.access.store.schema import upgrade_schema
 from democrai_sandbox.access.store.urls import parse_url, shown_url
 from democrai_sandbox.errors import InvalidInputError, StateUnusable, StoreUnavailable
-from tests.access.prepared import Started
+from tests.access.forked_programs import Started
 from tests.access.store.samples import NOW, approval, live, request
 from tests.services.golden import sentence
 from tests.services.rows import rows

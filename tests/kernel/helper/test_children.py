@@ -12,7 +12,7 @@ from democrai_sandbox.kernel.helper.answers import Refused
 from democrai_sandbox.kernel.helper.commands import Commands
 from democrai_sandbox.kernel.helper.policy import Endpoint
 from democrai_sandbox.kernel.helper.tables import Allow
-from tests.kernel.helper.field import end, field, policy
+from tests.kernel.helper.packet_network import end, field, policy
 from tests.kernel.netlab import cgroup_mount, cgroup_of, has_ended, needs_netlab, wait_until
 
 pytestmark = needs_netlab

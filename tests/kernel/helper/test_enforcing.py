@@ -15,7 +15,7 @@ from democrai_sandbox.kernel.helper.commands import Commands
 from democrai_sandbox.kernel.helper.policy import Endpoint
 from democrai_sandbox.kernel.helper.resolving import Resolver, name_servers
 from democrai_sandbox.kernel.helper.tables import Allow
-from tests.kernel.helper.field import REFUSED, end, field, policy
+from tests.kernel.helper.packet_network import REFUSED, end, field, policy
 from tests.kernel.netlab import cgroup_mount, cgroup_of, has_ended, needs_netlab, wait_until
 from tests.services.golden import sentence
 

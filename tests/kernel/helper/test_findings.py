@@ -16,8 +16,8 @@ from democrai_sandbox.kernel.helper import cgroups, sweeping
 from democrai_sandbox.kernel.helper.answers import Refused
 from democrai_sandbox.kernel.helper.commands import Commands
 from democrai_sandbox.kernel.helper.policy import Endpoint
-from tests.kernel.helper.field import end, field, policy
-from tests.kernel.helper.stage import Stage, until
+from tests.kernel.helper.helper_process import Stage, until
+from tests.kernel.helper.packet_network import end, field, policy
 from tests.kernel.netlab import cgroup_mount, cgroup_of, has_ended, needs_netlab, shared_lab
 
 ROOT = Path(__file__).parents[3]

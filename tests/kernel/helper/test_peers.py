@@ -17,7 +17,7 @@ from democrai_sandbox.kernel.helper import peers
 from democrai_sandbox.kernel.helper.answers import Refused
 from democrai_sandbox.kernel.helper.peers import Family
 from democrai_sandbox.kernel.helper.processes import Handle, cgroup_of, facts, owners
-from tests.kernel.helper.stage import SECONDS, Stage, needs_root, until
+from tests.kernel.helper.helper_process import SECONDS, Stage, needs_root, until
 
 
 @pytest.fixture

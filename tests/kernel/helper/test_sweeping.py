@@ -14,7 +14,7 @@ from democrai_sandbox.kernel.helper.cgroups import Cgroup
 from democrai_sandbox.kernel.helper.enforcing import Enforcer
 from democrai_sandbox.kernel.helper.sweeping import dead_chains, lives, process_namespace
 from democrai_sandbox.kernel.helper.tables import Jump, Listing, Owner
-from tests.kernel.helper.field import Within, end, field, policy
+from tests.kernel.helper.packet_network import Within, end, field, policy
 from tests.kernel.netlab import cgroup_mount, cgroup_of, has_ended, needs_netlab, start_time, wait_until
 
 pytestmark = [needs_netlab, pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")]

@@ -9,7 +9,7 @@ from democrai_sandbox.runtime.media.cache import FOLDER, Entry, MediaCache
 from democrai_sandbox.runtime.media.freshness import LONGEST_LIFETIME, lifetime
 from tests.services.rows import rows
 
-STAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "stage.py")
+STAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "media_host.py")
 KEY = b"k" * 32
 
 

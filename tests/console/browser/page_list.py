@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from functools import cached_property, partial
 
-from tests.console.entering import enter
 from tests.console.pages.asking import decide
+from tests.console.sessions import enter
 
 HOSTILE = (
     "https://xn--e1afmkfd.example/v1/a",

@@ -1,4 +1,4 @@
-"""``python -m tests.console.browser.pictures FOLDER [NAME...]``: pages as pictures, light and dark, wide and narrow.
+"""``python -m tests.console.browser.screenshots FOLDER [NAME...]``: pages as pictures, light and dark, wide and narrow.
 
 For looking at them; the tests compare nothing with pictures.
 """
@@ -10,8 +10,8 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
-from tests.console.browser.everything import FORMS, LOOKING, PAGES, Everything
-from tests.console.browser.house import House
+from tests.console.browser.browser_host import House
+from tests.console.browser.page_list import FORMS, LOOKING, PAGES, Everything
 from tests.console.browser.windows import NARROW, WIDE, Windows
 
 

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from democrai_sandbox.kernel.helper.printing import ServicePaths, systemd_unit
-from tests.kernel.helper.stage import SECONDS, Stage, until
+from tests.kernel.helper.helper_process import SECONDS, Stage, until
 from tests.kernel.netlab import cgroup_mount, cgroup_of, needs_netlab, shared_lab
 
 pytestmark = needs_netlab

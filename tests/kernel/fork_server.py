@@ -1,6 +1,6 @@
 """Import the kernel layer once, and run each program of a test in a fork.
 
-Started by tests.kernel.prepared. Orders have the format of tests.services.commanding.
+Started by tests.kernel.forked_programs. Orders have the format of tests.services.commanding.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ if __name__ == "__main__":
     commanding = importlib.import_module("tests.services.commanding")
     for name in MODULES:
         importlib.import_module(name)
-    os.close(sys.modules["tests.kernel.prepared"].HOME)  # used only by the starting process
+    os.close(sys.modules["tests.kernel.forked_programs"].HOME)  # used only by the starting process
     # Freeze existing objects, so that forks do not copy them during garbage collection.
     gc.collect()
     gc.freeze()

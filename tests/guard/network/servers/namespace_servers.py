@@ -42,7 +42,7 @@ def set_up(directory: Path) -> None:
 
 def make_town(directory: Path):
     """Return the servers, not yet running."""
-    from tests.guard.network.servers.bed import Bed
+    from tests.guard.network.servers.all_servers import Bed
     from tests.guard.network.servers.names import NameServer
     from tests.guard.network.servers.plain import Datagrams, Stream
 

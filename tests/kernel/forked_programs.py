@@ -21,7 +21,7 @@ from pathlib import Path
 from tests.services.commands import Forked, Prepared, pipe
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = Path(__file__).with_name("preparing.py")
+PROGRAM = Path(__file__).with_name("fork_server.py")
 NETWORK = 0x40000000
 HOME = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 """Network of the tests."""

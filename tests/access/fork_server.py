@@ -1,6 +1,6 @@
 """Process that imports the modules of a node once, and runs each test program in a fork of itself.
 
-tests.access.prepared starts it. Its commands are those of tests.services.commanding.
+tests.access.forked_programs starts it. Its commands are those of tests.services.commanding.
 """
 
 from __future__ import annotations

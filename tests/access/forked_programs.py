@@ -55,4 +55,4 @@ def _pipe(theirs, *, writes=False, is_text=True):
 @cache
 def _prepared():
     """Return the process that has imported the modules of a node."""
-    return Prepared(("-m", "tests.access.preparing"), folder=REPOSITORY)
+    return Prepared(("-m", "tests.access.fork_server"), folder=REPOSITORY)

@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 
 from democrai_sandbox.kernel.helper.arguments import helper_command
-from tests.kernel import prepared
+from tests.kernel import forked_programs
 from tests.services import places
 
 HERE = Path(__file__).parent
@@ -44,7 +44,7 @@ class Application:
     def __init__(self, user):
         known = pwd.getpwnam(user)
         code, pipes = (HERE / "application.py").read_text(), {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self._process = prepared.start(code, known.pw_uid, known.pw_gid, session=True, **pipes)
+        self._process = forked_programs.start(code, known.pw_uid, known.pw_gid, session=True, **pipes)
         assert json.loads(self._process.stdout.readline()) == "ready"
         self.pid = self._process.pid
 
@@ -171,7 +171,7 @@ class Stage:
         code, words = (HERE / "fake_helper.py").read_text(), [self.record, *self.words(**changes), *more]
         environ = {"PATH": os.environ["PATH"], **(environment or {})}
         streams = {"stdin": subprocess.DEVNULL, "stderr": stderr}
-        return prepared.start(code, *words, environ=environ, session=True, **streams)
+        return forked_programs.start(code, *words, environ=environ, session=True, **streams)
 
     def write_policy(self, *endpoints, text=None, path=None):
         """Write the policy like the application: a new file, renamed over the old one."""

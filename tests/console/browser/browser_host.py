@@ -10,9 +10,9 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 from tests.console.browser.windows import Standing
-from tests.console.entering import enter
 from tests.console.pages.asking import Desk
 from tests.console.serving import serving
+from tests.console.sessions import enter
 
 UNUSED = "PaintHolding,HttpsUpgrades,MediaRouter,OptimizationHints,NetworkTimeServiceQuerying,RenderDocument"
 """What the browser does for people who wait or browse, and a new frame for every page, which is a fifth of its work."""

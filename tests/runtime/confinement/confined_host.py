@@ -6,7 +6,7 @@ import asyncio
 import os
 from types import SimpleNamespace
 
-HOUSE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "house.py")
+HOUSE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "host_setup.py")
 
 
 class Lab:
