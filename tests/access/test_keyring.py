@@ -22,7 +22,7 @@ from democrai_sandbox.access.keyring import (
     rotate,
 )
 from democrai_sandbox.errors import InvalidInputError
-from tests.access.prepared import Started
+from tests.access.forked_programs import Started
 from tests.services.golden import sentence
 from tests.services.rows import rows
 

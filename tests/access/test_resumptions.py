@@ -36,7 +36,7 @@ from democrai_sandbox.access.values import (
 )
 from democrai_sandbox.errors import SandboxError, StoreUnavailable
 from democrai_sandbox.policy import Operation, ResourceType, Subject
-from tests.access.prepared import Started
+from tests.access.forked_programs import Started
 from tests.services.golden import sentence
 
 START = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)

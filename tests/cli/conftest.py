@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cli.asking import asked  # a fixture, found by its name
+from tests.cli.served_node import asked  # a fixture, found by its name
 from tests.services.marks import mark_below
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.console import sharing
-from tests.console.sharing import served  # a fixture, found by its name
+from tests.console import shared_server
+from tests.console.shared_server import served  # a fixture, found by its name
 from tests.services.marks import mark_below
 
 HERE = Path(__file__).parent
@@ -26,4 +26,4 @@ def pytest_runtest_teardown(nextitem):
         return (yield)
     finally:
         if nextitem is None or not nextitem.path.is_relative_to(HERE):
-            sharing.close()
+            shared_server.close()

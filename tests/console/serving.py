@@ -27,7 +27,7 @@ import httpx
 import yaml
 
 from democrai_sandbox.host.accounts import Cost
-from tests.console.entering import enter
+from tests.console.sessions import enter
 from tests.services.commands import COMMAND, Forked
 from tests.services.databases import migrated_file
 

@@ -21,8 +21,8 @@ from democrai_sandbox.access.values import AccessTuple, NewRequest, Requester, n
 from democrai_sandbox.console.server import bind
 from democrai_sandbox.host.settings import ServerSettings
 from democrai_sandbox.policy import Operation, ResourceType, Subject
-from tests.console.entering import enter, enter_often
 from tests.console.serving import PLAIN, serving
+from tests.console.sessions import enter, enter_often
 
 FEW, MANY = 10, 10_000
 MOST = 3

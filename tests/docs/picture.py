@@ -7,7 +7,7 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
-from tests.console.browser.house import House
+from tests.console.browser.browser_host import House
 from tests.console.browser.windows import Windows
 from tests.docs.pages import REPOSITORY
 

@@ -9,7 +9,7 @@ import types
 
 import pytest
 
-from tests.guard import doors
+from tests.guard import file_callables
 
 
 class Like:
@@ -23,7 +23,7 @@ class Like:
 
 
 def tables(world):
-    """Return the tables of doors.py, loaded as the child loads a body."""
+    """Return the tables of file_callables.py, loaded as the child loads a body."""
     return types.SimpleNamespace(**world.load(world.args[0]))
 
 
@@ -285,45 +285,49 @@ def archives(tmp_path_factory):
 
 class TestClassification:
     def test_every_callable_of_the_file_modules_is_classified(self):
-        """A callable that no table lists fails: classify it in doors.py as path, descriptor, or neither."""
-        unknown, twice = doors.unclassified()
-        assert not unknown, f"classify these in tests/guard/doors.py: {unknown}"
+        """A callable that no table lists fails: classify it in file_callables.py as path, descriptor, or neither."""
+        unknown, twice = file_callables.unclassified()
+        assert not unknown, f"classify these in tests/guard/file_callables.py: {unknown}"
         assert not twice, f"classified as taking and as not taking a path: {twice}"
 
     def test_signatures_agree_with_the_tables(self):
         """A `path` parameter means a path function, an `fd` parameter a descriptor function."""
-        for word, table in (("path", doors.POSIX_PATH), ("src", doors.POSIX_PATH), ("dir_fd", doors.POSIX_DIR_FD)):
+        for word, table in (
+            ("path", file_callables.POSIX_PATH),
+            ("src", file_callables.POSIX_PATH),
+            ("dir_fd", file_callables.POSIX_DIR_FD),
+        ):
             by_number = {"copy_file_range", "splice"}  # their src is a descriptor
-            missing = parameters(word) - set(table) - doors.LEXICAL - by_number
+            missing = parameters(word) - set(table) - file_callables.LEXICAL - by_number
             assert not missing, f"{word}: {missing}"
-        assert not parameters("fd") - set(doors.POSIX_FD) - doors.POSIX_FD_HARMLESS
+        assert not parameters("fd") - set(file_callables.POSIX_FD) - file_callables.POSIX_FD_HARMLESS
 
     def test_every_recipe_reaches_its_target_without_a_guard(self, case, archives):
         """A recipe that fails by mistake would prove nothing under a guard."""
-        assert case.run(control, doors.__file__, *archives) == {}
+        assert case.run(control, file_callables.__file__, *archives) == {}
 
 
 class TestDoors:
     def test_every_path_door_denies_a_path_outside(self, case, archives):
         """Each callable that takes a path refuses one outside, as str, bytes and PathLike, and changes nothing."""
-        passed, changed = case.run(path_doors, doors.__file__, *archives)
+        passed, changed = case.run(path_doors, file_callables.__file__, *archives)
         assert passed == {}
         assert changed == []
 
     def test_doors_that_swallow_errors_tell_nothing(self, case, archives):
         """walk, glob, realpath and which treat an outside path like a missing one."""
-        assert case.run(blind_doors, doors.__file__, *archives) == {}
+        assert case.run(blind_doors, file_callables.__file__, *archives) == {}
 
     def test_every_descriptor_door_denies_a_number_of_others(self, case, archives):
         """A number that leads outside is refused by every function that takes one, and stays open."""
-        passed, changed, closed = case.run(descriptor_doors, doors.__file__, *archives)
+        passed, changed, closed = case.run(descriptor_doors, file_callables.__file__, *archives)
         assert passed == {}
         assert changed == []
         assert closed == []
 
     def test_every_dir_fd_argument_is_refused(self, case, archives):
         """dir_fd, src_dir_fd and dst_dir_fd are refused wherever posix accepts them."""
-        passed, changed = case.run(dir_fd_doors, doors.__file__, *archives)
+        passed, changed = case.run(dir_fd_doors, file_callables.__file__, *archives)
         assert passed == {}
         assert changed == []
 
@@ -340,8 +344,8 @@ class TestDoors:
 def parameters(word):
     """Return the posix functions with a parameter of this name in their text signature."""
     found = set()
-    for name in doors.callables(doors.posix):
-        signature = getattr(getattr(doors.posix, name), "__text_signature__", None) or ""
+    for name in file_callables.callables(file_callables.posix):
+        signature = getattr(getattr(file_callables.posix, name), "__text_signature__", None) or ""
         names = {part.partition("=")[0].strip(" ()$*/") for part in signature.split(",")}
         if word in names:
             found.add(name)

@@ -10,7 +10,7 @@ import types
 
 import pytest
 
-from tests.guard import calls
+from tests.guard import file_calls
 
 OPERATIONS = ("read", "create", "modify", "delete")
 SUBSETS = [subset for size in range(5) for subset in itertools.combinations(OPERATIONS, size)]
@@ -253,7 +253,7 @@ class TestMatrix:
     @pytest.mark.parametrize("half", [SUBSETS[:8], SUBSETS[8:]], ids=["few", "many"])
     def test_each_call_needs_exactly_its_operations(self, case, half):
         """Under every set of operations a call passes if all it needs are allowed, else it names a missing one."""
-        assert case.run(matrix, calls.__file__, half) == {}
+        assert case.run(matrix, file_calls.__file__, half) == {}
 
 
 class TestBothEnds:

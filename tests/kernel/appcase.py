@@ -27,7 +27,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernel import prepared
+from tests.kernel import forked_programs
 from tests.services import places
 
 SECONDS = 100.0
@@ -120,7 +120,7 @@ def application(tmp_path, body, *, within=(), user=None, before="", environment=
     if not (within or before) and user is None:
         environ = {**os.environ, "PYTHONPATH": str(SOURCE), **(environment or {})}
         with nullcontext() if space is None else space.entered():
-            return told_by(prepared.run(*argv[-2:], environ=environ, timeout=SECONDS))
+            return told_by(forked_programs.run(*argv[-2:], environ=environ, timeout=SECONDS))
     options = {
         "capture_output": True,
         "text": True,

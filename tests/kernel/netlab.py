@@ -22,7 +22,7 @@ and end with their interfaces, rules and routes; the processes end with the test
 * ``Namespace.entered()``: a context that moves this thread into the namespace, with the processes that it starts
   (a helper, ``iptables``) and its new sockets. ``Namespace.path`` is for ``nsenter --net=PATH``.
 * ``Namespace.run(argv)``, ``.popen(argv, **options)``: a command in it. ``.start(code, *words, **options)``: a program
-  in it, in a fork of a process that has imported the kernel layer (tests.kernel.prepared).
+  in it, in a fork of a process that has imported the kernel layer (tests.kernel.forked_programs).
 * ``Namespace.serve(protocol, address, port=0)``: an echo server on a thread of this process.
 * ``Namespace.agent(user=None)``: a process that executes one order at a time: ``tcp``, ``udp``, ``keep``
   (a connection that stays open), ``send`` on it, ``listen``, ``join`` (write "0" to a cgroup.procs, by its path or by a
@@ -51,11 +51,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernel import prepared
+from tests.kernel import forked_programs
 
 SECONDS = 30.0
 """Timeout of every operation here."""
-_NEWNET = prepared.NETWORK
+_NEWNET = forked_programs.NETWORK
 _GET_FLAGS, _IS_RUNNING = 0x8913, 0x40
 _EMPTY = "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\nCOMMIT\n"
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -158,7 +158,7 @@ class Namespace:
     @contextmanager
     def entered(self):
         """Move this thread, and processes that it starts meanwhile, into the namespace."""
-        with prepared.in_network(self._fd):
+        with forked_programs.in_network(self._fd):
             yield self
 
     def run(self, argv, **options):
@@ -180,7 +180,7 @@ class Namespace:
     def start(self, code, *words, **options):
         """Start a Python program in the namespace; it is killed at the end of the test."""
         with self.entered():
-            process = prepared.start(code, *words, **options)
+            process = forked_programs.start(code, *words, **options)
         self._started.callback(_end, process)
         return process
 
@@ -391,7 +391,9 @@ class Agent:
         self._link, theirs = socket.socketpair()
         with space.entered(), theirs:
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-            self.process = prepared.start(_AGENT, "{0}", *wanted, passed=[theirs.fileno()], session=True, **pipes)
+            self.process = forked_programs.start(
+                _AGENT, "{0}", *wanted, passed=[theirs.fileno()], session=True, **pipes
+            )
         self.pid = self.process.pid
         self._lock = threading.Lock()
         assert self.ask("ready") == "ok"

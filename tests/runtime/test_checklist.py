@@ -18,7 +18,7 @@ import pytest
 from tests.services.golden import sentence
 
 HERE = Path(__file__).parent
-HOUSE = str(HERE / "house.py")
+HOUSE = str(HERE / "host_setup.py")
 PACKAGES = str(HERE / "installs" / "packages.py")
 INSTALLING = str(HERE / "installs" / "hosting.py")
 MCP_SERVER = HERE.parents[1] / "examples" / "extensions" / "mcp" / "server.py"

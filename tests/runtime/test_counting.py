@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-HOUSE = os.path.join(os.path.dirname(__file__), "house.py")
+HOUSE = os.path.join(os.path.dirname(__file__), "host_setup.py")
 MODULE = """
 import urllib.request
 from democrai_sandbox import sdk

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-HOUSE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "house.py")
+HOUSE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "host_setup.py")
 EXAMPLES = os.path.abspath(os.path.join(os.path.dirname(HOUSE), "../../examples/extensions"))
 
 

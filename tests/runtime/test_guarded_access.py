@@ -7,7 +7,7 @@ import sys
 import threading
 from types import CellType, FunctionType, MethodType, ModuleType
 
-HOUSE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "house.py")
+HOUSE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "host_setup.py")
 
 
 def open_access(world, **more):

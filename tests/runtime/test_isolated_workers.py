@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-STAGE = os.path.join(os.path.dirname(__file__), "stage.py")
+STAGE = os.path.join(os.path.dirname(__file__), "separate_host.py")
 
 MODULE = """
 import os

@@ -8,7 +8,7 @@ import os
 
 from tests.services.golden import sentence
 
-STAGE = os.path.join(os.path.dirname(__file__), "stage.py")
+STAGE = os.path.join(os.path.dirname(__file__), "separate_host.py")
 
 SURFACES = """
 import asyncio, os

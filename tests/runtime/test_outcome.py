@@ -10,7 +10,7 @@ import pytest
 from democrai_sandbox.errors import ResultInvalid
 from democrai_sandbox.runtime.calls.outcome import plain_result
 
-STAGE = os.path.join(os.path.dirname(__file__), "stage.py")
+STAGE = os.path.join(os.path.dirname(__file__), "separate_host.py")
 
 MODULE = """
 import collections

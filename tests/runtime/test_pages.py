@@ -12,7 +12,7 @@ import pytest
 from tests.docs.examples import blocks, files, programs, run, write
 from tests.docs.pages import REPOSITORY
 
-HOUSE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "house.py")
+HOUSE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "host_setup.py")
 EXAMPLES = os.path.abspath(os.path.join(os.path.dirname(HOUSE), "../../examples/extensions"))
 
 

@@ -13,7 +13,7 @@ from democrai_sandbox.guard import AccessQuestion
 from democrai_sandbox.policy import Subject
 from democrai_sandbox.runtime.extensions.shadow_runs import ShadowRuns
 
-HOUSE = os.path.join(os.path.dirname(__file__), "house.py")
+HOUSE = os.path.join(os.path.dirname(__file__), "host_setup.py")
 
 CODE = """
 import os, urllib.request

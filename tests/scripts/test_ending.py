@@ -69,7 +69,7 @@ def test_make_bench(start):
 def test_make_test(start, tmp_path):
     """A test is interrupted, and what it started, stopped and made is removed; so are static checks beside it."""
     held = tmp_path / "held"
-    run = start(*MAKE, "test", "TESTS=tests/scripts/held.py", HELD=held, LINT=1)
+    run = start(*MAKE, "test", "TESTS=tests/scripts/interrupted.py", HELD=held, LINT=1)
     run.wait_for(held.exists, "the test")
     assert run.end(signal.SIGINT, "group") == STATUS[signal.SIGINT]
     assert run.folders

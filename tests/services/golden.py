@@ -120,7 +120,7 @@ def main():
     pages = [sys.executable, "-m", "democrai_sandbox.errors", TESTS.parent / "docs" / "errors"]
     subprocess.run(pages, check=True)
     subprocess.run([sys.executable, "-m", "tests.docs.reference"], check=True)
-    subprocess.run([sys.executable, "-m", "tests.guard.attacks.noting"], check=True)
+    subprocess.run([sys.executable, "-m", "tests.guard.attacks.record_shown"], check=True)
     return status
 
 

@@ -18,7 +18,7 @@ from tests.access.conftest import Around, Desk
 from tests.services.forks import AccessCase
 from tests.services.golden import sentence
 from tests.services.rows import rows
-from tests.troubleshooting.fixing import said
+from tests.troubleshooting.apply_entry import said
 
 URL = "https://api.example.com/v1/reports"
 CHANNEL = "troubleshooting"

@@ -17,9 +17,9 @@ from tests.runtime.installs import packages
 from tests.services.forks import HostCase
 from tests.services.golden import sentence
 from tests.services.rows import rows
-from tests.troubleshooting import fixing
+from tests.troubleshooting import apply_entry
 
-TROUBLE = str(Path(__file__).with_name("trouble.py"))
+TROUBLE = str(Path(__file__).with_name("failing_application.py"))
 INSTALLING = str(Path(__file__).parents[1] / "runtime" / "installs" / "hosting.py")
 KINDS = ("engine", "extractor")
 METHOD = """
@@ -123,11 +123,11 @@ def places(tmp_path_factory):
     program.write_text("#!/bin/sh\necho started\n")
     program.chmod(0o755)
     rule = {"resource_type": "filesystem", "operation": "read", "target": str(path)}
-    fixing.extension(base, "module", "reports", MODULE)
+    apply_entry.extension(base, "module", "reports", MODULE)
     for kind in KINDS:
-        fixing.extension(base, kind, "voice", METHOD, install={"access": [rule]})
+        apply_entry.extension(base, kind, "voice", METHOD, install={"access": [rule]})
         wrong = {"install": {"requirements": ["./needed"]}, "runtime": {"access": [rule]}}
-        folder = fixing.extension(base, kind, "needy", METHOD, **wrong)
+        folder = apply_entry.extension(base, kind, "needy", METHOD, **wrong)
         packages.source(folder / "needed", "needed", before=BACKEND.format(path=str(path)))
     return SimpleNamespace(case=case, base=base, path=str(path), program=str(program))
 
@@ -138,11 +138,11 @@ def walk(places):
     offline = {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull}
     arguments = (attempts, places.path, places.program)
     found = SimpleNamespace(before=places.case.run(*arguments, timeout=180, **offline))
-    fixing.declare(found.before["program"])
+    apply_entry.declare(found.before["program"])
     for kind in KINDS:
-        fixing.declare(found.before[kind])
-        fixing.declare(found.before[f"{kind} fetch"])
-        fixing.declare(found.before[f"{kind} install"], "read")
+        apply_entry.declare(found.before[kind])
+        apply_entry.declare(found.before[f"{kind} fetch"])
+        apply_entry.declare(found.before[f"{kind} install"], "read")
     found.after = places.case.run(*arguments, timeout=180, **offline)
     return found
 
@@ -186,7 +186,7 @@ def test_what_serves_starts_no_programs(walk, kind):
     """Programs are for the installation, where they work: the explanation names its phase."""
     told = walk.before[f"{kind} start"]
     assert told["line"] == "sandbox_subprocess_denied:subprocess.run"
-    assert "install" in fixing.said(told["line"])
+    assert "install" in apply_entry.said(told["line"])
     assert walk.after[f"{kind} install"] == {"value": "ready"}
 
 
@@ -196,7 +196,7 @@ def test_what_is_installed_has_the_install_section(walk, places, kind):
     told = walk.before[f"{kind} install"]
     assert f"sandbox_filesystem_denied:needy:{places.path}" in told["printed"]
     assert (told["code"], told["target"]) == ("sandbox_filesystem_denied", places.path)
-    now = fixing.about(told, "read")
+    now = apply_entry.about(told, "read")
     assert (now["subject"], now["installing"], now["answers"]["declared"]) == (f"{kind}:needy", True, "silent")
     assert '"install"' in now["advice"] and '"runtime"' not in now["advice"]
     sentence(f"{kind} declared for installing", f"{now['layers']['declared']}\n{now['advice']}", folder=places.base)

@@ -16,7 +16,7 @@ from tests.kernel.appcase import NOBODY, Talking, application, short_folder
 from tests.kernel.netlab import Lab, cgroup_mount, needs_netlab
 from tests.services.golden import sentence
 from tests.services.rows import rows
-from tests.troubleshooting.fixing import said
+from tests.troubleshooting.apply_entry import said
 
 pytestmark = needs_netlab
 

@@ -17,9 +17,9 @@ import pytest
 from tests.services.forks import HostCase
 from tests.services.golden import sentence
 from tests.services.rows import rows
-from tests.troubleshooting import fixing
+from tests.troubleshooting import apply_entry
 
-TROUBLE = str(Path(__file__).with_name("trouble.py"))
+TROUBLE = str(Path(__file__).with_name("failing_application.py"))
 CODE = """
 import os, socket, subprocess, urllib.request
 from democrai_sandbox import sdk
@@ -207,7 +207,7 @@ def places(tmp_path_factory):
         {"resource_type": "filesystem", "operation": "read", "target": str(outside / "declared")},
         {"resource_type": "filesystem", "operation": every, "target": str(outside / "work")},
     ]
-    folder = fixing.extension(base, "module", "reports", CODE, access=access)
+    folder = apply_entry.extension(base, "module", "reports", CODE, access=access)
     return SimpleNamespace(case=case, base=base, outside=outside, file=folder / "manifest.json")
 
 
@@ -236,9 +236,9 @@ def walk(places, web):
     found = SimpleNamespace(before=places.case.run(*arguments, no_proxy="*"))
     found.printed_before = _media_flow(places)
     for name, operation in MENDED.items():
-        fixing.declare(found.before[name], operation)
+        apply_entry.declare(found.before[name], operation)
     for root in ROOTS:
-        fixing.allow_import(places.file, found.before[root])
+        apply_entry.allow_import(places.file, found.before[root])
     cases["by path"] = ("by_path", {"folder": f"{outside}/work"})
     found.after = places.case.run(*arguments, no_proxy="*", DEMOCRAI_DEBUG_MEDIA_FLOW="1")
     found.printed_after = _media_flow(places)
@@ -271,13 +271,13 @@ def test_the_line_names_the_subject_and_the_path(walk, places):
     assert now["entry"] == {"resource_type": "filesystem", "operation": "read", "target": path}
     sentence("plain", now["advice"], folder=places.base)
     assert walk.after["plain"] == {"value": "found plain"}
-    offline = fixing.said(told["line"])
+    offline = apply_entry.said(told["line"])
     assert path in offline and "manifest.json" in offline
 
 
 def test_the_kind_says_where_it_is_declared(walk, places):
     """2 and 3: a task has the manifest of its module; a tool with declarations has those, and no others."""
-    task = fixing.about(walk.before["task"], "read")
+    task = apply_entry.about(walk.before["task"], "read")
     assert len({now["operation"] for now in walk.before["task"]["now"]}) > 1
     sentence("task", walk.before["task"]["note"])
     assert (Path(task["file"]), " reports" in task["advice"]) == (places.file, True)
@@ -308,7 +308,7 @@ def test_a_path_is_the_root_or_below_it(walk, places):
 def test_a_root_is_for_an_operation(walk, places):
     """A root that is there to read is not there to write: both are named."""
     for operation in ("create", "modify"):  # opening to write may do either
-        now = fixing.about(walk.before["write"], operation)
+        now = apply_entry.about(walk.before["write"], operation)
         assert now["nearest"] == [f"{places.outside}/declared", "read"]
         sentence(f"not for {operation}", now["layers"]["declared"], folder=places.base)
     assert walk.after["write"] == {"value": 3}
@@ -332,7 +332,7 @@ def test_descriptors_are_for_installations(walk, key):
     """The line has the field; the fix is an ordinary path, which works under what is declared."""
     told = walk.before[key]
     assert told["line"] == f"sandbox_filesystem_fd_denied:reports:{key}"
-    sentence("descriptors", fixing.said(told["line"]), also=[TARGET])
+    sentence("descriptors", apply_entry.said(told["line"]), also=[TARGET])
     assert walk.after["by path"] == {"value": ["b"]}
 
 
@@ -341,7 +341,7 @@ def test_sensitive_imports_are_declared(walk, root):
     """The line has the root, which is what ``allowed_imports`` needs; another dependency is named as the better way."""
     told = walk.before[root]
     assert told["line"] == f"sandbox_module_denied:{root}"
-    text = fixing.said(told["printed"])
+    text = apply_entry.said(told["printed"])
     assert "allowed_imports" in text
     sentence("imports", text, also=[TARGET])
     assert walk.after[root]["value"] in ("is loaded", "is not installed")
@@ -352,7 +352,7 @@ def test_programs_are_started_by_the_sdk(walk, way):
     """The line has the function; the fix is the call of the SDK, which works in the same action."""
     told = walk.before[way]
     assert told["line"] == f"sandbox_subprocess_denied:{WAYS[way]}"
-    text = fixing.said(told["line"])
+    text = apply_entry.said(told["line"])
     assert "sdk.tasks.run_subprocess" in text
     sentence("programs", text, also=[TARGET])
     assert walk.before["child"] == {"value": "started"}
@@ -368,7 +368,7 @@ def test_an_empty_target_is_no_matter_of_approval(walk, name):
     assert "network_target_missing" in told["line"]
     assert told["code"] == "network_target_missing"
     assert "now" in told and told["now"] == []
-    sentence("empty target", fixing.said(told["line"]))
+    sentence("empty target", apply_entry.said(told["line"]))
 
 
 def test_a_stable_target_is_declared(walk, web, places):
@@ -380,7 +380,7 @@ def test_a_stable_target_is_declared(walk, web, places):
     assert now["entry"] == {"resource_type": "network", "operation": "receive", "target": f"{web}/stable"}
     sentence("stable", now["advice"], folder=places.base)
     assert walk.after["stable"] == {"value": "GET /stable"}
-    assert "check_external_access" in fixing.said("External URL is locked.")
+    assert "check_external_access" in apply_entry.said("External URL is locked.")
 
 
 def test_a_chosen_target_is_asked_for(chosen):
@@ -410,7 +410,7 @@ def test_the_flow_shows_what_became_of_media(walk, web):
     """``DEMOCRAI_DEBUG_MEDIA_FLOW=1`` prints each step without queries and session keys; without it, none."""
     told = walk.before["picture"]
     assert told["line"].startswith("External URL is locked.")  # wording: the contract's
-    assert fixing.about(told, "receive")["entry"]["target"] == f"{web}/picture"
+    assert apply_entry.about(told, "receive")["entry"]["target"] == f"{web}/picture"
     assert walk.printed_before == []
     text = "\n".join(walk.printed_after)
     assert {"begin", "locked"} <= {line.split()[1] for line in walk.printed_after}

@@ -1,7 +1,7 @@
 """Test the kernel controls of this machine in a separate process.
 
-``python -P -m democrai_sandbox.kernel.capability_probe`` applies Landlock and seccomp to itself, runs the self-test in a
-temporary child, and prints the results as JSON. It only checks whether the packet filter is available, because the
+``python -P -m democrai_sandbox.kernel.capability_probe`` applies Landlock and seccomp to itself, runs the self-test
+in a temporary child, and prints the results as JSON. It only checks whether the packet filter is available, because the
 whole machine shares it. With ``--egress`` it starts the helper and applies an empty allowlist to itself.
 """
 

@@ -7,7 +7,7 @@ import threading
 import time
 from pathlib import Path
 
-from tests.access.prepared import Started
+from tests.access.forked_programs import Started
 
 PROGRAM = Path(__file__).with_name("node_process.py")
 PATIENCE = 30.0

@@ -12,7 +12,7 @@ import pytest
 from democrai_sandbox.access.events import memory
 from tests.access.events.nodes import PATIENCE, Heard, eventually
 from tests.services.golden import sentence
-from tests.services.pace import Paced, slowness
+from tests.services.machine_load import Paced, slowness
 
 # Python 3.12 and later warn about forking with threads. The test shows that it does no harm.
 forks = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

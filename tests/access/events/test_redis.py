@@ -16,7 +16,7 @@ from democrai_sandbox.access.events.message import Event
 from democrai_sandbox.errors import InvalidInputError
 from tests.access.events.forged import forged_events
 from tests.access.events.nodes import PATIENCE, Heard, eventually
-from tests.services.pace import Paced
+from tests.services.machine_load import Paced
 from tests.services.ports import port
 from tests.services.redis import RedisServer
 from tests.services.rows import rows

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from democrai_sandbox import errors
-from tests.access.prepared import Started
+from tests.access.forked_programs import Started
 
 PATIENCE = 30.0
 SCALE = float(os.environ.get("PROOF_SCALE", "1"))

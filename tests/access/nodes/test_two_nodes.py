@@ -11,7 +11,7 @@ import time
 import pytest
 
 from tests.access.nodes.processes import PATIENCE, SCALE, eventually, percentile
-from tests.services.pace import slowness
+from tests.services.machine_load import slowness
 
 SAME_HOST = 1.0
 ACROSS = 2.0

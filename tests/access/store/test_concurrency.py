@@ -16,8 +16,8 @@ from democrai_sandbox.access.audit import verify_store
 from democrai_sandbox.access.store import decisions, requests, tables
 from democrai_sandbox.access.values import Decision, DecisionFilter, RequestFilter, RequestState
 from democrai_sandbox.errors import DecisionConflict, StoreUnavailable
-from tests.access.prepared import Started
-from tests.access.store import writing
+from tests.access.forked_programs import Started
+from tests.access.store import concurrent_writes
 from tests.access.store.samples import ALL, NOW, actions, approval, at, denial, live, request, sql
 
 # With enough time, as many distinct requests as the whole load test.
@@ -200,8 +200,8 @@ def test_load(store, url):
 
 def test_processes_share_a_database(store, url):
     """Several processes write concurrently; generations and the chain have no gap."""
-    processes = [Started(writing.__file__, url, name, 15) for name in range(2)]
-    writing.write(url, "here", 15)
+    processes = [Started(concurrent_writes.__file__, url, name, 15) for name in range(2)]
+    concurrent_writes.write(url, "here", 15)
     assert [process.finish(60) for process in processes] == [0, 0]
     assert store.generation() == 45
     assert sorted(row.generation for row in store.decisions(DecisionFilter(), ALL).items) == list(range(1, 46))

@@ -16,7 +16,7 @@ from democrai_sandbox.access.store import open_store
 from democrai_sandbox.access.store.database_location import parse_url, shown_url
 from democrai_sandbox.access.store.schema import peek_schema, upgrade_schema
 from democrai_sandbox.errors import InvalidInputError, StateUnusable, StoreUnavailable
-from tests.access.prepared import Started
+from tests.access.forked_programs import Started
 from tests.access.store.samples import NOW, approval, live, request
 from tests.services.golden import sentence
 from tests.services.rows import rows

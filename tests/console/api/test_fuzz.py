@@ -13,7 +13,7 @@ from schemathesis import GenerationMode, checks
 from schemathesis.core.result import Ok
 
 from tests.console.serving import serving
-from tests.console.sharing import furnish
+from tests.console.shared_server import furnish
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 EXAMPLES = int(os.environ.get("API_FUZZ_EXAMPLES", "2"))

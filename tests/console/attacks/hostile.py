@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.console.serving import Served
 
-SEARCHING = Path(__file__).with_name("searching.py")
+SEARCHING = Path(__file__).with_name("object_search.py")
 MODULE = '''
 from democrai_sandbox import sdk
 

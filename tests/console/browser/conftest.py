@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.console.browser.house import House
+from tests.console.browser.browser_host import House
 from tests.console.browser.windows import Windows
 
 HERE = Path(__file__).parent

@@ -11,7 +11,7 @@ import pytest
 from axe_playwright_python.base import AXE_SCRIPT
 
 import democrai_sandbox.console
-from tests.console.browser.everything import FORMS, LOOKING, PAGES, Everything
+from tests.console.browser.page_list import FORMS, LOOKING, PAGES, Everything
 from tests.console.browser.windows import NARROW, WIDE
 from tests.services.remembered import remembered
 

@@ -11,8 +11,8 @@ from playwright.sync_api import expect
 from democrai_sandbox.console.render import MESSAGES
 from democrai_sandbox.errors import SignInThrottled
 from democrai_sandbox.host.accounts import throttle
-from tests.console.entering import enter
 from tests.console.serving import PASSWORD
+from tests.console.sessions import enter
 
 
 def sign_in(page, name, password):

@@ -6,10 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from tests.console.entering import enter
 from tests.console.pages.asking import decide, words
 from tests.console.pages.reading import Page, form, read
 from tests.console.serving import PASSWORD, serving
+from tests.console.sessions import enter
 from tests.services.golden import sentence
 from tests.services.rows import rows
 

@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 from democrai_sandbox.access.values import DecisionEffect, DecisionScope, NewDecision
 from democrai_sandbox.console.pages.decisions import remarks
-from tests.console.entering import enter
 from tests.console.pages.asking import approve_again, decide, words
 from tests.console.pages.reading import Page, read
 from tests.console.serving import until
+from tests.console.sessions import enter
 from tests.services.golden import sentence
 from tests.services.rows import rows
 

@@ -7,10 +7,10 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from democrai_sandbox.console.pages.drafts import read_draft, written_draft
-from tests.console.entering import enter
 from tests.console.pages.asking import decide
 from tests.console.pages.reading import Page, form
 from tests.console.serving import PASSWORD
+from tests.console.sessions import enter
 from tests.services.rows import rows
 
 LONG = "".join(chr(0x1F300 + number % 700) for number in range(2000))

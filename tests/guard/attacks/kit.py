@@ -1,6 +1,6 @@
-"""What an attack is made of: its description, its expected verdict, and the ground it is played on.
+"""Attacks: their description, their expected verdict, and the files that they run on.
 
-Imported by every attack file, by the runner (inside the attacked process) and by the tests, so it stays light.
+Every attack family, the runner (inside the attacked process) and the tests import it, so it imports little.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ class Denied:
 
     @property
     def quietly(self) -> Denied:
-        """The same, but coming home empty-handed is as good: a library swallowed the denial."""
+        """The same, or nothing was gained: a library suppressed the denial."""
         return Denied(self.codes, or_nothing=True, or_errors=self.or_errors)
 
     @property
     def unseen(self) -> Denied:
-        """The same, but a library that asks on its own may be told that nothing is there."""
+        """The same, or a library that probes a path is told that it does not exist."""
         return self.quietly.or_raises(
             "FileNotFoundError", "ModuleNotFoundError", "ZipImportError", "URLError", "KeyError"
         )
 
     def or_raises(self, *errors: str) -> Denied:
-        """The same, but these errors of the interpreter or of a library end the attack as well."""
+        """The same, or one of these errors of the interpreter or of a library."""
         return Denied(self.codes, self.or_nothing, self.or_errors + errors)
 
     def __or__(self, other: Denied) -> Denied:
@@ -44,16 +44,16 @@ class Denied:
 
 @dataclass(frozen=True, slots=True)
 class Fruitless:
-    """The attack is let run and gains nothing; `why` says what makes it worthless."""
+    """The attack runs and gains nothing; `why` gives the reason."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """The attack succeeds today. `why` it does, and what `closes` it.
+    """The attack succeeds today; `why` gives the reason, and `closes` what would stop it.
 
-    `loaded` is what comes of it where the subject's code was loaded as the subject's: then its code objects are known.
+    `loaded` is the verdict for code that a loader marked as the subject's.
     """
 
     why: str
@@ -63,7 +63,7 @@ class Residual:
 
 @dataclass(frozen=True, slots=True)
 class Works:
-    """No attack but honest work, of the kind that stopping the attacks could spoil: it must go on working."""
+    """Permitted work that a defense against the attacks could break: it must keep working."""
 
 
 Expectation = Denied | Fruitless | Residual | Works
@@ -77,11 +77,11 @@ ENVIRONMENT = Denied(("sandbox_env_denied:",))
 USAGE = Denied(("GuardUsageError", "GuardSealedError"))
 SANDBOX = Denied(("sandbox_", "GuardUsageError", "GuardSealedError"))
 BROKEN = Denied(("",), or_nothing=True, or_errors=("",))
-"""The subject broke something on the way, so any error will do: it gained nothing and nothing crashed."""
+"""Any error: the subject damaged something, gained nothing, and nothing crashed."""
 
 
 class Ground:
-    """The tree an attack is played on, what the host prepared, and what the attack carried away."""
+    """The files that an attack runs on, the values that the host prepared, and the values that the attack obtained."""
 
     SECRET = "the-secret-4711"
 
@@ -101,7 +101,7 @@ class Ground:
         self.errors: list[BaseException] = []
 
     def build(self) -> None:
-        """Make the tree; idempotent, so that a base directory may be looked at afterwards."""
+        """Create the files; idempotent, so that the test can inspect a base directory afterwards."""
         for folder in (self.outside_dir, self.vault, self.readonly, f"{self.site}/package", self.neutral):
             os.makedirs(folder, exist_ok=True)
         os.makedirs(os.environ["TMPDIR"], exist_ok=True)
@@ -119,7 +119,7 @@ class Ground:
         return path
 
     def plant(self, name: str, text: str | bytes) -> str:
-        """A file outside that shows whether somebody read it, for doors that do not hand out what they read."""
+        """Create a file outside whose access time shows a read, for functions that do not return the content."""
         folder = f"{self.base}/elsewhere"
         os.makedirs(folder, exist_ok=True)
         path = self.write(f"{folder}/{name}", text)
@@ -127,22 +127,22 @@ class Ground:
         return path
 
     def was_read(self, name: str) -> bool:
-        """Whether a planted file has been read (needs a file system that keeps access times)."""
+        """Return whether a planted file was read (needs a file system with access times)."""
         return os.stat(f"{self.base}/elsewhere/{name}").st_atime_ns > 0
 
     def steal(self) -> None:
-        """Read the secret and keep it; for code that runs later, where nobody would see its exception."""
+        """Read the secret and keep it; for code that runs later, whose exceptions would be lost."""
         self.attempt(lambda: open(self.outside).read())
 
     def attempt(self, act: Callable[[], object]) -> None:
-        """Run `act`, keep what it brings home or what stopped it."""
+        """Run `act`, and keep its result or its exception."""
         try:
             self.loot.append(act())
         except BaseException as error:
             self.errors.append(error)
 
     def snapshot(self) -> dict[str, object]:
-        """Everything about the trees that no attack may change."""
+        """Return everything about the files that no attack may change."""
         seen: dict[str, object] = {}
         for top in (self.outside_dir, self.readonly, self.vault, self.site):
             for folder, folders, files in os.walk(top):
@@ -169,7 +169,7 @@ def _describe(path: str) -> tuple[object, ...]:
 
 
 class NoGuard:
-    """Stands for a guard where there is none."""
+    """The context of a run without a guard."""
 
     def __init__(self, **_):
         pass
@@ -188,16 +188,16 @@ Companion = Callable[[Ground], object]
 
 
 def is_free(ground: Ground) -> bool:
-    """Whether nothing stops the attack, neither a guard nor the kernel: then it goes on until it has succeeded."""
+    """Return whether neither a guard nor the kernel stops the attack: it then continues until it succeeds."""
     return ground.held.make is NoGuard
 
 
-PATIENCE = 30
-"""Seconds that something which runs elsewhere may take; nobody waits longer than until it has happened."""
+TIMEOUT = 30
+"""Maximum seconds to wait for other threads and processes; a wait ends as soon as its condition holds."""
 
 
-def wait_until(condition: Callable[[], object], seconds: float = PATIENCE) -> bool:
-    """Wait until the condition holds; returns whether it does."""
+def wait_until(condition: Callable[[], object], seconds: float = TIMEOUT) -> bool:
+    """Wait until the condition holds, and return whether it does."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
@@ -207,22 +207,22 @@ def wait_until(condition: Callable[[], object], seconds: float = PATIENCE) -> bo
 
 
 def settle(ground: Ground) -> None:
-    """Wait until something that runs elsewhere has brought something home, or was stopped."""
+    """Wait until code that runs elsewhere has obtained something, or was stopped."""
     wait_until(lambda: ground.loot or ground.errors)
 
 
 async def settle_on_loop(ground: Ground) -> None:
-    """Let the host's loop go on until something on it has brought something home, or was stopped."""
+    """Run the host's loop until code on it has obtained something, or was stopped."""
     import asyncio
 
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT
     while time.monotonic() < end and not ground.loot and not ground.errors:
         await asyncio.sleep(0.01)
 
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """One attack: what it does, what must come of it, and the host's part in it."""
+    """One attack: its action, its expected verdict, and the host's part."""
 
     name: str
     file: str
@@ -234,7 +234,7 @@ class Attack:
     prepare: Companion | None = None
     """Runs in the host before the guard is entered."""
     after: Companion | None = None
-    """Runs in the host after the guard was left; what it returns is loot too."""
+    """Runs in the host after the guard was left; its result counts as obtained too."""
     policy: Callable[[Ground], dict[str, object]] | None = None
     """Arguments of `process_guard_context` that differ from the usual ones."""
     configure: Callable[[Ground], dict[str, object]] | None = None
@@ -245,15 +245,15 @@ class Attack:
     since: tuple[int, int] = (3, 11)
     until: tuple[int, int] = (3, 99)
     needs: tuple[str, ...] = ()
-    """Module names, absolute paths, "root" or "access times": without them the attack means nothing here."""
+    """Module names, absolute paths, "root" or "access times": the attack is skipped without them."""
     unguarded: str = ""
     """Why the attack cannot succeed even without a guard; empty when it does."""
     host_writes: bool = False
-    """The host changes its trees itself meanwhile, so that only what is carried away counts."""
+    """The host changes its files during the attack, so that only obtained values count."""
     stage: str = ""
-    """What the process it is played in has loaded already; see runner.py."""
+    """The modules that its process has loaded already; see runner.py."""
     at_exit: bool = False
-    """The attack strikes while the interpreter ends; `inside/loot` then holds what it got."""
+    """The attack runs while the interpreter ends; `inside/loot` then holds the obtained values."""
 
     @property
     def id(self) -> str:
@@ -268,7 +268,7 @@ class Registry:
     attacks: dict[str, dict[str, Attack]] = field(default_factory=dict)
 
     def add(self, entry: Attack) -> None:
-        """Take an attack; two of one name in a file would hide one another."""
+        """Add an attack; its name must be unique in its file."""
         entries = self.attacks.setdefault(entry.file, {})
         if entry.name in entries:
             raise ValueError(f"two attacks are called {entry.id}")
@@ -299,7 +299,7 @@ def attacks_of(
 
 
 def raw_fork_exec(fork_exec: Callable[..., int], arguments: list[str], environment: list[bytes] | None = None) -> None:
-    """Start a program by the C function below `subprocess`, and wait for it."""
+    """Start a program with the C function below `subprocess`, and wait for it."""
     read, write = os.pipe()
     encoded = [argument.encode() for argument in arguments]
     numbers = [-1] * 6
@@ -309,5 +309,5 @@ def raw_fork_exec(fork_exec: Callable[..., int], arguments: list[str], environme
 
 
 def running_version() -> tuple[int, int]:
-    """The interpreter's minor version."""
+    """Return the version of the interpreter, without the micro version."""
     return sys.version_info[:2]

@@ -1,6 +1,6 @@
 """Play one attack in a process of its own and print its verdict as one line of JSON.
 
-    python -P runner.py <attack file> <attack name> --guard on|off|loaded --base <empty directory>
+    python -P runner.py <attack family> <attack name> --guard on|off|loaded --base <empty directory>
     python -P runner.py --serve [network] [open | armed]
 
 The process is the host: it builds the ground, prepares what the attack wants the host to have prepared, enters the
@@ -22,13 +22,14 @@ from importlib import import_module
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 PACKAGE = "tests.guard.attacks"
+FAMILIES = f"{PACKAGE}.families"
 
 
 def load(file: str, name: str):
     """Find the attack. The repository is on the path only for this moment: it is no code root of the guard."""
     sys.path.insert(0, ROOT)
     kit = import_module(f"{PACKAGE}.kit")
-    import_module(f"{PACKAGE}.{file}")
+    import_module(f"{FAMILIES}.{file}")
     sys.path.remove(ROOT)
     return kit, kit.REGISTRY.attacks[file][name]
 
@@ -173,7 +174,7 @@ def run(file: str, name: str, *, guarded: str, base: str) -> None:
     """Play one attack; ends the process unless the attack is about its end."""
     kit, attack = load(file, name)
     out = os.dup(1)
-    sys.setswitchinterval(getattr(sys.modules[f"{PACKAGE}.{file}"], "SWITCH_INTERVAL", 0.005))
+    sys.setswitchinterval(getattr(sys.modules[f"{FAMILIES}.{file}"], "SWITCH_INTERVAL", 0.005))
     ground = kit.Ground(base)
     ground.build()
     os.chdir(ground.neutral)
@@ -259,8 +260,8 @@ class Template:
         self._pid = os.fork()
         if self._pid == 0:
             self._link.close()
-            preload([f"{PACKAGE}.{file}", "democrai_sandbox.guard"])
-            preload([*used, *filter(find_spec, getattr(sys.modules[f"{PACKAGE}.{file}"], "LOADED", ()))])
+            preload([f"{FAMILIES}.{file}", "democrai_sandbox.guard"])
+            preload([*used, *filter(find_spec, getattr(sys.modules[f"{FAMILIES}.{file}"], "LOADED", ()))])
             os.dup2(theirs.fileno(), 0)
             os.dup2(theirs.fileno(), 1)
             theirs.close()

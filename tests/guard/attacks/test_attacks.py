@@ -26,14 +26,14 @@ from tests.services.remembered import Remembered, remembered
 HERE = Path(__file__).parent
 RUNNER = HERE / "runner.py"
 SHOWN = HERE / "shown.txt"
+FAMILIES = HERE / "families"
 RESIDUALS = ("residuals", "residuals_network")
-OTHER_FILES = ("denials_do_not_tell", "denials_do_not_tell_network", "honest_work", *RESIDUALS)
 
 
 def load_attacks() -> list[Attack]:
-    """Return all attacks of all files, in the order of the files."""
-    for file in sorted(HERE.glob("class_*.py")) + [HERE / f"{name}.py" for name in OTHER_FILES]:
-        import_module(f"tests.guard.attacks.{file.stem}")
+    """Return all attacks of all families, in the order of their names."""
+    for file in sorted(FAMILIES.glob("*.py")):
+        import_module(f"{__package__}.families.{file.stem}")
     return [entry for entries in REGISTRY.attacks.values() for entry in entries.values()]
 
 
@@ -112,13 +112,9 @@ def stages() -> Iterator[Stages]:
 @cache
 def file_key(file: str) -> str:
     """Return the digest of everything in this repository that unguarded runs depend on, and of the interpreter."""
-    shared = [
-        file
-        for file in sorted(HERE.glob("*.py"))
-        if not file.name.startswith(("class_", "test_", "noting", *OTHER_FILES))
-    ]
+    shared = [file for file in sorted(HERE.glob("*.py")) if not file.name.startswith(("test_", "record_shown"))]
     packages = sorted((HERE.parents[2] / "requirements").glob("*.txt"))
-    texts = map(file_text, [HERE / f"{file}.py", *shared, *packages])
+    texts = map(file_text, [FAMILIES / f"{file}.py", *shared, *packages])
     return digest("{}.{}".format(*sys.version_info).encode(), *texts)
 
 
@@ -152,7 +148,7 @@ def shown(pytestconfig: pytest.Config) -> Remembered:
 @cache
 def shown_files() -> set[str]:
     """Return the keys of the files whose attacks were all seen to work without a guard, on any machine."""
-    return set(SHOWN.read_text().split()[1::2])  # written by noting.py
+    return set(SHOWN.read_text().split()[1::2])  # written by record_shown.py
 
 
 def is_played(entry: Attack) -> bool:
@@ -223,15 +219,16 @@ ATTACKS = load_attacks()
 
 # These do not depend on the interpreter: the core or the kernel parses their input in the same way on each.
 READ_BY_THE_CORE = (
-    *("class_04_", "class_05_", "class_06_", "class_08_", "class_09_", "class_10_", "class_11_", "denials_do_not_tell"),
-    *("class_12_", "class_13_", "class_15_", "class_16_", "class_18_", "class_19_", "class_33_wire_text"),
-    *("class_17_unix_paths", "class_24_", "class_33_http2", "class_02_folder_descriptors"),
+    *("address_forms", "empty_policies", "file_disclosure", "folder_descriptors", "host_spellings", "late_files"),
+    *("links", "listening", "lookalike_names", "name_lookups", "network_disclosure", "other_protocols"),
+    *("own_configuration", "path_prefixes", "proxies", "redirects", "request_smuggling", "shared_addresses"),
+    *("smuggled_http2", "special_files", "traversal", "unix_socket_paths", "url_spellings"),
 )
 
 
 def is_read_by_the_core(entry: Attack) -> bool:
     """Return whether the interpreter's version and its earlier imports cannot matter to the attack."""
-    return entry.since <= (3, 11) and entry.file.startswith(READ_BY_THE_CORE)
+    return entry.since <= (3, 11) and entry.file in READ_BY_THE_CORE
 
 
 def is_alike_in_its_file(entry: Attack) -> bool:
@@ -241,7 +238,7 @@ def is_alike_in_its_file(entry: Attack) -> bool:
 
 def used_by_the_host(entry: Attack) -> list[str]:
     """Return the imports of the host between the guard and the attack: its loop, and the client of servers."""
-    if hasattr(sys.modules[f"{__package__}.{entry.file}"], "LOADED"):
+    if hasattr(sys.modules[f"{__package__}.families.{entry.file}"], "LOADED"):
         return []  # one process is then enough for all attacks of the file
     is_async = entry.act.__code__.co_flags & inspect.CO_COROUTINE
     return ["asyncio"] * bool(is_async) + ["http.client"] * (entry.stage == "network")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.guard.attacks import residuals  # noqa: F401 - registers its attacks
+from tests.guard.attacks.families import residuals  # noqa: F401 - registers its attacks
 from tests.guard.attacks.kit import REGISTRY, Attack, Residual, running_version
 from tests.guard.attacks.test_attacks import Stage, meets, unmet
 

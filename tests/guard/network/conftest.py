@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from tests.guard.network.harness import NetCase, Town, TownCase, why_no_namespaces
-from tests.guard.network.servers.bed import Bed
+from tests.guard.network.servers.all_servers import Bed
 from tests.services.ports import port
 
 

@@ -21,10 +21,10 @@ from tests.guard.harness import Case, ChildError
 from tests.services.forks import ForkedCase
 
 if TYPE_CHECKING:
-    from tests.guard.network.servers.bed import Bed
+    from tests.guard.network.servers.all_servers import Bed
 
 CHILD = Path(__file__).with_name("child.py")
-TOWN = Path(__file__).parent / "servers" / "town.py"
+TOWN = Path(__file__).parent / "servers" / "namespace_servers.py"
 COMMAND = [sys.executable, "-P", "-W", "ignore::DeprecationWarning", str(CHILD)]
 START_LIMIT = 30
 # Below TLS an adapter does the same, so one interpreter is enough.

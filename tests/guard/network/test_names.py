@@ -6,7 +6,7 @@ import ipaddress
 
 import pytest
 
-RESOLVING = __file__.replace("test_names.py", "resolving.py")
+RESOLVING = __file__.replace("test_names.py", "name_lookups.py")
 CLIENT_FILE = __file__.replace("test_names.py", "clients.py")
 ZONE = {
     "api.example.com": {"A": ["203.0.113.5"]},

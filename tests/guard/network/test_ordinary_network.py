@@ -7,7 +7,7 @@ import inspect
 import pytest
 
 from tests.guard.network.harness import NetCase
-from tests.guard.network.working import by_name, work, work_undeclared
+from tests.guard.network.ordinary_work import by_name, work, work_undeclared
 from tests.guard.network.workload import (
     own_servers,
     plain_sockets,

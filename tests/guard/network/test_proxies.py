@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.guard.network.proxied import PROXIED
+from tests.guard.network.proxy_fetches import PROXIED
 
 pytestmark = pytest.mark.once  # does not depend on the interpreter
 
-FILE = __file__.replace("test_proxies.py", "proxied.py")
+FILE = __file__.replace("test_proxies.py", "proxy_fetches.py")
 
 
 def cells(world):

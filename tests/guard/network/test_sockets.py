@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-DIALLING = __file__.replace("test_sockets.py", "dialling.py")
+DIALLING = __file__.replace("test_sockets.py", "connecting.py")
 
 
 def dial(world):

@@ -27,7 +27,7 @@ SHAPE = 5
 
 def load(file: str, name: str):
     kit = import_module(f"{PACKAGE}.kit")
-    import_module(f"{PACKAGE}.{file}")
+    import_module(f"{PACKAGE}.families.{file}")
     return kit, kit.REGISTRY.attacks[file][name]
 
 

@@ -19,16 +19,16 @@ from tests.guard.attacks.test_attacks import ATTACKS, running_version, unmet
 
 HERE = Path(__file__).parent
 
-# Classes about files, processes and sockets. Without the helper the kernel only restricts ports: addresses, and
-# datagrams of a subject with a network rule, are restricted by the packet filter, which has separate tests. Classes
-# about descriptors, threads and objects of the host (2, 27 to 29) do not apply to a worker.
+# Families about files, processes and sockets. Without the helper the kernel only restricts ports: addresses, and
+# datagrams of a subject with a network rule, are restricted by the packet filter, which has separate tests. Families
+# about descriptors, threads and objects of the host do not apply to a worker.
 FILES = (
-    *("class_01_forgotten_libraries", "class_01_forgotten_native", "class_01_forgotten_reading"),
-    *("class_01_forgotten_writing", "class_01_forgotten_processes", "class_01_operations", "class_04_traversal"),
-    *("class_05_prefix", "class_06_symlink", "class_07_argument_race", "class_08_late_files"),
-    *("class_09_special_files", "class_10_spelling", "class_20_other_syscalls", "class_27_object_graph"),
-    *("class_28_deferred", "class_28_finalisers", "class_31_sql", "class_01_network_doors"),
-    *("class_17_unix_paths", "class_17_unix_sockets"),
+    *("library_openings", "native_openings", "file_reads"),
+    *("file_writes", "process_starts", "separate_operations", "traversal"),
+    *("path_prefixes", "links", "argument_races", "late_files"),
+    *("special_files", "lookalike_names", "other_syscalls", "object_graph"),
+    *("deferred_calls", "finalizers", "sql", "network_functions"),
+    *("unix_socket_paths", "unix_sockets"),
 )
 
 INHERITED = "through a descriptor that the host had open: a worker is started without any"
@@ -38,21 +38,21 @@ DATAGRAM = "a subject with a network rule may send datagrams: without the helper
 OWN_MEMORY = "a memory file of the process's own"
 
 LEFT: dict[str, dict[str, str]] = {
-    "class_01_network_doors": dict.fromkeys(
+    "network_functions": dict.fromkeys(
         ("datagram_connected", "datagram_sendto", "datagram_sendto_flags", "datagram_sendmsg"), DATAGRAM
     ),
-    "class_01_operations": {
+    "separate_operations": {
         **dict.fromkeys(("without_read_read", "without_read_read_and_write", "without_read_os_open_both"), COARSE),
         "execute_is_not_read": EXECUTABLE,
     },
-    "class_09_special_files": {"memory_file_by_name": OWN_MEMORY, "memory_file_by_number": OWN_MEMORY},
-    "class_20_other_syscalls": {
+    "special_files": {"memory_file_by_name": OWN_MEMORY, "memory_file_by_number": OWN_MEMORY},
+    "other_syscalls": {
         **dict.fromkeys(("splice_in", "sendfile_to_pipe", "out_copy_file_range_out"), INHERITED),
         **dict.fromkeys(("out_pwritev", "out_splice_out"), INHERITED),
     },
 }
 
-NOT_PLAYED = {"class_08_late_files:protected_appears": "the host has to act meanwhile, and is another process here"}
+NOT_PLAYED = {"late_files:protected_appears": "the host has to act meanwhile, and is another process here"}
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from democrai_sandbox.kernel.egress import helper_process as elevating
 from democrai_sandbox.kernel.egress.helper_client import HelperClient
 from democrai_sandbox.kernel.egress.helper_process import HelperStarter, RunningHelper, Way, elevation
 from democrai_sandbox.kernel.helper.arguments import parse
-from tests.kernel import prepared
+from tests.kernel import forked_programs
 
 SOURCES = str(Path(__file__).parents[3] / "src")
 LAST_LINE = "sudo: a password is required"
@@ -277,7 +277,7 @@ time.sleep(60)
 
 
 def test_when_the_application_is_killed_its_helper_is_left_to_clean_up_and_is_not_started_again(path):
-    application = prepared.start(_APPLICATION, SOURCES, _FAKE, path, stdout=subprocess.PIPE)
+    application = forked_programs.start(_APPLICATION, SOURCES, _FAKE, path, stdout=subprocess.PIPE)
     try:
         while not (words := application.stdout.readline().split())[0].isdecimal():
             pass
@@ -394,5 +394,5 @@ except HelperFailed as error:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_a_process_without_privileges_knows_it_and_one_that_is_confined_has_no_way_up():
-    done = prepared.run(_AS_NOBODY, SOURCES)
+    done = forked_programs.run(_AS_NOBODY, SOURCES)
     assert done.stdout.splitlines() == ["False", "no_way_up True"]

@@ -17,7 +17,7 @@ from democrai_sandbox.errors import PolicyFileRefused
 from democrai_sandbox.kernel.egress import Endpoint
 from democrai_sandbox.kernel.egress.policy_file import LARGEST, PolicyFile, digest_of, encoded, policy_path, socket_path
 from democrai_sandbox.kernel.helper.policy import parse_policy, read_policy
-from tests.kernel import prepared
+from tests.kernel import forked_programs
 from tests.services.golden import sentence
 
 SOURCES = Path(__file__).parents[3] / "src"
@@ -160,7 +160,7 @@ def test_a_second_application_is_refused_until_the_first_has_ended(folder):
     """The first writer keeps the lock, also after each write, until it is killed, even if its forks live on."""
     path = folder / "p.json"
     file = PolicyFile(path)
-    with prepared.start(_HOLDER, SOURCES, path, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+    with forked_programs.start(_HOLDER, SOURCES, path, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         try:
             assert holder.stdout.readline() == "held\n"
             with pytest.raises(PolicyFileRefused) as caught:
@@ -211,7 +211,7 @@ def test_readers_never_see_a_torn_file_also_when_writers_are_killed(folder):
     try:
         for _ in range(4):
             seen.clear()
-            writer = prepared.start(_WRITER, SOURCES, path, stdout=subprocess.PIPE)
+            writer = forked_programs.start(_WRITER, SOURCES, path, stdout=subprocess.PIPE)
             try:
                 writer.stdout.readline()
                 end = time.monotonic() + 20

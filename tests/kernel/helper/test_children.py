@@ -11,7 +11,7 @@ from democrai_sandbox.kernel.helper import enforcer as module
 from democrai_sandbox.kernel.helper.iptables import Allow, Commands
 from democrai_sandbox.kernel.helper.policy import PolicyEndpoint
 from democrai_sandbox.kernel.helper.protocol import RequestRefused
-from tests.kernel.helper.field import end, field, policy
+from tests.kernel.helper.packet_network import end, field, policy
 from tests.kernel.netlab import cgroup_mount, cgroup_of, has_ended, needs_netlab, wait_until
 
 pytestmark = needs_netlab

@@ -14,7 +14,7 @@ from democrai_sandbox.kernel.helper.cleanup import dead_chains, lives, process_n
 from democrai_sandbox.kernel.helper.enforcer import Enforcer
 from democrai_sandbox.kernel.helper.iptables import FilterListing, Jump, Owner
 from democrai_sandbox.kernel.helper.protocol import RequestRefused
-from tests.kernel.helper.field import Within, end, field, policy
+from tests.kernel.helper.packet_network import Within, end, field, policy
 from tests.kernel.netlab import cgroup_mount, cgroup_of, has_ended, needs_netlab, start_time, wait_until
 
 pytestmark = [needs_netlab, pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")]

@@ -16,8 +16,8 @@ from democrai_sandbox.kernel.helper import cgroups, cleanup
 from democrai_sandbox.kernel.helper.iptables import Commands
 from democrai_sandbox.kernel.helper.policy import PolicyEndpoint
 from democrai_sandbox.kernel.helper.protocol import RequestRefused
-from tests.kernel.helper.field import end, field, policy
-from tests.kernel.helper.stage import Stage, until
+from tests.kernel.helper.helper_process import Stage, until
+from tests.kernel.helper.packet_network import end, field, policy
 from tests.kernel.netlab import cgroup_mount, cgroup_of, has_ended, needs_netlab, shared_lab
 
 ROOT = Path(__file__).parents[3]

@@ -24,7 +24,7 @@ from democrai_sandbox.kernel.helper.install_files import (
     systemd_unit,
     weaknesses,
 )
-from tests.kernel.helper.stage import needs_root
+from tests.kernel.helper.helper_process import needs_root
 from tests.services.rows import rows
 
 COMMAND = ("/opt/python/bin/python3", "-I", "-S", "-B", "/opt/democrai/helper/__main__.py")

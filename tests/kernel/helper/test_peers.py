@@ -16,7 +16,7 @@ import pytest
 from democrai_sandbox.kernel.helper import processes
 from democrai_sandbox.kernel.helper.processes import Handle, ProcessFamily, cgroup_of, facts, owners
 from democrai_sandbox.kernel.helper.protocol import RequestRefused
-from tests.kernel.helper.stage import SECONDS, Stage, needs_root, until
+from tests.kernel.helper.helper_process import SECONDS, Stage, needs_root, until
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from democrai_sandbox.kernel.helper import policy as policies
 from democrai_sandbox.kernel.helper.policy import PolicyEndpoint, parse_policy, read_policy
 from democrai_sandbox.kernel.helper.protocol import RequestRefused
-from tests.kernel.helper.stage import Stage, needs_root
+from tests.kernel.helper.helper_process import Stage, needs_root
 from tests.services.golden import sentence
 from tests.services.rows import rows
 

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from democrai_sandbox.kernel.helper.protocol import LONGEST_LINE, RequestRefused, encode_answer, parse_request
-from tests.kernel.helper.stage import Stage, needs_root, until
-from tests.services.pace import slowness
+from tests.kernel.helper.helper_process import Stage, needs_root, until
+from tests.services.machine_load import slowness
 
 
 @pytest.fixture

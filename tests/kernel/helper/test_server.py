@@ -10,7 +10,7 @@ import stat
 import pytest
 
 from tests.kernel.helper.fake_helper import NO_TABLES, REFUSED
-from tests.kernel.helper.stage import Stage, needs_root, until
+from tests.kernel.helper.helper_process import Stage, needs_root, until
 from tests.services.rows import rows
 
 pytestmark = needs_root

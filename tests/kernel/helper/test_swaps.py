@@ -7,9 +7,9 @@ import os
 import pytest
 
 from democrai_sandbox.kernel.helper.policy import PolicyEndpoint
-from tests.kernel.helper.field import end, field, policy
+from tests.kernel.helper.packet_network import end, field, policy
 from tests.kernel.netlab import needs_netlab, wait_until
-from tests.services.pace import Paced
+from tests.services.machine_load import Paced
 
 pytestmark = needs_netlab
 SWAPS = 12

@@ -15,7 +15,7 @@ import pytest
 from democrai_sandbox.kernel.helper.processes import Handle
 from democrai_sandbox.kernel.helper.server import EventWait, HelperEvent
 from tests.kernel.helper.fake_helper import REFUSED
-from tests.kernel.helper.stage import SECONDS, Stage, needs_root, until
+from tests.kernel.helper.helper_process import SECONDS, Stage, needs_root, until
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import os
 import textwrap
 from pathlib import Path
 
-from tests.kernel import prepared
+from tests.kernel import forked_programs
 
 PACKAGE = Path(importlib.util.find_spec("democrai_sandbox").origin).parents[1]
 WORLD = Path(__file__).with_name("world.py")
@@ -57,6 +57,6 @@ class Ground:
             **({} if abi is None else {"DEMOCRAI_OS_SANDBOX_LANDLOCK_ABI": str(abi)}),
         }
         text, options = json.dumps(order), {"environ": environment, "session": True, "timeout": timeout}
-        child = prepared.run(WORLD.read_text(), self.base, text=text, **options)
+        child = forked_programs.run(WORLD.read_text(), self.base, text=text, **options)
         assert child.returncode == 0, f"the child ended with {child.returncode}:\n{child.stdout}\n{child.stderr}"
         return json.loads(child.stdout.splitlines()[-1])

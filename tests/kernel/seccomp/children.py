@@ -6,7 +6,7 @@ import json
 import subprocess
 import textwrap
 
-from tests.kernel import prepared
+from tests.kernel import forked_programs
 
 PRELUDE = """
 from __future__ import annotations
@@ -102,7 +102,7 @@ def tell(**found):
 
 def run(body: str, *, timeout: float = 50) -> subprocess.CompletedProcess[str]:
     """Run it until it ends in any way."""
-    return prepared.run(PRELUDE + textwrap.dedent(body), folder=prepared.ROOT, timeout=timeout)
+    return forked_programs.run(PRELUDE + textwrap.dedent(body), folder=forked_programs.ROOT, timeout=timeout)
 
 
 def told(body: str, *, timeout: float = 50) -> dict:

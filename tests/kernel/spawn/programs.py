@@ -16,7 +16,7 @@ import pytest
 from democrai_sandbox.kernel.landlock import landlock_support
 from democrai_sandbox.kernel.spawn import ChildConfinement, SpawnOrder, confinement_of, enforcement_of
 from democrai_sandbox.policy import parse_access
-from tests.kernel import prepared
+from tests.kernel import forked_programs
 
 PATIENCE = 40.0
 SHELL = os.path.realpath(shutil.which("sh"))
@@ -112,7 +112,7 @@ def exists(pid):
 
 def application(script, *args):
     """Start a separate application, which may be killed; it reports on its standard output."""
-    return prepared.start(script, *args, stdout=subprocess.PIPE, stdin=subprocess.PIPE)
+    return forked_programs.start(script, *args, stdout=subprocess.PIPE, stdin=subprocess.PIPE)
 
 
 def descriptors(server):

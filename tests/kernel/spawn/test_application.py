@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kernel import prepared
+from tests.kernel import forked_programs
 from tests.kernel.spawn.programs import ABI
 
 _APPLICATION = """
@@ -55,5 +55,5 @@ print("fine")
 
 @pytest.mark.skipif(ABI < 1, reason="needs Landlock")
 def test_a_confined_application_starts_signals_and_ends_programs():
-    done = prepared.run(_APPLICATION, folder=prepared.ROOT)
+    done = forked_programs.run(_APPLICATION, folder=forked_programs.ROOT)
     assert done.stdout == "fine\n", done.stderr

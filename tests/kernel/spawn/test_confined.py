@@ -16,7 +16,7 @@ from democrai_sandbox.errors import SpawnFailed
 from democrai_sandbox.kernel.landlock import rights
 from democrai_sandbox.kernel.landlock.ruleset import PathRule, RulesetPlan, numbers
 from democrai_sandbox.kernel.spawn import ChildConfinement, LandlockPlan, ResourceLimits
-from tests.kernel import prepared
+from tests.kernel import forked_programs
 from tests.kernel.spawn.programs import (
     ABI,
     IS_ROOT,
@@ -290,7 +290,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 @pytest.mark.skipif(not IS_ROOT, reason="needs root, to become another user")
 def test_another_user_than_root_can_confine_too():
-    done = prepared.run(_AS_NOBODY)
+    done = forked_programs.run(_AS_NOBODY)
     assert done.stdout.split() == ["65534", "refused", "NoNewPrivs:", "1", "0"], done.stderr
 
 

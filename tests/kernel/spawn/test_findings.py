@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.kernel import prepared
+from tests.kernel import forked_programs
 from tests.kernel.spawn.programs import IS_ROOT, PYTHON, confined, exists, is_running, order, python, until
 
 _DAEMON = """
@@ -128,6 +128,6 @@ print(os.sched_getaffinity(0) == processors)
 @pytest.mark.skipif(not shutil.which("chrt"), reason="needs the programs of util-linux")
 def test_a_child_does_not_put_the_application_back_or_on_another_processor():
     """These calls could slow down processes permanently that signals cannot reach: users cannot raise a priority."""
-    done = prepared.run(_AS_NOBODY)
+    done = forked_programs.run(_AS_NOBODY)
     before = str(os.getpriority(os.PRIO_PROCESS, 0))
     assert done.stdout.split()[-4:] == ["itself", before, "True", "True"], (done.stdout, done.stderr)

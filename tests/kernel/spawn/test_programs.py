@@ -12,7 +12,7 @@ import pytest
 
 from democrai_sandbox.errors import SpawnFailed
 from democrai_sandbox.kernel.spawn import SpawnOrder
-from tests.kernel import prepared
+from tests.kernel import forked_programs
 from tests.kernel.spawn.programs import PYTHON, SHELL, order, python, run, shell
 from tests.services.golden import sentence
 from tests.services.rows import rows
@@ -104,7 +104,7 @@ print("fine")
 
 
 def test_descriptors_keep_their_numbers_whatever_the_server_has_there():
-    done = prepared.run(_PASSING, PYTHON)
+    done = forked_programs.run(_PASSING, PYTHON)
     assert done.stdout == "fine\n", done.stderr
 
 

@@ -17,7 +17,7 @@ from democrai_sandbox.errors import SpawnFailed
 from democrai_sandbox.kernel import _native
 from democrai_sandbox.kernel.spawn import LandlockPlan, client, protocol
 from democrai_sandbox.kernel.spawn.children import MARKING
-from tests.kernel import prepared
+from tests.kernel import forked_programs
 from tests.kernel.spawn.programs import PATIENCE, SHELL, descriptors, needs_root_to_look, order, shell, until
 from tests.services.golden import sentence
 from tests.services.rows import rows
@@ -232,7 +232,7 @@ print("fine")
 def test_a_process_that_inherited_the_link_is_a_stranger(tmp_path):
     made = str(tmp_path / "made")
     packet = _body(argv=["touch", made], program="/usr/bin/touch").hex()
-    done = prepared.run(_STRANGER, made, packet)
+    done = forked_programs.run(_STRANGER, made, packet)
     assert done.stdout == "fine\n", done.stderr
 
 

@@ -6,7 +6,7 @@ import os
 import shutil
 
 HERE = os.path.dirname(__file__)
-STAGE = os.path.join(os.path.dirname(HERE), "stage.py")
+STAGE = os.path.join(os.path.dirname(HERE), "separate_host.py")
 EXAMPLE = os.path.join(HERE, *[".."] * 3, "examples", "extensions", "modules", "assistant")
 
 

@@ -7,7 +7,7 @@ import shutil
 
 from tests.services.golden import sentence
 
-STAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "stage.py")
+STAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "separate_host.py")
 
 MODULE = """
 import os

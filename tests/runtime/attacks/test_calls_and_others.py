@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-STAGE = os.path.join(os.path.dirname(__file__), "..", "stage.py")
+STAGE = os.path.join(os.path.dirname(__file__), "..", "separate_host.py")
 OPEN = {"callback", "task"}
 
 

@@ -10,7 +10,7 @@ import os
 
 import pytest
 
-STAGE = os.path.join(os.path.dirname(__file__), "..", "stage.py")
+STAGE = os.path.join(os.path.dirname(__file__), "..", "separate_host.py")
 
 PRELUDE = """
 import asyncio, functools, gc, pathlib, sys, threading, types

@@ -11,7 +11,7 @@ import pytest
 from tests.kernel.netlab import needs_netlab
 from tests.services import places
 
-LAB = os.path.join(os.path.dirname(__file__), "lab.py")
+LAB = os.path.join(os.path.dirname(__file__), "confined_host.py")
 TESTS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PACKAGES = os.path.join(os.path.dirname(os.path.dirname(__file__)), "installs", "packages.py")
 INSTALLING = os.path.join(os.path.dirname(PACKAGES), "hosting.py")

@@ -9,7 +9,7 @@ import pytest
 
 from democrai_sandbox.runtime.children.service import UNCONFINED
 
-LAB = os.path.join(os.path.dirname(__file__), "lab.py")
+LAB = os.path.join(os.path.dirname(__file__), "confined_host.py")
 
 MODULE = """
 from democrai_sandbox import sdk

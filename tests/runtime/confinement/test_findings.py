@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-LAB = os.path.join(os.path.dirname(__file__), "lab.py")
+LAB = os.path.join(os.path.dirname(__file__), "confined_host.py")
 
 MODULE = """
 import array, dataclasses, enum, itertools, os, resource, socket, struct, sys, time

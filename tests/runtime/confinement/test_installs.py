@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-LAB = os.path.join(os.path.dirname(__file__), "lab.py")
+LAB = os.path.join(os.path.dirname(__file__), "confined_host.py")
 PACKAGES = os.path.join(os.path.dirname(os.path.dirname(__file__)), "installs", "packages.py")
 
 ENGINE = """

@@ -11,7 +11,7 @@ import sqlalchemy
 from tests.guard.harness import PACKAGE, Case
 from tests.kernel.appcase import interpreter_for_all, needs_other_user, short_folder
 
-LAB = os.path.join(os.path.dirname(__file__), "lab.py")
+LAB = os.path.join(os.path.dirname(__file__), "confined_host.py")
 
 # The guard does not see native code: these are the calls that it would make.
 NATIVE = """

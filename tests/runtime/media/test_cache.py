@@ -8,7 +8,7 @@ import os
 from democrai_sandbox.runtime.media.cache import FOLDER, LONGEST_LIFETIME, CacheEntry, MediaCache, lifetime
 from tests.services.rows import rows
 
-STAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "stage.py")
+STAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "media_host.py")
 KEY = b"k" * 32
 
 

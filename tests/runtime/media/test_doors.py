@@ -9,7 +9,7 @@ import time
 from democrai_sandbox.policy import EXTERNAL_URL_LOCKED
 from tests.services.golden import sentence
 
-STAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "stage.py")
+STAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "media_host.py")
 
 
 def open_stage(world, **limits):

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-STAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "stage.py")
+STAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "media_host.py")
 EXAMPLES = os.path.abspath(os.path.join(os.path.dirname(STAGE), "../../../examples/extensions/modules"))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.services.golden import sentence
 
-STAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "stage.py")
+STAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "media_host.py")
 FILM = bytes(range(256)) * 4
 
 

@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-HOUSE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "house.py")
+HOUSE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "host_setup.py")
 MODULE = """
 import asyncio
 import os

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-HOUSE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "house.py")
+HOUSE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "host_setup.py")
 MODULE = """
 import asyncio, contextvars
 from democrai_sandbox import sdk

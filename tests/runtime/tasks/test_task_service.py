@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 
-HOUSE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "house.py")
+HOUSE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "host_setup.py")
 
 
 def story(world):

@@ -31,7 +31,7 @@ def load(file, name, root):
     """Return the host's copy of an attack and of its kit; the subject loads its own."""
     sys.path.insert(0, root)
     kit = import_module("tests.guard.attacks.kit")
-    import_module(f"tests.guard.attacks.{file}")
+    import_module(f"tests.guard.attacks.families.{file}")
     sys.path.remove(root)
     for loaded in [loaded for loaded in sys.modules if loaded.partition(".")[0] == "tests"]:
         del sys.modules[loaded]

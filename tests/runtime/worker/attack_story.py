@@ -25,7 +25,7 @@ def find(file, name):
     from importlib import import_module
 
     kit = import_module("tests.guard.attacks.kit")
-    import_module("tests.guard.attacks." + file)
+    import_module("tests.guard.attacks.families." + file)
     return kit.REGISTRY.attacks[file][name].act
 
 """

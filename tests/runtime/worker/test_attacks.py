@@ -1,4 +1,4 @@
-"""Attacks on the guard, run by a subject in a worker. `FRESH=1` runs all of them, not only the newest classes."""
+"""Attacks on the guard, run by a subject in a worker. `FRESH=1` runs all of them, not only the families of `ALWAYS`."""
 
 from __future__ import annotations
 
@@ -14,23 +14,27 @@ from tests.guard.attacks.test_attacks import ATTACKS, HERE, meets, unmet
 sys.path.insert(0, os.path.dirname(__file__))
 from attack_story import play_story
 
-ALWAYS = ("class_28_reloaded_", "class_34_", "class_35_", "class_36_", "class_37_", "class_38_", "class_39_")
+ALWAYS = (
+    *("reloaded_modules", "native_modules", "descriptor_requests", "host_process", "library_files", "failing_checks"),
+    "application_folders",
+)
+"""The newest families, which run each time."""
 DIFFERENT = {
-    "class_01_forgotten_native:ssl_keylog_environment": "the interpreter of a worker ignores the environment",
-    "class_03_next_guard:next_guard_": "a worker has one subject, and its host ends it at a question of another",
-    "class_23_environment:new_name": "a worker has that variable already",
-    "class_24_own_configuration:paths_for_the_next_guard": "as for class_03_next_guard",
-    "class_28_deferred:signal_handler": "the main thread of a worker handles a signal at the next call",
-    "class_28_deferred:c_signal_handler": "likewise",
-    "class_30_debugging:breakpoint_hook": "the interpreter of a worker ignores the environment",
-    "class_36_host_process:taken_screen": "curses ends a process without a terminal, here the worker",
-    "class_36_host_process:unhandled_signal": "the process of a worker is the subject's, which may end it",
-    "class_36_host_process:unhandled_timer": "the process of a worker is the subject's, which may end it",
+    "native_openings:ssl_keylog_environment": "the interpreter of a worker ignores the environment",
+    "next_guard:next_guard_": "a worker has one subject, and its host ends it at a question of another",
+    "environment:new_name": "a worker has that variable already",
+    "own_configuration:paths_for_the_next_guard": "as for next_guard",
+    "deferred_calls:signal_handler": "the main thread of a worker handles a signal at the next call",
+    "deferred_calls:c_signal_handler": "likewise",
+    "debugging:breakpoint_hook": "the interpreter of a worker ignores the environment",
+    "host_process:taken_screen": "curses ends a process without a terminal, here the worker",
+    "host_process:unhandled_signal": "the process of a worker is the subject's, which may end it",
+    "host_process:unhandled_timer": "the process of a worker is the subject's, which may end it",
 }
 """Attacks, or prefixes of their names, that fail in a worker without a denial, with the reason."""
 HARMLESS = {
-    "class_02_descriptors:stream_": "the standard streams of a worker are the subject's",
-    "class_27_object_graph:function_code": "the function is the subject's own",
+    "host_descriptors:stream_": "the standard streams of a worker are the subject's",
+    "object_graph:function_code": "the function is the subject's own",
 }
 """Attacks, or prefixes of their names, that do no harm in a worker, with the reason."""
 
@@ -40,7 +44,7 @@ def fits_a_worker(entry):
     other_host = (entry.early, entry.policy, entry.configure, entry.network_only, entry.stage, entry.at_exit)
     if any(other_host) or entry.id.startswith(tuple(HARMLESS)):
         return False
-    if entry.file == "class_36_host_process" and (entry.prepare or entry.after):
+    if entry.file == "host_process" and (entry.prepare or entry.after):
         return False  # it changes settings of a process that others use too
     return {"cffi", "numpy"}.isdisjoint(entry.needs)  # a worker does not have the host's packages
 
@@ -68,7 +72,7 @@ def came_to_nothing(entry, told):
 
 def pytest_generate_tests(metafunc):
     """Choose the files."""
-    metafunc.parametrize("file", [file for file in PLAYED if file.startswith(ALWAYS) or metafunc.config.option.fresh])
+    metafunc.parametrize("file", [file for file in PLAYED if file in ALWAYS or metafunc.config.option.fresh])
 
 
 def test_attacks_come_to_the_same_verdict_in_a_worker(case, file, monkeypatch):
