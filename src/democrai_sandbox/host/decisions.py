@@ -122,11 +122,6 @@ class DecisionTarget:
     warnings: tuple[str, ...]
     is_exact: bool
 
-    @property
-    def is_broad(self) -> bool:
-        """Whether a permanent approval of it needs a confirmation."""
-        return bool(self.warnings)
-
 
 def decision_targets(access: AccessTuple, *, look: bool = True) -> tuple[DecisionTarget, ...]:
     """Return the possible targets for a request: the requested one first, then wider ones.

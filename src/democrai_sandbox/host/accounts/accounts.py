@@ -188,7 +188,7 @@ class Accounts:
         self._end_late_tokens()
         self._database.act(partial(throttle.forget, now=self._clock()))
 
-    # ---- users --------------------------------------------------------------------------------------------------------
+    # ---- users -------------------------------------------------------------------------------------------------------
 
     def first_administrator(self, tell: Callable[[Credentials], None] | None = None) -> Credentials | None:
         """Add an administrator if no user exists; the returned password is not stored, and shown once.
@@ -294,7 +294,7 @@ class Accounts:
             partial(store.change_user, person_id=user_id, values=values, actor=actor, now=self._clock())
         )
 
-    # ---- sessions -----------------------------------------------------------------------------------------------------
+    # ---- sessions ----------------------------------------------------------------------------------------------------
 
     def sign_in(self, name: str, password: str, visit: Visit) -> SignedIn:
         """Start a session; raise ``SignInRefused`` or ``SignInThrottled``."""
@@ -388,7 +388,7 @@ class Accounts:
     def _longest(self) -> timedelta:
         return timedelta(hours=self._settings.console.session_hours)
 
-    # ---- tokens -------------------------------------------------------------------------------------------------------
+    # ---- tokens ------------------------------------------------------------------------------------------------------
 
     def create_token(
         self,
