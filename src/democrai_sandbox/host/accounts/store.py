@@ -148,7 +148,6 @@ def _columns(table: Table, value: Person | PersonSession | Token) -> dict[str, A
 
 
 def _audited_fields(person: Person) -> dict[str, Any]:
-    """Return the fields of a user for the audit log."""
     return {
         "role": person.role,
         "access_level": person.access_level,

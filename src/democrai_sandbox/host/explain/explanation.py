@@ -9,18 +9,9 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from democrai_sandbox import policy
 from democrai_sandbox.access.targets import LONGEST_RAW_TARGET, TargetParser
 from democrai_sandbox.errors import FilesystemDenied, NetworkDenied, SandboxDenied, denials
-from democrai_sandbox.policy import (
-    EXTERNAL_URL_LOCKED,
-    AccessDecision,
-    DecisionCode,
-    InvalidInputError,
-    Operation,
-    ResourceType,
-    SubjectKind,
-    append_subject,
-)
 from democrai_sandbox.policy.paths import pattern_in
 
 if TYPE_CHECKING:
@@ -28,7 +19,6 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.access.targets import RequestedTarget
     from democrai_sandbox.access.values import AccessTuple, Decision, StoredRequest
-    from democrai_sandbox.policy import AccessRule, Subject, SubjectChain
 
     from .declared_rights import ChainSubject
     from .nearest_rule import Nearest
@@ -63,21 +53,21 @@ class LayerEffect(StrEnum):
 class AccessToExplain:
     """Access to explain."""
 
-    subject: Subject
+    subject: policy.Subject
     resource_type: str
     operation: str
     target: str
     user_id: str = ""
     session_key: str = ""
-    ancestors: SubjectChain = ()
+    ancestors: policy.SubjectChain = ()
     """Callers of the subject, outermost first."""
     installing: bool = False
     """Whether the question is about the install phase of an engine or extractor."""
 
     @property
-    def chain(self) -> SubjectChain:
+    def chain(self) -> policy.SubjectChain:
         """All subjects of the call chain, the subject itself last."""
-        return append_subject(self.ancestors, self.subject)
+        return policy.append_subject(self.ancestors, self.subject)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +96,7 @@ class Explanation:
     layers: tuple[LayerAnswer, ...]
     access: AccessTuple | None = None
     """Normalized access; None for an invalid question."""
-    rule: AccessRule | None = None
+    rule: policy.AccessRule | None = None
     """Declared rule that covers the access."""
     nearest: Nearest | None = None
     """Nearest rule if no rule covers the access."""
@@ -126,7 +116,7 @@ class Explanation:
 
 def pattern_note(question: AccessToExplain) -> str:
     """Return a note for a file target that looks like a pattern; empty for others."""
-    if question.resource_type != ResourceType.FILESYSTEM or not pattern_in(question.target):
+    if question.resource_type != policy.ResourceType.FILESYSTEM or not pattern_in(question.target):
         return ""
     return "; file targets have no wildcards, so this means a file with exactly this name"
 
@@ -135,7 +125,7 @@ def read_question(question: AccessToExplain, place_of: Callable[[str], str] | No
     """Return the normalized target of a question, or the explanation of an invalid one."""
     try:
         return TargetParser().read(question.resource_type, question.operation, resolved_target(question), place_of)
-    except InvalidInputError as error:
+    except policy.InvalidInputError as error:
         layer = LayerAnswer("target", LayerEffect.DENIES, str(error), decides=True)
         return Explanation(question, AccessVerdict.REFUSED, f"Invalid question: {error}", (layer,))
 
@@ -146,7 +136,7 @@ _UP = ".."
 def has_parent_steps(question: AccessToExplain) -> bool:
     """Whether the question is about a path with ``..``."""
     target = question.target
-    is_path = question.resource_type == ResourceType.FILESYSTEM and target.startswith("/")
+    is_path = question.resource_type == policy.ResourceType.FILESYSTEM and target.startswith("/")
     return is_path and len(target) <= LONGEST_RAW_TARGET and _UP in target.split("/")
 
 
@@ -169,7 +159,7 @@ def refusal_on_the_way(
     answers for a path as written: the guard follows no links at this point.
     """
     for folder in _folders_before_parent_steps(question):
-        found = explain(replace(question, operation=Operation.READ.value, target=folder))
+        found = explain(replace(question, operation=policy.Operation.READ.value, target=folder))
         if found.verdict is AccessVerdict.ALLOWED:
             continue
         place = resolved_target(question)
@@ -206,11 +196,11 @@ class _UndeclaredProgramDenied(SandboxDenied):
         )
 
 
-_DENIALS: Mapping[ResourceType, type[SandboxDenied]] = MappingProxyType(
+_DENIALS: Mapping[policy.ResourceType, type[SandboxDenied]] = MappingProxyType(
     {
-        ResourceType.FILESYSTEM: FilesystemDenied,
-        ResourceType.NETWORK: NetworkDenied,
-        ResourceType.SYSTEM_DEPENDENCY: _UndeclaredProgramDenied,
+        policy.ResourceType.FILESYSTEM: FilesystemDenied,
+        policy.ResourceType.NETWORK: NetworkDenied,
+        policy.ResourceType.SYSTEM_DEPENDENCY: _UndeclaredProgramDenied,
     }
 )
 
@@ -229,11 +219,11 @@ def hint_for(access: AccessTuple, pending: StoredRequest | None = None, *, insta
     if pending is None:
         return denial.hint
     if isinstance(denial, NetworkDenied):
-        denial.decision = AccessDecision(
+        denial.decision = policy.AccessDecision(
             allowed=False,
-            code=DecisionCode.PENDING,
+            code=policy.DecisionCode.PENDING,
             requires_approval=True,
-            message=EXTERNAL_URL_LOCKED,
+            message=policy.EXTERNAL_URL_LOCKED,
             request_id=pending.id,
         )
         return denial.hint
@@ -265,14 +255,14 @@ def _steps(found: Explanation, access: AccessTuple) -> Iterator[str]:
         yield "Use a path that all servers read the same way: this one cannot be requested or approved."
     if request is not None:
         yield f"{denials.WAITING.format(request=request.id)} An approval takes effect immediately."
-    if access.subject.kind is SubjectKind.MCP:
+    if access.subject.kind is policy.SubjectKind.MCP:
         yield f"If the target is fixed, correct {_place(found, access)}."
     else:
         yield f"If the target is fixed, declare it in {_place(found, access)}."
     if request is None and not layers["target"].decides and denial.answer is not LayerEffect.DENIES:
         asking = denials.asking(access.resource_type, access.operation, access.target)
         yield f"If the target is chosen at run time: {asking}"
-        if access.resource_type is ResourceType.FILESYSTEM:
+        if access.resource_type is policy.ResourceType.FILESYSTEM:
             yield "Ask before you open the file: a denied file operation does not file a request."
     if OTHER_SESSIONS in layers["session_approval"].text:
         yield "A session approval covers only its session. Pass the session key to include it."
