@@ -10,10 +10,10 @@ from os import getpid
 from time import monotonic, time_ns
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from democrai_sandbox._util.worker_thread import WorkerThread
 from democrai_sandbox.errors import ExternalAccessCheckFailed, StoreUnavailable
 
 from .snapshot import Snapshot
-from .worker_thread import WorkerThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable

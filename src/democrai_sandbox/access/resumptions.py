@@ -19,11 +19,10 @@ from math import isfinite
 from secrets import SystemRandom
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from democrai_sandbox._util.worker_thread import WorkerThread
 from democrai_sandbox.errors import ResumeContextUnreadable, SandboxError, StoreUnavailable
 from democrai_sandbox.policy import InvalidInputError, nearest, pointer_to
 from democrai_sandbox.policy.text import shown
-
-from .worker_thread import WorkerThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from democrai_sandbox._util.worker_thread import WorkerThread
 from democrai_sandbox.errors import KernelLayerError
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Supervisor:
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread = _SupervisorThread(self._run)
+        self._thread = WorkerThread("kernel-supervision", self._run)
         self._thread.start()
 
     def stop(self) -> None:
@@ -168,16 +169,3 @@ def _is_stopped(pid: int) -> bool:
             return file.read().rpartition(b")")[2].split()[0] in _STOPPED
     except (OSError, IndexError):
         return False
-
-
-class _SupervisorThread(threading.Thread):
-    """Daemon thread that drops its reference to the work on start, because guarded code can list all threads."""
-
-    def __init__(self, work: Callable[[], None]) -> None:
-        super().__init__(name="kernel-supervision", daemon=True)
-        self._work: Callable[[], None] | None = work
-
-    def run(self) -> None:
-        work, self._work = self._work, None
-        if work is not None:
-            work()

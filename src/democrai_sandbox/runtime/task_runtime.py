@@ -12,9 +12,9 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from democrai_sandbox._util.worker_thread import WorkerThread
 from democrai_sandbox.access.caller import Caller
 from democrai_sandbox.access.node import utc_now
-from democrai_sandbox.access.worker_thread import WorkerThread
 from democrai_sandbox.errors import InvalidInputError, RuntimeServiceFailed, StoreUnavailable
 
 from .sdk_services import hidden

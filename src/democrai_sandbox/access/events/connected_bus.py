@@ -10,7 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from democrai_sandbox.access.worker_thread import WorkerThread
+from democrai_sandbox._util.worker_thread import WorkerThread
 
 from .message import Event, checked_channel, decoded, new_node
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
-from democrai_sandbox.access.worker_thread import WorkerThread
+from democrai_sandbox._util.worker_thread import WorkerThread
 from democrai_sandbox.policy import InvalidInputError
 from democrai_sandbox.policy.text import shown
 

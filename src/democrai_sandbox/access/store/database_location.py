@@ -13,7 +13,7 @@ from typing import IO
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from democrai_sandbox.access.atomic_file import atomic_write
+from democrai_sandbox._util.atomic_file import atomic_write
 from democrai_sandbox.errors import StateUnusable, StoreUnavailable
 from democrai_sandbox.policy import InvalidInputError, nearest
 

@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from democrai_sandbox._util.worker_thread import WorkerThread
 from democrai_sandbox.errors import HelperFailed, KernelLayerError
 
 from .helper_client import TIMED_OUT, readable
 from .policy_file import PolicyFile, digest_of, encoded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from democrai_sandbox.kernel.flow_log import FlowLog
 
@@ -167,7 +168,7 @@ class UpdateThread:
         """Start the thread; do nothing if it was already started or stopped."""
         with self._changed:
             if self._thread is None and not self._ending:
-                self._thread = _DaemonThread("egress-refresh", self._run)
+                self._thread = WorkerThread("egress-refresh", self._run)
                 self._thread.start()
 
     def wish(self, reason: str, *, force: bool = False) -> int:
@@ -263,19 +264,3 @@ class UpdateThread:
 
 def _reason(error: KernelLayerError) -> dict[str, str]:
     return {"reason": error.reason} if isinstance(error, HelperFailed) else {}
-
-
-class _DaemonThread(threading.Thread):
-    """Daemon thread that drops its reference to the work on start.
-
-    Guarded code can list all threads. The function of an ordinary thread would lead it to the allowlist.
-    """
-
-    def __init__(self, name: str, work: Callable[[], None]) -> None:
-        super().__init__(name=name, daemon=True)
-        self._work: Callable[[], None] | None = work
-
-    def run(self) -> None:
-        work, self._work = self._work, None
-        if work is not None:
-            work()
