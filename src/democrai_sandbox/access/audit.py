@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import TextIO
 
-    from .protocols import Store
+    from .store import SqlStore
     from .values import AccessTuple, AuditRecord
 
 SCHEMA = "democrai-sandbox/audit/1"
@@ -94,7 +94,7 @@ def verify(records: Iterable[AuditRecord], head: tuple[int, str]) -> AuditReport
     return _verify_lines(map(_line_of, records), head)
 
 
-def verify_store(store: Store) -> AuditReport:
+def verify_store(store: SqlStore) -> AuditReport:
     """Verify the whole audit log of a store, also while other processes append to it."""
     head = store.audit_head()
     report = verify(takewhile(lambda record: record.sequence <= head[0], store.audit_rows()), head)

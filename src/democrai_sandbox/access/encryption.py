@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .keyring import EncryptionKey, KeyRing
-    from .protocols import Store
+    from .store import SqlStore
     from .values import NewRequest, StoredRequest
 
 _VERSION = 1
@@ -167,7 +167,7 @@ class Sealer:
         return unseal(self._ring(), blob, request)
 
     def reseal(self, request: NewRequest | StoredRequest | Resumption, blob: bytes) -> bytes | None:
-        """Return the context encrypted with the first key, or None if it already is; for ``Store.replace_contexts``."""
+        """Return the context encrypted with the first key, or None if it already is; for ``replace_contexts``."""
         return reseal(self._ring(), blob, request)
 
 
@@ -180,7 +180,7 @@ class Resealed(NamedTuple):
     """Requests whose contexts no key of the ring decrypts. They are unchanged."""
 
 
-def reseal_all(store: Store, sealer: Sealer) -> Resealed:
+def reseal_all(store: SqlStore, sealer: Sealer) -> Resealed:
     """Re-encrypt every stored context with the first key, including those that are being stored.
 
     Can be interrupted and repeated.

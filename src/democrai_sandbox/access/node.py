@@ -18,7 +18,8 @@ from .snapshot import Snapshot
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .protocols import Bus, Store
+    from .protocols import Bus
+    from .store import SqlStore
 
 _log = logging.getLogger("democrai_sandbox.access")
 _LONGEST_PAUSE = 2.0
@@ -49,7 +50,7 @@ class AccessNode:
     """Snapshot of a node, kept current by events and by polling the store."""
 
     def __init__(
-        self, store: Store, bus: Bus, *, poll_seconds: float = 1.0, clock: Callable[[], datetime] = utc_now
+        self, store: SqlStore, bus: Bus, *, poll_seconds: float = 1.0, clock: Callable[[], datetime] = utc_now
     ) -> None:
         """Store the parts; nothing is read before ``start`` or ``refresh``."""
         self.store = store

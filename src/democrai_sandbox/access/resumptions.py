@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from .encryption import Sealer
-    from .protocols import ResumeHandler, Store
+    from .protocols import ResumeHandler
+    from .store import SqlStore
     from .values import Resumption
 
 LONGEST_CONTEXT = 64 * 1024
@@ -153,7 +154,7 @@ class ResumeRunner:
 
     def __init__(
         self,
-        store: Store,
+        store: SqlStore,
         sealer: Sealer,
         handlers: Mapping[str, ResumeHandler],
         *,

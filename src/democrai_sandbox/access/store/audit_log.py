@@ -99,6 +99,22 @@ class Ledger:
         return record
 
 
+def append(
+    connection: Connection,
+    action: AuditAction,
+    *,
+    actor: str,
+    now: datetime,
+    access: AccessTuple | None = None,
+    request_id: str = "",
+    before: Mapping[str, Any] | None = None,
+    after: Mapping[str, Any] | None = None,
+) -> AuditRecord:
+    """Append an audit record for an event that does not change requests or decisions."""
+    entry = AuditEntry(action, actor, access, request_id, before, after)
+    return Ledger(connection).close([entry], now=now)[0]
+
+
 def audit_rows(database: Database, after: int) -> Iterator[AuditRecord]:
     """Yield all records after a sequence number, in batches."""
     while True:
@@ -111,7 +127,7 @@ def audit_rows(database: Database, after: int) -> Iterator[AuditRecord]:
 
 
 def audit_head(connection: Connection) -> tuple[int, str]:
-    """Return sequence and hash of the last record."""
+    """Return the sequence and hash that the last record must have; (0, "") for an empty audit log."""
     row = connection.execute(_HEAD).one()
     return row.audit_sequence, row.audit_hash
 

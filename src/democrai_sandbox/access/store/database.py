@@ -8,8 +8,9 @@ import stat
 import threading
 from collections import deque
 from contextlib import ExitStack, contextmanager, suppress
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.event import registry
@@ -247,6 +248,7 @@ def _prepare_postgresql(connection: Any, _record: ConnectionPoolEntry) -> None:
     connection.commit()
 
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _WAIT_SECONDS = TIMEOUT_SECONDS
@@ -326,6 +328,51 @@ class Database:
             if isolation and self.is_postgresql:
                 connection.execution_options(isolation_level=isolation)
             yield connection
+
+
+class DatabaseStore:
+    """Base of a store. Its operations are functions with a connection as first argument, bound by the functions below.
+
+    Synchronous and thread-safe. When the database cannot be reached, operations raise ``StoreUnavailable``.
+    """
+
+    def __init__(self, database: Database) -> None:
+        """Use a database with the current schema."""
+        self.database = database
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.database.close()
+
+
+def transaction(work: Callable[Concatenate[Connection, P], T]) -> Callable[Concatenate[DatabaseStore, P], T]:
+    """Return a method that runs a function with ``Database.act``."""
+
+    @wraps(work)
+    def method(self: DatabaseStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.database.act(lambda connection: work(connection, *args, **kwargs))
+
+    return method
+
+
+def consistent_read(work: Callable[Concatenate[Connection, P], T]) -> Callable[Concatenate[DatabaseStore, P], T]:
+    """Return a method that runs a function with ``Database.read``."""
+
+    @wraps(work)
+    def method(self: DatabaseStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.database.read(lambda connection: work(connection, *args, **kwargs))
+
+    return method
+
+
+def query(work: Callable[Concatenate[Connection, P], T]) -> Callable[Concatenate[DatabaseStore, P], T]:
+    """Return a method that runs a function with ``Database.ask``."""
+
+    @wraps(work)
+    def method(self: DatabaseStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.database.ask(lambda connection: work(connection, *args, **kwargs))
+
+    return method
 
 
 @contextmanager

@@ -91,7 +91,7 @@ def list_audit(connection: Connection, wanted: AuditFilter, page: PageRequest) -
     return _page(connection, query, [table.sequence], page, to_audit_record)
 
 
-def list_resumes(connection: Connection, page: PageRequest, *, unfinished: bool) -> ResultPage:
+def list_resumes(connection: Connection, *, unfinished: bool, page: PageRequest) -> ResultPage:
     """List resumptions, the newest first."""
     query = resume_query()
     if unfinished:
@@ -189,18 +189,18 @@ _OLDEST = select(requests.c.first_seen).where(is_pending).order_by(requests.c.fi
 
 
 def pulse(connection: Connection) -> tuple[int, int]:
-    """Return two numbers, one of which grows with every decision, new request or note."""
+    """Return the generation and the audit sequence. They change with every change on any node."""
     row = connection.execute(_PULSE).one()
     return row.generation, row.audit_sequence
 
 
 def oldest_pending(connection: Connection) -> datetime | None:
-    """Return the time of the oldest pending request."""
+    """Return the time of the oldest pending request, or None."""
     found: datetime | None = connection.execute(_OLDEST).scalar_one_or_none()
     return found
 
 
-def decision_seconds(connection: Connection, *, since: datetime, until: datetime | None) -> tuple[float, ...]:
+def decision_seconds(connection: Connection, since: datetime, until: datetime | None = None) -> tuple[float, ...]:
     """Return the waiting time of each request that was decided from ``since`` on and before ``until``."""
     table = requests.c
     query = select(table.first_seen, table.decided_at).where(table.decided_at.is_not(None), table.decided_at >= since)
@@ -212,7 +212,7 @@ def decision_seconds(connection: Connection, *, since: datetime, until: datetime
 
 
 def find_record(connection: Connection, sequence: int) -> AuditRecord:
-    """Return one audit record."""
+    """Return one audit record; raises ``AuditRecordUnknown``."""
     row = None
     if 0 < sequence < _HIGHEST:
         row = connection.execute(select(audit).where(audit.c.sequence == sequence)).one_or_none()
@@ -228,45 +228,30 @@ def find_resume(connection: Connection, request_id: str) -> Resumption | None:
 
 
 def waiting_for(connection: Connection, access: AccessTuple) -> tuple[StoredRequest, ...]:
-    """Return the pending requests for an access, the newest first."""
+    """Return the pending requests for an access in any spelling, the newest first, at most 100."""
     query = select(*REQUEST_COLUMNS).where(is_pending, requests.c.digest == access.digest)
     rows = connection.execute(query.order_by(requests.c.id.desc()).limit(_ALIKE))
     return tuple(map(to_request, rows))
 
 
-def of_same_subject(connection: Connection, access: AccessTuple) -> tuple[Decision, ...]:
-    """Return the latest decisions about a subject and resource type, including ended ones."""
-    return _latest(connection, _all().where(*_subject(access), _kind(access)).limit(_OF_SUBJECT))
+def related(connection: Connection, access: AccessTuple) -> tuple[Decision, ...]:
+    """Return the latest decisions about the subject and resource type, then of other subjects about the target.
 
-
-def of_same_target(connection: Connection, access: AccessTuple) -> tuple[Decision, ...]:
-    """Return decisions about a target for other subjects, among the latest decisions."""
-    newest = _all().limit(_OF_OTHERS).subquery()
-    which = and_(newest.c.target == access.target, newest.c.resource_type == access.resource_type.value)
-    same = and_(
-        newest.c.subject_kind == access.subject.kind.value,
-        newest.c.subject_name == access.subject.name,
+    They include ended decisions. Those of other subjects are searched among the latest decisions.
+    """
+    subject, table = access.subject, decisions.c
+    latest = select(decisions).order_by(table.created_at.desc(), table.id.desc())
+    of_subject = latest.where(
+        table.subject_kind == subject.kind.value,
+        table.subject_name == subject.name,
+        table.resource_type == access.resource_type.value,
     )
-    query = select(newest).where(which, not_(same)).order_by(newest.c.created_at.desc(), newest.c.id.desc())
-    return _latest(connection, query)
-
-
-def _all() -> Select[Any]:
-    return select(decisions).order_by(decisions.c.created_at.desc(), decisions.c.id.desc())
-
-
-def _subject(access: AccessTuple) -> tuple[ColumnElement[bool], ...]:
-    subject = access.subject
-    return decisions.c.subject_kind == subject.kind.value, decisions.c.subject_name == subject.name
-
-
-def _kind(access: AccessTuple) -> ColumnElement[bool]:
-    found: ColumnElement[bool] = decisions.c.resource_type == access.resource_type.value
-    return found
-
-
-def _latest(connection: Connection, query: Select[Any]) -> tuple[Decision, ...]:
-    return tuple(map(to_decision, connection.execute(query)))
+    newest = latest.limit(_OF_OTHERS).subquery()
+    which = and_(newest.c.target == access.target, newest.c.resource_type == access.resource_type.value)
+    same = and_(newest.c.subject_kind == subject.kind.value, newest.c.subject_name == subject.name)
+    of_target = select(newest).where(which, not_(same)).order_by(newest.c.created_at.desc(), newest.c.id.desc())
+    rows = (*connection.execute(of_subject.limit(_OF_SUBJECT)), *connection.execute(of_target))
+    return tuple(map(to_decision, rows))
 
 
 class SubjectCounts(NamedTuple):

@@ -66,7 +66,10 @@ def histories(connection: Connection, digests: Collection[str]) -> dict[str, His
 
 
 def assessments(connection: Connection, access: AccessTuple, targets: Sequence[str] = ()) -> tuple[RiskAssessment, ...]:
-    """Return the risk of one access; with targets that cover it, the risk of the same about each of them."""
+    """Return the risk of approving an access, from its target and from earlier decisions about it.
+
+    With targets that cover it, return the risk of the same about each of them instead.
+    """
     others = [replace(access, target=target) for target in targets]
     known = histories(connection, {one.digest for one in (access, *others)})
     own = assess(access, known.get(access.digest, NO_HISTORY))
@@ -81,7 +84,7 @@ def rank_new(connection: Connection, request_id: str, access: AccessTuple) -> No
 
 
 def rank_waiting(connection: Connection) -> int:
-    """Store the rank of a batch of pending requests that have none; return their number."""
+    """Assess a batch of pending requests that an earlier version stored without a risk; return their number."""
     rows = connection.execute(_LEFT).all()
     known = histories(connection, {row.digest for row in rows}) if rows else {}
     ranks = [
@@ -108,7 +111,10 @@ _REMEMBERED = 64
 
 
 def list_queue(connection: Connection, wanted: RequestFilter, page: PageRequest) -> ResultPage:
-    """List groups of pending requests. Groups consist of the requests that match the filter."""
+    """List groups (``PendingGroup``) of pending requests that match a filter, by risk, then by their newest request.
+
+    A group moves only when another user requests the same access; repeated requests do not move it between pages.
+    """
     check_limit(page)
     if any(state != RequestState.PENDING for state in wanted.states):
         raise InvalidInputError.of("the queue contains only pending requests", pointer="/states")

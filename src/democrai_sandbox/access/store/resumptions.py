@@ -89,10 +89,12 @@ def claim_resume(connection: Connection, *, node: str, lease_until: datetime, no
 
 
 def finish_resume(
-    connection: Connection, *, resume: Resumption, node: str, error: str, retry_at: datetime | None, now: datetime
+    connection: Connection, resume: Resumption, *, node: str, error: str, retry_at: datetime | None, now: datetime
 ) -> bool:
-    """Store the result of an attempt, unless another node holds the lease.
+    """Store the result of an attempt: no error means success, an error without ``retry_at`` means final failure.
 
+    After a success the context is removed. Returns False and writes nothing if another node holds the lease or the
+    resumption is finished.
     The attempt number is compared too, because a node may have lost its lease and claimed it again.
     """
     ledger = Ledger(connection)
