@@ -103,7 +103,7 @@ class FrameAssembler:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yield the complete messages; raises ``FrameError`` for an invalid length."""
+        """Yield the complete messages; raises ``StreamError`` for an invalid length."""
         self._data += data
         start = 0
         try:
