@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from os import getpid
 from time import monotonic, time_ns
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from democrai_sandbox._util.worker_thread import WorkerThread
 from democrai_sandbox.errors import ExternalAccessCheckFailed, StoreUnavailable
@@ -194,36 +195,21 @@ def ask_in_time(node: AccessNode, question: Callable[[], T], seconds: float = _S
     """
     if not node.status.store_reachable or not _places.acquire(timeout=seconds):
         raise StoreUnavailable
-    asked = _TimedQuery(question)
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(question())
+        except BaseException as error:  # noqa: BLE001 - raised again where it was asked
+            future.set_exception(error)
+        finally:
+            _places.release()
+
     try:
-        WorkerThread("store-probe", asked.run).start()
+        WorkerThread("store-probe", run).start()
     except BaseException:
         _places.release()
         raise
-    return asked.answer(seconds)
-
-
-class _TimedQuery(Generic[T]):
-    """Running query and its result."""
-
-    def __init__(self, question: Callable[[], T]) -> None:
-        self._question = question
-        self._done = threading.Event()
-        self._answer: list[T] = []
-        self._error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            self._answer.append(self._question())
-        except BaseException as error:  # noqa: BLE001 - raised again where it was asked
-            self._error = error
-        finally:
-            _places.release()
-            self._done.set()
-
-    def answer(self, seconds: float) -> T:
-        if not self._done.wait(seconds):
-            raise StoreUnavailable from TimeoutError(f"the database did not answer within {seconds:g} seconds")
-        if self._error is not None:
-            raise self._error
-        return self._answer[0]
+    if not wait([future], seconds).done:
+        raise StoreUnavailable from TimeoutError(f"the database did not answer within {seconds:g} seconds")
+    return future.result()

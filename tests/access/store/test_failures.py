@@ -119,7 +119,7 @@ def test_what_was_acknowledged_survives_kills_under_load(server, served):
 def test_a_server_that_hangs_is_given_up(server, pattern, monkeypatch):
     """A hanging connection is replaced; if the whole server hangs, it is unavailable until it continues."""
     store = open_store(server.new_database(like=pattern) + "&connect_timeout=2")
-    monkeypatch.setattr(postgresql.TimedConnection, "patience", 0.5)
+    monkeypatch.setattr(postgresql.TimedConnection, "timeout", 0.5)
     (pid,) = store.database.ask(lambda connection: connection.exec_driver_sql("SELECT pg_backend_pid()").one())
     server.signal_process(pid, signal.SIGSTOP)
     began = time.monotonic()

@@ -40,15 +40,15 @@ class FairSemaphore:
         self._waiting: deque[threading.Event] = deque()
 
     @contextmanager
-    def entered(self, patience: float) -> Iterator[None]:
+    def entered(self, seconds: float) -> Iterator[None]:
         """Hold a place; raises ``TimeoutError`` if none is free in time."""
-        self._enter(patience)
+        self._enter(seconds)
         try:
             yield
         finally:
             self._leave()
 
-    def _enter(self, patience: float) -> None:
+    def _enter(self, seconds: float) -> None:
         with self._lock:
             if self._free:
                 self._free -= 1
@@ -56,13 +56,13 @@ class FairSemaphore:
             turn = threading.Event()
             self._waiting.append(turn)
         try:
-            if turn.wait(patience):
+            if turn.wait(seconds):
                 return
         except BaseException:
             self._give_up(turn)
             raise
         self._give_up(turn)
-        raise TimeoutError(f"no free place within {patience} seconds")
+        raise TimeoutError(f"no free place within {seconds} seconds")
 
     def _give_up(self, turn: threading.Event) -> None:
         with self._lock:
@@ -143,13 +143,13 @@ def without_timeout(connection: Connection) -> Iterator[None]:
         yield
         return
     driver: Any = connection.connection.driver_connection
-    driver.patience = None
+    driver.timeout = None
     try:
         connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
         connection.exec_driver_sql("SET LOCAL lock_timeout = 0")
         yield
     finally:
-        del driver.patience
+        del driver.timeout
 
 
 def _sqlite_engine(url: URL, connections: int) -> Engine:
@@ -305,13 +305,13 @@ class Database:
             return work(connection)
 
     @contextmanager
-    def _entered(self, turnstile: FairSemaphore) -> Iterator[None]:
+    def _entered(self, semaphore: FairSemaphore) -> Iterator[None]:
         """Hold one of the process's connections, or SQLite's write slot."""
         with ExitStack() as held:
             try:
-                held.enter_context(turnstile.entered(_WAIT_SECONDS))
+                held.enter_context(semaphore.entered(_WAIT_SECONDS))
             except TimeoutError:
-                if turnstile is self._writers and not self.is_postgresql:
+                if semaphore is self._writers and not self.is_postgresql:
                     raise StoreUnavailable from TimeoutError(f"another write took longer than {_WAIT_SECONDS} s")
                 raise StoreBusy(self._most) from TimeoutError(
                     f"all {self._most} connections of this process were in use for {_WAIT_SECONDS} s; "

@@ -158,7 +158,7 @@ def _upgrade(connection: Connection) -> None:
 
 T = TypeVar("T")
 
-_PATIENCE = 3.0
+_PEEK_WAIT_SECONDS = 3.0
 
 
 def peek_schema(url: str) -> Schema:
@@ -181,7 +181,7 @@ class _ReadOnlyDatabase:
         is_alone = not os.path.exists(f"{file}-wal")  # noqa: PTH110 - an inaccessible folder is not an error here
         uri = f"file:{quote(file)}?mode=ro{'&immutable=1' if is_alone else ''}"
         self._engine = create_engine(
-            "sqlite://", creator=lambda: sqlite3.connect(uri, uri=True, timeout=_PATIENCE), poolclass=NullPool
+            "sqlite://", creator=lambda: sqlite3.connect(uri, uri=True, timeout=_PEEK_WAIT_SECONDS), poolclass=NullPool
         )
 
     def ask(self, work: Callable[[Connection], T]) -> T:

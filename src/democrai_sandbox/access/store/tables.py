@@ -121,6 +121,10 @@ def _about(*, required: bool = True) -> Iterator[Any]:
     yield _one_of("operation", Operation)
 
 
+def _partial_index(name: str, *columns: str, where: str, unique: bool = False) -> Index:
+    return Index(name, *columns, unique=unique, sqlite_where=text(where), postgresql_where=text(where))
+
+
 meta = Table(
     "access_meta",
     metadata,
@@ -160,65 +164,17 @@ requests = Table(
     Column("ended_at", Moment),
     Column("ended_by", AnyText, nullable=False, server_default=""),
     _one_of("state", RequestState),
-    Index(
-        "uq_access_requests_pending",
-        "digest",
-        "user_id",
-        "session_key",
-        unique=True,
-        sqlite_where=text("state = 'pending'"),
-        postgresql_where=text("state = 'pending'"),
+    _partial_index(
+        "uq_access_requests_pending", "digest", "user_id", "session_key", where="state = 'pending'", unique=True
     ),
     Index("ix_access_requests_seen", "state", "last_seen", "id"),
-    Index(
-        "ix_access_requests_asker",
-        "user_id",
-        "subject_kind",
-        "subject_name",
-        sqlite_where=text("state = 'pending'"),
-        postgresql_where=text("state = 'pending'"),
-    ),
-    Index(
-        "ix_access_requests_session",
-        "session_key",
-        sqlite_where=text("state = 'pending' AND session_key <> ''"),
-        postgresql_where=text("state = 'pending' AND session_key <> ''"),
-    ),
-    Index(
-        "ix_access_requests_risk",
-        "state",
-        "risk",
-        "id",
-        sqlite_where=text("state = 'pending'"),
-        postgresql_where=text("state = 'pending'"),
-    ),
-    Index(
-        "ix_access_requests_group",
-        "state",
-        "digest",
-        "id",
-        sqlite_where=text("state = 'pending'"),
-        postgresql_where=text("state = 'pending'"),
-    ),
-    Index(
-        "ix_access_requests_waiting",
-        "state",
-        "first_seen",
-        sqlite_where=text("state = 'pending'"),
-        postgresql_where=text("state = 'pending'"),
-    ),
-    Index(
-        "ix_access_requests_decided",
-        "decided_at",
-        sqlite_where=text("decided_at IS NOT NULL"),
-        postgresql_where=text("decided_at IS NOT NULL"),
-    ),
-    Index(
-        "ix_access_requests_decision",
-        "decision_id",
-        sqlite_where=text("decision_id IS NOT NULL"),
-        postgresql_where=text("decision_id IS NOT NULL"),
-    ),
+    _partial_index("ix_access_requests_asker", "user_id", "subject_kind", "subject_name", where="state = 'pending'"),
+    _partial_index("ix_access_requests_session", "session_key", where="state = 'pending' AND session_key <> ''"),
+    _partial_index("ix_access_requests_risk", "state", "risk", "id", where="state = 'pending'"),
+    _partial_index("ix_access_requests_group", "state", "digest", "id", where="state = 'pending'"),
+    _partial_index("ix_access_requests_waiting", "state", "first_seen", where="state = 'pending'"),
+    _partial_index("ix_access_requests_decided", "decided_at", where="decided_at IS NOT NULL"),
+    _partial_index("ix_access_requests_decision", "decision_id", where="decision_id IS NOT NULL"),
     sqlite_strict=True,
 )
 
@@ -245,45 +201,19 @@ decisions = Table(
     _one_of("scope", DecisionScope),
     CheckConstraint("(scope = 'session') = (session_key <> '')", name="ck_session"),
     CheckConstraint("effect = 'approval' OR scope = 'permanent'", name="ck_denial"),
-    Index(
-        "uq_access_decisions_live",
-        "digest",
-        "effect",
-        "scope",
-        "session_key",
-        unique=True,
-        sqlite_where=text("ended_at IS NULL"),
-        postgresql_where=text("ended_at IS NULL"),
+    _partial_index(
+        "uq_access_decisions_live", "digest", "effect", "scope", "session_key", where="ended_at IS NULL", unique=True
     ),
     Index("ix_access_decisions_generation", "generation"),
     Index("ix_access_decisions_digest", "digest"),
-    Index(
-        "ix_access_decisions_live",
-        "generation",
-        sqlite_where=text("ended_at IS NULL"),
-        postgresql_where=text("ended_at IS NULL"),
-    ),
+    _partial_index("ix_access_decisions_live", "generation", where="ended_at IS NULL"),
     Index("ix_access_decisions_created", "created_at", "id"),
     Index("ix_access_decisions_subject", "subject_kind", "subject_name", "created_at", "id"),
-    Index(
-        "ix_access_decisions_session",
-        "session_key",
-        sqlite_where=text("ended_at IS NULL AND session_key <> ''"),
-        postgresql_where=text("ended_at IS NULL AND session_key <> ''"),
+    _partial_index("ix_access_decisions_session", "session_key", where="ended_at IS NULL AND session_key <> ''"),
+    _partial_index(
+        "ix_access_decisions_denials", "subject_kind", "subject_name", where="ended_at IS NULL AND effect = 'denial'"
     ),
-    Index(
-        "ix_access_decisions_denials",
-        "subject_kind",
-        "subject_name",
-        sqlite_where=text("ended_at IS NULL AND effect = 'denial'"),
-        postgresql_where=text("ended_at IS NULL AND effect = 'denial'"),
-    ),
-    Index(
-        "ix_access_decisions_expiry",
-        "expires_at",
-        sqlite_where=text("ended_at IS NULL AND expires_at IS NOT NULL"),
-        postgresql_where=text("ended_at IS NULL AND expires_at IS NOT NULL"),
-    ),
+    _partial_index("ix_access_decisions_expiry", "expires_at", where="ended_at IS NULL AND expires_at IS NOT NULL"),
     sqlite_strict=True,
 )
 
@@ -320,12 +250,7 @@ resumes = Table(
     Column("last_error", AnyText, nullable=False),
     Column("finished_at", Moment),
     _one_of("state", ResumptionState),
-    Index(
-        "ix_access_resumes_due",
-        "next_attempt",
-        sqlite_where=text("finished_at IS NULL"),
-        postgresql_where=text("finished_at IS NULL"),
-    ),
+    _partial_index("ix_access_resumes_due", "next_attempt", where="finished_at IS NULL"),
     Index("ix_access_resumes_created", "created_at", "id"),
     sqlite_strict=True,
 )
