@@ -59,18 +59,15 @@ ANSWERS = MappingProxyType(
     }
 )
 NEEDS_APPROVAL = "External resource needs approval."
-UNNAMED = AccessDecision(
-    allowed=False,
-    code=DecisionCode.NOT_ENABLED,
-    requires_approval=False,
-    message="External resource cannot be named in a rule, so it cannot be approved.",
-)
-UNREADABLE = AccessDecision(
-    allowed=False,
-    code=DecisionCode.NOT_ENABLED,
-    requires_approval=False,
-    message=f"{EXTERNAL_URL_LOCKED} Servers read its path in different ways: it cannot be approved.",
-)
+
+
+def _final(message: str, code: DecisionCode = DecisionCode.NOT_ENABLED) -> AccessDecision:
+    """Return a refusal that no approval changes."""
+    return AccessDecision(allowed=False, code=code, requires_approval=False, message=message)
+
+
+UNNAMED = _final("External resource cannot be named in a rule, so it cannot be approved.")
+UNREADABLE = _final(f"{EXTERNAL_URL_LOCKED} Servers read its path in different ways: it cannot be approved.")
 
 
 def locked(wanted: RequestedTarget, code: DecisionCode, request_id: str | None) -> AccessDecision:
@@ -85,7 +82,7 @@ def locked(wanted: RequestedTarget, code: DecisionCode, request_id: str | None) 
 def denied(reason: str) -> AccessDecision:
     """Return a denial with the administrator's reason in its message."""
     message = f"{ANSWERS[DENIED].message[:-1]}: {' '.join(reason.split())}"[:LONGEST_MESSAGE]
-    return AccessDecision(allowed=False, code=DecisionCode.DENIED, requires_approval=False, message=message)
+    return _final(message, DecisionCode.DENIED)
 
 
 @lru_cache(maxsize=16)
@@ -246,9 +243,7 @@ class AccessService:
         except InvalidInputError as error:
             # An exception would be reported as a failed check, without this reason.
             message = f"{EXTERNAL_URL_LOCKED if wanted.parsed else NEEDS_APPROVAL} {error}"[:LONGEST_MESSAGE]
-            return self._counted(
-                AccessDecision(allowed=False, code=DecisionCode.NOT_ENABLED, requires_approval=False, message=message)
-            )
+            return self._counted(_final(message))
 
     # ---- parts of a check --------------------------------------------------------------------------------------------
 

@@ -4,10 +4,8 @@ An encrypted value is ``version (1 byte), length of the key id (1), key id, nonc
 key id and the owner's identity are authenticated: a value that was moved or changed does not decrypt. Each purpose
 derives a separate key from the ring.
 
-A secret is bound to its owner, including the address it is sent to. For another address it does not decrypt.
-
-The request's id, subject, organization and user are authenticated with a context: a context that was moved to another
-request or changed does not decrypt.
+The owner of a secret includes the address it is sent to. The owner of a context is its request, with subject,
+organization and user.
 """
 
 from __future__ import annotations

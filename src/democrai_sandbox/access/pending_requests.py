@@ -244,14 +244,6 @@ class PendingRequests:
 
 
 def _key_of(access: AccessTuple, origin: Requester) -> _Key:
-    who = (access.subject.kind, access.subject.name)
     target = access.target if len(access.target) <= _LONGEST_KEPT else access.digest
-    return (
-        *who,
-        access.resource_type,
-        access.operation,
-        target,
-        origin.user_id,
-        origin.session_key,
-        origin.organization_id,
-    )
+    about = (access.subject.kind, access.subject.name, access.resource_type, access.operation, target)
+    return (*about, origin.user_id, origin.session_key, origin.organization_id)

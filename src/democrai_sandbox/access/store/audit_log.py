@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import bindparam, insert, select, update
 
-from democrai_sandbox.access.audit import canonical, record_hash
+from democrai_sandbox.access.audit import access_dict, canonical, record_hash
 from democrai_sandbox.access.values import AuditRecord
 
-from .rows import access_columns, to_audit_record
+from .rows import to_audit_record
 from .tables import audit, meta
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def audit_head(connection: Connection) -> tuple[int, str]:
 
 
 def _columns(record: AuditRecord) -> dict[str, Any]:
-    about = _NO_ACCESS if record.access is None else access_columns(record.access)
+    about = _NO_ACCESS if record.access is None else access_dict(record.access)
     return {
         "sequence": record.sequence,
         "at": record.at,

@@ -152,15 +152,16 @@ def without_timeout(connection: Connection) -> Iterator[None]:
         del driver.timeout
 
 
+def _pool(connections: int) -> dict[str, Any]:
+    return {"hide_parameters": True, "pool_size": connections, "max_overflow": 0, "pool_timeout": TIMEOUT_SECONDS}
+
+
 def _sqlite_engine(url: URL, connections: int) -> Engine:
     path = str(url.database)
     _keep_private(path)
     engine = create_engine(
         url,
-        hide_parameters=True,
-        pool_size=connections,
-        max_overflow=0,
-        pool_timeout=TIMEOUT_SECONDS,
+        **_pool(connections),
         connect_args={"timeout": TIMEOUT_SECONDS, "check_same_thread": False, "isolation_level": None},
     )
     event.listen(engine, "connect", _prepare_sqlite)
@@ -223,10 +224,7 @@ def _postgresql_engine(url: URL, connections: int) -> Engine:
 
         engine = create_engine(
             url,
-            hide_parameters=True,
-            pool_size=connections,
-            max_overflow=0,
-            pool_timeout=TIMEOUT_SECONDS,
+            **_pool(connections),
             pool_pre_ping=True,
             # Set the encoding explicitly, because for some databases the driver would return bytes instead of text.
             connect_args={name: value for name, value in settings.items() if name not in url.query}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -122,7 +123,7 @@ def _is_waiting_for_more(connection: Connection, request: NewRequest, most: int)
 
 
 def _origin_shown(origin: Requester) -> dict[str, str]:
-    return {name: value for name, value in _origin_columns(origin).items() if value}
+    return {name: value for name, value in asdict(origin).items() if value}
 
 
 def count_again(connection: Connection, request_id: str, times: int, *, now: datetime) -> bool:
@@ -284,7 +285,7 @@ def _columns(request: NewRequest, request_id: str, now: datetime) -> dict[str, A
     return {
         "id": request_id,
         **tuple_columns(request.access),
-        **_origin_columns(request.origin),
+        **asdict(request.origin),
         "raw_target": request.raw_target,
         "chain": json.dumps(request.chain),
         "resume_action": request.resume_action,
@@ -296,13 +297,4 @@ def _columns(request: NewRequest, request_id: str, now: datetime) -> dict[str, A
         "session_ended": 0,
         "decided_by": "",
         "reason": "",
-    }
-
-
-def _origin_columns(origin: Requester) -> dict[str, str]:
-    return {
-        "user_id": origin.user_id,
-        "organization_id": origin.organization_id,
-        "session_key": origin.session_key,
-        "task_id": origin.task_id,
     }

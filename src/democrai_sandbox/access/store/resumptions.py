@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, and_, insert, or_, select, update
 
+from democrai_sandbox.access.audit import access_dict
 from democrai_sandbox.access.snapshot import covers
 from democrai_sandbox.access.values import AuditAction, DecisionEffect, ResumptionState, new_id
 
 from .audit_log import SYSTEM, AuditEntry, Ledger
 from .queries import resume_query
 from .requests import find_request
-from .rows import access_columns, to_access, to_resume
+from .rows import to_access, to_resume
 from .tables import decisions, is_denial, is_live, requests, resumes
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def _is_approved(connection: Connection, resume: Row[Any], access: AccessTuple, 
 
 def _of_same_place(access: AccessTuple) -> list[ColumnElement[bool]]:
     """Return the conditions for decisions with the same subject, resource type and operation."""
-    return [decisions.c[name] == value for name, value in access_columns(access).items() if name != "target"]
+    return [decisions.c[name] == value for name, value in access_dict(access).items() if name != "target"]
 
 
 def _left(state: ResumptionState, error: str) -> dict[str, Any]:

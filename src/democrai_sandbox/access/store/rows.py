@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.access import values
+from democrai_sandbox.access.audit import access_dict
 from democrai_sandbox.policy import Operation, ResourceType, Subject, SubjectKind
 
 from . import tables
@@ -20,20 +21,9 @@ REQUEST_COLUMNS = (
 """All columns of a request except the encrypted context, which is fetched only for decryption."""
 
 
-def access_columns(access: values.AccessTuple) -> dict[str, str]:
-    """Return the access columns of an audit row."""
-    return {
-        "subject_kind": access.subject.kind.value,
-        "subject_name": access.subject.name,
-        "resource_type": access.resource_type.value,
-        "operation": access.operation.value,
-        "target": access.target,
-    }
-
-
 def tuple_columns(access: values.AccessTuple) -> dict[str, str]:
     """Return the access columns with digest and folded target, for lookups."""
-    return {**access_columns(access), "digest": access.digest, "target_folded": access.target.casefold()}
+    return {**access_dict(access), "digest": access.digest, "target_folded": access.target.casefold()}
 
 
 def to_access(row: Row[Any]) -> values.AccessTuple:

@@ -90,14 +90,14 @@ def _fill(connection: Connection) -> None:
     """Create the schema, unless another process did so while this one waited for the lock."""
     with without_timeout(connection):
         _lock(connection)
-        if _version(connection) == _NOTHING:
+        if _found(connection).version == _NOTHING:
             _upgrade(connection)
 
 
 def _upgraded(connection: Connection) -> str:
     with without_timeout(connection):
         _lock(connection)
-        before = _version(connection)
+        before = _found(connection).version
         if before in _older():
             _upgrade(connection)
     return before
@@ -138,10 +138,6 @@ def _check_encoding(connection: Connection) -> None:
 def _listed(connection: Connection, table: str) -> tuple[str, ...]:
     found = connection.execute(text(f"SELECT version_num FROM {table}")).scalars()  # noqa: S608 - a constant
     return tuple(sorted(found))
-
-
-def _version(connection: Connection) -> str:
-    return _found(connection).version
 
 
 def _older() -> frozenset[str]:
