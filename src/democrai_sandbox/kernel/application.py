@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Self
 from democrai_sandbox.errors import KernelLayerError, KernelUnsupported, SpawnFailed
 from democrai_sandbox.kernel.egress.allowlist import AllowlistBuilder
 from democrai_sandbox.kernel.egress.control import EgressControl
-from democrai_sandbox.kernel.landlock.application_paths import application_paths, application_plan
+from democrai_sandbox.kernel.landlock.application import application_paths, application_plan
 from democrai_sandbox.kernel.landlock.rights import landlock_support, native_module
 from democrai_sandbox.kernel.landlock.ruleset import numbers
 from democrai_sandbox.kernel.seccomp.filters import APPLICATION
@@ -45,7 +45,7 @@ from .supervisor import Supervisor
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from democrai_sandbox.kernel.landlock.application_paths import ApplicationPaths
+    from democrai_sandbox.kernel.landlock.application import ApplicationPaths
     from democrai_sandbox.kernel.landlock.ruleset import RulesetPlan
 
     from .selftest import SelfTest

@@ -213,11 +213,11 @@ def test_a_confined_application_gets_its_helper_back_from_the_keeper(app, lab, s
     app(
         """
 from democrai_sandbox.kernel import LandlockSettings
-from democrai_sandbox.kernel.landlock import application, applying as landlock
-from democrai_sandbox.kernel.seccomp import applying, filters
+from democrai_sandbox.kernel.landlock import application, ruleset as landlock
+from democrai_sandbox.kernel.seccomp import filters, process_filter
 paths = application.application_paths([], [options["folder"]], LandlockSettings())
 print(landlock.apply(application.application_plan(paths)), file=sys.stderr)
-print(applying.apply(filters.APPLICATION), file=sys.stderr)
+print(process_filter.apply(filters.APPLICATION), file=sys.stderr)
 """
     )
     assert app("outcome(lambda: os.kill(control._hold.running._keeper.pid, 0))") in ("PermissionError", "ok")  # by ABI
@@ -386,7 +386,7 @@ def test_starting_through_sudo_works_and_ends_as_orderly(lab, servers):
         pytest.skip("sudo is not installed")
     if subprocess.run(["sudo", "-n", "true"], capture_output=True, check=False).returncode:
         pytest.skip("sudo does not work here")
-    prelude = "from democrai_sandbox.kernel.egress import elevation; elevation.is_privileged = lambda: False"
+    prelude = "from democrai_sandbox.kernel.egress import helper_process; helper_process.is_privileged = lambda: False"
     with application(lab, prelude=prelude) as app:
         start(app, f"{lab.world.v4}:{servers}")
         assert app("control.status().details['way']") == "sudo"
