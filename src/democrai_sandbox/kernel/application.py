@@ -6,20 +6,12 @@
 4. The seccomp filter, after which the process cannot execute programs.
 
 Create threads, pools and sockets after that.
-
-1. The spawn server, while the process holds no secrets and no restriction.
-2. The helper and the cgroup: a socket keeps the cgroup in which it was created.
-3. Landlock, which does not apply to threads that already exist.
-4. The seccomp filter, after which the process cannot execute programs.
-
-Create threads, pools and sockets after that.
 """
 
 from __future__ import annotations
 
 import os
 import subprocess
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Self
@@ -29,16 +21,15 @@ from democrai_sandbox.kernel.egress.allowlist import AllowlistBuilder
 from democrai_sandbox.kernel.egress.control import EgressControl
 from democrai_sandbox.kernel.landlock.application import application_paths, application_plan
 from democrai_sandbox.kernel.landlock.rights import landlock_support, native_module
-from democrai_sandbox.kernel.landlock.ruleset import numbers
 from democrai_sandbox.kernel.seccomp.filters import APPLICATION
 from democrai_sandbox.kernel.spawn.client import SpawnServer
-from democrai_sandbox.kernel.spawn.protocol import LandlockPlan
 
 from . import selftest, status
 from .flow_log import FlowLog
 from .landlock import ruleset as landlock
 from .seccomp import process_filter as seccomp
 from .selftest import attempts_in_child, cgroup_root, unenforced_in_children
+from .settings import ApplicationPlaces
 from .status import EGRESS, HELPER, LANDLOCK, SECCOMP, SPAWN_SERVER, ControlState, ControlStatus, KernelStatus
 from .supervisor import Supervisor
 
@@ -46,46 +37,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from democrai_sandbox.kernel.landlock.application import ApplicationPaths
-    from democrai_sandbox.kernel.landlock.ruleset import RulesetPlan
 
     from .selftest import SelfTest
     from .settings import OsSettings
-
-
-@dataclass(frozen=True, slots=True)
-class ApplicationPlaces:
-    """Folders of the application. Only folders that exist when Landlock is applied stay accessible."""
-
-    data_dir: str
-    """Read-write; contains the policy file of the egress allowlist."""
-    state_dir: str
-    """Read-write; contains the helper's socket."""
-    write: tuple[str, ...] = ()
-    """Additional writable folders: configuration, cache, logs, modules, engines, extractors, media."""
-    read: tuple[str, ...] = ()
-    """Additional readable folders."""
-
-    def __post_init__(self) -> None:
-        """Reject relative paths, which depend on the working directory."""
-        for path in (self.data_dir, self.state_dir, *self.write, *self.read):
-            if not os.path.isabs(path) or "\0" in path:  # noqa: PTH117 - the same
-                raise KernelLayerError(
-                    f"{path!r} is not an absolute path", fix="pass the application's folders as absolute paths"
-                )
-
-    def check(self) -> None:
-        """Raise when a folder that the kernel layer writes to is missing."""
-        for name, path in (("data", self.data_dir), ("state", self.state_dir)):
-            if not os.path.isdir(path):  # noqa: PTH112 - a str path
-                raise KernelLayerError(
-                    f"the {name} directory {path!r} does not exist", fix="create it before you call prepare()"
-                )
-
-
-def plain_plan(plan: RulesetPlan, abi: int) -> LandlockPlan:
-    """Return the plan in the format of the spawn server."""
-    plain = numbers(plan, abi)
-    return LandlockPlan(plain.fs, plain.net, plain.scoped, tuple(plain.paths), tuple(plain.ports))
 
 
 def writable(paths: ApplicationPaths | None) -> tuple[str, ...]:
@@ -302,7 +256,7 @@ class Kernel:
             self.baseline = paths
             if self.spawn is not None:
                 # From now on the spawn server cannot start a child with more rights than the application.
-                self.spawn.baseline(plain_plan(plan, self.abi))
+                self.spawn.baseline(landlock.numbers(plan, self.abi))
         return applied
 
     def _apply_seccomp(self) -> ControlStatus:

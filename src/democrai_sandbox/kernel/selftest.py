@@ -8,15 +8,6 @@ to the same program, and the status reads from ``/proc`` that every thread has i
 
 *In a temporary child* of the spawn server, confined like the child of a subject without rules, it runs all operations,
 including those that kill the process.
-
-*In the application process* it runs operations that are harmless even if they succeed: open a folder outside the
-lists, create a file there, connect to a listener of the self-test, send signal 0. ``execve`` kills its caller, so it
-runs in a child forked by ``subprocess``, which runs only C code between fork and exec. Other operations are not tested
-in a fork of the application, because Python code in a fork is unsafe beside threads. The remaining filter rules belong
-to the same program, and the status reads from ``/proc`` that every thread has it.
-
-*In a temporary child* of the spawn server, confined like the child of a subject without rules, it runs all operations,
-including those that kill the process.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Forbidden operations, each harmless even if it succeeds. Runs in the application, and as a script in a child.
 
 Uses only the standard library, because the child can read only the system and this folder.
-
-Uses only the standard library, because the child can read only the system and this folder.
 """
 
 from __future__ import annotations

@@ -4,11 +4,6 @@ Another process restarts each of them: the standby restarts the spawn server, th
 and a standby restarts the keeper. The monitoring thread logs and counts processes that end, stop or return, and
 continues stopped processes where the system permits it. It notifies the application of a process that cannot be
 restarted.
-
-Another process restarts each of them: the standby restarts the spawn server, the keeper or systemd restarts the helper,
-and a standby restarts the keeper. The monitoring thread logs and counts processes that end, stop or return, and
-continues stopped processes where the system permits it. It notifies the application of a process that cannot be
-restarted.
 """
 
 from __future__ import annotations
@@ -23,6 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from democrai_sandbox.errors import KernelLayerError
+from democrai_sandbox.kernel.spawn.standby import is_stopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +32,6 @@ KEEPER = "keeper"
 _EVERY = 1.0
 _ANSWER_SECONDS = 1.0
 _MISSED = 3
-_STOPPED = frozenset({b"T", b"t"})
 _log = logging.getLogger(__name__)
 
 
@@ -156,18 +151,10 @@ _WORDS = MappingProxyType({SPAWN_SERVER: "spawn server", HELPER: "helper", KEEPE
 
 def _resume(name: str, pid: int) -> None:
     """Continue a stopped process, where this process may signal it."""
-    if pid and _is_stopped(pid):
+    if pid and is_stopped(pid):
         with suppress(OSError):  # owned by another user, or denied to a confined process
             os.kill(pid, signal.SIGCONT)
             _log.warning("the %s (process %d) was stopped; sent SIGCONT", _WORDS[name], pid)
-
-
-def _is_stopped(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - no object for one read
-            return file.read().rpartition(b")")[2].split()[0] in _STOPPED
-    except (OSError, IndexError):
-        return False
 
 
 class _SupervisorThread(threading.Thread):

@@ -220,7 +220,7 @@ print(landlock.apply(application.application_plan(paths)), file=sys.stderr)
 print(process_filter.apply(filters.APPLICATION), file=sys.stderr)
 """
     )
-    assert app("outcome(lambda: os.kill(control._hold.running._keeper.pid, 0))") in ("PermissionError", "ok")  # by ABI
+    assert app("outcome(lambda: os.kill(control._helper.running._keeper.pid, 0))") in ("PermissionError", "ok")  # by ABI
     assert app("open('/proc/self/status').read().count('Seccomp:\\t2')") == 1
     os.kill(app("control.helper_status().details['pid']"), signal.SIGKILL)
     app("control.refresh('test', wait=True, timeout=20)")
@@ -400,7 +400,7 @@ def test_starting_through_sudo_works_and_ends_as_orderly(lab, servers):
 def test_an_application_of_an_ordinary_user_attaches_to_a_helper_that_a_service_runs(lab, servers):
     with application(lab, uid=NOBODY) as app:
         app(f"sources[:] = ['{lab.world.v4}:{servers}']")
-        app("control._hold._starter._programs = '/nowhere'")
+        app("control._helper._starter._programs = '/nowhere'")
         with pytest.raises(Failed) as failed:
             app("control.start()")
         assert failed.value.reason == "no_way_up", failed.value

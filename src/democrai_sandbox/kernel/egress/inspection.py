@@ -2,9 +2,6 @@
 
 A helper answers its own application only. A refusal shows that it runs; its rules are in the policy file, and in the
 packet filter, which only root can read. The dry run computes the transactions without applying them.
-
-A helper answers its own application only. A refusal shows that it runs; its rules are in the policy file, and in the
-packet filter, which only root can read.
 """
 
 from __future__ import annotations
@@ -19,7 +16,15 @@ from democrai_sandbox.errors import HelperFailed, PolicyFileRefused
 from democrai_sandbox.kernel.helper.application_rules import APPLICATION, ApplicationFilter, FilterPart
 from democrai_sandbox.kernel.helper.cgroups import PREFIX, find_tree
 from democrai_sandbox.kernel.helper.cleanup import process_namespace
-from democrai_sandbox.kernel.helper.iptables import Commands, FilterListing, IpVersion, Owner, application_of, tables
+from democrai_sandbox.kernel.helper.iptables import (
+    CommandResult,
+    Commands,
+    FilterTable,
+    IpVersion,
+    Owner,
+    application_of,
+    tables,
+)
 from democrai_sandbox.kernel.helper.policy import parse_policy, read_policy
 from democrai_sandbox.kernel.helper.processes import facts
 from democrai_sandbox.kernel.helper.protocol import RequestRefused
@@ -28,7 +33,8 @@ from democrai_sandbox.kernel.helper.resolver import Resolver, name_servers
 from .helper_client import HelperClient
 
 if TYPE_CHECKING:
-    from democrai_sandbox.kernel.helper.iptables import FilterChange
+    from collections.abc import Sequence
+
     from democrai_sandbox.kernel.helper.policy import Policy, PolicyEndpoint
     from democrai_sandbox.kernel.settings import OsSettings
 
@@ -157,27 +163,26 @@ def dry_run(path: str, pid: int) -> DryRun:
     allowed = found.allowed | name_servers()
     transactions = []
     for family, program in _PROGRAMS:
-        paper = _RecordingFilter(family)
+        commands = _RecordingCommands()
         part = FilterPart(_group(pid), 0, frozenset(each for each in allowed if each.family is family))
-        ApplicationFilter(paper, owner).install({APPLICATION: part})
-        transactions.append(FilterTransaction(family.value, program, paper.text))
+        ApplicationFilter(FilterTable(commands, family), owner).install({APPLICATION: part})
+        transactions.append(FilterTransaction(family.value, program, commands.text))
     return DryRun(policy, tuple(transactions), found.unresolved, found.withheld)
 
 
-class _RecordingFilter:
-    """Stand-in for a packet filter without our rules. It records changes."""
+class _RecordingCommands(Commands):
+    """Stand-in for the programs of a packet filter without our rules. It records the changes."""
 
-    def __init__(self, family: IpVersion) -> None:
-        self.family = family
-        self.text = ""
+    text = ""
 
-    def read(self) -> FilterListing:
-        """Return an empty listing."""
-        return FilterListing({}, ())
+    def find(self, name: str) -> str:
+        """Find every program, because none is run."""
+        return name
 
-    def commit(self, change: FilterChange) -> None:
-        """Record the change."""
-        self.text = change.text()
+    def run(self, argv: Sequence[str], text: str = "") -> CommandResult:  # noqa: ARG002 - the signature is given
+        """Record the input of a program."""
+        self.text += text
+        return CommandResult(0, "", "")
 
 
 def _start_time(pid: int) -> int:

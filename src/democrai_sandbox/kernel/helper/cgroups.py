@@ -7,9 +7,6 @@ The file for joining a cgroup is never handed out. The kernel only checks its op
 move any process of the machine into the cgroup, cut it off from the network, and have it killed. Instead, a child asks
 over a socket, and the helper moves the process that the kernel names.
 
-The cgroup of an application is at the top of the tree, not below its previous cgroup. That one may be delegated to the
-application's user, who could then leave ours by writing to ``cgroup.procs``.
-
 The file for joining a cgroup is never handed out. The kernel only checks its opener, which is root, so its holder could
 move any process of the machine into the cgroup, cut it off from the network, and have it killed.
 """
@@ -353,10 +350,10 @@ _SPACE = socket.CMSG_SPACE(_CREDENTIALS.size)
 class JoinSockets:
     """Open entry sockets: one per child that has not joined yet."""
 
-    def __init__(self, family: ProcessFamily, journal: HelperLog) -> None:
+    def __init__(self, family: ProcessFamily, log: HelperLog) -> None:
         """Start without sockets; the first one starts the thread."""
         self._family = family
-        self._journal = journal
+        self._log = log
         self._lock = threading.Lock()
         self._open: dict[int, tuple[socket.socket, int]] = {}
         self._events: select.epoll | None = None
@@ -373,7 +370,7 @@ class JoinSockets:
         with self._lock:
             if self._events is None:
                 self._events = select.epoll()
-                threading.Thread(target=self._serve, args=(self._events,), name="entrances", daemon=True).start()
+                threading.Thread(target=self._serve, args=(self._events,), name="join-sockets", daemon=True).start()
             self._open[ours.fileno()] = (ours, procs)
             self._events.register(ours, select.EPOLLIN)
         return theirs.detach()
@@ -402,7 +399,7 @@ class JoinSockets:
                 os.write(procs, str(pid).encode())
             answer = ENTERED
         except RequestRefused as refused:
-            self._journal.say(f"a process may not join a child's cgroup: {refused}")
+            self._log.say(f"a process may not join a child's cgroup: {refused}")
         except (OSError, StopIteration) as error:
-            self._journal.say(f"a process could not be moved into a child's cgroup: {error}")
+            self._log.say(f"a process could not be moved into a child's cgroup: {error}")
         ours.send(answer, socket.MSG_NOSIGNAL)

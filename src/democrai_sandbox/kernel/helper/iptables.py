@@ -5,12 +5,6 @@ process in two nested cgroups is restricted by both.
 
 A firewall reload removes our rules, and the application would be unrestricted until the next refresh. The kernel
 reports changes by ``nft`` and ``iptables-nft``, but not by ``iptables-legacy``.
-
-A chain rejects connections that are not permitted and *returns* for the others, so that the host's rules still apply. A
-process in two nested cgroups is restricted by both.
-
-A firewall reload removes our rules, and the application would be unrestricted until the next refresh. The kernel
-reports changes by ``nft`` and ``iptables-nft``, but not by ``iptables-legacy``.
 """
 
 from __future__ import annotations

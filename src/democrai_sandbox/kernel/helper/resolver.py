@@ -2,9 +2,6 @@
 
 Addresses stay valid for a while after a name has stopped resolving to them: large services return a few of many
 addresses each time, and the filter checks every packet of a connection, not only the first one.
-
-Addresses stay valid for a while after a name has stopped resolving to them: large services return a few of many
-addresses each time, and the filter checks every packet of a connection, not only the first one.
 """
 
 from __future__ import annotations

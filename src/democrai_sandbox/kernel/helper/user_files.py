@@ -3,10 +3,6 @@
 If root follows a path that a user chose, it may open files that the user cannot, or block in a file system that the
 user provides. So the helper forks a process at the start, before any threads. That process forks a child for each
 operation, which drops all privileges, has a few seconds, and returns a descriptor.
-
-If root follows a path that a user chose, it may open files that the user cannot, or block in a file system that the
-user provides. So the helper forks a process at the start, before any threads. That process forks a child for each
-operation, which drops all privileges, has a few seconds, and returns a descriptor.
 """
 
 from __future__ import annotations

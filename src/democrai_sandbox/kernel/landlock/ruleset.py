@@ -69,7 +69,7 @@ class RulesetPlan:
 
 
 class RulesetNumbers(NamedTuple):
-    """Plan for one ABI, in the format of :func:`building.build` and the spawn server."""
+    """Plan for one ABI, in the format of :func:`raw_ruleset.build` and the spawn server."""
 
     fs: int
     net: int

@@ -2,9 +2,6 @@
 
 Functions that a request needs are bound to names here, and the sockets have the interpreter's built-in type. Subjects
 in this process can replace functions and methods of the standard library, and could otherwise read or forge requests.
-
-Functions that a request needs are bound to names here, and the sockets have the interpreter's built-in type. Subjects
-in this process can replace functions and methods of the standard library, and could otherwise read or forge requests.
 """
 
 from __future__ import annotations

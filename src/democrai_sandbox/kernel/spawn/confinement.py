@@ -5,12 +5,6 @@ described in words, for the result and the status.
 
 This code runs in the application beside subjects, which can replace functions and methods of the standard library, even
 of ``enum``. So it uses plain numbers, compares operations by identity, and prepares filters in advance.
-
-The rules contain more than the kernel can enforce: hosts, URL paths, single operations. The unenforced part is
-described in words, for the result and the status.
-
-This code runs in the application beside subjects, which can replace functions and methods of the standard library, even
-of ``enum``. So it uses plain numbers, compares operations by identity, and prepares filters in advance.
 """
 
 from __future__ import annotations

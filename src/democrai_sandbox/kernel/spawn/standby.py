@@ -72,18 +72,18 @@ def _stand_by(server: int, command: list[str], inheritance: Inheritance, watched
     poll = select.poll()
     poll.register(bond, select.POLLIN)
     poll.register(watched, select.POLLIN)
-    stood = False
+    was_stopped = False
     while True:
         ready = {number for number, _ in poll.poll(_LOOK_SECONDS * 1000)}
         if watched in ready:
             os._exit(0)
         if bond in ready:
             break
-        stands = _stands_still(server)
-        if stood and stands:
+        stopped = is_stopped(server)
+        if was_stopped and stopped:
             with suppress(OSError):
                 os.kill(server, signal.SIGCONT)
-        stood = stands
+        was_stopped = stopped
     time.sleep(_PAUSE)
     for number in (inheritance.link, own_bond, *inheritance.rulesets):
         os.set_inheritable(number, True)  # noqa: FBT003 - positional-only
@@ -102,7 +102,8 @@ def _keep_only(wanted: set[int]) -> None:
     os.closerange(most, os.sysconf("SC_OPEN_MAX"))
 
 
-def _stands_still(pid: int) -> bool:
+def is_stopped(pid: int) -> bool:
+    """Whether a process is stopped by a signal or a debugger."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - avoids importing pathlib
             return file.read().rpartition(b")")[2].split()[0] in {b"T", b"t"}
