@@ -105,13 +105,11 @@ class Kernel:
         self._tested: SelfTest | None = None
 
     def __enter__(self) -> Self:
-        """Prepare and confine."""
         self.prepare()
         self.confine()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop."""
         self.stop()
 
     @property
@@ -317,7 +315,6 @@ class Kernel:
         return status.server_now(unenforced_in_children(self.abi), self._support.fix, details)
 
     def _pending(self, name: str) -> ControlStatus:
-        """Return the state of a control that was not applied or has been stopped."""
         if name not in self.wanted:
             return status.not_wanted(name)
         return status.not_applied(name, is_over=self.stage is KernelStage.STOPPED)

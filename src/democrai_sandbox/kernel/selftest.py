@@ -1,10 +1,8 @@
 """Self-test: run forbidden operations and report the results.
 
-*In the application process* it runs operations that are harmless even if they succeed: open a folder outside the
-lists, create a file there, connect to a listener of the self-test, send signal 0. ``execve`` kills its caller, so it
-runs in a child forked by ``subprocess``, which runs only C code between fork and exec. Other operations are not tested
-in a fork of the application, because Python code in a fork is unsafe beside threads. The remaining filter rules belong
-to the same program, and the status reads from ``/proc`` that every thread has it.
+*In the application process* it runs operations that are harmless even if they succeed. ``execve`` kills its caller, so
+it runs in a child forked by ``subprocess``, which runs only C code between fork and exec. Other operations are not
+tested in a fork of the application, because Python code in a fork is unsafe beside threads.
 
 *In a temporary child* of the spawn server, confined like the child of a subject without rules, it runs all operations,
 including those that kill the process.
@@ -24,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -62,8 +60,14 @@ class SelfTestFixtures:
             self._cleanup.callback(shutil.rmtree, self.folder, ignore_errors=True)
             self.file = f"{self.folder}/file"
             Path(self.file).write_text("self-test\n", "ascii")
-            self.program = self._program()
-            self._unix()
+            # Programs may not be executed from this folder.
+            self.program = f"{self.folder}/program"
+            shutil.copyfile(harmless_program(), self.program)
+            Path(self.program).chmod(0o700)
+            listener = self._cleanup.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            with self._short_path() as folder:
+                listener.bind(f"{folder}/socket")
+            listener.listen(16)
             for name, family, host in FAMILIES:
                 self._listen(name, family, host)
             failing.pop_all()
@@ -84,23 +88,10 @@ class SelfTestFixtures:
                 found = listener.recv(_DATAGRAM) == self.token.encode()
         return found
 
-    def _program(self) -> str:
-        """Place a program in a folder from which programs may not be executed."""
-        path = f"{self.folder}/program"
-        shutil.copyfile(harmless_program(), path)
-        Path(path).chmod(0o700)
-        return path
-
     def call_unix(self) -> None:
         """Connect to the unix socket, as a process with access to the folder does."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link, self._short_path() as folder:
             link.connect(f"{folder}/socket")
-
-    def _unix(self) -> None:
-        listener = self._cleanup.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-        with self._short_path() as folder:
-            listener.bind(f"{folder}/socket")
-        listener.listen(16)
 
     @contextlib.contextmanager
     def _short_path(self) -> Iterator[str]:
@@ -186,7 +177,7 @@ class SelfTestAttempt:
 
     def as_dict(self) -> dict[str, object]:
         """Return the attempt as JSON data."""
-        return {name: getattr(self, name) for name in ("act", "where", "control", "expected", "outcome", "ok", "fix")}
+        return asdict(self)
 
 
 def judged(
@@ -212,15 +203,6 @@ class SelfTest:
 
     attempts: tuple[SelfTestAttempt, ...]
     seconds: float
-
-    @property
-    def failed(self) -> tuple[SelfTestAttempt, ...]:
-        """Attempts that succeeded, or could not be run, although a control should have stopped them."""
-        return tuple(attempt for attempt in self.attempts if not attempt.ok)
-
-    def as_dict(self) -> dict[str, object]:
-        """Return the results as JSON data."""
-        return {"seconds": self.seconds, "attempts": [attempt.as_dict() for attempt in self.attempts]}
 
 
 @dataclass(frozen=True, slots=True)

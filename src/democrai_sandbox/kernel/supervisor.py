@@ -1,9 +1,7 @@
 """Monitor the processes that the application needs: the spawn server, the helper and its keeper.
 
-Another process restarts each of them: the standby restarts the spawn server, the keeper or systemd restarts the helper,
-and a standby restarts the keeper. The monitoring thread logs and counts processes that end, stop or return, and
-continues stopped processes where the system permits it. It notifies the application of a process that cannot be
-restarted.
+Another process restarts each of them. The monitoring thread logs and counts processes that end, stop or return,
+continues stopped ones where the system permits it, and reports a process that cannot be restarted.
 """
 
 from __future__ import annotations
@@ -50,7 +48,6 @@ class Supervisor:
     """Thread that monitors the processes of one kernel layer."""
 
     def __init__(self, spawn: SpawnServer | None, egress: EgressControl | None) -> None:
-        """Store the processes to monitor; ``start`` starts the thread."""
         self.lost = ""
         """Name of a process that ended and cannot be restarted. The application must be restarted."""
         self._spawn = spawn
@@ -126,7 +123,6 @@ class Supervisor:
             self._lose(HELPER)
 
     def _found(self, name: str, pid: int) -> None:
-        """Store the current state and log the differences."""
         part = self._parts.setdefault(name, SupervisedProcess(pid))
         if pid and part.pid and pid != part.pid:
             part.restarts += 1

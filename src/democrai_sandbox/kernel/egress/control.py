@@ -61,7 +61,6 @@ class EgressControl:
         flow: FlowLog | None = None,
         starter: HelperStarter | None = None,
     ) -> None:
-        """Create the parts without starting or writing anything."""
         self.builder = builder
         self.flow = flow or FlowLog()
         self.observed = ObservedEndpoints(in_use=connections)

@@ -61,7 +61,6 @@ class HelperClient:
     """Client of the helper. It holds no open connection, so any thread or forked process may use it."""
 
     def __init__(self, path: str, *, timeout: float = _WITHIN) -> None:
-        """Store the path of the socket without connecting."""
         self.path = path
         self.timeout = timeout
 
@@ -119,9 +118,13 @@ class HelperClient:
         try:
             exchange.run(body)
             fields = _parsed(exchange.received)
-            exchange.expect_descriptors(expected)
+            if len(exchange.descriptors) != expected:
+                raise _bad(  # noqa: TRY301 - the handler closes the descriptors
+                    f"it has {len(exchange.descriptors)} descriptors instead of {expected}"
+                )
         except BaseException:
-            exchange.drop_descriptors()
+            for descriptor in exchange.descriptors:
+                os.close(descriptor)
             raise
         return HelperAnswer(fields, tuple(exchange.descriptors))
 
@@ -150,7 +153,6 @@ class _HelperExchange:
         self.descriptors: list[int] = []
 
     def run(self, body: bytes) -> None:
-        """Send the request and receive the whole answer."""
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as link:
                 self._connect(link)
@@ -166,16 +168,6 @@ class _HelperExchange:
                 fix=_RESTART,
                 reason=NOT_RUNNING,
             ) from error
-
-    def expect_descriptors(self, number: int) -> None:
-        """Reject an answer with the wrong number of descriptors."""
-        if len(self.descriptors) != number:
-            raise _bad(f"it has {len(self.descriptors)} descriptors instead of {number}")
-
-    def drop_descriptors(self) -> None:
-        """Close received descriptors that are not needed."""
-        while self.descriptors:
-            os.close(self.descriptors.pop())
 
     def _wait(self, link: socket.socket) -> None:
         left = self._deadline - monotonic()

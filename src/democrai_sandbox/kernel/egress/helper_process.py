@@ -13,6 +13,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, NamedTuple
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from democrai_sandbox.kernel.flow_log import FlowLog
+
+    Log = Callable[[str], None]
 
 PROGRAMS = "/usr/bin:/bin:/usr/sbin:/sbin"
 """Folders with ``sudo`` and ``pkexec``. PATH is not used, because other users may control it."""
@@ -56,7 +59,7 @@ def elevation(*, desktop: bool = False, programs: str = PROGRAMS) -> Elevation:
     """Return the way for this process; raise ``HelperFailed`` with the reason ``no_way_up`` without one."""
     if is_privileged():
         return Elevation(Way.DIRECT)
-    if _gains_nothing():
+    if "NoNewPrivs:\t1" in _STATUS.read_text("utf-8", "replace").splitlines():
         raise no_way_up("this process cannot gain privileges (no_new_privs is set)")
     if desktop and (pkexec := shutil.which("pkexec", path=programs)):
         return Elevation(Way.PKEXEC, (pkexec, "--disable-internal-agent"))
@@ -99,13 +102,6 @@ def _user() -> str:
         return f"#{os.getuid()}"
 
 
-def _gains_nothing() -> bool:
-    return "NoNewPrivs:\t1" in _STATUS.read_text("utf-8", "replace").splitlines()
-
-
-if TYPE_CHECKING:
-    Log = Callable[[str], None]
-
 _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
 _KEEPER = Path(__file__).resolve().with_name("keeper.py")
 _WITHIN = 20.0
@@ -143,15 +139,15 @@ class HelperStarter:
         self._refresh_seconds = refresh_seconds
         self._desktop = desktop
         self._debug = debug
-        self._log = log or _written
+        self._log = log or partial(write_line, source="helper")
         self._within = within
         self._programs = programs
 
     def command(self) -> list[str]:
         """Return the helper's command line, without sudo or pkexec."""
-        told = ("--socket", self.socket_path, "--policy-file", self._policy_file)
+        paths = ("--socket", self.socket_path, "--policy-file", self._policy_file)
         numbers = ("--refresh-seconds", str(self._refresh_seconds), "--parent-pid", str(os.getpid()))
-        return [*helper_command(), *told, *numbers, *(("--debug",) if self._debug else ())]
+        return [*helper_command(), *paths, *numbers, *(("--debug",) if self._debug else ())]
 
     def start(self, client: HelperClient) -> RunningHelper:
         """Return the helper that answers at the socket: an existing one, or a new one."""
@@ -209,7 +205,6 @@ class RunningHelper:
         lines: int = -1,
         log: Log | None = None,
     ) -> None:
-        """Store the started processes and descriptors."""
         self.way = way
         self.pid = pid
         self.lines = lines
@@ -217,7 +212,7 @@ class RunningHelper:
         self._keeper = keeper
         self._keeper_pid = 0 if keeper is None else keeper.pid
         self._word = word
-        self._log = log or _written
+        self._log = log or partial(write_line, source="helper")
         self._unfinished = b""
         self._last_line = ""
 
@@ -249,7 +244,8 @@ class RunningHelper:
             theirs.close()
             os.close(written)
         os.set_blocking(lines, False)
-        _enlarge(lines)
+        with suppress(OSError):  # a larger pipe, so that the helper can write more before it must wait for a reader
+            fcntl.fcntl(lines, fcntl.F_SETPIPE_SZ, _LARGE_PIPE)
         return cls(way, keeper=keeper, word=ours, lines=lines, log=log)
 
     @property
@@ -276,9 +272,9 @@ class RunningHelper:
                 if error.reason not in _NOBODY:
                     raise
                 if monotonic() > deadline:
-                    said = self._last_line or error.what
                     raise HelperFailed(
-                        f"the helper was started ({self.way}) but did not answer in time: {said}",
+                        f"the helper was started ({self.way}) but did not answer in time: "
+                        f"{self._last_line or error.what}",
                         fix=error.fix,
                         reason=TIMED_OUT,
                     ) from error
@@ -301,8 +297,9 @@ class RunningHelper:
                 return
             *lines, rest = (self._unfinished + data).split(b"\n")
             self._unfinished = rest[-_LONGEST_LINE:]
-            for line in lines:
-                self._take_line(line.decode("utf-8", "replace"))
+            for line in (data.decode("utf-8", "replace") for data in lines if data.strip()):
+                self._last_line = line
+                self._log(line)
 
     def hurry(self) -> None:
         """Start the helper now if it is not running."""
@@ -359,11 +356,6 @@ class RunningHelper:
             self._keeper_pid = int(number)
         return bool(said)
 
-    def _take_line(self, line: str) -> None:
-        if line.strip():
-            self._last_line = line
-            self._log(line)
-
     def _close_lines(self) -> None:
         lines, self.lines = self.lines, -1
         if lines >= 0:
@@ -389,16 +381,6 @@ def command_python() -> str:
     return helper_command()[0]
 
 
-def _written(line: str) -> None:
-    write_line(line, "helper")
-
-
-def _enlarge(pipe: int) -> None:
-    """Enlarge the pipe, so that the helper can write more before it must wait for a reader."""
-    with suppress(OSError):
-        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _LARGE_PIPE)
-
-
 _RETURNING = 4.0
 """Seconds to wait for a helper that is restarting."""
 _HURRY_EVERY = 1.0
@@ -413,7 +395,6 @@ class HelperConnection:
     """The running helper of this process, if any. One thread at a time may use it, except for ``running``."""
 
     def __init__(self, client: HelperClient, starter: HelperStarter, flow: FlowLog) -> None:
-        """Store the parts without starting anything."""
         self.running: RunningHelper | None = None
         self._client = client
         self._starter = starter

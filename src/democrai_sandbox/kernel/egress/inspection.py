@@ -176,17 +176,14 @@ class _RecordingCommands(Commands):
     text = ""
 
     def find(self, name: str) -> str:
-        """Find every program, because none is run."""
         return name
 
     def run(self, argv: Sequence[str], text: str = "") -> CommandResult:  # noqa: ARG002 - the signature is given
-        """Record the input of a program."""
         self.text += text
         return CommandResult(0, "", "")
 
 
 def _start_time(pid: int) -> int:
-    """Return the start time of a process; 0 if it does not exist."""
     try:
         return facts(pid).start_time
     except RequestRefused:

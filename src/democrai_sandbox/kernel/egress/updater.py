@@ -43,7 +43,6 @@ class AllowlistUpdater:
     """Update of the allowlist, one at a time. Any thread may read ``applied`` and ``error`` at any time."""
 
     def __init__(self, builder: AllowlistBuilder, file: PolicyFile, client: HelperClient, flow: FlowLog) -> None:
-        """Store the parts."""
         self.applied: AppliedAllowlist | None = None
         self.error: KernelLayerError | None = None
         """Error of the last attempt; the previously applied allowlist stays in force."""
@@ -175,7 +174,6 @@ class UpdateThread:
     """Thread that runs a follower's work. Callers hold no lock during a run."""
 
     def __init__(self, follower: EgressFollower) -> None:
-        """Store the follower; ``start`` starts the thread."""
         self._follower = follower
         self._changed = threading.Condition()
         self._number = 0

@@ -188,7 +188,6 @@ class ApplicationRules:
     """All packet filters as one."""
 
     def __init__(self, commands: Commands, owner: Owner) -> None:
-        """Start without filters; ``find`` looks for them."""
         self._commands = commands
         self._owner = owner
         self._filters: tuple[ApplicationFilter, ...] = ()

@@ -1,14 +1,9 @@
 """Cgroups: find the mounted tree; create, join, kill and remove a cgroup; move processes in and out.
 
 The cgroup of an application is at the top of the tree, not below its previous cgroup. That one may be delegated to the
-application's user, who could then leave ours by writing to ``cgroup.procs``.
-
-The file for joining a cgroup is never handed out. The kernel only checks its opener, which is root, so its holder could
-move any process of the machine into the cgroup, cut it off from the network, and have it killed. Instead, a child asks
-over a socket, and the helper moves the process that the kernel names.
-
-The file for joining a cgroup is never handed out. The kernel only checks its opener, which is root, so its holder could
-move any process of the machine into the cgroup, cut it off from the network, and have it killed.
+application's user, who could then leave ours by writing to ``cgroup.procs``. That file is never handed out: the kernel
+only checks its opener, which is root, so its holder could move any process of the machine into the cgroup. Instead, a
+child asks over a socket, and the helper moves the process that the kernel names.
 """
 
 from __future__ import annotations
@@ -113,7 +108,6 @@ class Cgroup:
     __slots__ = ("_folder", "relative")
 
     def __init__(self, folder: Path, relative: str) -> None:
-        """Store the folder without creating it."""
         self._folder = folder
         self.relative = relative
 
@@ -287,7 +281,6 @@ class CgroupMembers:
     """Processes of one application's cgroup."""
 
     def __init__(self) -> None:
-        """Start without members."""
         self._origins: dict[int, str] = {}
 
     def join(self, tree: Tree, group: Cgroup, pid: int) -> None:
@@ -351,7 +344,6 @@ class JoinSockets:
     """Open entry sockets: one per child that has not joined yet."""
 
     def __init__(self, family: ProcessFamily, log: HelperLog) -> None:
-        """Start without sockets; the first one starts the thread."""
         self._family = family
         self._log = log
         self._lock = threading.Lock()

@@ -2,9 +2,6 @@
 
 The rules of children belong to a set of children with the same endpoints, so another child of a subject only needs a
 folder, not a packet filter change. The cgroup per child serves to kill a child with all its descendants.
-
-The rules belong to the set, so another child of a subject only needs a folder, not a packet filter change. The cgroup
-per child serves to kill a child with all its descendants.
 """
 
 from __future__ import annotations
@@ -70,7 +67,6 @@ class ChildRegistry:
     """Sets and children of one application."""
 
     def __init__(self, cgroup: Cgroup, clock: Callable[[], float] = time.monotonic) -> None:
-        """Start with no children, below the application's cgroup."""
         self._cgroup = cgroup
         self._clock = clock
         self._sets: dict[int, ChildSet] = {}
@@ -224,7 +220,6 @@ class Enforcer:
         resolver: Resolver | None = None,
         servers: Callable[[], frozenset[Allow]] = name_servers,
     ) -> None:
-        """Store the application's identity without changing anything."""
         self._owner = Owner(parent_pid, start_time, process_namespace())
         self._commands = Commands() if commands is None else commands
         self._rules = ApplicationRules(self._commands, self._owner)
@@ -395,7 +390,6 @@ class Enforcer:
         return {"addresses": len(allowed), "unresolved": list(unresolved), "withheld": list(withheld)}
 
     def _renew(self, *, patient: bool) -> bool:
-        """Create the cgroup, resolve all names, and apply the rules."""
         self._rules.find()
         group, children = self._group(), self._inherited()
         wanted = () if self._policy is None else self._policy.endpoints
@@ -436,7 +430,6 @@ class Enforcer:
         return allowed | self._servers() if child_set.endpoints else allowed
 
     def _permit(self, child_set: ChildSet, *, new: bool) -> None:
-        """Apply a set's rules unless they are in force."""
         if new:
             self._resolver.ask(child_set.endpoints or ())
         allowed = self._allowed(child_set)

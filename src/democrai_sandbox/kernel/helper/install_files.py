@@ -1,9 +1,7 @@
 """Files that permit starting the helper: a rule for sudo or polkit, or a systemd unit.
 
-Without a polkit rule, ``pkexec`` asks the user at the machine. ``democrai-sandbox helper`` prints these files. A file
-is commented out if another user than root could change the programs that it starts.
-
-Without a polkit rule, ``pkexec`` asks the user at the machine. ``democrai-sandbox helper`` prints these files.
+``democrai-sandbox helper`` prints them. A file is commented out if another user than root could change the programs
+that it starts. Without a polkit rule, ``pkexec`` asks the user at the machine.
 """
 
 from __future__ import annotations
@@ -34,7 +32,6 @@ class Weakness(NamedTuple):
     fix: str
 
     def __str__(self) -> str:
-        """Return the problem with its fix."""
         return f"{self.path} {self.why}; to fix it: {self.fix}"
 
 

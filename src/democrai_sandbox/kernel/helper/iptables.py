@@ -2,9 +2,6 @@
 
 A chain rejects connections that are not permitted and *returns* for the others, so that the host's rules still apply. A
 process in two nested cgroups is restricted by both.
-
-A firewall reload removes our rules, and the application would be unrestricted until the next refresh. The kernel
-reports changes by ``nft`` and ``iptables-nft``, but not by ``iptables-legacy``.
 """
 
 from __future__ import annotations
@@ -182,7 +179,6 @@ class FilterChange:
     """Atomic transaction of packet filter changes."""
 
     def __init__(self) -> None:
-        """Start an empty transaction."""
         self._chains: list[str] = []
         self._deleted: list[str] = []
         self._rules: list[str] = []
@@ -219,7 +215,6 @@ class FilterTable:
     """Packet filter of one IP version."""
 
     def __init__(self, commands: Commands, family: IpVersion) -> None:
-        """Find the tools."""
         self.family = family
         self._commands = commands
         name = {IpVersion.IPV4: "iptables", IpVersion.IPV6: "ip6tables"}[family]
@@ -313,7 +308,10 @@ _BETWEEN = 1.0
 
 
 class FilterChangeListener:
-    """Listener for changes."""
+    """Listener for changes by other programs, such as a firewall reload, which removes our rules.
+
+    The kernel reports changes by ``nft`` and ``iptables-nft``, but not by ``iptables-legacy``.
+    """
 
     def __init__(self) -> None:
         """Start listening; without permission, never report a change."""

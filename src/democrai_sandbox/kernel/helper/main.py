@@ -100,13 +100,8 @@ def reset_environment() -> None:
     os.chdir("/")
     with suppress(PermissionError):  # already the leader of a process group
         os.setsid()  # ignore signals of the terminal, because the helper must end after the application
-    _have_descriptors()
-
-
-def _have_descriptors() -> None:
-    """Raise the descriptor limit to the maximum; the soft limit comes from the starting process."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError):  # the soft limit comes from the starting process
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
@@ -122,7 +117,6 @@ class _HelperRun:
         self._user_files = UserFiles(user)  # before any threads
 
     def live(self) -> int:
-        """Check the machine, take over existing rules, serve, and clean up."""
         try:
             for warning in self._enforcer.probe():
                 self._log.say(f"warning: {warning}")
@@ -147,14 +141,11 @@ class _HelperRun:
         self._remove(self._user_files.remove_socket, arguments.socket)  # first: later it may be another helper's
         actions.close(_PATIENCE)
         if happened is HelperEvent.PARENT_GONE or (actions.in_force and watch.parent_ends_within(_LINGER)):
-            return self._after_the_parent()
+            log.say(f"process {parent.pid} has ended; removing its rules")
+            self._remove(self._user_files.remove_file, arguments.policy_file)
+            return EXIT_ENDED if _removed(self._enforcer, log) else EXIT_LEFT_BEHIND
         log.say("stopping; applied rules stay in force")
         return EXIT_ENDED
-
-    def _after_the_parent(self) -> int:
-        self._log.say(f"process {self._family.parent.pid} has ended; removing its rules")
-        self._remove(self._user_files.remove_file, self._arguments.policy_file)
-        return EXIT_ENDED if _removed(self._enforcer, self._log) else EXIT_LEFT_BEHIND
 
     def _remove(self, act: Callable[[str], None], path: str) -> None:
         try:

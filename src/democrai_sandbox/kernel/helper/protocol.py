@@ -44,14 +44,12 @@ class RequestRefused(Exception):  # noqa: N818 - part of the protocol, with a re
     """Request that the helper refused or could not complete; ``reason`` is machine-readable."""
 
     def __init__(self, reason: Reason, error: str, fix: str = "") -> None:
-        """Store the reason, the message and the fix."""
         super().__init__(reason, error, fix)
         self.reason: Reason = reason
         self.error = error
         self.fix = fix
 
     def __str__(self) -> str:
-        """Return one line for a log."""
         return f"{self.reason}: {self.error}" + (f"; to fix it: {self.fix}" if self.fix else "")
 
     def again(self) -> RequestRefused:

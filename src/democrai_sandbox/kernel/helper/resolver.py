@@ -74,7 +74,6 @@ class Resolver:
         keep_seconds: float = KEEP_SECONDS,
         hosts: str = "/etc/hosts",
     ) -> None:
-        """Store the lookup function and the clock."""
         self._lookup = system_lookup if lookup is None else lookup
         self._clock = clock
         self._keep = keep_seconds

@@ -212,7 +212,6 @@ class HelperServer:
             connection.sendall(encode_answer((visit.refused or _BUSY).answer()))
 
     def _serve(self, visit: ClientConnection) -> None:
-        """Serve one connection; an error affects only this connection."""
         try:
             with visit.connection:
                 if visit.client is None:

@@ -48,7 +48,6 @@ class PortRule:
     rights: NetRight
 
     def __post_init__(self) -> None:
-        """Reject invalid port numbers."""
         if not 0 <= self.port <= _HIGHEST_PORT:
             raise KernelLayerError(
                 f"the Landlock rule port {self.port!r} is invalid", fix=f"use a number from 0 to {_HIGHEST_PORT}"
@@ -93,11 +92,9 @@ class Ruleset:
         os.close(self.fd)
 
     def __enter__(self) -> Self:
-        """Close it at the end of a block."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close it."""
         self.close()
 
 
@@ -194,7 +191,6 @@ def unsupported(support: LandlockSupport) -> ControlStatus:
 
 
 def _restrict(ruleset: int, *, synchronise: bool) -> bool:
-    """Restrict; return whether all threads are covered."""
     native = native_module()
     if synchronise:
         try:

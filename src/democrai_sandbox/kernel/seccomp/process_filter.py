@@ -174,7 +174,6 @@ def _measured(
 
 
 def _by_action(profile: Profile, arch: Architecture) -> dict[str, tuple[str, ...]]:
-    """Return the names of refused and inspected calls, by action."""
     decided = rows(profile, arch)
     found = {action.value: tuple(row.name for row in decided if row.action is action) for action in Action}
     return {action: names for action, names in found.items() if names}

@@ -30,7 +30,6 @@ class StartedProgram:
     __slots__ = ("deadline", "ended", "let_go", "lifeline", "mark", "pid", "pidfd", "report", "timed_out")
 
     def __init__(self, pid: int, pidfd: int, lifeline: int, deadline: float | None, mark: int) -> None:
-        """Take over its process descriptor and its lifeline."""
         self.pid = pid
         self.mark = mark
         self.pidfd = pidfd
@@ -65,7 +64,6 @@ class StartedPrograms:
     """All children by process id."""
 
     def __init__(self, native: Any) -> None:
-        """Start without children."""
         self.known: dict[int, StartedProgram] = {}
         self.standby = 0
         """Child of the server that runs no program and survives the removal of orphans."""
@@ -160,7 +158,6 @@ class OwnChildren:
     """Direct children of this single-threaded process. The list stays open, because each end of a child reads it."""
 
     def __init__(self, native: Any) -> None:
-        """Open the list, if the kernel provides it."""
         self._native = native
         try:
             self._list = os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY | os.O_CLOEXEC)
@@ -179,7 +176,6 @@ class OwnChildren:
 
 
 def _mark_of(pid: int) -> int | None:
-    """Return the mark of a process; None if it does not exist."""
     try:
         return resource.prlimit(pid, MARKING)[1]
     except OSError:

@@ -106,7 +106,6 @@ class FailedStepError(Exception):
     """Failed step of a start; the program does not run."""
 
     def __init__(self, step: str, error: OSError) -> None:
-        """Store the details for the application."""
         super().__init__(step)
         self.step = step
         self.errno = error.errno or errno.EIO
@@ -116,7 +115,6 @@ class Starts:
     """State shared by all starts."""
 
     def __init__(self, native: Any, baseline: list[int]) -> None:
-        """Start without a baseline, or with that of the previous server."""
         self._native = native
         self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         self._ignored = _ignored_signals()
@@ -188,7 +186,6 @@ class ServerLoop:
     """Event loop of the spawn server."""
 
     def __init__(self, native: Any, inheritance: standby.Inheritance, watched: int) -> None:
-        """Watch the link and the application, and start the standby."""
         self._native = native
         self._inheritance = inheritance
         self._link = inheritance.link
