@@ -17,29 +17,35 @@ from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from democrai_sandbox.errors import KernelLayerError, KernelUnsupported, SpawnFailed
-from democrai_sandbox.kernel.egress.allowlist import AllowlistBuilder
-from democrai_sandbox.kernel.egress.control import EgressControl
-from democrai_sandbox.kernel.landlock.application import application_paths, application_plan
-from democrai_sandbox.kernel.landlock.rights import landlock_support, native_module
-from democrai_sandbox.kernel.seccomp.filters import APPLICATION
-from democrai_sandbox.kernel.spawn.client import SpawnServer
 
 from . import selftest, status
+from .egress.allowlist import AllowlistBuilder
+from .egress.control import EgressControl
 from .flow_log import FlowLog
 from .landlock import ruleset as landlock
+from .landlock.application import application_paths, application_plan
+from .landlock.rights import landlock_support, native_module
 from .seccomp import process_filter as seccomp
+from .seccomp.filters import APPLICATION
 from .selftest import attempts_in_child, cgroup_root, unenforced_in_children
 from .settings import ApplicationPlaces
+from .spawn.client import SpawnServer
 from .status import EGRESS, HELPER, LANDLOCK, SECCOMP, SPAWN_SERVER, ControlState, ControlStatus, KernelStatus
 from .supervisor import Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from democrai_sandbox.kernel.landlock.application import ApplicationPaths
-
+    from .landlock.application import ApplicationPaths
     from .selftest import SelfTest
     from .settings import OsSettings
+
+
+__all__ = ["ApplicationPlaces", "Kernel", "KernelStage", "readable", "writable"]
+
+_ANSWER_SECONDS = 2.0
+"""Seconds to wait for the spawn server's statistics while a caller reads the status."""
+_IN_FORCE = frozenset({ControlState.ACTIVE, ControlState.PARTIAL})
 
 
 def writable(paths: ApplicationPaths | None) -> tuple[str, ...]:
@@ -50,13 +56,6 @@ def writable(paths: ApplicationPaths | None) -> tuple[str, ...]:
 def readable(paths: ApplicationPaths | None) -> tuple[str, ...]:
     """Return all readable paths."""
     return () if paths is None else (*paths.read, *writable(paths))
-
-
-__all__ = ["ApplicationPlaces", "Kernel", "KernelStage"]
-
-_ANSWER_SECONDS = 2.0
-"""Seconds to wait for the spawn server's statistics while a caller reads the status."""
-_IN_FORCE = frozenset({ControlState.ACTIVE, ControlState.PARTIAL})
 
 
 class KernelStage(StrEnum):

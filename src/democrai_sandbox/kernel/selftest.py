@@ -27,19 +27,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from democrai_sandbox.errors import KernelLayerError
-from democrai_sandbox.kernel.spawn.client import SpawnOrder
-from democrai_sandbox.kernel.spawn.confinement import ResourceLimits, confinement_of, enforcement_of
 
 from . import selftest_operations as acts
+from .spawn.client import SpawnOrder
+from .spawn.confinement import ResourceLimits, confinement_of, enforcement_of
 from .status import EGRESS, LANDLOCK, SECCOMP, SPAWN_SERVER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from democrai_sandbox.kernel.egress.control import EgressControl
-    from democrai_sandbox.kernel.egress.endpoints import ChildCgroup
-    from democrai_sandbox.kernel.spawn.client import SpawnedChild, SpawnServer
-    from democrai_sandbox.kernel.spawn.confinement import ChildConfinement, Enforcement
+    from .egress.control import EgressControl
+    from .egress.endpoints import ChildCgroup
+    from .spawn.client import SpawnedChild, SpawnServer
+    from .spawn.confinement import ChildConfinement, Enforcement
 
 _ARRIVES_WITHIN = 0.25
 _DATAGRAM = 64

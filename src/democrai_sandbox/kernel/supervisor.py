@@ -16,13 +16,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from democrai_sandbox.errors import KernelLayerError
-from democrai_sandbox.kernel.spawn.standby import is_stopped
+
+from .spawn.standby import is_stopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from democrai_sandbox.kernel.egress.control import EgressControl
-    from democrai_sandbox.kernel.spawn.client import SpawnServer
+    from .egress.control import EgressControl
+    from .spawn.client import SpawnServer
 
 SPAWN_SERVER = "spawn_server"
 HELPER = "helper"

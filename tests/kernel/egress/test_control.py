@@ -401,7 +401,7 @@ def test_starting_through_sudo_works_and_ends_as_orderly(lab, servers):
 def test_an_application_of_an_ordinary_user_attaches_to_a_helper_that_a_service_runs(lab, servers):
     with application(lab, uid=NOBODY) as app:
         app(f"sources[:] = ['{lab.world.v4}:{servers}']")
-        app("control._helper._starter._programs = '/nowhere'")
+        app("control._helper._starter.programs = '/nowhere'")
         with pytest.raises(Failed) as failed:
             app("control.start()")
         assert failed.value.reason == "no_way_up", failed.value

@@ -73,7 +73,7 @@ class HelperClient:
                 fix="run the helper and the application from the same installation",
                 reason="version",
             )
-        return self._number(answer, "pid")
+        return _number(answer, "pid")
 
     def apply(self, pid: int | None = None, *, timeout: float | None = None) -> dict[str, Any]:
         """Apply the policy file and move a process into its cgroup; return the helper's answer."""
@@ -89,7 +89,10 @@ class HelperClient:
         answer = self._ask({"action": "child", "endpoints": wanted}, expected=1)
         (descriptor,) = answer.descriptors
         try:
-            return ChildCgroup(descriptor, self._number(answer.fields, "child"), self._text(answer.fields, "cgroup"))
+            number, path = _number(answer.fields, "child"), answer.fields.get("cgroup")
+            if type(path) is not str:
+                raise _bad("'cgroup' is not a text")
+            return ChildCgroup(descriptor, number, path)
         except HelperFailed:
             os.close(descriptor)
             raise
@@ -127,20 +130,6 @@ class HelperClient:
                 os.close(descriptor)
             raise
         return HelperAnswer(fields, tuple(exchange.descriptors))
-
-    @staticmethod
-    def _number(fields: dict[str, Any], name: str) -> int:
-        value = fields.get(name)
-        if type(value) is not int or value < 0:
-            raise _bad(f"{name!r} is not a number")
-        return value
-
-    @staticmethod
-    def _text(fields: dict[str, Any], name: str) -> str:
-        value = fields.get(name)
-        if type(value) is not str:
-            raise _bad(f"{name!r} is not a text")
-        return value
 
 
 class _HelperExchange:
@@ -263,6 +252,13 @@ def _parsed(received: bytes) -> dict[str, Any]:
     if not answer["ok"]:
         raise refusal(answer)
     return answer
+
+
+def _number(fields: dict[str, Any], name: str) -> int:
+    value = fields.get(name)
+    if type(value) is not int or value < 0:
+        raise _bad(f"{name!r} is not a number")
+    return value
 
 
 def refusal(answer: dict[str, Any]) -> HelperFailed:

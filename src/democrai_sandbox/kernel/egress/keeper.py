@@ -134,7 +134,11 @@ class Keeper:
         ours.close()
         with theirs:
             self._stand_by(keeper, theirs)
-        self._succeed(keeper)
+        # The keeper has ended: keep a helper that is not a child of this process.
+        time.sleep(_BEFORE_SUCCESSION)
+        _say(f"the keeper {keeper} ended; process {os.getpid()} takes its place")
+        with suppress(OSError):  # the application may have ended too
+            self._word.send(b"%d\n" % os.getpid(), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         return True
 
     def _bury_standby(self, standby: _KeeperStandby) -> None:
@@ -156,13 +160,6 @@ class Keeper:
                 return
             self._helper.forget()
             self._helper, self._started = _Helper(int(told)), time.monotonic()
-
-    def _succeed(self, keeper: int) -> None:
-        """Become the keeper of a helper that is not a child of this process."""
-        time.sleep(_BEFORE_SUCCESSION)
-        _say(f"the keeper {keeper} ended; process {os.getpid()} takes its place")
-        with suppress(OSError):  # the application may have ended too
-            self._word.send(b"%d\n" % os.getpid(), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
     def _listen(self) -> bool:
         """Read the application's commands, in order; return whether to stop the helper."""

@@ -236,7 +236,8 @@ class UpdateThread:
             )
         if error is not None:
             # A new object per waiting caller, because a traceback grows with every raise.
-            raise type(error)(*error.args, fix=error.fix, **_reason(error)) from error
+            reason = {"reason": error.reason} if isinstance(error, HelperFailed) else {}
+            raise type(error)(*error.args, fix=error.fix, **reason) from error
 
     def stop(self) -> None:
         """Stop the thread and wait for it; waiting callers get an error."""
@@ -264,7 +265,8 @@ class UpdateThread:
                 due = min(due, monotonic() + self._follower.pause())
             if self._is_wanted(due):
                 self._once()
-                due = monotonic() + (self._backoff() if self._failures else self._follower.pause())
+                backoff = min(_FIRST_PAUSE * 2 ** min(self._failures - 1, 16), _LONGEST_PAUSE)
+                due = monotonic() + (backoff if self._failures else self._follower.pause())
 
     def _is_wanted(self, due: float) -> bool:
         return not self._ending and (bool(self._reasons) or monotonic() >= due)
@@ -284,13 +286,6 @@ class UpdateThread:
         with self._changed:
             self._outcome = _RunResult(number, error)
             self._changed.notify_all()
-
-    def _backoff(self) -> float:
-        return float(min(_FIRST_PAUSE * 2 ** min(self._failures - 1, 16), _LONGEST_PAUSE))
-
-
-def _reason(error: KernelLayerError) -> dict[str, str]:
-    return {"reason": error.reason} if isinstance(error, HelperFailed) else {}
 
 
 class _DaemonThread(threading.Thread):

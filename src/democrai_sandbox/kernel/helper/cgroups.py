@@ -8,7 +8,6 @@ child asks over a socket, and the helper moves the process that the kernel names
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import re
@@ -139,12 +138,12 @@ class Cgroup:
     def make(self, mark: str = "") -> int:
         """Create it unless it exists, mark its owner, and return its identity."""
         try:
-            with contextlib.suppress(FileExistsError):
+            with suppress(FileExistsError):
                 self._folder.mkdir()
                 # Independent of the umask: the application may read, but not write.
                 self._folder.chmod(0o755)
             if mark:
-                with contextlib.suppress(OSError):  # a kernel without extended attributes; the rules name the owner too
+                with suppress(OSError):  # a kernel without extended attributes; the rules name the owner too
                     os.setxattr(self._folder, _MARK, mark.encode())
             return self._folder.stat().st_ino
         except OSError as error:
@@ -231,7 +230,7 @@ class Cgroup:
         while self.populated() and time.monotonic() < end:
             for group in (self, *self.inside(), *(deeper for each in self.inside() for deeper in each.inside())):
                 for pid in group.members():
-                    with contextlib.suppress(ProcessLookupError):
+                    with suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
             time.sleep(0.002)
 

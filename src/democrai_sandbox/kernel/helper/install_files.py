@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from .arguments import helper_command
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
 _MOST_TOLD = 8
 _NOT_LOADED = frozenset({"site-packages", "dist-packages", "test", "idlelib", "tkinter", "turtledemo"})
@@ -55,18 +55,9 @@ def _all(interpreter: Path, library: Path, helper: Path) -> Iterator[Path]:
     for start in (interpreter, library, helper, *(path.resolve() for path in extra if path.exists())):
         yield from reversed([start, *start.parents])
     for folder in (library, helper):
-        yield from _below(folder)
-
-
-def _below(folder: Path) -> Iterator[Path]:
-    for place, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if name not in _NOT_LOADED]
-        yield from _joined(place, folders)
-        yield from _joined(place, files)
-
-
-def _joined(place: str, names: Iterable[str]) -> Iterator[Path]:
-    return (Path(place, name) for name in names)
+        for place, folders, files in os.walk(folder):
+            folders[:] = [name for name in folders if name not in _NOT_LOADED]
+            yield from (Path(place, name) for name in (*folders, *files))
 
 
 def _weakness(path: Path) -> Weakness | None:

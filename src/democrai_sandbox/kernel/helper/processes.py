@@ -107,7 +107,8 @@ class Handle:
     def __init__(self, pid: int, descriptor: int | None, start_time: int) -> None:
         self.pid = pid
         self.start_time = start_time
-        self._descriptor = descriptor
+        self.descriptor = descriptor
+        """Descriptor that becomes readable when the process ends, if the kernel supports it."""
 
     @classmethod
     def of(cls, pid: int, *, descriptor: int | None = None, pidfds: bool = True) -> Handle:
@@ -123,16 +124,11 @@ class Handle:
             raise
         return handle
 
-    @property
-    def descriptor(self) -> int | None:
-        """Descriptor that becomes readable when the process ends, if the kernel supports it."""
-        return self._descriptor
-
     def alive(self) -> bool:
         """Whether it is still the same process and has not ended."""
-        if self._descriptor is not None:
+        if self.descriptor is not None:
             poll = select.poll()
-            poll.register(self._descriptor, select.POLLIN)
+            poll.register(self.descriptor, select.POLLIN)
             return not poll.poll(0)
         try:
             found = facts(self.pid)
@@ -147,7 +143,7 @@ class Handle:
 
     def close(self) -> None:
         """Close the descriptor."""
-        descriptor, self._descriptor = self._descriptor, None
+        descriptor, self.descriptor = self.descriptor, None
         if descriptor is not None:
             with suppress(OSError):
                 os.close(descriptor)

@@ -271,9 +271,11 @@ class SpawnServer:
             with socket.socket(*_KIND, 0, fileno=far.detach()) as theirs:
                 # Before the first packet: the kernel adds the sender's process id only to packets sent after this.
                 theirs.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+                # Isolated, without site, and without writing bytecode.
+                command = [interpreter or sys.executable, "-I", "-S", "-B", str(_SERVER)]
                 # A separate session, so that signals of the terminal do not reach the server.
                 process = subprocess.Popen(  # noqa: S603 - this interpreter, with a file of this package
-                    _command(interpreter or sys.executable, theirs.fileno(), held),
+                    [*command, str(theirs.fileno()), str(held), str(getpid())],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     pass_fds=(theirs.fileno(), held),
@@ -493,7 +495,3 @@ def _received(lifeline: _socket.socket) -> _SpawnAnswer:
 
 def _timeval(seconds: float) -> bytes:
     return _TIMEVAL.pack(int(seconds), int(seconds % 1 * 1_000_000))
-
-
-def _command(interpreter: str, link: int, bond: int) -> list[str]:
-    return [interpreter, "-I", "-S", "-B", str(_SERVER), str(link), str(bond), str(getpid())]

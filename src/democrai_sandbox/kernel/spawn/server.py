@@ -216,7 +216,8 @@ class ServerLoop:
     def _new_standby(self) -> standby.Standby:
         """Fork a process that takes over when this one ends, with the current baseline."""
         inheritance = self._inheritance._replace(rulesets=tuple(self._starts.baseline))
-        made = standby.Standby(standby.command_of(__file__), inheritance, self._watched)
+        command = [sys.executable, "-I", "-S", "-B", __file__]
+        made = standby.Standby(command, inheritance, self._watched)
         self._children.standby = made.pid
         self._events.register(made.descriptor, _READABLE)
         return made
@@ -448,18 +449,14 @@ class ServerLoop:
             child.signal(signal.SIGKILL)
 
 
-def _ignore_signals() -> None:
-    """Ignore signals for the application, which needs this process to stop its children at shutdown."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
-        signal.signal(number, signal.SIG_IGN)
-
-
 def main() -> None:
     """Take the link, become the subreaper, protect this process from others, and serve."""
     link, bond, application, *rulesets = map(int, sys.argv[1:])
     for number in (link, bond, *rulesets):
         os.set_inheritable(number, False)  # noqa: FBT003 - positional-only
-    _ignore_signals()
+    # These are for the application, which needs this process to stop its children at shutdown.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
     native = native_module()
     native.set_subreaper()
     native.set_dumpable(False)

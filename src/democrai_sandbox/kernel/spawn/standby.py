@@ -12,7 +12,6 @@ import os
 import select
 import signal
 import socket
-import sys
 import time
 from contextlib import suppress
 from typing import NamedTuple, NoReturn
@@ -109,8 +108,3 @@ def is_stopped(pid: int) -> bool:
             return file.read().rpartition(b")")[2].split()[0] in {b"T", b"t"}
     except (OSError, IndexError):
         return False
-
-
-def command_of(file: str) -> list[str]:
-    """Return the server's program without its arguments."""
-    return [sys.executable, "-I", "-S", "-B", file]
