@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from democrai_sandbox.errors import KernelLayerError
 
-from . import selftest_operations as acts
+from . import selftest_operations as operations
 from .spawn.client import SpawnOrder
 from .spawn.confinement import ResourceLimits, confinement_of, enforcement_of
 from .status import EGRESS, LANDLOCK, SECCOMP, SPAWN_SERVER
@@ -186,7 +186,7 @@ def judged(
     """Return the attempt with its verdict. An operation that could not be run counts as failed."""
     if outcome in _NO_NETWORK:
         return SelfTestAttempt(
-            act, where, control, expected, f"{acts.UNTRIED}this machine lacks such a network", ok=True
+            act, where, control, expected, f"{operations.UNTRIED}this machine lacks such a network", ok=True
         )
     ok = expected == OPEN or outcome.startswith(("stopped by", "killed by"))
     return SelfTestAttempt(act, where, control, expected, outcome, ok, "" if ok else fix)
@@ -194,7 +194,7 @@ def judged(
 
 def needless(act: str, where: str, control: str, why: str) -> SelfTestAttempt:
     """Return an attempt that does not apply on this machine."""
-    return SelfTestAttempt(act, where, control, STOPPED, f"{acts.UNTRIED}{why}", ok=True)
+    return SelfTestAttempt(act, where, control, STOPPED, f"{operations.UNTRIED}{why}", ok=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,18 +228,18 @@ def run(claims: Claims) -> SelfTest:
     """Run the forbidden operations and return the results."""
     begin = time.monotonic()
     try:
-        ground = SelfTestFixtures(claims.state_dir)
+        fixtures = SelfTestFixtures(claims.state_dir)
     except OSError as error:
         raise KernelLayerError(
             f"the self-test cannot create files in {claims.state_dir}: {error}",
             fix="give the application's user write permission for its state directory",
         ) from error
-    with ground:
+    with fixtures:
         attempts = (
             *(_files(claims) if claims.landlock_abi else ()),
             *(_calls() if claims.seccomp else ()),
-            *(_network(ground, claims) if claims.egress else ()),
-            *(claims.child(ground) if claims.child else ()),
+            *(_network(fixtures, claims) if claims.egress else ()),
+            *(claims.child(fixtures) if claims.child else ()),
         )
     return SelfTest(attempts, time.monotonic() - begin)
 
@@ -247,30 +247,32 @@ def run(claims: Claims) -> SelfTest:
 def reaches_outside(readable: tuple[str, ...]) -> bool:
     """Whether the calling thread can open a folder outside all lists. Takes microseconds."""
     folder = readable_outside(readable)
-    return folder is not None and acts.outcome_of(acts.read, folder) == acts.THROUGH
+    return folder is not None and operations.outcome_of(operations.read, folder) == operations.THROUGH
 
 
 def _files(claims: Claims) -> Iterator[SelfTestAttempt]:
     places: tuple[tuple[str, Callable[[str], None], str | None], ...] = (
-        ("read outside the lists", acts.read, readable_outside((*claims.readable, *claims.writable))),
-        ("write outside the lists", acts.write, writable_outside(claims.writable)),
+        ("read outside the lists", operations.read, readable_outside((*claims.readable, *claims.writable))),
+        ("write outside the lists", operations.write, writable_outside(claims.writable)),
     )
     for act, function, place in places:
         if place is None:
             yield needless(act, PROCESS, LANDLOCK, "every folder that this user can reach is in the lists")
         else:
-            yield judged(f"{act}: {place}", PROCESS, LANDLOCK, acts.outcome_of(function, place))
+            yield judged(f"{act}: {place}", PROCESS, LANDLOCK, operations.outcome_of(function, place))
     if claims.outsider and claims.landlock_abi >= _SCOPES_SINCE:
-        yield judged("signal to a process outside", PROCESS, LANDLOCK, acts.outcome_of(os.kill, claims.outsider, 0))
+        yield judged(
+            "signal to a process outside", PROCESS, LANDLOCK, operations.outcome_of(os.kill, claims.outsider, 0)
+        )
 
 
 def _calls() -> Iterator[SelfTestAttempt]:
     from . import _native  # noqa: PLC0415 - exists on Linux only
 
-    yield judged("execve", PROCESS, SECCOMP, acts.outcome_of(_executed))
+    yield judged("execve", PROCESS, SECCOMP, operations.outcome_of(_executed))
     for name in ("unshare", "io_uring_setup", "process_vm_readv"):  # the filter refuses these without killing
-        yield judged(name, PROCESS, SECCOMP, acts.outcome_of(acts.probe, _native, name))
-    yield judged("packet socket", PROCESS, SECCOMP, acts.outcome_of(acts.packet_socket))
+        yield judged(name, PROCESS, SECCOMP, operations.outcome_of(operations.probe, _native, name))
+    yield judged("packet socket", PROCESS, SECCOMP, operations.outcome_of(operations.packet_socket))
 
 
 def _executed() -> str | None:
@@ -290,31 +292,31 @@ def _executed() -> str | None:
     return f"killed by {signal.Signals(-code).name}" if code < 0 else None
 
 
-def _network(ground: SelfTestFixtures, claims: Claims) -> Iterator[SelfTestAttempt]:
+def _network(fixtures: SelfTestFixtures, claims: Claims) -> Iterator[SelfTestAttempt]:
     for name, family, _ in FAMILIES:
         for protocol, act in (("tcp", _connected), ("udp", _sent)):
             kind = f"{protocol} {name}"
-            address = ground.addresses[kind]
+            address = fixtures.addresses[kind]
             if address is None:
                 yield needless(kind, PROCESS, EGRESS, f"this machine has no IP{name} on loopback")
             else:
-                yield judged(kind, PROCESS, EGRESS, acts.outcome_of(act, ground, name, family, address))
-    outcome = acts.outcome_of(ground.call_unix)
+                yield judged(kind, PROCESS, EGRESS, operations.outcome_of(act, fixtures, name, family, address))
+    outcome = operations.outcome_of(fixtures.call_unix)
     yield judged("unix socket", PROCESS, EGRESS, outcome, expected=OPEN)
     # A process that can do one of these, usually root, can avoid the packet filter of its cgroup.
-    yield judged("packet socket", PROCESS, EGRESS, acts.outcome_of(acts.packet_socket), fix=_AS_ROOT)
+    yield judged("packet socket", PROCESS, EGRESS, operations.outcome_of(operations.packet_socket), fix=_AS_ROOT)
     if claims.foreign_cgroup:
-        outcome = acts.outcome_of(acts.open_for_writing, claims.foreign_cgroup)
+        outcome = operations.outcome_of(operations.open_for_writing, claims.foreign_cgroup)
         yield judged("leave the cgroup", PROCESS, EGRESS, outcome, fix=_AS_ROOT)
 
 
-def _connected(_ground: SelfTestFixtures, _name: str, family: socket.AddressFamily, address: Any) -> str | None:
-    return acts.connect(family, address)
+def _connected(_fixtures: SelfTestFixtures, _name: str, family: socket.AddressFamily, address: Any) -> str | None:
+    return operations.connect(family, address)
 
 
-def _sent(ground: SelfTestFixtures, name: str, family: socket.AddressFamily, address: Any) -> str | None:
-    acts.send(family, address, ground.token)
-    return None if ground.arrived(name) else "stopped by timeout"
+def _sent(fixtures: SelfTestFixtures, name: str, family: socket.AddressFamily, address: Any) -> str | None:
+    operations.send(family, address, fixtures.token)
+    return None if fixtures.arrived(name) else "stopped by timeout"
 
 
 _SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/etc", "/dev/null", "/dev/urandom")
@@ -342,13 +344,13 @@ class _Trial(NamedTuple):
 
 
 def attempts_in_child(
-    ground: SelfTestFixtures, server: SpawnServer, abi: int, egress: EgressControl | None = None
+    fixtures: SelfTestFixtures, server: SpawnServer, abi: int, egress: EgressControl | None = None
 ) -> tuple[SelfTestAttempt, ...]:
     """Run all operations in a child without rules, and network operations in a child without allowed targets."""
     trials = [_without_rules(abi, has_cgroup=egress is not None)]
     if egress is not None:
         trials.append(_without_targets(abi))
-    return tuple(attempt for trial in trials for attempt in _attempts(ground, server, egress, trial))
+    return tuple(attempt for trial in trials for attempt in _attempts(fixtures, server, egress, trial))
 
 
 def unenforced_in_children(abi: int) -> tuple[str, ...]:
@@ -390,39 +392,39 @@ def _enforcement(confinement: ChildConfinement, abi: int, *, packet_filter: bool
 
 
 def _attempts(
-    ground: SelfTestFixtures, server: SpawnServer, egress: EgressControl | None, trial: _Trial
+    fixtures: SelfTestFixtures, server: SpawnServer, egress: EgressControl | None, trial: _Trial
 ) -> tuple[SelfTestAttempt, ...]:
     cgroup = None
     try:
         cgroup = egress.child(()) if egress is not None else None
-        met, said = _answers(server, _order(ground, trial, cgroup))
+        outcomes, output = _answers(server, _order(fixtures, trial, cgroup))
     except (KernelLayerError, OSError) as error:
-        return (judged("all acts", trial.where, trial.control, f"{acts.UNTRIED}{error}"),)
+        return (judged("all acts", trial.where, trial.control, f"{operations.UNTRIED}{error}"),)
     finally:
         if egress is not None and cgroup is not None:
             egress.release(cgroup)
-    return tuple(_attempts_of_trial(ground, trial, met, said))
+    return tuple(_attempts_of_trial(fixtures, trial, outcomes, output))
 
 
-def _order(ground: SelfTestFixtures, trial: _Trial, cgroup: ChildCgroup | None) -> SpawnOrder:
+def _order(fixtures: SelfTestFixtures, trial: _Trial, cgroup: ChildCgroup | None) -> SpawnOrder:
     from . import _native  # noqa: PLC0415 - exists on Linux only
 
     plan = {
         "native": _native.__file__,
-        "file": ground.file,
-        "folder": ground.folder,
-        "program": ground.program,
-        "token": ground.token,
+        "file": fixtures.file,
+        "folder": fixtures.folder,
+        "program": fixtures.program,
+        "token": fixtures.token,
         "cgroup": cgroup_root(),
         "acts": trial.acts,
-        **ground.addresses,
+        **fixtures.addresses,
     }
     enforced = trial.enforced
     return SpawnOrder(
         program=sys.executable,
-        argv=(sys.executable, "-I", "-S", "-B", acts.__file__, json.dumps(plan)),
+        argv=(sys.executable, "-I", "-S", "-B", operations.__file__, json.dumps(plan)),
         environment={},
-        folder=ground.folder,  # gives the socket there a short name; entering a folder does not read it
+        folder=fixtures.folder,  # gives the socket there a short name; entering a folder does not read it
         plan=enforced.plan,
         filter=enforced.filter,
         limits=enforced.limits,
@@ -433,24 +435,24 @@ def _order(ground: SelfTestFixtures, trial: _Trial, cgroup: ChildCgroup | None) 
 
 def _answers(server: SpawnServer, order: SpawnOrder) -> tuple[dict[str, str], str]:
     """Return the outcome of each operation, and any other output of the child."""
-    heard, told = os.pipe()
+    read_end, write_end = os.pipe()
     try:
         try:
-            child = server.spawn(replace(order, stdout=told, stderr=told))
+            child = server.spawn(replace(order, stdout=write_end, stderr=write_end))
         finally:
-            os.close(told)
-        text = _read(heard, child)
+            os.close(write_end)
+        text = _read(read_end, child)
     finally:
-        os.close(heard)
-    met: dict[str, str] = {}
+        os.close(read_end)
+    outcomes: dict[str, str] = {}
     other = ""
     for line in text.decode("utf-8", "replace").splitlines():
         try:
             name, outcome = json.loads(line)
-            met[str(name)] = str(outcome)
+            outcomes[str(name)] = str(outcome)
         except (ValueError, TypeError):
             other = line
-    return met, other
+    return outcomes, other
 
 
 def _read(descriptor: int, child: SpawnedChild) -> bytes:
@@ -472,18 +474,18 @@ def _read(descriptor: int, child: SpawnedChild) -> bytes:
 
 
 def _attempts_of_trial(
-    ground: SelfTestFixtures, trial: _Trial, met: dict[str, str], said: str
+    fixtures: SelfTestFixtures, trial: _Trial, outcomes: dict[str, str], output: str
 ) -> Iterator[SelfTestAttempt]:
     for act in trial.acts:
         family = act[-2:]
-        if ground.addresses.get(act, act) is None:
+        if fixtures.addresses.get(act, act) is None:
             yield needless(act, trial.where, trial.control, f"this machine has no IP{family} on loopback")
             continue
         if act == _LEAVE and not cgroup_root():
             yield needless(act, trial.where, trial.control, "this machine has no cgroup v2")
             continue
-        outcome = met.get(act, f"{acts.UNTRIED}{said or 'the child ended before it'}")
-        if act.startswith("udp") and outcome == acts.THROUGH and not ground.arrived(family):
+        outcome = outcomes.get(act, f"{operations.UNTRIED}{output or 'the child ended before it'}")
+        if act.startswith("udp") and outcome == operations.THROUGH and not fixtures.arrived(family):
             outcome = "stopped by timeout"
         expected = STOPPED if act in trial.stopped else OPEN
         yield judged(act, trial.where, trial.control, outcome, expected=expected)

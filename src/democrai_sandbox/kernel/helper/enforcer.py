@@ -209,7 +209,7 @@ MOST_IN_ALL = 100_000
 
 
 class Enforcer:
-    """Enforcer of one application's allowlist. Not thread-safe; failures raise ``Refused``."""
+    """Enforcer of one application's allowlist. Not thread-safe; failures raise ``RequestRefused``."""
 
     def __init__(
         self,

@@ -171,7 +171,11 @@ def inspect_socket(code: Assembler, *, child: bool, inet: Inet, unix: bool) -> N
         code.go(REFUSE)
     elif child:
         code.if_equal(AF_NETLINK, "socket:netlink", REFUSE)
-        _inspect_netlink(code)
+        # Names and addresses of interfaces may be read; other protocols configure, watch, or send messages. Without
+        # network rules, no protocol is allowed: the C library resolves names without netlink.
+        code.label("socket:netlink")
+        code.load(argument(2))
+        code.if_equal(NETLINK_ROUTE, ALLOW, REFUSE)
     else:
         code.if_equal(AF_NETLINK, ALLOW)
         code.if_equal(AF_ALG, ALLOW, REFUSE)
@@ -185,18 +189,8 @@ def inspect_socket(code: Assembler, *, child: bool, inet: Inet, unix: bool) -> N
             _inspect_any_internet(code)
 
 
-def _inspect_netlink(code: Assembler) -> None:
-    """Allow the protocol for reading names and addresses of interfaces; others configure, watch, or send messages.
-
-    Without network rules, no protocol is allowed: the C library resolves names without netlink.
-    """
-    code.label("socket:netlink")
-    code.load(argument(2))
-    code.if_equal(NETLINK_ROUTE, ALLOW, REFUSE)
-
-
 def _inspect_any_internet(code: Assembler) -> None:
-    """Refuse raw packets, and protocols that differ on the wire.
+    """Refuse raw packets, and protocols with other packets than TCP and UDP.
 
     SOCK_PACKET with AF_INET is an old name of AF_PACKET. SMC continues without IP after the connection.
     """

@@ -32,10 +32,6 @@ class Inheritance(NamedTuple):
     application: int
     rulesets: tuple[int, ...] = ()
 
-    def arguments(self) -> list[str]:
-        """Return the arguments for the server's program."""
-        return [str(number) for number in (self.link, self.bond, self.application, *self.rulesets)]
-
 
 class Standby:
     """Standby process, as seen by its server."""
@@ -88,7 +84,8 @@ def _stand_by(server: int, command: list[str], inheritance: Inheritance, watched
         os.set_inheritable(number, True)  # noqa: FBT003 - positional-only
     for number in (watched, bond):
         os.close(number)
-    os.execv(command[0], [*command, *inheritance.arguments()])  # noqa: S606 - the server's program
+    numbers = (inheritance.link, own_bond, inheritance.application, *inheritance.rulesets)
+    os.execv(command[0], [*command, *map(str, numbers)])  # noqa: S606 - the server's program
 
 
 def _keep_only(wanted: set[int]) -> None:
