@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from democrai_sandbox._util.worker_thread import WorkerThread
 from democrai_sandbox.errors import KernelLayerError
 
 from .spawn.standby import is_stopped
@@ -61,7 +62,7 @@ class Supervisor:
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread = _SupervisorThread(self._run)
+        self._thread = WorkerThread("kernel-supervision", self._run)
         self._thread.start()
 
     def stop(self) -> None:
@@ -152,16 +153,3 @@ def _resume(name: str, pid: int) -> None:
         with suppress(OSError):  # owned by another user, or denied to a confined process
             os.kill(pid, signal.SIGCONT)
             _log.warning("the %s (process %d) was stopped; sent SIGCONT", _WORDS[name], pid)
-
-
-class _SupervisorThread(threading.Thread):
-    """Daemon thread that drops its reference to the work on start, because guarded code can list all threads."""
-
-    def __init__(self, work: Callable[[], None]) -> None:
-        super().__init__(name="kernel-supervision", daemon=True)
-        self._work: Callable[[], None] | None = work
-
-    def run(self) -> None:
-        work, self._work = self._work, None
-        if work is not None:
-            work()

@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from democrai_sandbox._util.worker_thread import WorkerThread
 from democrai_sandbox.errors import HelperFailed, KernelLayerError
 
 from .helper_client import NOT_RUNNING, TIMED_OUT, readable
 from .policy_file import PolicyFile, digest_of, encoded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from democrai_sandbox.kernel.flow_log import FlowLog
 
@@ -195,7 +196,7 @@ class UpdateThread:
         """Start the thread; do nothing if it was already started or stopped."""
         with self._changed:
             if self._thread is None and not self._ending:
-                self._thread = _DaemonThread("egress-refresh", self._run)
+                self._thread = WorkerThread("egress-refresh", self._run)
                 self._thread.start()
 
     def request(self, reason: str, *, force: bool = False) -> int:
@@ -286,19 +287,3 @@ class UpdateThread:
         with self._changed:
             self._outcome = _RunResult(number, error)
             self._changed.notify_all()
-
-
-class _DaemonThread(threading.Thread):
-    """Daemon thread that drops its reference to the work on start.
-
-    Guarded code can list all threads. The function of an ordinary thread would lead it to the allowlist.
-    """
-
-    def __init__(self, name: str, work: Callable[[], None]) -> None:
-        super().__init__(name=name, daemon=True)
-        self._work: Callable[[], None] | None = work
-
-    def run(self) -> None:
-        work, self._work = self._work, None
-        if work is not None:
-            work()
