@@ -50,12 +50,11 @@ class SelfTestFixtures:
     """Folder in the state directory and four listeners on loopback, removed at the end."""
 
     def __init__(self, state_dir: str) -> None:
-        self._cleanup = contextlib.ExitStack()
         self.token = secrets.token_hex(8)
         self.addresses: dict[str, Any] = {}
         self._datagrams: dict[str, socket.socket] = {}
-        with contextlib.ExitStack() as failing:
-            failing.push(self._cleanup)
+        with contextlib.ExitStack() as cleanup:
+            self._cleanup = cleanup
             self.folder = tempfile.mkdtemp(prefix="os_sandbox_selftest_", dir=state_dir)
             self._cleanup.callback(shutil.rmtree, self.folder, ignore_errors=True)
             self.file = f"{self.folder}/file"
@@ -70,7 +69,7 @@ class SelfTestFixtures:
             listener.listen(16)
             for name, family, host in FAMILIES:
                 self._listen(name, family, host)
-            failing.pop_all()
+            self._cleanup = cleanup.pop_all()
 
     def __enter__(self) -> Self:
         return self

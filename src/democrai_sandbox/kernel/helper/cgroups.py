@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from .processes import network_of, own_network
+from .processes import network_of
 from .protocol import RequestRefused
 
 if TYPE_CHECKING:
@@ -313,7 +313,7 @@ class CgroupMembers:
 
 def same_network(pid: int) -> None:
     """Refuse a process in another network namespace, where the rules would have no effect."""
-    if network_of(pid) not in {None, own_network()}:
+    if network_of(pid) not in {None, network_of()}:
         text = f"process {pid} is in another network namespace than the helper, whose rules would not apply to it"
         raise RequestRefused("other_network", text, "start the helper in the network namespace of the application")
 

@@ -78,23 +78,14 @@ def cgroup_of(pid: int) -> str:
     return next((line[len("0::") :] for line in lines if line.startswith("0::")), "")
 
 
-def network_of(pid: int) -> tuple[int, int] | None:
-    """Return the network namespace of a process; None without the right to read it (CAP_SYS_PTRACE)."""
-    return _network(_PROC / str(pid), pid)
-
-
-def own_network() -> tuple[int, int] | None:
-    """Return the network namespace of the calling thread."""
-    return _network(_PROC / "thread-self", os.getpid())
-
-
-def _network(folder: Path, pid: int) -> tuple[int, int] | None:
+def network_of(pid: int | None = None) -> tuple[int, int] | None:
+    """Return the network namespace of a process or the calling thread; None without the right to read it."""
     try:
-        found = (folder / "ns" / "net").stat()
-    except PermissionError:
+        found = (_PROC / ("thread-self" if pid is None else str(pid)) / "ns" / "net").stat()
+    except PermissionError:  # for another process, CAP_SYS_PTRACE is missing
         return None
     except OSError:
-        raise gone(pid) from None
+        raise gone(pid or os.getpid()) from None
     return found.st_dev, found.st_ino
 
 

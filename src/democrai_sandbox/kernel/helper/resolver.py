@@ -12,7 +12,6 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -45,13 +44,6 @@ class Resolution(NamedTuple):
     """Names without any address."""
     withheld: tuple[str, ...]
     """Names that resolve to loopback or link-local addresses, which DNS may not open; see ``_acceptable``."""
-
-
-class _AddressReach(Enum):
-    FAR = auto()
-    NEAR = auto()
-    """Loopback or link-local."""
-    NOWHERE = auto()
 
 
 @dataclass(slots=True)
@@ -219,18 +211,17 @@ def _acceptable(host: str, address: str, local: dict[str, set[str]]) -> bool:
     The name server of a permitted name could answer with an address of this machine, and so open a local database.
     Loopback and link-local addresses are opened only if the policy or the machine's hosts file contains them.
     """
-    reach = _reach(address)
-    return reach is _AddressReach.FAR or (
-        reach is _AddressReach.NEAR and (_is_fixed(host) or address in local.get(host, ()))
-    )
+    is_near = _is_near(address)
+    return is_near is False or (is_near is True and (_is_fixed(host) or address in local.get(host, ())))
 
 
 @lru_cache(maxsize=_MOST_NAMES)
-def _reach(address: str) -> _AddressReach:
+def _is_near(address: str) -> bool | None:
+    """Whether an address is loopback or link-local; None for an address that cannot be a destination."""
     parsed = ipaddress.ip_address(address)
     if parsed.is_unspecified or parsed.is_multicast:
-        return _AddressReach.NOWHERE
-    return _AddressReach.NEAR if parsed.is_loopback or parsed.is_link_local else _AddressReach.FAR
+        return None
+    return parsed.is_loopback or parsed.is_link_local
 
 
 def _local_names(path: str) -> dict[str, set[str]]:
