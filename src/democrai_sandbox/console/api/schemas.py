@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime  # noqa: TC003 - pydantic reads the annotations
-from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from democrai_sandbox.access import values
 from democrai_sandbox.console.plain_json import jsonable
 from democrai_sandbox.policy import InvalidInputError, Operation, Problem, ResourceType, Subject
-
-if TYPE_CHECKING:
-    from democrai_sandbox.access.values import AuditAction, DecisionEffect, DecisionScope, RequestState, ResumptionState
 
 Text = Annotated[str, BeforeValidator(jsonable)]
 """Any text. Names, targets and reasons come from extensions and can contain lone surrogates."""
@@ -131,7 +128,7 @@ class AccessRequest(ApiAnswer):
     origin: RequestOrigin
     resume_action: Text
     has_context: bool
-    state: RequestState
+    state: values.RequestState
     first_seen: datetime
     last_seen: datetime
     count: int
@@ -151,8 +148,8 @@ class DecisionItem(ApiAnswer):
 
     id: str
     access: AccessItem
-    effect: DecisionEffect
-    scope: DecisionScope
+    effect: values.DecisionEffect
+    scope: values.DecisionScope
     session_key: Text
     created_at: datetime
     created_by: Text
@@ -177,7 +174,7 @@ class AuditItem(ApiAnswer):
 
     sequence: int
     at: datetime
-    action: AuditAction
+    action: values.AuditAction
     actor: Text
     access: AccessItem | None
     request_id: Text
@@ -192,7 +189,7 @@ class ResumeStatus(ApiAnswer):
 
     id: str
     action: Text
-    state: ResumptionState
+    state: values.ResumptionState
     attempts: int
     created_at: datetime
     next_attempt: datetime
