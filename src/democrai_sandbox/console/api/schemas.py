@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime  # noqa: TC003 - pydantic reads the annotations
-from typing import Annotated, Any, Generic, TypeVar
+from datetime import datetime
+from typing import Annotated, Any, Generic, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -33,6 +33,11 @@ class ApiAnswer(BaseModel):
     """Base of answers, filled from the attributes of a value."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, from_attributes=True)
+
+    @classmethod
+    def of(cls, value: object, **other: object) -> Self:
+        """Return the answer with the attributes of a value, except for the members in ``other``."""
+        return cls.model_validate({name: getattr(value, name) for name in cls.model_fields.keys() - other} | other)
 
 
 class ApiInput(BaseModel):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime  # noqa: TC003 - FastAPI reads the annotations
+from datetime import datetime
 from functools import partial
 from typing import Annotated, Any
 
@@ -12,7 +12,7 @@ from democrai_sandbox.console.auth import Visitor, require_administrator, sandbo
 from democrai_sandbox.console.health import aside, observer
 from democrai_sandbox.host.scopes import Scope
 from democrai_sandbox.host.status import report
-from democrai_sandbox.host.status_report import ReportArea, ReportLineState  # noqa: TC001 - FastAPI reads the annotations
+from democrai_sandbox.host.status_report import ReportArea, ReportLineState
 
 from .openapi import operation, router
 from .schemas import ApiAnswer, Members, Text
