@@ -326,7 +326,7 @@ class McpRuntime:
 
     def _order(self, library: ModuleType, server: McpServer, tool: str, arguments: str) -> Any:
         settings = self._settings
-        return library.Order(
+        return library.ConversationRequest(
             server=server.name,
             transport=str(server.transport),
             url=server.endpoint_url,
