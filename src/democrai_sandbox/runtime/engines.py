@@ -13,19 +13,19 @@ from collections import defaultdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from democrai_sandbox.access.caller import Caller
-from democrai_sandbox.guard import served
 from democrai_sandbox.policy import InvalidInputError, SandboxError, nearest
 from democrai_sandbox.runtime.installs.environments import runtime_rules, worker_spec
 from democrai_sandbox.runtime.installs.installer import Installations, Installer
 from democrai_sandbox.runtime.worker.handle import WorkerHandle
 from democrai_sandbox.runtime.worker.process import CallIdentity, PlainStarter
 
+from .access_environment import caller_of
 from .sdk_services import SdkFutures
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
+    from democrai_sandbox.access.caller import Caller
     from democrai_sandbox.guard import Decider
     from democrai_sandbox.guard.interface import RawView
     from democrai_sandbox.manifests import Manifest, ManifestKind
@@ -123,7 +123,7 @@ class EngineServices:
 
     def _checked(
         self, view: RawView | None, address: Any, params: Any, seconds: Any
-    ) -> tuple[InstalledRuntime, tuple[str, ...], CallIdentity | Caller]:
+    ) -> tuple[InstalledRuntime, tuple[str, ...], Caller]:
         if view is None:
             raise InvalidInputError.of("this code is not guarded: call the runtime of the host directly")
         if type(address) not in (list, tuple) or [type(part) for part in address] != [str, str, str]:
@@ -139,20 +139,11 @@ class EngineServices:
         if f"{kind}:{name}" in view.labels:
             # It would wait for itself: its worker may have no free thread for the call.
             raise InvalidInputError.of(f"{kind} {name} is already in the call chain", pointer="/name")
-        return self._runtimes[kind], tuple(view.labels), _caller(view)
+        return self._runtimes[kind], tuple(view.labels), caller_of(view)
 
 
 def _owner(view: RawView | None) -> tuple[Any, ...]:
     return () if view is None else (view.labels, view.user_id, view.organization_id, view.session_key)
-
-
-def _caller(view: RawView) -> CallIdentity | Caller:
-    """Return the caller: the served request, if its identity is that of the guard; otherwise the guard's identity."""
-    parts = (view.user_id, view.organization_id, view.session_key)
-    identity = CallIdentity(*("" if part is None else str(part) for part in parts))
-    request = served()
-    same = type(request) is Caller and request[:3] == identity[:3]
-    return request if same else identity
 
 
 async def _close(items: Any) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from democrai_sandbox.access.caller import Caller
 from democrai_sandbox.access.node import utc_now
@@ -21,34 +22,14 @@ from .sdk_services import hidden
 from .task_queue import DeclaredTasks, Ending, Jobs, TaskSettings, cancelled, ending_of, failed, period, unstorable
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
     from datetime import datetime
-
-    from democrai_sandbox.policy import SubjectChain
 
     from .store import Progress, RuntimeStore, Task, TaskFilter
     from .task_queue import Job
 
 
-class SurfaceRunner(Protocol):
-    """Calls a function of a module under the module's guard; ``ModuleRuntime.call`` is one."""
-
-    async def __call__(
-        self,
-        module: str,
-        kind: str,
-        name: str,
-        params: dict[str, Any],
-        caller: Caller,
-        /,
-        *,
-        seconds: float | None = None,
-        ancestors: SubjectChain = (),
-    ) -> Any:
-        """Return plain data, or raise an error of the sandbox."""
-        ...
-
-
+SurfaceRunner = Callable[..., Coroutine[Any, Any, Any]]
+"""Calls a function of a module under the guard of the module, like ``ModuleRuntime.call``."""
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)

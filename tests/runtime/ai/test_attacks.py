@@ -218,7 +218,7 @@ async def weak(path: str) -> dict:
         "entrance": tried(lambda: guard.entrance(read, subject="x", subject_kind="tool", allowed_paths=[path])),
         "install": tried(sdk_services.install, {"ai.entrance": read}),
         "patch": tried(use, "runtime.ai.asset_calls.plain", lambda value, lists: value),
-        "patch check": tried(use, "runtime.ai.asset_calls.argument_check", lambda schema: None),
+        "patch check": tried(use, "runtime.ai.asset_calls.check_arguments", lambda schema: None),
         "class": tried(setattr, runtime.AiRuntime, "entrance", None),
         "models": tried(setattr, model.NamedModel, "complete", None),
         "merge": tried(lambda: process_guard_context(subject="x", allowed_paths=[path]).run(read, path)),

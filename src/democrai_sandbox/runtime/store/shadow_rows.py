@@ -96,7 +96,7 @@ def start(connection: Connection, run: ShadowRun) -> None:
     ledger.close([_entry(run, AuditAction.SHADOW_STARTED, run.started_by)], now=run.started_at)
 
 
-def end(connection: Connection, run_id: str, actor: str, now: datetime) -> bool:
+def end(connection: Connection, run_id: str, *, actor: str, now: datetime) -> bool:
     """End a run; False if it has already ended."""
     ledger = Ledger(connection)
     run = find(connection, run_id)
@@ -142,7 +142,7 @@ def find(connection: Connection, run_id: str) -> ShadowRun:
     return _run(row)
 
 
-def listed(connection: Connection, *, running: bool) -> tuple[ShadowRun, ...]:
+def listed(connection: Connection, *, running: bool = False) -> tuple[ShadowRun, ...]:
     """Return runs, the newest first."""
     query = select(shadow_runs).order_by(shadow_runs.c.ended_at.is_(None).desc(), shadow_runs.c.id.desc())
     query = query.where(shadow_runs.c.ended_at.is_(None)) if running else query.limit(_MOST_RUNS)
