@@ -62,7 +62,7 @@ class Job:
     timeout: float
     scheduled: bool = False
     progress: Progress = Progress()  # noqa: RUF009 - an immutable tuple
-    is_unsaid: bool = False
+    is_unreported: bool = False
     """Whether the progress is not stored yet."""
     inner: asyncio.Task[Any] | None = None
     given_up: asyncio.Event | None = None
@@ -259,11 +259,6 @@ def failed(error: BaseException) -> Ending:
 def cancelled(reason: str) -> Ending:
     """Return the end of a canceled task."""
     return Ending(TaskState.CANCELLED, failure=Failure("Cancelled", reason))
-
-
-def unstorable(error: SandboxError) -> Ending:
-    """Return the end of a task whose result cannot be stored."""
-    return Ending(TaskState.FAILED, failure=Failure(type(error).__name__, f"the result cannot be stored: {error}"))
 
 
 def _failure(error: BaseException) -> Failure:

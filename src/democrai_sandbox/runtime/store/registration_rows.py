@@ -44,21 +44,21 @@ class Configured(NamedTuple):
     def check_model(self, name: str) -> None:
         """Refuse to change a model that the configuration or the application sets."""
         if name in self.models:
-            place = f"extensions.models.{name}"
-            raise EntryConfigured(f"model {name} is set in the configuration: change {place} there, and restart")
+            raise _configured(f"model {name} is", f"extensions.models.{name}")
 
     def check_server(self, name: str) -> None:
         """Refuse to change a server that the configuration sets."""
         if name in self.servers:
-            place = f"extensions.mcp.servers.{name}"
-            raise EntryConfigured(f"MCP server {name} is set in the configuration: change {place} there, and restart")
+            raise _configured(f"MCP server {name} is", f"extensions.mcp.servers.{name}")
 
     def check_settings(self, kind: str, name: str) -> None:
         """Refuse to change settings that the configuration sets."""
         if f"{kind}:{name}" in self.settings:
-            place = f"extensions.{kind}s.{name}.settings"
-            message = f"the settings of {kind} {name} are set in the configuration: change {place} there, and restart"
-            raise EntryConfigured(message)
+            raise _configured(f"the settings of {kind} {name} are", f"extensions.{kind}s.{name}.settings")
+
+
+def _configured(what: str, place: str) -> EntryConfigured:
+    return EntryConfigured(f"{what} set in the configuration: change {place} there, and restart")
 
 
 class StoredModel(NamedTuple):
@@ -242,8 +242,13 @@ def change_settings(
     """Store and return the configuration that ``changed`` makes of the current one, atomically."""
     ledger = Ledger(connection)
     before = get_settings(connection, kind, name)
-    after = _checked_settings(changed(dict(before)))
-    _write_settings(connection, kind, name, after, now)
+    after: Any = changed(dict(before))
+    if type(after) is not dict or not all(type(key) is str for key in after):
+        raise InvalidInputError.of("expected an object whose keys are texts", pointer="/settings")
+    values = {"settings": to_json(after, longest=LONGEST_SETTINGS, pointer="/settings"), "updated_at": now}
+    if connection.execute(update(engine_settings).where(*_same(kind, name)).values(**values)).rowcount == 0:
+        row = {"kind": kind, "name": checked_name(name, "/name"), **values}
+        connection.execute(insert(engine_settings), row)
     keys = sorted({key for key in (*before, *after) if before.get(key) != after.get(key)})
     close_with(ledger, note(actor, f"{kind}:{name}", "settings_changed", keys=keys), now)
     return after
@@ -252,22 +257,6 @@ def change_settings(
 def note_install(connection: Connection, kind: str, name: str, *, now: datetime, actor: str) -> None:
     """Record in the audit log who started the installation of an engine or extractor."""
     close_with(Ledger(connection), note(actor, f"{kind}:{name}", "install_started"), now)
-
-
-def _checked_settings(settings: object) -> dict[str, Any]:
-    if type(settings) is not dict or not all(type(key) is str for key in settings):
-        raise InvalidInputError.of("expected an object whose keys are texts", pointer="/settings")
-    return settings
-
-
-def _write_settings(
-    connection: Connection, kind: str, name: str, settings: Mapping[str, object], now: datetime
-) -> None:
-    text = to_json(settings, longest=LONGEST_SETTINGS, pointer="/settings")
-    values = {"settings": text, "updated_at": now}
-    if connection.execute(update(engine_settings).where(*_same(kind, name)).values(**values)).rowcount == 0:
-        row = {"kind": kind, "name": checked_name(name, "/name"), **values}
-        connection.execute(insert(engine_settings), row)
 
 
 def remove_settings(connection: Connection, kind: str, name: str) -> bool:

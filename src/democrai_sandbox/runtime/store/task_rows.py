@@ -51,9 +51,7 @@ def add(connection: Connection, task: NewTask, *, now: datetime) -> None:
         "module": checked_name(task.module, "/module"),
         "name": checked_name(task.name, "/name"),
         "node": checked_name(task.node, "/node"),
-        "user_id": task.origin.user_id,
-        "organization_id": task.origin.organization_id,
-        "session_key": task.origin.session_key,
+        **task.origin._asdict(),
         "scheduled": int(task.origin.scheduled),
         "state": TaskState.QUEUED.value,
         "params": to_json(task.params, longest=LONGEST_PARAMS, pointer="/params"),
@@ -161,7 +159,7 @@ def find(connection: Connection, task_id: str) -> Task:
     row = connection.execute(select(tasks).where(tasks.c.id == task_id)).one_or_none()
     if row is None:
         raise TaskUnknown(f"unknown task {task_id}")
-    return to_task(row)
+    return _task(row)
 
 
 def listed(
@@ -180,7 +178,7 @@ def listed(
         query = query.where(tasks.c.scheduled == int(wanted.scheduled))
     if before:
         query = query.where(tasks.c.id < before)
-    return tuple(map(to_task, connection.execute(query)))
+    return tuple(map(_task, connection.execute(query)))
 
 
 def counts(connection: Connection) -> dict[TaskState, int]:
@@ -199,27 +197,19 @@ def _gone(silent_since: datetime, node: str) -> ColumnElement[bool]:
     return is_unfinished & (gone | (tasks.c.node == node) if node else gone)
 
 
-def to_task(row: Row[Any]) -> Task:
-    """Return the task of a row."""
+def _task(row: Row[Any]) -> Task:
+    columns = {name: value for name, value in row._mapping.items() if name not in TaskCaller._fields}  # noqa: SLF001 - a documented name
     failure = from_json(row.failure)
-    return Task(
-        id=row.id,
-        module=row.module,
-        name=row.name,
-        origin=TaskCaller(row.user_id, row.organization_id, row.session_key, bool(row.scheduled)),
-        state=TaskState(row.state),
-        params=from_json(row.params),
-        progress=Progress(*from_json(row.progress)),
-        result=from_json(row.result),
-        failure=None if failure is None else Failure(*failure),
-        node=row.node,
-        attempt=row.attempt,
-        cancel_requested=bool(row.cancel_requested),
-        created_at=row.created_at,
-        started_at=row.started_at,
-        heartbeat_at=row.heartbeat_at,
-        finished_at=row.finished_at,
-    )
+    columns |= {
+        "origin": TaskCaller(row.user_id, row.organization_id, row.session_key, bool(row.scheduled)),
+        "state": TaskState(row.state),
+        "params": from_json(row.params),
+        "progress": Progress(*from_json(row.progress)),
+        "result": from_json(row.result),
+        "failure": None if failure is None else Failure(*failure),
+        "cancel_requested": bool(row.cancel_requested),
+    }
+    return Task(**columns)
 
 
 # ---- schedules
