@@ -173,12 +173,12 @@ def test_what_a_program_left_behind():
     found = refused(
         """
         import subprocess
-        from democrai_sandbox.runtime.children import remains
+        from democrai_sandbox.runtime.children import supervision
 
         left = subprocess.Popen(["/bin/sleep", "600"], env={"MARK": "mine"})
-        while b"MARK=mine" not in remains._environment(left.pid):
+        while b"MARK=mine" not in supervision._environment(left.pid):
             pass
-        print(remains._end(left.pid, b"MARK=mine"), left.wait())
+        print(supervision._end(left.pid, b"MARK=mine"), left.wait())
         """
     )
     assert found == ["True", "-9"]
