@@ -6,6 +6,8 @@ package (``democrai_sandbox.policy``) does not arm the guard.
 
 from __future__ import annotations
 
+from . import _moved as _moved
+
 TYPE_CHECKING = False  # typing is slow to import, and ``--help`` of the command line has to be there at once
 if TYPE_CHECKING:
     from typing import Any

@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from democrai_sandbox._moved import renamed
+
 if TYPE_CHECKING:
     from .access import Access, AccessSettings, AsyncAccess
     from .administration import Administration, Outcome
@@ -28,9 +30,6 @@ _HOMES = {
     "Outcome": "administration",
     "PendingLimits": "pending_requests",
 }
-_RENAMED = {"Limits": "PendingLimits"}
-"""Deprecated names."""
-
 __all__ = [
     "Access",
     "AccessNode",
@@ -47,7 +46,9 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import the module that defines a name and return the name's value."""
-    name = _RENAMED.get(name, name)
     if name in _HOMES:
         return getattr(import_module(f".{_HOMES[name]}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _renamed(name)
+
+
+_renamed = renamed(__name__, {"Limits": "PendingLimits"})

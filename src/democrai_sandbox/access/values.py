@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from democrai_sandbox._moved import renamed
+
 from .targets import decision_key
 
 if TYPE_CHECKING:
@@ -457,3 +459,6 @@ class PendingGroup:
     """Highest risk first."""
     chain: tuple[str, ...]
     """Call chain of the newest request."""
+
+
+__getattr__ = renamed(__name__, {"Page": "PageRequest"})
