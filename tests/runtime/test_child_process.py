@@ -48,10 +48,10 @@ def test_a_program_of_an_extension():
     found = refused(
         """
         import select
-        from democrai_sandbox.runtime.children.launch_request import Order
+        from democrai_sandbox.runtime.children.launch_request import LaunchRequest
         from democrai_sandbox.runtime.children.service import PopenLauncher
 
-        order = Order(program="/bin/sh", argv=("sh", "-c", "exit 3"), environment={}, folder="/", view=None, mark="")
+        order = LaunchRequest(program="/bin/sh", argv=("sh", "-c", "exit 3"), environment={}, folder="/", view=None, mark="")
         child = PopenLauncher().start(order)
         select.select([child.ended], [], [])
         print(child.collect())

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.guard import Decider
     from democrai_sandbox.guard.interface import RawView
 
-_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
+SYSTEM_PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 _PRIVILEGED = S_ISUID | S_ISGID
 _MASKS = MappingProxyType(
     {
@@ -58,10 +58,6 @@ def _is_named(target: str, real: str, name: str) -> bool:
     return is_named and any(real == location_of(place) for place in program_places(target))
 
 
-def _none(_subject: Subject) -> tuple[str, ...]:
-    return ()
-
-
 class RightsComparison(Protocol):
     """Records which accesses the rules of a caller allow, such as the shadow runs of a host."""
 
@@ -76,7 +72,7 @@ class PathRights:
     def __init__(
         self,
         decider: Decider | None = None,
-        owned: Callable[[Subject], Iterable[str]] | None = None,
+        owned: Callable[[Subject], Iterable[str]] = lambda _subject: (),
         shadows: RightsComparison | None = None,
     ) -> None:
         """Take ``owned``, which returns the folders that the runtime gave to a subject below protected paths.
@@ -85,9 +81,9 @@ class PathRights:
         """
         self._shadows = shadows
         self._decider = decider
-        self._owned = owned or _none
+        self._owned = owned
         self._runtime = tuple((location_of(decoded(path)), mask) for path, mask in runtime_entries())
-        programs = [*_SYSTEM, *(f"{prefix}/bin" for prefix in (sys.prefix, sys.base_prefix))]
+        programs = [*SYSTEM_PROGRAMS, *(f"{prefix}/bin" for prefix in (sys.prefix, sys.base_prefix))]
         self._interpreter = location_of(sys.executable)
         self._programs = tuple(map(location_of, programs))
 

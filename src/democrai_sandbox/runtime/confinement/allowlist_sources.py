@@ -32,13 +32,12 @@ if TYPE_CHECKING:
     from democrai_sandbox.access.node import AccessNode
     from democrai_sandbox.access.values import DecisionRow
     from democrai_sandbox.guard.interface import RawView
+    from democrai_sandbox.kernel.egress.control import EgressControl
     from democrai_sandbox.kernel.egress.endpoints import EndpointSource
     from democrai_sandbox.manifests import McpServer
     from democrai_sandbox.policy import Subject
     from democrai_sandbox.runtime.extensions.registry import RegisteredExtension, Registry
     from democrai_sandbox.runtime.store import RuntimeStore
-
-    from .interfaces import Egress
 
 _WRITING = (Operation.CREATE, Operation.MODIFY, Operation.DELETE)
 _RESOURCES = (ResourceType.FILESYSTEM, ResourceType.NETWORK)
@@ -296,7 +295,7 @@ class AllowlistSources:
 
     def __init__(
         self,
-        egress: Egress,
+        egress: EgressControl,
         access: Access,
         registry: Registry,
         store: RuntimeStore,

@@ -12,18 +12,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from democrai_sandbox.errors import InstallFailed
 from democrai_sandbox.guard import AccessQuestion, child_environment
 from democrai_sandbox.guard.contexts import make_guard
 from democrai_sandbox.manifests.limits import NO_LIMITS, Limits
 from democrai_sandbox.policy import AccessDecision, AccessRule, Operation, ResourceType, rules_for_paths
 from democrai_sandbox.runtime.child_process import BASE_INTERPRETER, host_environment
-from democrai_sandbox.runtime.confinement.interfaces import ProcessRights
+from democrai_sandbox.runtime.confinement.process_paths import ProcessRights
 
 from . import runner
 from .environments import EnvironmentFolder, EnvironmentPlan, InstalledEnvironment, remove
 from .guard import InstallFacts, write_start_files
 from .pip import InstallProcess, PipConfiguration, find_pip, package_rules, pip_variables, read_configuration
-from .status import InstallReporter, InstallStage, InstallStep, PipFailed, step_of
+from .status import InstallReporter, InstallStage, InstallStep, step_of
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -83,7 +84,7 @@ class EnvironmentBuilder:
         except BaseException as error:
             await asyncio.shield(asyncio.to_thread(remove, site.environment))
             if isinstance(error, OSError):
-                raise PipFailed(f"{self.subject}: the environment could not be created: {error}") from error
+                raise InstallFailed(f"{self.subject}: the environment could not be created: {error}") from error
             raise
         finally:
             await asyncio.shield(asyncio.to_thread(remove, site.work))
@@ -114,7 +115,7 @@ class EnvironmentBuilder:
         # A build could have replaced a folder by a link, which would redirect readers elsewhere.
         place = self.place.environments.resolve()
         if site.packages.resolve() != place / site.packages.relative_to(self.place.environments):
-            raise PipFailed(f"{self.subject}: the build moved the environment to another folder")
+            raise InstallFailed(f"{self.subject}: the build moved the environment to another folder")
         for file in start_files:
             file.unlink(missing_ok=True)
 
@@ -261,7 +262,7 @@ def _executable(folders: list[str]) -> tuple[AccessRule, ...]:
     return tuple(AccessRule(resource, operation, folder, folder) for folder in folders)
 
 
-def _failure(subject: Subject, step: str, code: int, child: InstallProcess) -> PipFailed:
+def _failure(subject: Subject, step: str, code: int, child: InstallProcess) -> InstallFailed:
     """Return the error of a failed step with the relevant denials, without probes of libraries."""
     said = "\n".join(child.lines)
     telling = [text for kind, text in child.denials if kind in _TELLING or text in said]
@@ -270,4 +271,4 @@ def _failure(subject: Subject, step: str, code: int, child: InstallProcess) -> P
         "install": "pip could not install the requirements",
     }[step]
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
-    return PipFailed(f"{subject}: {what} ({how})", lines=tuple(child.lines), denials=tuple(dict.fromkeys(telling)))
+    return InstallFailed(f"{subject}: {what} ({how})", lines=tuple(child.lines), denials=tuple(dict.fromkeys(telling)))

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from democrai_sandbox.errors import NotInstalled
+from democrai_sandbox.errors import InstallFailed, NotInstalled
 from democrai_sandbox.errors.extensions import InstallBusy
 from democrai_sandbox.manifests.limits import NO_LIMITS
 from democrai_sandbox.policy import InvalidInputError, ResourceType
@@ -20,7 +20,7 @@ from democrai_sandbox.runtime.worker.process import PlainStarter
 
 from .build import EnvironmentBuilder
 from .environments import EnvironmentFolder, EnvironmentPlan, EnvironmentUse, InstalledEnvironment, make_plan
-from .status import InstallReporter, InstallStage, InstallState, InstallStatus, InstallStep, PipFailed
+from .status import InstallReporter, InstallStage, InstallState, InstallStatus, InstallStep
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -123,7 +123,7 @@ class Installer:
         try:
             async with self._lock() as lock:
                 return await self._install(reporter, caller, lock, again=again)
-        except (PipFailed, InvalidInputError) as error:
+        except (InstallFailed, InvalidInputError) as error:
             self._problem = error.diagnostics()
             reporter(InstallStep(InstallStage.FAILED.value, str(error)))
             raise

@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
+from democrai_sandbox.errors import InstallFailed
 from democrai_sandbox.policy import AccessRule, InvalidInputError, Operation, ResourceType, normalise_target
 from democrai_sandbox.runtime.child_process import INTERPRETER, host_environment
 
-from .status import CONTROL, LONGEST_MESSAGE, PipFailed
+from .status import CONTROL, LONGEST_MESSAGE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -74,7 +75,7 @@ class InstallProcess:
                 async with asyncio.timeout(timeout):
                     return await self._follow(process, ours)
             except TimeoutError:
-                raise PipFailed(f"pip took longer than {timeout:g} seconds", lines=tuple(self.lines)) from None
+                raise InstallFailed(f"pip took longer than {timeout:g} seconds", lines=tuple(self.lines)) from None
             finally:
                 answering.cancel()
                 # The whole group: a compiler that keeps writing would change what was verified.
@@ -144,7 +145,7 @@ async def output_of(
             code = await process.wait()
             await asyncio.wait([reader.ended for reader in readers], timeout=_LAST_WORDS)
     except TimeoutError:
-        raise PipFailed(f"{command[0]} did not finish within {seconds:g} seconds") from None
+        raise InstallFailed(f"{command[0]} did not finish within {seconds:g} seconds") from None
     finally:
         for reader in readers:
             reader.stop()
@@ -152,7 +153,7 @@ async def output_of(
         await asyncio.shield(process.wait())
         process.close()
     if code != 0:
-        raise PipFailed(f"{command[0]} failed with exit code {code}", lines=tuple(complaints))
+        raise InstallFailed(f"{command[0]} failed with exit code {code}", lines=tuple(complaints))
     return "\n".join(said)
 
 
@@ -250,7 +251,7 @@ def find_pip(kept_in: Path) -> Path:
     archives = _bundled()
     if not archives:
         why = f"run {INTERPRETER} -m ensurepip, or install pip beside this distribution"
-        raise PipFailed(f"pip is missing: {why}")
+        raise InstallFailed(f"pip is missing: {why}")
     return _kept(kept_in / archives[0].stem, lambda to: _unpack(archives[0], to))
 
 
@@ -288,10 +289,10 @@ async def read_configuration(starter: WorkerStarter, pip: Path) -> PipConfigurat
     try:
         told = json.loads(await output_of(starter, command, host_environment(), _PATIENCE))
         return PipConfiguration(**{name: _plain(value) for name, value in told.items()})
-    except PipFailed as error:
-        raise PipFailed(f"the configuration of pip could not be read: {error}", lines=error.lines) from error
+    except InstallFailed as error:
+        raise InstallFailed(f"the configuration of pip could not be read: {error}", lines=error.lines) from error
     except (OSError, ValueError, TypeError) as error:
-        raise PipFailed(f"the configuration of pip in {pip} could not be read: {error}") from error
+        raise InstallFailed(f"the configuration of pip in {pip} could not be read: {error}") from error
 
 
 def _bundled() -> list[Path]:
@@ -386,7 +387,7 @@ def _rule_for(place: str) -> AccessRule:
     if parts.scheme == "file":
         return _read(_local_index(unquote(parts.path)))
     if "://" in place:
-        raise PipFailed(f"pip is configured with an unsupported location: {parts.scheme}://{parts.hostname}")
+        raise InstallFailed(f"pip is configured with an unsupported location: {parts.scheme}://{parts.hostname}")
     return _read(place)
 
 
@@ -407,7 +408,7 @@ def _network(operation: Operation, target: str) -> AccessRule:
     try:
         return AccessRule(ResourceType.NETWORK, operation, target, normalise_target(ResourceType.NETWORK, target))
     except InvalidInputError as error:
-        raise PipFailed(f"pip is configured with an invalid host: {error}") from error
+        raise InstallFailed(f"pip is configured with an invalid host: {error}") from error
 
 
 def _origin(url: str) -> str:
