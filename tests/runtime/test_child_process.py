@@ -51,7 +51,8 @@ def test_a_program_of_an_extension():
         from democrai_sandbox.runtime.children.launch_request import LaunchRequest
         from democrai_sandbox.runtime.children.service import PopenLauncher
 
-        order = LaunchRequest(program="/bin/sh", argv=("sh", "-c", "exit 3"), environment={}, folder="/", view=None, mark="")
+        exits = ("sh", "-c", "exit 3")
+        order = LaunchRequest(program="/bin/sh", argv=exits, environment={}, folder="/", view=None, mark="")
         child = PopenLauncher().start(order)
         select.select([child.ended], [], [])
         print(child.collect())

@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from democrai_sandbox.guard import DenialRecorder
 
 
-def hidden(function: Callable[..., Any]) -> Door:
+def hidden(function: Callable[..., Any], owner: str = "runtime") -> Door:
     """Wrap a function so that guarded code can neither inspect nor call it."""
 
     def serve(view: object, *args: Any) -> Any:
         if view is not None:
-            raise TamperDenied("runtime")
+            raise TamperDenied(owner)
         return function(*args)
 
     return door(serve)

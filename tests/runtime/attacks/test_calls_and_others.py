@@ -93,7 +93,7 @@ async def outlive():
     except Exception:
         pass
     for deadline in found:
-        deadline.when = 1e12
+        deadline.deadline = 1e12
     await asyncio.sleep(20)
     return len(found)
 """
