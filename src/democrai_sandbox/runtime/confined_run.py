@@ -1,6 +1,6 @@
 """Confinement of a single run: one child under Landlock and seccomp, derived from its rules.
 
-The application itself is not confined, and no egress helper runs: of the network, the kernel restricts only TCP ports.
+No egress helper runs: of the network, the kernel restricts only TCP ports.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """One call into an extension: under its guard, on behalf of a caller, with a deadline, with plain data in and out.
 
-A late call is canceled. If its code swallows the cancellation, its coroutine is abandoned after a grace period and the
-caller gets its error immediately.
+If the code of a late call swallows its cancellation, its coroutine is abandoned after a grace period.
 """
 
 from __future__ import annotations

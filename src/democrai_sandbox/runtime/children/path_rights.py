@@ -125,7 +125,8 @@ class PathRights:
             return any(_is_named(target, real, name) for target in named) or any(
                 self._is_approved(view, Operation.EXECUTE, wanted, program, register=False) for wanted in (name, real)
             )
-        return self.is_of_system(real) and not self._may_write(view, real)
+        writing = (Operation.CREATE, Operation.MODIFY)
+        return self.is_of_system(real) and not any(self.is_declared(view, operation, real) for operation in writing)
 
     def _is_allowed(self, view: RawView, operation: Operation, real: str) -> bool:
         if self._shadows is None:
@@ -151,9 +152,6 @@ class PathRights:
             return not stat(real).st_mode & _PRIVILEGED  # noqa: PTH116 - held by its name
         except OSError:
             return False
-
-    def _may_write(self, view: RawView, real: str) -> bool:
-        return any(self.is_declared(view, operation, real) for operation in (Operation.CREATE, Operation.MODIFY))
 
     def _is_shut(self, view: RawView, real: str) -> bool:
         """Return whether a path is protected from this caller, independent of its rules."""

@@ -1,12 +1,8 @@
 """Worker process from its first frame on: configure the guard, import the subject inside it, and serve calls.
 
-The host sends a call over the *lane* when nothing runs there. The thread that reads the lane runs the call directly, so
-no other thread has to wake up. All other messages come over the *control* socket, whose thread runs no code of the
-subject: concurrent calls, which go to a few more threads, and cancellations, answers and changes. A subject that
-declares a coroutine function has an event loop on its lane instead, and all its plain functions run on those threads.
-
-Guarded code can inspect the frames below its own. So the functions that run it, ``serve_plainly`` and ``_run_task``,
-reference only the guard, objects of the subject, and ``Door`` objects, which expose nothing.
+The thread that reads the *lane* runs calls directly; all other messages come over the *control* socket, whose thread
+runs no code of the subject. Guarded code can inspect the frames below its own, so the functions that run it reference
+only the guard, objects of the subject, and ``Door`` objects, which expose nothing.
 """
 
 from __future__ import annotations

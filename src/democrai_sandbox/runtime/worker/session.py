@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
+from dataclasses import dataclass, field
 from math import inf
 from time import thread_time
 from typing import TYPE_CHECKING, Any
@@ -31,26 +32,22 @@ CREDIT = 16
 """Stream items that may be in transit."""
 
 
+@dataclass(slots=True, eq=False)
 class PendingCall:
     """One call, from its frame until the worker reports its end, even if its caller stopped waiting."""
 
-    __slots__ = ("cancelled", "deadline", "future", "number", "on_lane", "overdue", "progress", "seconds", "standing")
-
-    def __init__(
-        self, number: int, standing: KnownCaller, future: asyncio.Future[Any], progress: Callable[..., Any] | None
-    ) -> None:
-        self.number = number
-        self.standing = standing
-        self.future = future
-        self.progress = progress
-        self.on_lane = False
-        self.cancelled = False
-        """Whether the worker was sent a cancellation."""
-        self.seconds = 0.0
-        """Timeout of the call."""
-        self.deadline = inf
-        self.overdue = False
-        """Whether the deadline has passed and the call was canceled."""
+    number: int
+    standing: KnownCaller
+    future: asyncio.Future[Any]
+    progress: Callable[..., Any] | None
+    on_lane: bool = False
+    cancelled: bool = False
+    """Whether the worker was sent a cancellation."""
+    seconds: float = 0.0
+    """Timeout of the call."""
+    deadline: float = inf
+    overdue: bool = False
+    """Whether the deadline has passed and the call was canceled."""
 
     def land(self, outcome: Any) -> None:
         """Set the result."""
@@ -69,18 +66,13 @@ class PendingCall:
         raise FrameError("a stream item for a call that is not a stream")
 
 
+@dataclass(slots=True, eq=False)
 class PendingStream(PendingCall):
     """A call whose results arrive one by one; ``future`` is its end."""
 
-    __slots__ = ("_come", "_items", "_taken")
-
-    def __init__(
-        self, number: int, standing: KnownCaller, future: asyncio.Future[Any], progress: Callable[..., Any] | None
-    ) -> None:
-        super().__init__(number, standing, future, progress)
-        self._items: deque[Any] = deque()
-        self._come = asyncio.Event()
-        self._taken = 0
+    _items: deque[Any] = field(default_factory=deque)
+    _come: asyncio.Event = field(default_factory=asyncio.Event)
+    _taken: int = 0
 
     def item(self, value: Any) -> None:
         """Store an item until it is taken."""
@@ -91,12 +83,12 @@ class PendingStream(PendingCall):
 
     def land(self, outcome: Any) -> None:
         """Record the end, which comes after the stored items."""
-        super().land(outcome)
+        PendingCall.land(self, outcome)
         self._come.set()
 
     def fail(self, error: BaseException) -> None:
         """Record the error that ends the stream."""
-        super().fail(error)
+        PendingCall.fail(self, error)
         self._come.set()
 
     @property
