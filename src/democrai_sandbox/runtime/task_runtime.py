@@ -12,7 +12,6 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from democrai_sandbox._util.worker_thread import WorkerThread
 from democrai_sandbox.access.caller import Caller
 from democrai_sandbox.access.node import utc_now
 from democrai_sandbox.errors import InvalidInputError, RuntimeServiceFailed, StoreUnavailable
