@@ -110,8 +110,8 @@ def _store_line(sandbox: Sandbox) -> ReportLine:
     seconds = perf_counter() - begun
     details["milliseconds"] = round(seconds * 1000, 1)
     # With a newer schema an upgrade has begun, and this node should be updated.
-    told = version if version == HEAD else f"{version} (newer than this node's {HEAD}, still usable)"
-    answered = f"{url.get_backend_name()}, schema {told}, answered in {seconds * 1000:.1f} ms"
+    schema = version if version == HEAD else f"{version} (newer than this node's {HEAD}, still usable)"
+    answered = f"{url.get_backend_name()}, schema {schema}, answered in {seconds * 1000:.1f} ms"
     if seconds > _SLOW_STORE:
         return line.degraded(answered, "check the load of the database")
     return line.ok(answered)

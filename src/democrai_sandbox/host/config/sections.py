@@ -60,7 +60,6 @@ def _path(value: object) -> str:
 
 
 def _folder(value: object) -> str:
-    """Validate an existing, readable folder."""
     found = _path(value)
     try:
         with os.scandir(found):
@@ -84,7 +83,6 @@ def _with_folder(file: str, to_be_made: str) -> str:
 
 
 def _address(value: object) -> str:
-    """Validate an IP address."""
     try:
         return str(ip_address(exact_str(value) or ""))
     except ValueError:
@@ -92,7 +90,6 @@ def _address(value: object) -> str:
 
 
 def _listening_address(value: object) -> str:
-    """Validate an IP address to listen on, or ``localhost``."""
     return _LOCALHOST if value == _LOCALHOST else _address(value)
 
 
@@ -130,7 +127,6 @@ def _public_url(value: object) -> str:
 
 
 def _manager(value: object) -> policy.Subject:
-    """Validate a module whose code may decide."""
     subject = _subject(value)
     if subject.kind is not policy.SubjectKind.MODULE:
         raise ValueError(f"expected a module, as 'module:name', got {described(str(subject))}")
@@ -141,7 +137,6 @@ _managers = each(_manager, "modules, as 'module:name'")
 
 
 def _import_name(value: object) -> str:
-    """Validate the import name of a package."""
     name = exact_str(value) or ""
     if not (name.isidentifier() and name.isascii()):
         raise ValueError(f"expected the import name of a package, such as scipy, got {described(value)}")
@@ -152,12 +147,10 @@ _import_names = each(_import_name, "import names of packages")
 
 
 def _isolation(value: object) -> dict[str, str]:
-    """Validate the isolation of subjects."""
     return _named_entries(value, "with subjects, as 'module:reports: process'", _isolated)
 
 
 def _remote_services(value: object) -> dict[str, str]:
-    """Validate remote services of the host, URLs by name."""
     return _named_entries(value, "with URLs by name", _remote_service)
 
 

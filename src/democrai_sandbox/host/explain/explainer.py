@@ -22,7 +22,6 @@ from democrai_sandbox.policy.rules import written_target
 from . import explanation
 from .declared_rights import chain_subjects, is_around_protected, is_protected, rule_owner, runtime_path
 from .kernel_view import kernel_view
-from .nearest_rule import Nearest, covering_rule, nearest_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -58,7 +57,7 @@ class _DeclarationResult:
     answer: explanation.LayerEffect
     text: str
     rule: policy.AccessRule | None = None
-    nearest: Nearest | None = None
+    nearest: explanation.Nearest | None = None
     is_final: bool = False
     """Whether approval is impossible."""
 
@@ -124,16 +123,18 @@ class _Explainer:
         if self._wanted.resource_type is policy.ResourceType.FILESYSTEM and (found := self._place()) is not None:
             return found
         rules = [rule for grants in self._counting for rule in grants.rules]
-        rule = next(filter(None, (covering_rule(grants.rules, self._wanted) for grants in self._counting)), None)
+        rule = next(
+            filter(None, (explanation.covering_rule(grants.rules, self._wanted) for grants in self._counting)), None
+        )
         if rule is not None:
             grants = rule_owner(self._links, rule)
             words = rule_words(grants.subject, rule.resource_type, rule.operation, rule.normalized_target)
             text = f"{grants.source} declares that {words}{_noted(grants)}"
             return _DeclarationResult(explanation.LayerEffect.ALLOWS, text, rule)
-        near, grants = nearest_rule(rules, self._wanted), self._grants
-        if covering_rule(grants.install_rules, self._wanted) is not None:
+        near, grants = explanation.nearest_rule(rules, self._wanted), self._grants
+        if explanation.covering_rule(grants.install_rules, self._wanted) is not None:
             text = f"{grants.source} declares it for the install phase only, not for the runtime phase"
-        elif covering_rule(grants.other_rules, self._wanted) is not None:
+        elif explanation.covering_rule(grants.other_rules, self._wanted) is not None:
             text = f"{grants.source} declares it for the runtime phase only, not for the install phase"
         elif near is not None:
             grants = rule_owner(self._links, near.rule)
@@ -168,7 +169,7 @@ class _Explainer:
 
     def _is_declared_inside(self) -> bool:
         """Whether a rule names a path inside the code of the host, and not only an ancestor folder."""
-        rules = filter(None, (covering_rule(grants.rules, self._wanted) for grants in self._counting))
+        rules = filter(None, (explanation.covering_rule(grants.rules, self._wanted) for grants in self._counting))
         return any(is_inside_host_code(os.path.realpath(rule.normalized_target)) for rule in rules)
 
     def _recorded(self) -> Iterable[explanation.LayerAnswer]:

@@ -12,7 +12,6 @@ from democrai_sandbox.manifests import EngineManifest, ExtractorManifest, McpSer
 from democrai_sandbox.policy import InvalidInputError, SubjectKind
 
 from . import explanation
-from .nearest_rule import covering_rule, nearest_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,14 +45,14 @@ def _explain(
     if isinstance(wanted, explanation.Explanation):
         return wanted
     access = AccessTuple(question.subject, wanted.resource_type, wanted.operation, wanted.target)
-    rule, near = covering_rule(rules, wanted), None
+    rule, near = explanation.covering_rule(rules, wanted), None
     if rule is not None:
         words = rule_words(question.subject, rule.resource_type, rule.operation, rule.normalized_target)
         layer = explanation.LayerAnswer(
             "declared", explanation.LayerEffect.ALLOWS, f"{file} declares that {words}", decides=True
         )
     else:
-        near = nearest_rule(rules, wanted)
+        near = explanation.nearest_rule(rules, wanted)
         told = f"; the nearest rule is {near.rule.normalized_target}: {near.why}" if near else ""
         layer = explanation.LayerAnswer(
             "declared",
