@@ -22,7 +22,7 @@ pytestmark = needs_netlab
 
 REFUSED = "[Errno 111] Connection refused"
 WORDS = """
-from democrai_sandbox.access.targets import Reader
+from democrai_sandbox.access.targets import TargetParser
 from democrai_sandbox.host.explain.kernel_view import kernel_view
 
 def reach(host, port):
@@ -36,7 +36,7 @@ def asked(**request):
         return json.loads(link.makefile().readline())
 def view(host, port):
     "What an explanation says of the kernel layer, when the guard allows a connection."
-    wanted = Reader().read("network", "connect", f"{host}:{port}", os.path.realpath)
+    wanted = TargetParser().read("network", "connect", f"{host}:{port}", os.path.realpath)
     found = kernel_view(kernel, wanted, allowed=True)
     return {"passes": found.lets_through, "text": found.text, "disagrees": found.disagreement}
 def details():
