@@ -9,7 +9,6 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from democrai_sandbox.guard import _core
 from democrai_sandbox.policy import SandboxError
 
 if TYPE_CHECKING:
@@ -47,18 +46,6 @@ class Permitted:
             raise_denial(error)
 
 
-def checked(method: str, url: str) -> AbstractContextManager[Any]:
-    """Return a context in which this request may open its connection; raise if it is not allowed."""
-    ticket = _core.request(method, url)
-    return UNGUARDED if ticket is None else Permitted(ticket)
-
-
-def checked_websocket(url: str) -> AbstractContextManager[Any]:
-    """Return the same for an HTTP request that becomes a websocket."""
-    ticket = _core.websocket(url)
-    return UNGUARDED if ticket is None else Permitted(ticket)
-
-
 def is_web(url: object) -> bool:
     """Return whether a URL has an HTTP or websocket scheme; clients may support others, which are not checked here."""
     if not isinstance(url, str):
@@ -82,6 +69,8 @@ def request_url(scheme: str, host: str, port: object, path: str) -> str:
     For a proxy, the request line contains a whole URL, which is returned. The port is always included, so that an
     invalid path cannot become part of the host; the core rejects it.
     """
+    if path[:1] == "/" and port is not None and ":" not in host:
+        return f"{scheme}://{host}:{port}{path}"  # the usual case, in one step
     if not path.startswith("/"):
         if path in ("", "*"):
             path = "/"

@@ -8,7 +8,7 @@ from democrai_sandbox.guard import _core
 from democrai_sandbox.policy import InvalidInputError
 
 from .checks import UNGUARDED, Permitted, request_url
-from .patching import adapter, past, usual
+from .patching import adapter, check, past
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -40,18 +40,20 @@ def take_pending(connection: Any) -> AbstractContextManager[Any] | None:
     return Permitted(ticket) if subject == _core.subject_key() else None
 
 
+@check
 @past(CHECKED)
 def _putrequest(original: Method) -> Method:
-    def putrequest(self: Any, method: str, url: str, *args: Any, **kwargs: Any) -> Any:
+    del original
+
+    def putrequest(self: Any, method: str, url: str, *_: Any, **__: Any) -> None:
         # CONNECT has no URL but a host for a tunnel, which the core checks when it is sent.
         if method != "CONNECT":
             ticket = _core.request(method, request_url(*origin_of(self), url or "/"))
             if self.sock is None:
                 # The connection is opened later, when the headers are sent.
                 object.__setattr__(self, _PENDING, (_core.subject_key(), ticket))
-        return original(self, method, url, *args, **kwargs)
 
-    return usual("http_client.putrequest", putrequest)
+    return putrequest
 
 
 def _connect(original: Method) -> Method:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from democrai_sandbox.guard import _core
 
 from .checks import UNGUARDED, asks_for_websocket, raise_denial, request_url
-from .patching import adapter, for_everyone, unexpected, usual
+from .patching import adapter, for_everyone, unexpected
 from .pools import Apart, apart, drained, without_pools
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _handle(original: Method) -> Method:
             raise_denial(error)
             raise
 
-    return usual("httpcore.handle", handle_request, raise_denial)
+    return handle_request
 
 
 def _handle_async(original: Method) -> Method:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.guard import _core
 
-from .checks import asks_for_websocket, checked, checked_websocket, is_web, raise_denial
-from .patching import adapter, usual
+from .checks import UNGUARDED, Permitted, asks_for_websocket, is_web
+from .patching import adapter, check
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from .patching import Method
 
 
-def _permitted(request: Any, url: str) -> AbstractContextManager[Any]:
+def _ticket(request: Any, url: str) -> AbstractContextManager[Any] | None:
     if asks_for_websocket(url, request.headers.raw):
-        return checked_websocket(url)
-    return checked(request.method, url)
+        return _core.websocket(url)
+    return _core.request(request.method, url)
 
 
 def _checks_below(client: Any, own: Any, url: Any) -> bool:
@@ -44,32 +44,34 @@ def _dials_nothing(client: Any, own: Any, url: Any) -> bool:
     return own is not None and not issubclass(type(client._transport_for_url(url)), own)  # noqa: SLF001 - no other way
 
 
+@check
 def _send(original: Method) -> Method:
     own = original.__globals__.get("HTTPTransport")
+
+    def _send_single_request(self: Any, request: Any) -> Any:
+        if _checks_below(self, own, request.url) or not is_web(url := str(request.url)):
+            return None
+        return None if _dials_nothing(self, own, request.url) else _ticket(request, url)
+
+    return _send_single_request
+
+
+def _send_async(original: Method) -> Method:
+    own = original.__globals__.get("AsyncHTTPTransport")
+
+    async def send_with_ticket(self: Any, request: Any, url: str) -> Any:
+        ticket = _ticket(request, url)
+        with UNGUARDED if ticket is None else Permitted(ticket):
+            return await original(self, request)
 
     def _send_single_request(self: Any, request: Any) -> Any:
         if _checks_below(self, own, request.url) or not is_web(url := str(request.url)):
             return original(self, request)
         if _dials_nothing(self, own, request.url):
             return original(self, request)
-        with _permitted(request, url):
-            return original(self, request)
+        return send_with_ticket(self, request, url)
 
-    return usual("httpx.send_single", _send_single_request, raise_denial, own)
-
-
-def _send_async(original: Method) -> Method:
-    own = original.__globals__.get("AsyncHTTPTransport")
-
-    async def _send_single_request(self: Any, request: Any) -> Any:
-        if _checks_below(self, own, request.url) or not is_web(url := str(request.url)):
-            return await original(self, request)
-        if _dials_nothing(self, own, request.url):
-            return await original(self, request)
-        with _permitted(request, url):
-            return await original(self, request)
-
-    return usual("httpx.send_single", _send_single_request, raise_denial, own)
+    return _send_single_request
 
 
 install = adapter(

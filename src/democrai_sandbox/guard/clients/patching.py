@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from democrai_sandbox.guard import _core
 
+from .checks import raise_denial
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
@@ -17,9 +19,9 @@ if TYPE_CHECKING:
 _MARK = "_democrai_sandbox_adapter"
 _EVERYONE = "for_everyone"
 _PAST = "past"
-_USUAL = "usual"
+_CHECK = "check"
 _LOOKS = ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__")
-_CALLING = ("__code__", "__defaults__", "__kwdefaults__", "__wrapped__")
+_CALLING = ("__code__", "__defaults__", "__kwdefaults__")
 _told: set[str] = set()
 
 
@@ -87,11 +89,11 @@ def _replace(point: _Point) -> None:
 
 def wrapped(original: Any, make: Callable[[Method], Method]) -> Any:
     """Return ``make(original)``, behind a gate of the core unless it also serves unguarded callers."""
-    wrapper = _like(original, make(original))
-    way = getattr(wrapper, _USUAL, None)
-    if way is None and hasattr(make, _EVERYONE):
-        return wrapper
-    return _core.gate(original, wrapper, _attributes(wrapper), getattr(make, _PAST, None), way)
+    wrapper = None if make is raises_denials else make(original)
+    if hasattr(make, _EVERYONE):
+        return _like(original, wrapper)
+    lets_out = raise_denial if hasattr(make, _CHECK) else None
+    return _core.gate(original, wrapper, _attributes(original), getattr(make, _PAST, None), lets_out)
 
 
 def is_wrapped(method: object) -> bool:
@@ -119,15 +121,27 @@ def past(attribute: str) -> Callable[[Callable[[Method], Method]], Callable[[Met
     return mark
 
 
-def usual(way: str, wrapper: Method, *objects: object) -> Method:
-    """Let the core handle the usual case of a wrapper natively, with the implementation ``way``."""
-    setattr(wrapper, _USUAL, (way, *objects))
-    return wrapper
+def check(make: Callable[[Method], Method]) -> Callable[[Method], Method]:
+    """Mark a wrapper that only checks the call and returns its permit, or None; the core then calls the method.
+
+    The core holds the permit during the call, and raises the denial that the client has wrapped in its own error,
+    also from a coroutine. It calls the method with the arguments as they are, which is faster than a wrapper.
+    A coroutine runs after the call, so its check returns None.
+    """
+    setattr(make, _CHECK, True)
+    return make
 
 
-def _attributes(wrapper: Any) -> dict[str, Any]:
+@check
+def raises_denials(original: Method) -> Method:
+    """Check nothing; the core raises the denials that the method has wrapped in other errors."""
+    return original
+
+
+def _attributes(original: Any) -> dict[str, Any]:
     """Return the attributes that make ``inspect`` treat a gate like the function it replaces."""
-    return {name: getattr(wrapper, name) for name in (*_LOOKS, *_CALLING, _MARK)}
+    found = {name: getattr(original, name) for name in (*_LOOKS, *_CALLING) if hasattr(original, name)}
+    return found | {"__wrapped__": original, _MARK: True}  # the core checks the callers of the original, too
 
 
 def _like(original: Any, wrapper: Any) -> Any:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .checks import checked, is_web, raise_denial
+from democrai_sandbox.guard import _core
+
+from .checks import is_web
 from .patching import adapter as adapts
-from .patching import usual
+from .patching import check
 
 if TYPE_CHECKING:
     from .patching import Method
@@ -33,21 +35,17 @@ def _dials_nothing(session: Any, own: Any, url: str) -> bool:
     return own is not None and not issubclass(type(session.get_adapter(url=url)), own)
 
 
+@check
 def _send(original: Method) -> Method:
     own = original.__globals__.get("HTTPAdapter")
 
-    def send(self: Any, request: Any, **kwargs: Any) -> Any:
+    def send(self: Any, request: Any, **_: Any) -> Any:
         url: Any = getattr(request, "url", None)
-        if is_web(url) and not _checks_below(self, own, url) and not _dials_nothing(self, own, url):
-            with checked(request.method, url):
-                return original(self, request, **kwargs)
-        try:
-            return original(self, request, **kwargs)
-        except OSError as error:
-            raise_denial(error)
-            raise
+        if not is_web(url) or _checks_below(self, own, url) or _dials_nothing(self, own, url):
+            return None
+        return _core.request(request.method, url)
 
-    return usual("requests.send", send, raise_denial, own)
+    return send
 
 
 install = adapts(("Session", "send", _send))

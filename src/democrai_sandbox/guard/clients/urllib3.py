@@ -8,9 +8,9 @@ from weakref import ref
 
 from democrai_sandbox.guard import _core
 
-from .checks import UNGUARDED, raise_denial, request_url
+from .checks import raise_denial, request_url
 from .http_client import CHECKED, take_pending
-from .patching import adapter, for_everyone, usual
+from .patching import adapter, check, for_everyone
 from .pools import Apart, apart, drained
 
 if TYPE_CHECKING:
@@ -20,22 +20,14 @@ _ERROR = 3
 """Position of the error among the arguments of ``Retry.increment``."""
 
 
+@check
 def _urlopen(original: Method) -> Method:
-    def urlopen(self: Any, method: str, url: str, *args: Any, **kwargs: Any) -> Any:
-        host, port = self.host, self.port
-        if url[:1] == "/" and port is not None and ":" not in host:
-            address = f"{self.scheme}://{host}:{port}{url}"  # the usual case, in one step
-        else:
-            address = request_url(self.scheme, host, port, url)
-        ticket = _core.request(method, address) or UNGUARDED
-        try:
-            with ticket:
-                return original(self, method, url, *args, **kwargs)
-        except Exception as error:
-            raise_denial(error)
-            raise
+    del original
 
-    return usual("urllib3.urlopen", urlopen, raise_denial)
+    def urlopen(self: Any, method: str, url: str, *_: Any, **__: Any) -> Any:
+        return _core.request(method, request_url(self.scheme, self.host, self.port, url))
+
+    return urlopen
 
 
 def _connect(original: Method) -> Method:
@@ -103,7 +95,7 @@ def _get_conn(original: Method) -> Method:
         setattr(connection, CHECKED, subject)
         return connection
 
-    return usual("urllib3.get_conn", _get_conn)
+    return _get_conn
 
 
 @for_everyone
@@ -120,7 +112,7 @@ def _put_conn(original: Method) -> Method:
             conn.close()
         return None
 
-    return usual("urllib3.put_conn", _put_conn)
+    return _put_conn
 
 
 @for_everyone

@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from .checks import raise_denial
-from .patching import adapter, replace
+from .patching import adapter, raises_denials, replace
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from .patching import Method
-
-
-def _open(original: Method) -> Method:
-    def open(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A001 - its name
-        try:
-            return original(self, *args, **kwargs)
-        except OSError as error:
-            raise_denial(error)
-            raise
-
-    return open
-
-
-_install = adapter(("OpenerDirector", "open", _open))
+_install = adapter(("OpenerDirector", "open", raises_denials))
 
 
 def install(module: ModuleType) -> bool:
@@ -32,5 +17,5 @@ def install(module: ModuleType) -> bool:
     if not _install(module):
         return False
     if hasattr(module, "URLopener"):
-        replace(module, "URLopener", "open", _open)
+        replace(module, "URLopener", "open", raises_denials)
     return True
