@@ -404,7 +404,7 @@ class TestRecorded:
         before = (house.desk.store.pulse(), house.desk.service.answers(), len(house.desk.pending()))
         for target in ("https://p.example.com/x", "https://new.example.com/", URL):
             house.explain(target)
-        house.desk.service._notes.write_uses()
+        house.desk.service._deferred.write_uses()
         after = (house.desk.store.pulse(), house.desk.service.answers(), len(house.desk.pending()))
         assert after == before
         assert house.desk.decide("approvals").items[0].last_used is None
