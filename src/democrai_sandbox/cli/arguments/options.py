@@ -93,8 +93,8 @@ def _number(text: str, most: int) -> int:
     return int(text)
 
 
-def positive_seconds(text: str) -> float:
-    """Return a duration in seconds, greater than zero."""
+def seconds(text: str) -> float:
+    """Return a duration in seconds, greater than zero; argparse shows the name of this function in errors."""
     found = float(text)
     if not 0 < found < float("inf"):
         raise ValueError(text)

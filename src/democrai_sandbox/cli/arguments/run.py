@@ -13,8 +13,8 @@ from .options import (
     defaults,
     either,
     flag,
-    positive_seconds,
     repeated,
+    seconds,
     verb,
     verbs,
 )
@@ -27,10 +27,9 @@ _CALL_SECONDS = 30.0
 _RECORDED_CALL_SECONDS = 120.0
 
 
-def _timeout(seconds: float | None = None) -> Item:
-    usual = "no limit" if seconds is None else f"{seconds:g}"
-    words = f"timeout (default: {usual})"
-    return argument("--timeout", "SECONDS", words, type=positive_seconds, default=seconds)
+def _timeout(usual: float | None = None) -> Item:
+    words = "timeout (default: no limit)" if usual is None else f"timeout (default: {usual:g})"
+    return argument("--timeout", "SECONDS", words, type=seconds, default=usual)
 
 
 def _manifest(otherwise: str) -> Item:
