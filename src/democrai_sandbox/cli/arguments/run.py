@@ -4,20 +4,7 @@ from __future__ import annotations
 
 from argparse import BooleanOptionalAction
 
-from .options import (
-    JSON,
-    LOCAL,
-    SURFACES,
-    YES,
-    argument,
-    defaults,
-    either,
-    flag,
-    repeated,
-    seconds,
-    verb,
-    verbs,
-)
+from .options import JSON, LOCAL, SURFACES, YES, argument, defaults, either, flag, repeated, seconds, verb, verbs
 
 TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:
