@@ -40,7 +40,6 @@ from .requests import Maybe
 if TYPE_CHECKING:
     from democrai_sandbox.console.auth import RefusedPassword, Visitor
     from democrai_sandbox.host.explain.explanation import Explanation
-    from democrai_sandbox.policy import SubjectChain
 
 router = APIRouter()
 
@@ -68,15 +67,6 @@ class ExplainForm(NamedTuple):
         return not (self.subject and self.target)
 
 
-class DirectDecision(NamedTuple):
-    """Validated decision."""
-
-    subject: Subject
-    resource_type: ResourceType
-    operation: Operation
-    target: str
-
-
 @router.get("/explain")
 def show(request: Request, visitor: Administrator) -> Response:
     """Show the form and the explanation for the address. No request is filed."""
@@ -90,7 +80,13 @@ def show(request: Request, visitor: Administrator) -> Response:
         try:
             rule = read_rule(asked.subject, asked.access, asked.target, normal=False)
             question = AccessToExplain(
-                *rule, user_id=asked.user, session_key=asked.session, ancestors=_ancestors(asked.chain)
+                rule.subject,
+                rule.resource_type,
+                rule.operation,
+                rule.target,
+                asked.user,
+                asked.session,
+                chain_from_list(list(filter(None, _BETWEEN.split(asked.chain))), pointer="/chain"),
             )
             with serving(visitor.caller):
                 answer = explain(sandbox_of(request), question)
@@ -126,7 +122,7 @@ def decide(request: Request, visitor: Maybe, sent: Annotated[DirectDecisionForm,
             raise InvalidInputError.of(too_long, pointer="/reason")
     except InvalidInputError as error:
         return _page(request, visitor, asked, wrong=by_field(error), status=422)
-    takes_password = chosen is DecisionEffect.APPROVAL and needs_password(request, visitor, [AccessTuple(*rule)])
+    takes_password = chosen is DecisionEffect.APPROVAL and needs_password(request, visitor, [rule])
     if not sent.confirmed:
         draft = drafts.taken(request, "/explain")
         sent.reason = sent.reason or draft.get("reason", "")[:LONGEST_REASON]
@@ -160,35 +156,31 @@ def _ask(
     visitor: Visitor,
     asked: ExplainForm,
     sent: DirectDecisionForm,
-    rule: DirectDecision,
+    rule: AccessTuple,
     *,
     takes_password: bool,
     refused: RefusedPassword | None = None,
 ) -> Response:
     """Show the effect of a decision, and ask for confirmation."""
-    access, effect = AccessTuple(*rule), DecisionEffect(sent.effect)
+    effect, seen = DecisionEffect(sent.effect), sent.seen
+    if not refused:
+        with serving(visitor.caller):
+            (version,) = sandbox_of(request).access.administration.versions(rule, [rule.target])
+        seen = str(version)
     context: dict[str, Any] = {
         "rule": rule,
         "asked": asked,
         "effect": effect.value,
         "reason": sent.reason,
         "longest": LONGEST_REASON,
-        "seen": sent.seen if refused else _version(request, visitor, rule),
+        "seen": seen,
         "takes_password": takes_password,
     }
-    decision = UnconfirmedDecision(access, access.target, effect)
+    decision = UnconfirmedDecision(rule, rule.target, effect)
     return spelled_out(request, visitor, "explain/confirm.html", decision, refused, **context)
 
 
-def _version(request: Request, visitor: Visitor, rule: DirectDecision) -> int:
-    """Return the shown version."""
-    administration = sandbox_of(request).access.administration
-    with serving(visitor.caller):
-        (found,) = administration.versions(AccessTuple(*rule), [rule.target])
-    return found
-
-
-def read_rule(subject: str, access: str, target: str, *, normal: bool = True) -> DirectDecision:
+def read_rule(subject: str, access: str, target: str, *, normal: bool = True) -> AccessTuple:
     """Return the access of a form, or refuse it with all problems by field.
 
     Without ``normal`` the target is not normalized, because that is part of an explanation.
@@ -211,7 +203,7 @@ def read_rule(subject: str, access: str, target: str, *, normal: bool = True) ->
         problems += error.problems
     if problems or who is None:
         raise InvalidInputError(problems)
-    return DirectDecision(who, ResourceType(kind), Operation(act), target)
+    return AccessTuple(who, ResourceType(kind), Operation(act), target)
 
 
 def by_field(error: InvalidInputError) -> dict[str, str]:
@@ -230,10 +222,6 @@ def _normal(resource_type: ResourceType, target: str) -> str:
         return normalise_target(resource_type, target)
     except InvalidInputError as error:
         raise InvalidInputError(problem.moved("/target") for problem in error.problems) from None
-
-
-def _ancestors(text: str) -> SubjectChain:
-    return chain_from_list([part for part in _BETWEEN.split(text) if part], pointer="/chain")
 
 
 def _effect(text: str) -> DecisionEffect:
