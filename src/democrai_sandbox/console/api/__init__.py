@@ -13,7 +13,7 @@ __all__ = ["document", "routers", "unversioned"]
 routers = taken(
     "console",
     (requests, "requests"),
-    (decisions, "decision_calls"),
+    (decisions, "deciding"),
     (decisions, "decisions"),
     (subjects, "subjects"),
     (extensions, "extensions"),
