@@ -17,7 +17,7 @@ from democrai_sandbox.access.values import DecisionEffect, DecisionScope, Reques
 from democrai_sandbox.console.auth import Visitor, is_high_risk, needs_password, own_path, refused_password, sandbox_of
 from democrai_sandbox.console.render import redirect, url
 from democrai_sandbox.errors import DecisionConflict, ExternalAccessAdminRequired, RequestUnknown
-from democrai_sandbox.host.decisions import answers_words, end_words
+from democrai_sandbox.host.decisions import SubmittedDecision, answers_words, decide, end_words, restored_decisions
 from democrai_sandbox.host.sentences import decided_words
 from democrai_sandbox.policy import InvalidInputError
 from democrai_sandbox.runtime.access_environment import serving
@@ -201,20 +201,17 @@ def _undone(request: Request, visitor: Visitor, decision_id: str) -> str:
     if _obstacle(request, visitor, done):
         return "undone_some"
     try:
-        return "undone_partly" if administration.undo(decision_id).kept else "undone"
+        undone = decide(administration, visitor.caller, SubmittedDecision("undo", decision_id))
     except DecisionConflict:
         return "undone_some"
+    return "undone_partly" if undone.kept else "undone"
 
 
 def _obstacle(request: Request, visitor: Visitor, done: Aftermath) -> str:
     """Return the reason why a decision is not undone together with others, or an empty text."""
     if done.newer is not None:
         return f"{newer_decision_text(done.newer)}."
-    administration = sandbox_of(request).access.administration
-    replaced = [administration.decision(one) for one in done.replaced]
-    approvals = [
-        one.access for one in replaced if one.effect is DecisionEffect.APPROVAL and one.scope is DecisionScope.PERMANENT
-    ]
+    _, approvals = restored_decisions(sandbox_of(request).access.administration, done)
     if not approvals or not needs_password(request, visitor, approvals):
         return ""
     back = "; ".join(decided_words(one) for one in approvals)

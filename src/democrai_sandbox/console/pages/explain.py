@@ -18,6 +18,8 @@ from democrai_sandbox.console.render import redirect, render
 from democrai_sandbox.console.untrusted_text import code, visible_text
 from democrai_sandbox.errors import DecisionConflict, ErrorUnknown
 from democrai_sandbox.errors.catalogue.pages import plain
+from democrai_sandbox.host.decisions import SubmittedDecision, UnrequestedAccess
+from democrai_sandbox.host.decisions import decide as decide_submitted
 from democrai_sandbox.host.explain.explainer import explain, explain_line
 from democrai_sandbox.host.explain.explanation import AccessToExplain
 from democrai_sandbox.host.subject_overview import known_subjects
@@ -135,16 +137,9 @@ def decide(request: Request, visitor: Maybe, sent: Annotated[DirectDecisionForm,
         raise DecisionConflict(STATELESS)
     if takes_password and (refused := refused_password(request, visitor, sent.password)):
         return _ask(request, visitor, asked, sent, rule, takes_password=True, refused=refused)
-    with serving(visitor.caller):
-        outcome = sandbox_of(request).access.administration.decide_unasked(
-            rule.subject,
-            resource_type=rule.resource_type,
-            operation=rule.operation,
-            target=rule.target,
-            effect=chosen,
-            reason=sent.reason.strip(),
-            expected=versions[0],
-        )
+    act = "permanent" if chosen is DecisionEffect.APPROVAL else "deny"
+    submitted = SubmittedDecision(act, UnrequestedAccess(*rule), reason=sent.reason.strip(), expected=versions[0])
+    outcome = decide_submitted(sandbox_of(request).access.administration, visitor.caller, submitted)
     done = "approved" if chosen is DecisionEffect.APPROVAL else "denied"
     if outcome.decision is None:
         return redirect(request, "/explain", **asked._asdict())
