@@ -13,7 +13,7 @@ __all__ = ["document", "routers", "unversioned"]
 routers = taken(
     "console",
     (requests, "requests"),
-    (decisions, "deciding"),
+    (decisions, "decision_calls"),
     (decisions, "decisions"),
     (subjects, "subjects"),
     (extensions, "extensions"),

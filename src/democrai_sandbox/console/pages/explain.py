@@ -138,7 +138,12 @@ def decide(request: Request, visitor: Maybe, sent: Annotated[DirectDecisionForm,
     if takes_password and (refused := refused_password(request, visitor, sent.password)):
         return _ask(request, visitor, asked, sent, rule, takes_password=True, refused=refused)
     act = "permanent" if chosen is DecisionEffect.APPROVAL else "deny"
-    submitted = SubmittedDecision(act, UnrequestedAccess(*rule), reason=sent.reason.strip(), expected=versions[0])
+    submitted = SubmittedDecision(
+        act,
+        UnrequestedAccess(rule.subject, rule.resource_type, rule.operation, rule.target),
+        reason=sent.reason.strip(),
+        expected=versions[0],
+    )
     outcome = decide_submitted(sandbox_of(request).access.administration, visitor.caller, submitted)
     done = "approved" if chosen is DecisionEffect.APPROVAL else "denied"
     if outcome.decision is None:
