@@ -35,9 +35,8 @@ from democrai_sandbox.policy import (
 from democrai_sandbox.runtime.access_environment import serving
 
 from . import drafts
-from .parameters import Administrator, administrator, text_of
+from .parameters import Administrator, UserIfSignedIn, administrator, text_of
 from .request_decision import STATELESS, UnconfirmedDecision, read_versions, reason_problem, spelled_out
-from .requests import Maybe
 
 if TYPE_CHECKING:
     from democrai_sandbox.console.auth import RefusedPassword, Visitor
@@ -111,7 +110,7 @@ class DirectDecisionForm(BaseModel):
 
 
 @router.post("/explain/decide")
-def decide(request: Request, visitor: Maybe, sent: Annotated[DirectDecisionForm, Form()]) -> Response:
+def decide(request: Request, visitor: UserIfSignedIn, sent: Annotated[DirectDecisionForm, Form()]) -> Response:
     """Approve or deny an access without a request, after a confirmation."""
     asked = ExplainForm(sent.subject.strip(), sent.access, sent.target.strip())
     if visitor is None:

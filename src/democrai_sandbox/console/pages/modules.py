@@ -45,7 +45,7 @@ _LATEST_OWN_REQUESTS = 50
 
 
 @dataclass(frozen=True, slots=True)
-class RunResult:
+class FunctionResult:
     """Result of a run."""
 
     milliseconds: float
@@ -129,7 +129,7 @@ def shown_result(value: object) -> str:
 
 async def _called(
     sandbox: Sandbox, visitor: Visitor, name: str, offer: RunnableFunction, params: dict[str, Any]
-) -> RunResult:
+) -> FunctionResult:
     begun = perf_counter()
     error, text = None, ""
     try:
@@ -139,7 +139,7 @@ async def _called(
         error = caught
     taken = (perf_counter() - begun) * 1000
     waiting = await run_in_threadpool(_waiting, sandbox, visitor, name)
-    return RunResult(taken, text[:LONGEST_SHOWN], max(0, len(text) - LONGEST_SHOWN), error, waiting)
+    return FunctionResult(taken, text[:LONGEST_SHOWN], max(0, len(text) - LONGEST_SHOWN), error, waiting)
 
 
 def _waiting(sandbox: Sandbox, visitor: Visitor, module: str) -> tuple[AccessRequest, ...]:
@@ -176,7 +176,7 @@ def _form_page(
     *,
     params: str | None = None,
     wrong: str = "",
-    outcome: RunResult | None = None,
+    outcome: FunctionResult | None = None,
     status: int = 200,
 ) -> Response:
     if params is None:

@@ -12,7 +12,7 @@ from fastapi import Depends
 from starlette.requests import Request
 
 from democrai_sandbox.access.values import DecisionFilter, DecisionScope, PageRequest, RequestFilter, RequestState
-from democrai_sandbox.console.auth import Visitor, person
+from democrai_sandbox.console.auth import Visitor, person, person_if_any
 from democrai_sandbox.errors import ExternalAccessAdminRequired
 from democrai_sandbox.policy import InvalidInputError, ResourceType, Subject, SubjectKind, nearest
 
@@ -38,6 +38,8 @@ def administrator(visitor: Annotated[Visitor, Depends(person)]) -> Visitor:
 
 
 SignedInUser = Annotated[Visitor, Depends(person)]
+UserIfSignedIn = Annotated[Visitor | None, Depends(person_if_any)]
+"""User of a form, whose fields are kept if the session has ended."""
 Administrator = Annotated[Visitor, Depends(administrator)]
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from democrai_sandbox.access.administration import LONGEST_REASON
 from democrai_sandbox.access.store.request_queue import MOST_COUNTED
 from democrai_sandbox.access.values import AuditAction, DecisionScope, PageRequest, RequestState, ResultPage, new_id
-from democrai_sandbox.console.auth import Visitor, person, person_if_any, sandbox_of
+from democrai_sandbox.console.auth import Visitor, sandbox_of
 from democrai_sandbox.console.live_updates import pulse_of
 from democrai_sandbox.console.plain_json import PlainResponse
 from democrai_sandbox.console.render import id_in_query, redirect, render, url
@@ -27,7 +27,7 @@ from democrai_sandbox.policy import InvalidInputError, ResourceType, SubjectKind
 from democrai_sandbox.runtime.access_environment import serving
 
 from . import drafts
-from .parameters import AGES, STATES, requests_wanted, why_not
+from .parameters import AGES, STATES, SignedInUser, requests_wanted, why_not
 
 if TYPE_CHECKING:
     from democrai_sandbox.access.administration import Administration
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from democrai_sandbox.host.subject_overview import SubjectRule
 
 router = APIRouter()
-Who = Annotated[Visitor, Depends(person)]
-Maybe = Annotated[Visitor | None, Depends(person_if_any)]
-"""User of a form, whose fields are kept if the session has ended."""
 
 ROWS = 25
 _ENDED = ("revoked", "denial_removed", "undone", "undone_partly")
@@ -66,13 +63,13 @@ LIFETIMES = (
 
 
 @router.get("/")
-def start(request: Request, visitor: Who) -> Response:  # noqa: ARG001 - an unknown visitor signs in first
+def start(request: Request, visitor: SignedInUser) -> Response:  # noqa: ARG001 - an unknown visitor signs in first
     """Redirect to the queue."""
     return redirect(request, "/requests")
 
 
 @router.get("/requests")
-def queue(request: Request, visitor: Who) -> Response:
+def queue(request: Request, visitor: SignedInUser) -> Response:
     """Show pending requests, one row per access, or single answered requests."""
     sandbox = sandbox_of(request)
     now = datetime.now(UTC)
@@ -104,7 +101,7 @@ def queue(request: Request, visitor: Who) -> Response:
 
 
 @router.get("/requests/states")
-def states(request: Request, visitor: Who) -> Response:
+def states(request: Request, visitor: SignedInUser) -> Response:
     """Return to an open page the changes of its rows, and the number of new requests."""
     sandbox = sandbox_of(request)
     pulse = pulse_of(sandbox)
@@ -154,7 +151,7 @@ def _new_since(request: Request, visitor: Visitor, administration: Administratio
 
 
 @router.get("/requests/{request_id}")
-def detail(request: Request, visitor: Who, request_id: str) -> Response:
+def detail(request: Request, visitor: SignedInUser, request_id: str) -> Response:
     """Show one request with the facts for a decision."""
     draft = drafts.taken(request, f"/requests/{request_id}")
     answer = detail_page(request, visitor, request_id, **_again(draft))
