@@ -261,8 +261,7 @@ def _rule(kind: ResourceType, act: Operation, target: str) -> AccessRule:
     return AccessRule(kind, act, target, target)
 
 
-# ---- wider rules, with a note
-# -----------------------------------------------------------------------------------------
+# ---- wider rules, with a note ----------------------------------------------------------------------------------------
 
 
 def _widened(wanted: _ExactRule, notes: dict[AccessRule, str]) -> AccessRule:
@@ -364,8 +363,7 @@ def _covering(rules: tuple[AccessRule, ...]) -> Callable[[_ExactRule], frozenset
     return find
 
 
-# ---- manifest form
-# -----------------------------------------------------------------------------------------------------
+# ---- manifest form ---------------------------------------------------------------------------------------------------
 
 
 def _entries(rules: list[AccessRule], notes: dict[AccessRule, str]) -> tuple[ProposedEntry, ...]:

@@ -100,7 +100,7 @@ class KeyShape:
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectShape:
+class ObjectShape(ValueShape):
     """Object with fixed keys, which becomes a model with fields of the same names."""
 
     model: type[Any]
