@@ -204,6 +204,19 @@ class InstallFailed(SandboxError, RuntimeError):
     See: engines.md
     """
 
+    def __init__(self, message: str, *, lines: tuple[str, ...] = (), denials: tuple[str, ...] = ()) -> None:
+        """Take the message, the last lines of pip, and the denials by the guard."""
+        super().__init__(message)
+        self.lines = lines
+        self.denials = denials
+
+    def diagnostics(self) -> str:
+        """Return the message, the denials, and the last lines of pip."""
+        parts = [super().diagnostics()]
+        parts += [f"  refused: {denial}" for denial in self.denials]
+        parts += [f"  {line}" for line in self.lines]
+        return "\n".join(parts)
+
 
 class InstallBusy(SandboxError, RuntimeError):
     """Another process installs the same extension.
