@@ -53,8 +53,8 @@ def suggestion(found: Mapping[str, Any], dependant: Dependant | None) -> str | N
     if found["type"] != _UNKNOWN_NAME or dependant is None or not place:
         return None
     fields = dependant.body_params if source == "body" else dependant.query_params
-    given = [field.field_info.annotation for field in fields]
-    return nearest(str(place[-1]), _names(_inner(given, place[:-1])))
+    kinds = _inner((field.field_info.annotation for field in fields), place[:-1])
+    return nearest(str(place[-1]), [name for kind in kinds for model in _models(kind) for name in model.model_fields])
 
 
 def _inner(given: Iterable[Any], place: Sequence[str | int]) -> list[Any]:
@@ -73,11 +73,6 @@ def _models(kind: Any) -> list[type[BaseModel]]:
     if get_origin(kind) in (Union, UnionType):
         return [model for inner in get_args(kind) for model in _models(inner)]
     return [kind] if isinstance(kind, type) and issubclass(kind, BaseModel) else []
-
-
-def _names(kinds: Iterable[Any]) -> list[str]:
-    """Return the field names of these types."""
-    return [name for kind in kinds for model in _models(kind) for name in model.model_fields]
 
 
 HEADER = "X-Request-Id"
@@ -221,16 +216,10 @@ def _of_validation(error: RequestValidationError, route: object) -> ErrorAnswer:
         return ErrorAnswer(HTTPStatus.BAD_REQUEST, "bad_request", text)
     dependant = route.dependant if isinstance(route, APIRoute) else None
     problems = tuple(
-        Problem(_pointer(found["loc"]), str(found["msg"]), suggestion(found, dependant)) for found in listed
+        Problem(pointer_to("", *found["loc"][1:]), str(found["msg"]), suggestion(found, dependant)) for found in listed
     )
     detail = "; ".join(map(str, problems[:_MOST_IN_DETAIL]))
     return ErrorAnswer(HTTPStatus.UNPROCESSABLE_ENTITY, InvalidInputError.code, detail, problems)
-
-
-def _pointer(place: Sequence[str | int]) -> str:
-    """Return the JSON pointer of a value in the body, or the name of a parameter."""
-    _, *rest = place
-    return pointer_to("", *rest)
 
 
 def _detail(error: SandboxError) -> str:

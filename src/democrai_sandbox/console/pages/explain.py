@@ -28,19 +28,19 @@ from democrai_sandbox.policy import (
     InvalidInputError,
     Operation,
     ResourceType,
-    Subject,
     chain_from_list,
     normalise_target,
 )
 from democrai_sandbox.runtime.access_environment import serving
 
 from . import drafts
-from .parameters import Administrator, UserIfSignedIn, administrator, text_of
+from .parameters import Administrator, UserIfSignedIn, administrator, parsed_subject, text_of
 from .request_decision import STATELESS, UnconfirmedDecision, read_versions, reason_problem, spelled_out
 
 if TYPE_CHECKING:
     from democrai_sandbox.console.auth import RefusedPassword, Visitor
     from democrai_sandbox.host.explain.explanation import Explanation
+    from democrai_sandbox.policy import Problem
 
 router = APIRouter()
 
@@ -184,12 +184,12 @@ def read_rule(subject: str, access: str, target: str, *, normal: bool = True) ->
 
     Without ``normal`` the target is not normalized, because that is part of an explanation.
     """
-    problems = []
+    problems: list[Problem] = []
     who = None
     try:
-        who = Subject.parse(subject)
+        who = parsed_subject(subject)
     except InvalidInputError as error:
-        problems += [problem.moved("/subject") for problem in error.problems]
+        problems += error.problems
     kind, _, act = access.partition(":")
     known = kind in tuple(ResourceType) and act in VALID_OPERATIONS[ResourceType(kind)]
     try:

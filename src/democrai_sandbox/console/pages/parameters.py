@@ -82,8 +82,13 @@ def choice_of(request: Request, name: str, kinds: type[Kind]) -> Kind | None:
 def subject_of(request: Request, name: str = "subject") -> Subject | None:
     """Return the subject ``kind:name`` of the address, or None."""
     text = text_of(request, name)
+    return parsed_subject(text, name) if text else None
+
+
+def parsed_subject(text: str, name: str = "subject") -> Subject:
+    """Return the subject of a text, or refuse it with the name of its field."""
     try:
-        return Subject.parse(text) if text else None
+        return Subject.parse(text)
     except InvalidInputError as error:
         raise InvalidInputError(problem.moved(f"/{name}") for problem in error.problems) from None
 
