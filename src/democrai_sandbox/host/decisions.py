@@ -1,11 +1,11 @@
-"""Decisions about requests: their possible targets, and their effect in words."""
+"""Decisions of administrators: submit them, and describe their possible targets and their effects."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from democrai_sandbox.access.values import DecisionEffect, DecisionScope
+from democrai_sandbox.access.values import AccessTuple, DecisionEffect, DecisionScope
 from democrai_sandbox.manifests import FindingCode, broadness
 from democrai_sandbox.policy import (
     AccessRule,
@@ -16,13 +16,18 @@ from democrai_sandbox.policy import (
     TargetKind,
     parse_declaration,
 )
+from democrai_sandbox.runtime.access_environment import serving
 
 from .sentences import PathKind, decided_words, path_kind, rule_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from datetime import timedelta
 
-    from democrai_sandbox.access.values import AccessTuple, DecisionReach
+    from democrai_sandbox.access.administration import Administration, Outcome
+    from democrai_sandbox.access.caller import Caller
+    from democrai_sandbox.access.values import Aftermath, Decision, DecisionReach
+    from democrai_sandbox.policy import Subject
 
 T = TypeVar("T")
 
@@ -30,6 +35,80 @@ _SERVER = "Everything on this server"
 _NEAREST = 4
 _WIDEST = 2
 """Limit for very deep paths, to keep the list short."""
+
+
+class UnrequestedAccess(NamedTuple):
+    """Access to decide about without a request, as submitted."""
+
+    subject: Subject
+    resource_type: str
+    operation: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class SubmittedDecision:
+    """Decision that an administrator submitted."""
+
+    act: str
+    """``session``, ``permanent`` or ``deny`` for a request, ``revoke`` or ``undo`` for a decision."""
+    about: str | UnrequestedAccess
+    """Id of the request or the decision; or an access, which is approved permanently or denied."""
+    target: str | None = None
+    """Broader target that covers the requested one."""
+    reason: str = ""
+    lifetime: timedelta | None = None
+    """Duration of a permanent approval, or None for no limit."""
+    expected: int | None = None
+    """Version of the state that the administrator saw."""
+
+
+def decide(administration: Administration, caller: Caller, submitted: SubmittedDecision) -> Outcome:
+    """Decide as the caller. The result has the new, revoked or undone decision, or the reason why there is none."""
+    about = submitted.about
+    with serving(caller):
+        if not isinstance(about, UnrequestedAccess):
+            return administration.decide(
+                submitted.act,
+                about,
+                target=submitted.target,
+                reason=submitted.reason,
+                lifetime=submitted.lifetime,
+                expected=submitted.expected,
+            )
+        return administration.decide_unasked(
+            about.subject,
+            resource_type=about.resource_type,
+            operation=about.operation,
+            target=about.target,
+            effect=DecisionEffect.DENIAL if submitted.act == "deny" else DecisionEffect.APPROVAL,
+            reason=submitted.reason,
+            lifetime=submitted.lifetime,
+            expected=submitted.expected,
+        )
+
+
+def approved_accesses(administration: Administration, submitted: SubmittedDecision) -> list[AccessTuple]:
+    """Return the accesses that a decision approves permanently; none for an unknown operation."""
+    about = submitted.about
+    if submitted.act != "permanent":
+        return []
+    if isinstance(about, UnrequestedAccess):
+        if about.resource_type not in tuple(ResourceType) or about.operation not in tuple(Operation):
+            return []
+        kind, operation = ResourceType(about.resource_type), Operation(about.operation)
+        return [AccessTuple(about.subject, kind, operation, about.target)]
+    access = administration.request(about).access
+    return [access, replace(access, target=submitted.target)] if submitted.target else [access]
+
+
+def restored_decisions(administration: Administration, done: Aftermath) -> tuple[list[Decision], list[AccessTuple]]:
+    """Return the decisions that an undo puts back in force, and the accesses that it thereby approves permanently."""
+    restored = [administration.decision(one) for one in done.replaced]
+    approvals = [
+        one.access for one in restored if one.effect is DecisionEffect.APPROVAL and one.scope is DecisionScope.PERMANENT
+    ]
+    return restored, approvals
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +121,6 @@ class DecisionTarget:
     """Resulting rule as a sentence."""
     warnings: tuple[str, ...]
     is_exact: bool
-
-    @property
-    def is_broad(self) -> bool:
-        """Whether a permanent approval of it needs a confirmation."""
-        return bool(self.warnings)
 
 
 def decision_targets(access: AccessTuple, *, look: bool = True) -> tuple[DecisionTarget, ...]:

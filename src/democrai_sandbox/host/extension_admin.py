@@ -9,7 +9,7 @@ import asyncio
 import logging
 from contextlib import suppress
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from democrai_sandbox.access.caller import Caller
 from democrai_sandbox.errors import ConfigInvalid, ExtensionUnknown, InstallFailed, StoreUnavailable
@@ -24,7 +24,7 @@ from .extension_overview import find_extension
 from .host_only import require_administrator
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from democrai_sandbox.manifests import McpServer
     from democrai_sandbox.policy import Subject
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
     from .sandbox import Sandbox
     from .settings import ExtensionSettings, InstalledSettings
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 _NO_CALLER = Caller()
@@ -175,6 +177,14 @@ class DisplayedSettings(NamedTuple):
     """Settings whose values are URLs that the extension may then use."""
 
 
+def _changed(sandbox: Sandbox, caller: Caller, change: Callable[..., T], *details: object) -> T:
+    """Change entries of the database as an administrator, and notify the other nodes, which also poll."""
+    require_administrator(caller, _WHAT)
+    done = change(*details, now=sandbox.access.node.clock(), actor=caller.user_id)
+    sandbox.access.node.announce()
+    return done
+
+
 # ---- models ----------------------------------------------------------------------------------------------------------
 
 
@@ -187,35 +197,30 @@ def models(sandbox: Sandbox, caller: Caller) -> tuple[ConfiguredModel, ...]:
 
 def add_model(sandbox: Sandbox, name: str, entry: Mapping[str, object], caller: Caller) -> ConfiguredModel:
     """Add a model; raise ``InvalidInputError`` with every problem, ``EntryExists`` or ``EntryConfigured``."""
-    require_administrator(caller, _WHAT)
-    added = sandbox.models.add(name, entry, now=sandbox.access.node.clock(), actor=caller.user_id)
-    return _model_changed(sandbox, added)
+    return _changed_model(sandbox, _changed(sandbox, caller, sandbox.models.add, name, entry))
 
 
 def change_model(sandbox: Sandbox, name: str, changes: Mapping[str, object], caller: Caller) -> ConfiguredModel:
     """Change a model except its name; also raises ``EntryUnknown``."""
-    require_administrator(caller, _WHAT)
-    changed = sandbox.models.change(name, changes, now=sandbox.access.node.clock(), actor=caller.user_id)
-    return _model_changed(sandbox, changed)
+    return _changed_model(sandbox, _changed(sandbox, caller, sandbox.models.change, name, changes))
 
 
 def remove_model(sandbox: Sandbox, name: str, caller: Caller) -> ConfiguredModel:
     """Remove a model with its key; return its last state."""
     require_administrator(caller, _WHAT)
-    removed = sandbox.models.remove(name, now=sandbox.access.node.clock(), actor=caller.user_id)
-    entry = _model_entry(sandbox, name, removed)
-    _announce_models(sandbox)
+    entry = _model_entry(sandbox, name, sandbox.models.all().get(name))
+    _changed(sandbox, caller, sandbox.models.remove, name)
+    _refresh_models(sandbox)
     return entry
 
 
-def _model_changed(sandbox: Sandbox, stored: StoredModel) -> ConfiguredModel:
-    _announce_models(sandbox)
+def _changed_model(sandbox: Sandbox, stored: StoredModel) -> ConfiguredModel:
+    _refresh_models(sandbox)
     return _model_entry(sandbox, stored.name, stored)
 
 
-def _announce_models(sandbox: Sandbox) -> None:
-    """Apply the change on this node and notify the others. Each node also polls."""
-    sandbox.access.node.announce()
+def _refresh_models(sandbox: Sandbox) -> None:
+    """Apply the change on this node at once."""
     with suppress(StoreUnavailable):
         sandbox.models.refresh()
 
@@ -255,29 +260,19 @@ def mcp_servers(sandbox: Sandbox, caller: Caller) -> tuple[ConfiguredServer, ...
 
 def add_mcp_server(sandbox: Sandbox, entry: Mapping[str, object], caller: Caller) -> ConfiguredServer:
     """Register a server; raise ``InvalidInputError`` with every problem, ``EntryExists`` or ``EntryConfigured``."""
-    require_administrator(caller, _WHAT)
-    now = sandbox.access.node.clock()
-    server = sandbox.runtime.store.add_mcp_server(entry, now=now, actor=caller.user_id)
-    sandbox.access.node.announce()
-    return _entry(sandbox, server)
+    return _entry(sandbox, _changed(sandbox, caller, sandbox.runtime.store.add_mcp_server, entry))
 
 
 def change_mcp_server(sandbox: Sandbox, name: str, changes: Mapping[str, object], caller: Caller) -> ConfiguredServer:
     """Change a server except its name; also raises ``EntryUnknown``."""
-    require_administrator(caller, _WHAT)
-    now = sandbox.access.node.clock()
-    server = sandbox.runtime.store.update_mcp_server(name, changes, now=now, actor=caller.user_id)
-    sandbox.access.node.announce()
-    return _entry(sandbox, server)
+    return _entry(sandbox, _changed(sandbox, caller, sandbox.runtime.store.update_mcp_server, name, changes))
 
 
 def remove_mcp_server(sandbox: Sandbox, name: str, caller: Caller) -> ConfiguredServer:
     """Remove a server; return its last state."""
     require_administrator(caller, _WHAT)
-    store = sandbox.runtime.store
-    entry = _entry(sandbox, store.mcp_server(name))
-    store.remove_mcp_server(name, now=sandbox.access.node.clock(), actor=caller.user_id)
-    sandbox.access.node.announce()
+    entry = _entry(sandbox, sandbox.runtime.store.mcp_server(name))
+    _changed(sandbox, caller, sandbox.runtime.store.remove_mcp_server, name)
     return entry
 
 
@@ -317,10 +312,7 @@ def change_settings(
         _check_urls(extension, kept)
         return kept
 
-    after = sandbox.runtime.store.change_settings(
-        kind, name, changed, now=sandbox.access.node.clock(), actor=caller.user_id
-    )
-    sandbox.access.node.announce()
+    after = _changed(sandbox, caller, sandbox.runtime.store.change_settings, kind, name, changed)
     return _shown(sandbox, extension, after)
 
 

@@ -164,7 +164,7 @@ class Observations:
     def of(self, subject: Subject) -> tuple[ObservedAccess, ...]:
         """Return the observed accesses of a subject, latest first."""
         with self._lock:
-            entries = self._subjects.get(_label(subject)) or OrderedDict[_AccessKey, _AccessCount]()
+            entries = self._subjects.get(str(subject)[:_LONGEST_LABEL]) or OrderedDict[_AccessKey, _AccessCount]()
             found = [_observed_access(what, times) for what, times in entries.items()]
         return tuple(sorted(found, key=lambda entry: entry.last, reverse=True))
 
@@ -172,7 +172,7 @@ class Observations:
         """Return the observed subjects with valid names."""
         with self._lock:
             labels = list(self._subjects)
-        return tuple(subject for label in labels if (subject := _subject_text(label)) is not None)
+        return tuple(subject for label in labels if (subject := _subject_of(label)) is not None)
 
     def totals(self) -> dict[tuple[str, str], int]:
         """Return the number of results per layer (``guard``) since the start of this process."""
@@ -211,17 +211,6 @@ class Observations:
 def _observed_access(what: _AccessKey, times: _AccessCount) -> ObservedAccess:
     first, last = (datetime.fromtimestamp(moment, UTC) for moment in (times.first, times.last))
     return ObservedAccess(*what[:4], times.count, first, last, what.reason)
-
-
-def _label(subject: Subject) -> str:
-    return str(subject)[:_LONGEST_LABEL]
-
-
-def _subject_text(label: str) -> Subject | None:
-    try:
-        return Subject.parse(label)
-    except InvalidInputError:
-        return None
 
 
 def _text(value: Any) -> str:

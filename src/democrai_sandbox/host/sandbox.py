@@ -117,7 +117,11 @@ class Sandbox:
             raise HostRefused(
                 "an authenticator needs a role lookup, and vice versa", fix="pass both, or neither for own accounts"
             )
-        _check_alone()
+        if _made.is_set():
+            raise HostRefused(
+                "this process already has a sandbox, whose rules apply to the whole process",
+                fix="share that sandbox, or create the other one in a separate process",
+            )
         self.settings = settings
         self.is_started = False
         self.closing = asyncio.Event()
@@ -142,17 +146,17 @@ class Sandbox:
         """Open and check the database, then close its connections: the kernel layer must be applied without any."""
         self.access = _access(self.settings, self._places)
         try:
-            self.accounts = None if authenticator else self._own_accounts()
+            self.accounts = None
+            if authenticator is None or roles is None:
+                end = self.access.administration.end_session
+                accounts = Accounts(self.access.store.database, self.settings, on_session_end=end)
+                self.access.node.add_chore(accounts.tidy)
+                self.accounts = authenticator = roles = accounts
+            self.authenticator, self.roles = authenticator, roles
             self.idempotency = IdempotencyKeys(self.access.store.database)
             self.access.node.add_chore(self.idempotency.tidy_sometimes)
-            self.authenticator, self.roles = _who(authenticator, roles, self.accounts)
         finally:
             self.access.store.close()
-
-    def _own_accounts(self) -> Accounts:
-        accounts = Accounts(self.access.store.database, self.settings, on_session_end=self._session_ended)
-        self.access.node.add_chore(accounts.tidy)
-        return accounts
 
     def _run(self, models: Mapping[str, Model] | None) -> None:
         """Apply the kernel layer, then create the runtime, which seals the guard."""
@@ -285,30 +289,6 @@ class Sandbox:
         present = self.caller_with(Identity(origin.user_id, origin.session_key), found)
         return Caller(*present[:-1], task_id=origin.task_id)
 
-    def _session_ended(self, session_key: str) -> None:
-        """End the approvals of a session."""
-        self.access.administration.end_session(session_key)
-
-
-def _check_alone() -> None:
-    """Refuse a second sandbox before creating anything for it."""
-    if _made.is_set():
-        raise HostRefused(
-            "this process already has a sandbox, whose rules apply to the whole process",
-            fix="share that sandbox, or create the other one in a separate process",
-        )
-
-
-def _who(
-    authenticator: Authenticator | None, roles: RoleLookup | None, accounts: Accounts | None
-) -> tuple[Authenticator, RoleLookup]:
-    """Return the authenticator and role lookup: the application's, or those of the sandbox's accounts."""
-    if authenticator is not None and roles is not None:
-        return authenticator, roles
-    if accounts is None:
-        raise HostRefused("an authenticator needs a role lookup, and vice versa", fix="pass both, or neither")
-    return accounts, accounts
-
 
 def _access(settings: HostSettings, places: CreatedPaths) -> Access:
     """Open the access service; raise precise errors for problems with its database or keys."""
@@ -328,11 +308,12 @@ def _access(settings: HostSettings, places: CreatedPaths) -> Access:
     try:
         return Access(wanted, GuardSurroundings())
     except StoreUnavailable as error:
+        reason = unreachable_reason(error)
         if not database_file(settings):
-            raise unreachable_error(settings.database, unreachable_reason(error)) from None
+            raise unreachable_error(settings.database, reason) from None
         shown = shown_url(parse_url(settings.database, needs_folder=False))
         raise StateUnusable(
-            f"the database {shown} cannot be used: {unreachable_reason(error)}",
+            f"the database {shown} cannot be used: {reason}",
             fix="check that it exists and that this user may use it, or set database.url",
         ) from None
 
@@ -349,15 +330,11 @@ def _check_keys(settings: HostSettings) -> bool:
         ) from None
     except InvalidInputError as error:
         raise StateUnusable(
-            f"the key file cannot be used: {_one_line(error)}",
+            f"the key file cannot be used: {' '.join(str(error).split())}",
             fix="restore the key file that was created with the database: it encrypts the resume contexts",
         ) from None
 
     return is_new
-
-
-def _one_line(reason: object) -> str:
-    return " ".join(str(reason).split())
 
 
 def _runtime_settings(settings: HostSettings) -> RuntimeSettings:

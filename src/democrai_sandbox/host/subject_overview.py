@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -46,9 +47,13 @@ class SubjectRule:
     """``runtime``, ``install``, or empty for the top level."""
     line: int
     """Line in the manifest; 0 without a file."""
-    is_observable: bool
-    """Number of observed uses. Allowed connections are observed; allowed file accesses are not."""
     times_seen: int
+    """Number of observed uses. Allowed connections are observed; allowed file accesses are not."""
+
+    @property
+    def is_observable(self) -> bool:
+        """Whether its uses are observed."""
+        return self.rule.resource_type is ResourceType.NETWORK
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +147,10 @@ def subject_profile(sandbox: Sandbox, subject: Subject) -> SubjectProfile:
         manifest,
         inherits=manifest is not None and None in manifest.sections.values(),
         problems=_problems(sandbox, subject),
-        declared=tuple(_declared(manifest, section, rule, match.times(rule)) for section, rule in declared),
+        declared=tuple(
+            SubjectRule(rule, section.strip("/"), _line_of(manifest, section, rule), match.times(rule))
+            for section, rule in declared
+        ),
         approvals=tuple(RecordedDecision(one, match.times(rule_of(one))) for one in approvals),
         denials=tuple(RecordedDecision(one, match.times(rule_of(one))) for one in denials),
         observed=match.explained([rule for _, rule in declared], (*denials, *approvals)),
@@ -195,11 +203,6 @@ def _rules(manifest: Manifest | None) -> Iterator[tuple[str, AccessRule]]:
             yield pointer, rule
 
 
-def _declared(manifest: Manifest | None, pointer: str, rule: AccessRule, times: int) -> SubjectRule:
-    observable = rule.resource_type is ResourceType.NETWORK
-    return SubjectRule(rule, pointer.strip("/"), _line_of(manifest, pointer, rule), observable, times)
-
-
 def _line_of(manifest: Manifest | None, pointer: str, rule: AccessRule) -> int:
     """Return the line of the manifest entry of a rule: the first with its target and operation."""
     if manifest is None or manifest.source.document is None:
@@ -217,7 +220,4 @@ def _line_of(manifest: Manifest | None, pointer: str, rule: AccessRule) -> int:
 
 def count_by_kind(listed: Iterable[SubjectSummary]) -> Mapping[SubjectKind, int]:
     """Return the number of subjects of each kind."""
-    numbers: dict[SubjectKind, int] = {}
-    for one in listed:
-        numbers[one.subject.kind] = numbers.get(one.subject.kind, 0) + 1
-    return numbers
+    return Counter(one.subject.kind for one in listed)

@@ -31,7 +31,6 @@ from democrai_sandbox.runtime.installs.environments import EnvironmentFolder, co
 if TYPE_CHECKING:
     from democrai_sandbox.host.sandbox import Sandbox
     from democrai_sandbox.policy import SubjectChain
-    from democrai_sandbox.runtime.extensions.registry import RegisteredExtension
 
 _PARTS = frozenset({SubjectKind.TOOL, SubjectKind.AGENT, SubjectKind.PIPELINE})
 _EVERY_BIT = int(FileAccess.READ | FileAccess.CREATE | FileAccess.MODIFY | FileAccess.DELETE | FileAccess.EXECUTE)
@@ -76,9 +75,8 @@ def declared_rights(sandbox: Sandbox, subject: Subject) -> DeclaredRights:
         return DeclaredRights(subject, "the process_guard_context(...) of the host", note=note)
     if subject.kind is SubjectKind.TASK:
         module = Subject(SubjectKind.MODULE, subject.name.rpartition(".")[0] or subject.name)
-        return _under(
-            subject, declared_rights(sandbox, module), f"a {subject.kind} has the rights of its caller: {module}"
-        )
+        note = f"a {subject.kind} has the rights of its caller: {module}"
+        return replace(declared_rights(sandbox, module), subject=subject, note=note)
     if subject.kind is SubjectKind.MCP:
         return _of_server(sandbox, subject)
     if subject.kind is SubjectKind.CORE:
@@ -116,12 +114,19 @@ def runtime_path(path: str, operation: Operation) -> str:
 
 
 def _of_extension(sandbox: Sandbox, subject: Subject) -> DeclaredRights:
-    extension = _found(sandbox, subject)
+    registry = sandbox.runtime.registry
+    kinds = {
+        SubjectKind.MODULE: registry.modules,
+        SubjectKind.ENGINE: registry.engines,
+        SubjectKind.EXTRACTOR: registry.extractors,
+    }
+    extension = kinds[subject.kind].get(subject.name)
     if extension is None:
         return DeclaredRights(subject, str(subject), is_known=False, note=f"no {subject.kind} has this name")
     manifest, data = extension.manifest, sandbox.runtime.settings.data_of(subject)
     source = f"manifest.json of {subject.kind} {subject.name}"
-    known = DeclaredRights(subject, source, own_read=(extension.folder,), own_write=(data,), note=_state(extension))
+    note = f"it is broken and cannot run: {'; '.join(map(str, extension.problems))}" if extension.is_broken else ""
+    known = DeclaredRights(subject, source, own_read=(extension.folder,), own_write=(data,), note=note)
     if manifest is None:
         return known
     known = replace(known, file=manifest.source.path)
@@ -131,7 +136,7 @@ def _of_extension(sandbox: Sandbox, subject: Subject) -> DeclaredRights:
         return known
     installed = EnvironmentFolder(sandbox.runtime.settings.data_dir, subject).installed()
     own = (extension.folder, *((installed.folder,) if installed else ()))
-    rules, note = (*manifest.runtime.access, *()), known.note
+    rules = manifest.runtime.access
     if isinstance(manifest, EngineManifest) and manifest.runtime.allowed_config_urls:
         configured, note = _configured(sandbox, manifest, note)
         rules = (*rules, *configured)
@@ -158,7 +163,7 @@ def _of_part(sandbox: Sandbox, subject: Subject) -> DeclaredRights:
         return DeclaredRights(subject, source, file, rules, own_read=own_places(asset))
     if module is None:
         return DeclaredRights(subject, source, note="it declares nothing and has the rights of its caller")
-    return _under(subject, module, f"it declares nothing and has the rights of {module.subject}")
+    return replace(module, subject=subject, note=f"it declares nothing and has the rights of {module.subject}")
 
 
 def _of_server(sandbox: Sandbox, subject: Subject) -> DeclaredRights:
@@ -171,26 +176,6 @@ def _of_server(sandbox: Sandbox, subject: Subject) -> DeclaredRights:
     rules = tuple(rule for rule in server.access if rule.operation in _CONTACT)
     note = "" if server.enabled else "the server is disabled"
     return DeclaredRights(subject, source, rules=rules, has_runtime_paths=False, note=note)
-
-
-def _under(subject: Subject, enclosing: DeclaredRights, note: str) -> DeclaredRights:
-    return replace(enclosing, subject=subject, note=note)
-
-
-def _found(sandbox: Sandbox, subject: Subject) -> RegisteredExtension | None:
-    registry = sandbox.runtime.registry
-    kinds = {
-        SubjectKind.MODULE: registry.modules,
-        SubjectKind.ENGINE: registry.engines,
-        SubjectKind.EXTRACTOR: registry.extractors,
-    }
-    return kinds[subject.kind].get(subject.name)
-
-
-def _state(extension: RegisteredExtension) -> str:
-    if not extension.is_broken:
-        return ""
-    return "it is broken and cannot run: " + "; ".join(map(str, extension.problems))
 
 
 _ALONE = frozenset({SubjectKind.MCP, SubjectKind.ENGINE, SubjectKind.EXTRACTOR, SubjectKind.CORE})
@@ -215,11 +200,8 @@ class ChainSubject:
 def chain_subjects(sandbox: Sandbox, chain: SubjectChain, *, installing: bool = False) -> tuple[ChainSubject, ...]:
     """Return the subjects of a call chain, innermost first, each with whether it counts."""
     if len(chain) == 1:
-        return (
-            ChainSubject(
-                _in_phase(declared_rights(sandbox, chain[0]), installing=installing), counts=True, text="it acts itself"
-            ),
-        )
+        grants = _in_phase(declared_rights(sandbox, chain[0]), installing=installing)
+        return (ChainSubject(grants, counts=True, text="it acts itself"),)
     found: list[ChainSubject] = []
     apart = ""
     for subject in reversed(chain):
@@ -245,23 +227,18 @@ def rule_owner(links: tuple[ChainSubject, ...], rule: AccessRule) -> DeclaredRig
 
 def _declared_by(sandbox: Sandbox, subject: Subject) -> DeclaredRights:
     """Return a subject's declarations; without any, it has the rights of its callers in this chain."""
-    if subject.kind in _PLACES or (_is_part(subject) and not _stands_alone(sandbox, subject)):
-        known = declared_rights(sandbox, subject)
+    known = declared_rights(sandbox, subject)
+    if subject.kind in _PLACES or (subject.kind in _PARTS and not _stands_alone(sandbox, subject)):
         note = "it declares nothing and has the rights of its caller" if known.is_known else known.note
-        return DeclaredRights(
-            subject, f"the declaration of {subject.kind} {subject.name}", note=note, is_known=known.is_known
-        )
-    return declared_rights(sandbox, subject)
+        source = f"the declaration of {subject.kind} {subject.name}"
+        return DeclaredRights(subject, source, note=note, is_known=known.is_known)
+    return known
 
 
 def _stands_alone(sandbox: Sandbox, subject: Subject) -> bool:
-    if not _is_part(subject):
+    if subject.kind not in _PARTS:
         return subject.kind in _ALONE
     return any(one.label == str(subject) and one.declaration.access is not None for one in sandbox.runtime.ai.assets)
-
-
-def _is_part(subject: Subject) -> bool:
-    return subject.kind in (SubjectKind.TOOL, SubjectKind.AGENT, SubjectKind.PIPELINE)
 
 
 def _in_phase(grants: DeclaredRights, *, installing: bool) -> DeclaredRights:

@@ -11,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from democrai_sandbox.access.snapshot import answering, covers
-from democrai_sandbox.access.targets import TargetParser
 from democrai_sandbox.access.values import AccessTuple, DecisionEffect, DecisionFilter, DecisionScope, PageRequest
 from democrai_sandbox.errors.error_line import read_line
 from democrai_sandbox.guard.runtime_paths import is_host_code, is_inside_host_code
@@ -41,8 +40,8 @@ from .explanation import (
     has_parent_steps,
     hint_for,
     pattern_note,
+    read_question,
     refusal_on_the_way,
-    resolved_target,
 )
 from .kernel_view import kernel_view
 from .nearest_rule import Nearest, covering_rule, nearest_rule
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from democrai_sandbox.access.targets import RequestedTarget
-    from democrai_sandbox.access.values import Decision, StoredRequest
+    from democrai_sandbox.access.values import Decision
     from democrai_sandbox.errors.error_line import ErrorLine
     from democrai_sandbox.host.sandbox import Sandbox
     from democrai_sandbox.policy import AccessRule, SubjectChain
@@ -73,12 +72,8 @@ def explain(sandbox: Sandbox, question: AccessToExplain) -> Explanation:
 
 
 def _explain(sandbox: Sandbox, place_of: Callable[[str], str] | None, question: AccessToExplain) -> Explanation:
-    try:
-        wanted = TargetParser().read(question.resource_type, question.operation, resolved_target(question), place_of)
-    except InvalidInputError as error:
-        layer = LayerAnswer("target", LayerEffect.DENIES, str(error), decides=True)
-        return Explanation(question, AccessVerdict.REFUSED, f"Invalid question: {error}", (layer,))
-    return _Explainer(sandbox, question, wanted).explanation()
+    wanted = read_question(question, place_of)
+    return wanted if isinstance(wanted, Explanation) else _Explainer(sandbox, question, wanted).explanation()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +108,13 @@ class _Explainer:
         layers.append(_kernel_layer(kernel))
         pending = next((layer.request for layer in layers if layer.request is not None), None)
         told = verdict is not AccessVerdict.ALLOWED and not declared.is_final
-        hint = self._hint(pending if verdict is AccessVerdict.PENDING else None) if told else ""
+        waiting = pending if verdict is AccessVerdict.PENDING else None
+        hint = hint_for(self._access, waiting, installing=self._question.installing) if told else ""
         found = Explanation(
             self._question,
             verdict,
             self._words(verdict),
-            tuple(_decisive(layer, decisive) for layer in layers),
+            tuple(replace(layer, decides=True) if layer.layer == decisive else layer for layer in layers),
             access=self._access,
             rule=declared.rule,
             nearest=declared.nearest,
@@ -129,9 +125,6 @@ class _Explainer:
             links=self._links,
         )
         return replace(found, advice=advice_for(found, is_final=declared.is_final))
-
-    def _hint(self, pending: StoredRequest | None) -> str:
-        return hint_for(self._access, pending, installing=self._question.installing)
 
     # ---- layers ------------------------------------------------------------------------------------------------------
 
@@ -159,9 +152,8 @@ class _Explainer:
         if rule is not None:
             grants = rule_owner(self._links, rule)
             words = rule_words(grants.subject, rule.resource_type, rule.operation, rule.normalized_target)
-            return _DeclarationResult(
-                LayerEffect.ALLOWS, f"{grants.source} declares that {words}{_noted(grants)}", rule
-            )
+            text = f"{grants.source} declares that {words}{_noted(grants)}"
+            return _DeclarationResult(LayerEffect.ALLOWS, text, rule)
         near, grants = nearest_rule(rules, self._wanted), self._grants
         if covering_rule(grants.install_rules, self._wanted) is not None:
             text = f"{grants.source} declares it for the install phase only, not for the runtime phase"
@@ -184,19 +176,16 @@ class _Explainer:
             text = "it is a protected path: no rule can allow it, and it cannot be approved"
             return _DeclarationResult(LayerEffect.DENIES, text, is_final=True)
         if operation in _MOVING and is_around_protected(self._sandbox, path):
-            text = (
-                f"it contains a protected path: no rule can allow a subject to {operation} it, "
-                "and it cannot be approved"
-            )
+            what = "it contains a protected path: no rule can allow a subject to"
+            text = f"{what} {operation} it, and it cannot be approved"
             return _DeclarationResult(LayerEffect.DENIES, text, is_final=True)
         if is_host_code(path, operation) and not self._is_declared_inside():
             text = "it is or contains code of the host, which subjects cannot change: it cannot be approved"
             return _DeclarationResult(LayerEffect.DENIES, text, is_final=True)
         has_runtime_paths = any(grants.has_runtime_paths for grants in self._counting)
         if has_runtime_paths and (root := runtime_path(path, operation)):
-            return _DeclarationResult(
-                LayerEffect.ALLOWS, f"{root} is a runtime path, which every subject may {operation}"
-            )
+            text = f"{root} is a runtime path, which every subject may {operation}"
+            return _DeclarationResult(LayerEffect.ALLOWS, text)
         return None
 
     def _is_declared_inside(self) -> bool:
@@ -270,9 +259,8 @@ class _Explainer:
             order[:2] = ["denial", "declared"]  # a check precedes each contact with the server's endpoint
         for name in order:
             if layers[name].answer is not LayerEffect.SILENT:
-                return (
-                    AccessVerdict.ALLOWED if layers[name].answer is LayerEffect.ALLOWS else AccessVerdict.DENIED
-                ), name
+                allows = layers[name].answer is LayerEffect.ALLOWS
+                return AccessVerdict.ALLOWED if allows else AccessVerdict.DENIED, name
         if self._wanted.is_ambiguous:
             return AccessVerdict.DENIED, "target"
         return (AccessVerdict.PENDING, "request") if layers["request"].request else (AccessVerdict.NEEDS_APPROVAL, "")
@@ -295,12 +283,6 @@ def _noted(grants: DeclaredRights) -> str:
 def _kernel_layer(view: KernelView) -> LayerAnswer:
     answers = {True: LayerEffect.ALLOWS, False: LayerEffect.DENIES, None: LayerEffect.SILENT}
     return LayerAnswer("kernel", answers[view.lets_through], view.text)
-
-
-def _decisive(layer: LayerAnswer, name: str) -> LayerAnswer:
-    if layer.layer != name:
-        return layer
-    return replace(layer, decides=True)
 
 
 def _entry(access: AccessTuple) -> dict[str, str]:

@@ -9,12 +9,13 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from democrai_sandbox.access.targets import LONGEST_RAW_TARGET
+from democrai_sandbox.access.targets import LONGEST_RAW_TARGET, TargetParser
 from democrai_sandbox.errors import FilesystemDenied, NetworkDenied, SandboxDenied, denials
 from democrai_sandbox.policy import (
     EXTERNAL_URL_LOCKED,
     AccessDecision,
     DecisionCode,
+    InvalidInputError,
     Operation,
     ResourceType,
     SubjectKind,
@@ -25,6 +26,7 @@ from democrai_sandbox.policy.paths import pattern_in
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from democrai_sandbox.access.targets import RequestedTarget
     from democrai_sandbox.access.values import AccessTuple, Decision, StoredRequest
     from democrai_sandbox.policy import AccessRule, Subject, SubjectChain
 
@@ -127,6 +129,15 @@ def pattern_note(question: AccessToExplain) -> str:
     if question.resource_type != ResourceType.FILESYSTEM or not pattern_in(question.target):
         return ""
     return "; file targets have no wildcards, so this means a file with exactly this name"
+
+
+def read_question(question: AccessToExplain, place_of: Callable[[str], str] | None) -> RequestedTarget | Explanation:
+    """Return the normalized target of a question, or the explanation of an invalid one."""
+    try:
+        return TargetParser().read(question.resource_type, question.operation, resolved_target(question), place_of)
+    except InvalidInputError as error:
+        layer = LayerAnswer("target", LayerEffect.DENIES, str(error), decides=True)
+        return Explanation(question, AccessVerdict.REFUSED, f"Invalid question: {error}", (layer,))
 
 
 _UP = ".."

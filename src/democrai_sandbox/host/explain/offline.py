@@ -6,7 +6,6 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING
 
-from democrai_sandbox.access.targets import TargetParser
 from democrai_sandbox.access.values import AccessTuple
 from democrai_sandbox.host.sentences import rule_words
 from democrai_sandbox.manifests import EngineManifest, ExtractorManifest, McpServer, ModuleManifest, load_manifest
@@ -19,8 +18,8 @@ from .explanation import (
     LayerEffect,
     hint_for,
     pattern_note,
+    read_question,
     refusal_on_the_way,
-    resolved_target,
 )
 from .nearest_rule import covering_rule, nearest_rule
 
@@ -50,11 +49,9 @@ def explain_by_manifest(file: str, question: AccessToExplain) -> Explanation:
 def _explain(
     file: str, rules: tuple[AccessRule, ...], place_of: Callable[[str], str] | None, question: AccessToExplain
 ) -> Explanation:
-    try:
-        wanted = TargetParser().read(question.resource_type, question.operation, resolved_target(question), place_of)
-    except InvalidInputError as error:
-        layer = LayerAnswer("target", LayerEffect.DENIES, str(error), decides=True)
-        return Explanation(question, AccessVerdict.REFUSED, f"Invalid question: {error}", (layer,))
+    wanted = read_question(question, place_of)
+    if isinstance(wanted, Explanation):
+        return wanted
     access = AccessTuple(question.subject, wanted.resource_type, wanted.operation, wanted.target)
     rule, near = covering_rule(rules, wanted), None
     if rule is not None:
@@ -65,7 +62,7 @@ def _explain(
         told = f"; the nearest rule is {near.rule.normalized_target}: {near.why}" if near else ""
         layer = LayerAnswer("declared", LayerEffect.SILENT, f"{file} does not declare it{told}{pattern_note(question)}")
     verdict = AccessVerdict.NEEDS_APPROVAL if rule is None else AccessVerdict.ALLOWED
-    said = rule_words(*(access.subject, access.resource_type, access.operation, access.target), may=rule is not None)
+    said = rule_words(access.subject, access.resource_type, access.operation, access.target, may=rule is not None)
     return Explanation(
         question,
         verdict,
