@@ -38,8 +38,10 @@ def serving(caller: Caller) -> Iterator[None]:
         yield
 
 
-def caller_of(view: RawView) -> Caller:
+def caller_of(view: RawView | None) -> Caller:
     """Return the identity in a view of a guard, with the role of the served request if that has the same identity."""
+    if view is None:
+        return Caller()
     who = Caller(view.user_id, view.organization_id, view.session_key)
     present = served()
     return present if type(present) is Caller and present[:3] == who[:3] else who

@@ -151,10 +151,12 @@ class ModuleRuntime:
         surface = module.surface(kind, operation)
         given = check_params(params)
         limit = self._settings.call_timeout if seconds is None else seconds
-        if not isinstance(surface, Surface) or module.worker is not None:
-            return await _worker_of(module).call(
+        if module.worker is not None:
+            return await module.worker.call(
                 kind, operation, given, caller=caller, ancestors=tuple(map(str, ancestors)), timeout=limit
             )
+        if not isinstance(surface, Surface):
+            raise ExtensionUnknown(f"module {name!r} has no worker")
         activation = module.activation.below(ancestors) if ancestors else module.activation
         return await run_surface(
             surface, given, guard=activation.guard(caller), caller=caller, threads=module.threads, seconds=limit
@@ -209,12 +211,6 @@ class ModuleRuntime:
             raise CallTimeout(f"the import did not finish within {self._settings.load_timeout:g} s")
         release(outcome[0])
         return surfaces
-
-
-def _worker_of(module: LoadedModule) -> WorkerHandle:
-    if module.worker is None:
-        raise ExtensionUnknown(f"module {module.extension.name!r} has no worker")
-    return module.worker
 
 
 def module_activation(extension: RegisteredExtension, settings: RuntimeSettings) -> GuardFactory:

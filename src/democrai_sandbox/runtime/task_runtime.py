@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
@@ -51,63 +51,6 @@ class ScheduleEntry:
     """None until it was read from the store."""
 
 
-class Schedule:
-    """Sleeps until the next entry is due, and runs it. ``run`` is a task of the loop."""
-
-    def __init__(
-        self,
-        clock: Callable[[], datetime],
-        ensure: Callable[[ScheduleEntry], Awaitable[datetime]],
-        claim: Callable[[ScheduleEntry], Awaitable[datetime]],
-    ) -> None:
-        """Take ``ensure``, which stores an entry, and ``claim``, which tries to get its run.
-
-        Both return the next due time.
-        """
-        self._clock = clock
-        self._ensure = ensure
-        self._claim = claim
-        self._entries: dict[tuple[str, str], ScheduleEntry] = {}
-        self._changed = asyncio.Event()
-
-    def add(self, entry: ScheduleEntry) -> None:
-        """Add an entry; replace one of the same task."""
-        self._entries[entry.module, entry.name] = entry
-        self._changed.set()
-
-    def remove(self, module: str) -> None:
-        """Remove all entries of a module."""
-        for key in [key for key in self._entries if key[0] == module]:
-            del self._entries[key]
-
-    async def run(self) -> None:
-        """Run until canceled."""
-        while True:
-            pause = await self._step()
-            self._changed.clear()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), pause)
-
-    async def _step(self) -> float:
-        """Run due entries; return the seconds until the next one."""
-        for entry in tuple(self._entries.values()):
-            try:
-                if entry.due is None:
-                    entry.due = await self._ensure(entry)
-                elif entry.due <= self._clock():
-                    entry.due = await self._claim(entry)
-            except StoreUnavailable:
-                return _PAUSE
-            except Exception:  # noqa: BLE001 - one failing entry must not stop the others
-                _log.exception("the schedule of %s.%s failed", entry.module, entry.name)
-                entry.due = self._clock() + timedelta(seconds=_PAUSE)
-        times = [entry.due for entry in self._entries.values() if entry.due is not None]
-        if not times:
-            return _LONGEST_SLEEP
-        left = (min(times) - self._clock()).total_seconds()
-        return min(max(left, 0.001), _LONGEST_SLEEP)
-
-
 _HOUR = timedelta(hours=1)
 
 
@@ -132,7 +75,8 @@ class TaskRuntime:
         self._threads = SubjectThreads(1, "runtime-tasks")
         """The thread for the store: operations run one after the other."""
         self.jobs = Jobs(self._settings)
-        self._schedule = Schedule(clock, self._ensure, self._claim)
+        self._schedule: dict[tuple[str, str], ScheduleEntry] = {}
+        self._schedule_changed = asyncio.Event()
         self._declared = DeclaredTasks(self._settings)
         self._working: set[asyncio.Task[Any]] = set()
         self._background: set[asyncio.Task[Any]] = set()
@@ -145,8 +89,6 @@ class TaskRuntime:
         """``note_progress`` for other threads, which pass it to the loop."""
         self.loop: asyncio.AbstractEventLoop | None = None
 
-    # ---- lifecycle
-
     async def start(self) -> tuple[str, ...]:
         """Start; mark tasks that were running here or on a dead node as lost, and return their ids."""
         self.loop = asyncio.get_running_loop()
@@ -158,7 +100,7 @@ class TaskRuntime:
         if lost:
             _log.warning("marked tasks of an ended process as lost: %s", ", ".join(lost))
         self._stay(self._keep_alive)
-        self._stay(self._schedule.run)
+        self._stay(self._run_schedule)
         return lost
 
     async def stop(self) -> None:
@@ -178,8 +120,6 @@ class TaskRuntime:
             task.cancel()  # the store is down: the missing heartbeat marks the task as lost
         await asyncio.gather(*background, *self._working, return_exceptions=True)
         self._threads.stop()
-
-    # ---- interface for the host and the SDK
 
     async def submit(
         self,
@@ -246,12 +186,13 @@ class TaskRuntime:
         entry = None if every is None else ScheduleEntry(module, name, period(every))
         self._declared.add(module, name, timeout)
         if entry is not None:
-            self._schedule.add(entry)
+            self._schedule[module, name] = entry
+            self._schedule_changed.set()
 
     def forget(self, module: str) -> None:
         """Remove the tasks of a module; running ones continue."""
         self._declared.remove(module)
-        self._schedule.remove(module)
+        self._schedule = {key: entry for key, entry in self._schedule.items() if key[0] != module}
 
     # ---- single task
 
@@ -364,16 +305,40 @@ class TaskRuntime:
         with suppress(StoreUnavailable):  # a later report replaces it
             await self._stored(self._store.say_progress, job.id, progress, **self._here())
 
-    async def _ensure(self, entry: ScheduleEntry) -> datetime:
-        return await self._stored(self._store.ensure_schedule, entry.module, entry.name, entry.every, now=self._clock())
+    async def _run_schedule(self) -> None:
+        """Sleep until the next entry is due, and run it."""
+        while True:
+            pause = await self._run_due_entries()
+            self._schedule_changed.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._schedule_changed.wait(), pause)
 
-    async def _claim(self, entry: ScheduleEntry) -> datetime:
+    async def _run_due_entries(self) -> float:
+        """Run due entries; return the seconds until the next one."""
+        for entry in tuple(self._schedule.values()):
+            try:
+                if entry.due is None:
+                    entry.due = await self._stored(
+                        self._store.ensure_schedule, entry.module, entry.name, entry.every, now=self._clock()
+                    )
+                elif entry.due <= self._clock():
+                    entry.due = await self._claim(entry, entry.due)
+            except StoreUnavailable:
+                return _PAUSE
+            except Exception:  # noqa: BLE001 - one failing entry must not stop the others
+                _log.exception("the schedule of %s.%s failed", entry.module, entry.name)
+                entry.due = self._clock() + timedelta(seconds=_PAUSE)
+        times = [entry.due for entry in self._schedule.values() if entry.due is not None]
+        left = (min(times) - self._clock()).total_seconds() if times else _LONGEST_SLEEP
+        return min(max(left, 0.001), _LONGEST_SLEEP)
+
+    async def _claim(self, entry: ScheduleEntry, due: datetime) -> datetime:
         """Try to claim the run of a due entry; leave it to another node if the queue is full."""
         now = self._clock()
-        if entry.due is None or not self.jobs.has_room(entry.module):
+        if not self.jobs.has_room(entry.module):
             return now + timedelta(seconds=1)
         job = self._declared.job(entry.module, entry.name, {}, Caller(), scheduled=True)
-        got, following = await self._stored(self._store.claim_run, job.record(self._node), entry.due, now=now)
+        got, following = await self._stored(self._store.claim_run, job.record(self._node), due, now=now)
         if got:
             self._enqueue(job)
         return following

@@ -5,13 +5,14 @@ from __future__ import annotations
 from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
-from democrai_sandbox.access.caller import Caller, identity_text
+from democrai_sandbox.access.caller import Caller
 from democrai_sandbox.errors import InvalidInputError, TamperDenied, TaskUnknown
 from democrai_sandbox.guard import served
 from democrai_sandbox.policy import SubjectKind
 from democrai_sandbox.runtime.children.path_rights import denied
 from democrai_sandbox.runtime.store.values import progress_to_json
 
+from .access_environment import caller_of
 from .sdk_services import SdkFutures
 from .store import Progress, Task, TaskFilter, TaskState
 
@@ -51,7 +52,7 @@ class TaskService:
         if type(name) is not str:
             raise InvalidInputError.of(f"expected a text, got {type(name).__name__}", pointer="/name")
         return self.promises.promise(
-            self._runtime.submit(module, name, params, _caller_of(view), timeout=timeout)  # type: ignore[arg-type] # checked there
+            self._runtime.submit(module, name, params, caller_of(view), timeout=timeout)  # type: ignore[arg-type] # checked there
         )
 
     def status(self, view: RawView | None, task_id: object) -> Any:
@@ -146,11 +147,3 @@ def _module_of(view: RawView | None, service: str) -> str:
         if mode == _EXACT:
             break
     raise denied(TamperDenied, view, service)
-
-
-def _caller_of(view: RawView | None) -> Caller:
-    """Return the caller's identity from its guard, because the request context can be forged."""
-    if view is None:
-        return Caller()
-    names = ("user_id", "organization_id", "session_key")
-    return Caller(*(identity_text(getattr(view, name), name) for name in names))

@@ -193,7 +193,6 @@ class _DeclarationReader:
         self._options = surface.options
 
     def asset(self) -> Asset | None:
-        """Return the asset; None if it has problems."""
         self._check_names()
         self._check_function(self._surface.function, self._pointer)
         declaration = self._declaration()

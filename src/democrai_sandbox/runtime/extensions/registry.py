@@ -83,6 +83,11 @@ class Registry:
         """Yield all extensions, by kind."""
         return (extension for found in self._found.values() for extension in found.values())
 
+    def find(self, label: str) -> RegisteredExtension | None:
+        """Return the extension of a subject such as ``module:reports``."""
+        kind, _, name = label.partition(":")
+        return next((found.get(name) for each, found in self._found.items() if each == kind), None)
+
     def get(self, kind: ManifestKind, name: str) -> RegisteredExtension:
         """Return an extension, broken or not; the error for an unknown name suggests the nearest one."""
         found = self._found[kind]

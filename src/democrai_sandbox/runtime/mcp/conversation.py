@@ -344,6 +344,5 @@ async def _call(order: ConversationRequest, session: ClientSession) -> dict[str,
 
 
 def _json(model: Any) -> dict[str, Any]:
-    """Return a model of the library in its wire format."""
     made: dict[str, Any] = model.model_dump(by_alias=True, mode="json", exclude_none=True)
     return made

@@ -17,13 +17,13 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from democrai_sandbox.access.caller import Caller
 from democrai_sandbox.errors import GuardUsageError, NetworkDenied
 from democrai_sandbox.errors.services import McpBusy, McpDisabled, McpMissing, McpToolFailed, McpUnknown
 from democrai_sandbox.guard import AccessQuestion, is_guarded, plain
 from democrai_sandbox.guard.contexts import make_guard
 from democrai_sandbox.policy import DecisionCode, InvalidInputError, Operation, ResourceType, Subject, SubjectKind
 from democrai_sandbox.policy.text import invisible_character
+from democrai_sandbox.runtime.access_environment import caller_of
 from democrai_sandbox.runtime.extensions.settings import McpApproval
 from democrai_sandbox.runtime.sdk_services import SdkFutures
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from types import ModuleType
 
+    from democrai_sandbox.access.caller import Caller
     from democrai_sandbox.access.checks import AccessService
     from democrai_sandbox.guard import Guard
     from democrai_sandbox.guard.interface import RawView
@@ -159,7 +160,6 @@ def _question(
 
 
 def _passes(answer: AccessDecision, *, required: bool) -> bool:
-    """Return whether the server may be contacted."""
     return answer.allowed is True if required else answer.code != DecisionCode.DENIED
 
 
@@ -320,20 +320,10 @@ def services(runtime: McpRuntime) -> Mapping[str, Callable[..., Any]]:
     """
 
     def tools(view: RawView | None, server: str) -> Any:
-        return runtime.promises.promise(runtime.list_tools(server, _caller(view), chain=_chain(view)))
+        return runtime.promises.promise(runtime.list_tools(server, caller_of(view), chain=view.labels if view else ()))
 
     def call(view: RawView | None, server: str, tool: str, arguments: dict[str, Any]) -> Any:
-        work = runtime.call_tool(server, tool, arguments, _caller(view), chain=_chain(view))
+        work = runtime.call_tool(server, tool, arguments, caller_of(view), chain=view.labels if view else ())
         return runtime.promises.promise(work)
 
     return {"mcp.tools": tools, "mcp.call": call}
-
-
-def _caller(view: RawView | None) -> Caller:
-    if view is None:
-        return Caller()
-    return Caller(user_id=view.user_id, organization_id=view.organization_id, session_key=view.session_key)
-
-
-def _chain(view: RawView | None) -> tuple[str, ...]:
-    return () if view is None else view.labels

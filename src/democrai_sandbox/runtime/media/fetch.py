@@ -37,12 +37,7 @@ class MediaFlowLog(flow_log.FlowLog):
     def shown(self, name: str, value: object) -> object:
         """Return a detail in printable form."""
         shown = super().shown(name, value)
-        return masked_url(value) if shown is value and isinstance(value, str) else shown
-
-
-def masked_url(url: str) -> str:
-    """Return a URL without its query and fragment, which may contain secrets."""
-    return _QUERY.sub("?***", url)
+        return _QUERY.sub("?***", value) if shown is value and isinstance(value, str) else shown
 
 
 class MediaAuthority:
@@ -174,7 +169,7 @@ class Fetch:
             location = next((value for name, value in answered if name.lower() == "location"), None)
             if status not in _REDIRECTS or location is None:
                 return self._begun(MediaHead(status, describing(answered), hop.url, session_only))
-            self.close_exchange()
+            self._close_exchange()
             hop = self._next(follow(hop, location))
 
     def read(self) -> bytes:
@@ -196,10 +191,9 @@ class Fetch:
     def close(self) -> None:
         """Release everything."""
         self._aborted = True
-        self.close_exchange()
+        self._close_exchange()
 
-    def close_exchange(self) -> None:
-        """Close the connection of the current hop."""
+    def _close_exchange(self) -> None:
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.close()

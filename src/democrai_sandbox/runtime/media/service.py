@@ -362,7 +362,6 @@ def _options(options: object) -> MediaOptions:
 
 
 async def _settle(future: asyncio.Future[Any], work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-    """Do the work and set its outcome in the future."""
     try:
         outcome = (VALUE, await work())
     except Exception as error:  # noqa: BLE001 - returned as plain data
