@@ -236,8 +236,8 @@ class IsolatedWorkers:
         host: WorkerHostServices,
         *,
         protected: tuple[str, ...],
-        on_end: Callable[[str], None] | None = None,
-        confinement: Confinement | None = None,
+        on_end: Callable[[str], None],
+        confinement: Confinement,
     ) -> None:
         """Take the paths that are protected from all subjects, as in this process.
 
@@ -297,7 +297,9 @@ class IsolatedWorkers:
             start_timeout=self._settings.load_timeout,
             call_timeout=self._settings.call_timeout,
         )
-        worker = self._workers[spec.label] = self._made(extension, spec)
+        confined, starter, rights = self._confinement.worker(extension, spec)
+        worker = WorkerHandle(confined, self._host, starter=starter, on_end=self._on_end, rights=rights)
+        self._workers[spec.label] = worker
         if declared is manifest:
             self._of_modules[manifest.name].append(worker)
         return worker
@@ -308,12 +310,6 @@ class IsolatedWorkers:
         imports = () if candidate is None else candidate.allowed_imports
         for worker in tuple(self._of_modules[module]):
             worker.hold_against(access, imports)
-
-    def _made(self, extension: RegisteredExtension, spec: WorkerSpec) -> WorkerHandle:
-        if self._confinement is None:
-            return WorkerHandle(spec, self._host, on_end=self._on_end)
-        confined, starter, rights = self._confinement.worker(extension, spec)
-        return WorkerHandle(confined, self._host, starter=starter, on_end=self._on_end, rights=rights)
 
     def access_changed(self) -> None:
         """Make the guards in the workers ask again. Thread-safe."""

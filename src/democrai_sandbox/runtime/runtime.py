@@ -61,17 +61,17 @@ class WorkerHost:
         self,
         decider: Decider,
         output: ExtensionOutput,
-        recorder: DenialRecorder | None = None,
-        observe: Callable[[ConnectionReport], None] | None = None,
-        shadows: ShadowRuns | None = None,
+        recorder: DenialRecorder | None,
+        observe: Callable[[ConnectionReport], None],
+        shadows: ShadowRuns,
     ) -> None:
         """Decide as for this process, and store the output of workers with all other output.
 
-        ``observe`` permits a connection of a worker in the kernel layer. ``shadows`` records where candidates would
-        decide differently.
+        ``shadows`` records where candidates would decide differently.
         """
         self._shadows = shadows
-        self._observe = observe
+        self.observe = observe
+        """Permits a connection of a worker in the kernel layer."""
         self._decider = decider
         self._output = output
         self._recorder = recorder
@@ -102,15 +102,9 @@ class WorkerHost:
         del stream
         self._output.add(label, text)
 
-    def observe(self, told: ConnectionReport) -> None:
-        """Permit a connection of a worker in the kernel layer."""
-        if self._observe is not None:
-            self._observe(told)
-
     def saw(self, label: str, question: AccessQuestion, *, allowed: bool, times: int) -> None:
         """Record a check that a candidate would decide differently for the subject of a worker."""
-        if self._shadows is not None:
-            self._shadows.saw_in(label, question, allowed=allowed, times=times)
+        self._shadows.saw_in(label, question, allowed=allowed, times=times)
 
     def denied(self, label: str, denial: SandboxDenied) -> None:
         """Record a denial inside a worker."""
@@ -269,8 +263,6 @@ class Runtime:
     def extensions(self) -> tuple[RegisteredExtension, ...]:
         """All extensions, including broken ones with their problems."""
         return (*self.modules.extensions.values(), *self.registry.engines.values(), *self.registry.extractors.values())
-
-    # ---- composition -------------------------------------------------------------------------------------------------
 
     def _installed(self, kind: ManifestKind, protected: tuple[str, ...]) -> InstalledRuntime:
         return InstalledRuntime(

@@ -194,8 +194,6 @@ class TaskRuntime:
         self._declared.remove(module)
         self._schedule = {key: entry for key, entry in self._schedule.items() if key[0] != module}
 
-    # ---- single task
-
     def _enqueue(self, job: Job) -> None:
         self.jobs.add(job)
         if self._closing:
@@ -254,8 +252,6 @@ class TaskRuntime:
         elif job.inner is not None and job.given_up is not None and self.loop is not None:
             job.inner.cancel()
             self.loop.call_later(self._settings.patience, job.given_up.set, context=Context())
-
-    # ---- background work
 
     def _stay(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run background work and restart it when canceled: guarded code can cancel every task of the loop."""

@@ -87,8 +87,6 @@ class TaskService:
             return caller.task_id if self._runtime.jobs.module_of(caller.task_id) == module else ""
         return next((found for label in view.labels if (found := self._runtime.jobs.only_running(label))), "")
 
-    # ---- results
-
     async def _own(self, module: str, task_id: object) -> Task:
         if type(task_id) is not str:
             raise InvalidInputError.of(f"expected a text, got {type(task_id).__name__}", pointer="/id")

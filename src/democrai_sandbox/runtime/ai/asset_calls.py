@@ -124,9 +124,6 @@ def _told(error: BaseException) -> Outcome:
     return (STOPPED, kind.code, str(error)) if kind is type(error) else describe(error)
 
 
-# ---- results for the caller ------------------------------------------------------------------------------------------
-
-
 def settled(outcome: Outcome) -> Any:
     """Return the value of an outcome, or raise its error."""
     kind = outcome[0]

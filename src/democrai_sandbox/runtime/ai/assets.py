@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from democrai_sandbox.manifests import AgentDeclaration, ModuleManifest, PipelineDeclaration, ToolDeclaration
     from democrai_sandbox.policy import AccessRule
 
-if TYPE_CHECKING:
     Declared = ToolDeclaration | AgentDeclaration | PipelineDeclaration
 
 
@@ -261,8 +260,6 @@ class _DeclarationReader:
         except InvalidInputError as error:
             self.problems += error.problems
         return schema
-
-    # ---- options -----------------------------------------------------------------------------------------------------
 
     def flag(self, value: Any, pointer: str) -> bool:
         if type(value) is not bool:

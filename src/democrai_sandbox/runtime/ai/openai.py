@@ -80,9 +80,6 @@ def _locked(api_key: str) -> Door:
     return door(key)
 
 
-# ---- HTTP ------------------------------------------------------------------------------------------------------------
-
-
 def _message_out(message: Message) -> dict[str, Any]:
     out: dict[str, Any] = {"role": message.role, "content": message.text}
     if message.tool_calls:

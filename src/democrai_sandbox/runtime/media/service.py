@@ -91,8 +91,6 @@ class Media:
         self._running: dict[FetchJob, str] = {}
         """Running fetches, with their subjects."""
 
-    # ---- fetch, stream, proxy ----------------------------------------------------------------------------------------
-
     async def fetch(self, asker: Asker, url: str, **options: Unpack[MediaOptions]) -> FetchResult:
         """Return a complete response, also for error statuses. Raise a denial for a URL that is not permitted."""
         wish = self._wish(url, streamed=False, **options)
@@ -131,8 +129,6 @@ class Media:
         stream = await self._stream(asker, wish)
         return ProxyAnswer(stream.status, proxied(stream.head), stream)
 
-    # ---- lifecycle ---------------------------------------------------------------------------------------------------
-
     def open(self) -> None:
         """Answer guarded code on the running loop, which is the host's, without blocking it."""
         self.loop = asyncio.get_running_loop()
@@ -153,8 +149,6 @@ class Media:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    # ---- parts -------------------------------------------------------------------------------------------------------
 
     async def _stream(self, asker: Asker, wish: FetchOptions) -> FetchStream:
         running = self._start(asker, wish, await self._place(asker))
