@@ -29,8 +29,7 @@ from .engines import EngineServices, InstalledRuntime
 from .mcp import McpRuntime, McpSettings
 from .modules import IsolatedWorkers, ModuleRuntime
 from .store import Configured, RuntimeStore
-from .task_runtime import TaskRuntime
-from .task_service import TaskService
+from .task_runtime import TaskRuntime, TaskService
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -57,17 +57,13 @@ def one_error(server: str, error: BaseException, status: int = 0) -> SandboxErro
     for kind in (PermissionError, SandboxError):
         for leaf in leaves:
             if isinstance(leaf, SandboxError) and isinstance(leaf, kind):
-                return _bare(leaf)
+                # Without traceback and causes: the frames of the library reference the whole conversation.
+                leaf.__cause__ = leaf.__context__ = None
+                return leaf.with_traceback(None)
     for leaf in leaves:
         if found := _known(server, leaf, status):
             return found
     return McpProtocolError(server, "; ".join(f"{type(leaf).__name__}: {leaf}" for leaf in leaves))
-
-
-def _bare(error: SandboxError) -> SandboxError:
-    """Return it without its traceback and causes: the frames of the library reference the whole conversation."""
-    error.__cause__ = error.__context__ = None
-    return error.with_traceback(None)
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

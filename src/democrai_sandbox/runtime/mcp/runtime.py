@@ -130,7 +130,7 @@ def check_endpoint(
     # Ask all questions before refusing one, so that the administrator sees all necessary approvals together.
     answers = [(question, decider.decide(question)) for question in questions]
     for question, answer in answers:
-        if not _passes(answer, required=required):
+        if not (answer.allowed is True if required else answer.code != DecisionCode.DENIED):
             raise _denial(question, answer)
 
 
@@ -157,10 +157,6 @@ def _question(
     who = (caller.user_id or None, caller.organization_id or None, caller.session_key or None)
     # A structure of the core, which takes its members as one sequence.
     return AccessQuestion((server.name, kind, (*chain, f"{kind}:{server.name}"), *what, register, *who, "", None))  # type: ignore[call-arg, arg-type]
-
-
-def _passes(answer: AccessDecision, *, required: bool) -> bool:
-    return answer.allowed is True if required else answer.code != DecisionCode.DENIED
 
 
 def _denial(question: AccessQuestion, answer: AccessDecision) -> NetworkDenied:
@@ -230,7 +226,8 @@ class McpRuntime:
 
         Raise ``McpToolFailed`` if the tool reports a failure.
         """
-        _check_tool(tool)
+        if type(tool) is not str or not 0 < len(tool) <= LONGEST_TOOL_NAME or invisible_character(tool):
+            raise InvalidInputError.of(f"expected a name of 1 to {LONGEST_TOOL_NAME} characters", pointer="/tool")
         found: dict[str, Any] = await self._talk(name, tool, self._arguments(arguments), caller, chain)
         if found.pop("is_error"):
             raise McpToolFailed(name, text_of(found["content"]), found["content"])
@@ -306,11 +303,6 @@ class McpRuntime:
         if self._tls is None:
             self._tls = ssl.create_default_context()
         return self._tls
-
-
-def _check_tool(tool: object) -> None:
-    if type(tool) is not str or not 0 < len(tool) <= LONGEST_TOOL_NAME or invisible_character(tool):
-        raise InvalidInputError.of(f"expected a name of 1 to {LONGEST_TOOL_NAME} characters", pointer="/tool")
 
 
 def services(runtime: McpRuntime) -> Mapping[str, Callable[..., Any]]:

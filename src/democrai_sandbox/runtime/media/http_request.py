@@ -318,7 +318,8 @@ class MediaExchange:
         except (http.client.HTTPException, ConnectionResetError, BrokenPipeError) as error:
             raise self._broken(error) from error
         except OSError as error:
-            raise self._unreachable(error) from error
+            unreachable = errors.MediaUnreachable(f"{self._hop.site} cannot be reached: {_described(error)}")
+            raise self._failed(unreachable) from error
         except ValueError as error:
             raise self._broken(error) from error
         self._response = response
@@ -400,9 +401,6 @@ class MediaExchange:
 
     def _broken(self, error: object) -> MediaError:
         return self._failed(errors.MediaBroken(f"the response of {self._hop.site} is malformed: {_described(error)}"))
-
-    def _unreachable(self, error: OSError) -> MediaError:
-        return self._failed(errors.MediaUnreachable(f"{self._hop.site} cannot be reached: {_described(error)}"))
 
     def _failed(self, error: MediaError) -> MediaError:
         return MediaClosed("the fetch was canceled") if self._aborted else error
