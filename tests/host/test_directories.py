@@ -5,7 +5,7 @@ from __future__ import annotations
 from democrai_sandbox.host.directories import own_services
 from democrai_sandbox.host.settings import HostSettings
 from democrai_sandbox.kernel.egress.allowlist import AllowlistBuilder
-from democrai_sandbox.runtime.confinement.allowlist_sources import ConfigSource
+from democrai_sandbox.runtime.confinement.allowlist_sources import config_source
 from tests.services.rows import rows
 
 
@@ -26,6 +26,6 @@ def test_the_packet_filter_knows_database_and_events_from_the_start(database, st
     settings = HostSettings(
         state_dir="/srv/state", data_dir="/srv/state/data", key_file="/srv/keys", database=database, stream=stream
     )
-    allowlist = AllowlistBuilder([ConfigSource(own_services(settings))]).build()
+    allowlist = AllowlistBuilder([config_source(own_services(settings))]).build()
     assert {(endpoint.host, endpoint.port) for endpoint in allowlist.endpoints} == expected
     assert "secret" not in repr(allowlist)

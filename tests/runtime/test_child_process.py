@@ -48,10 +48,11 @@ def test_a_program_of_an_extension():
     found = refused(
         """
         import select
-        from democrai_sandbox.runtime.children.launch_request import Order
+        from democrai_sandbox.runtime.children.launch_request import LaunchRequest
         from democrai_sandbox.runtime.children.service import PopenLauncher
 
-        order = Order(program="/bin/sh", argv=("sh", "-c", "exit 3"), environment={}, folder="/", view=None, mark="")
+        exits = ("sh", "-c", "exit 3")
+        order = LaunchRequest(program="/bin/sh", argv=exits, environment={}, folder="/", view=None, mark="")
         child = PopenLauncher().start(order)
         select.select([child.ended], [], [])
         print(child.collect())
@@ -173,12 +174,12 @@ def test_what_a_program_left_behind():
     found = refused(
         """
         import subprocess
-        from democrai_sandbox.runtime.children import remains
+        from democrai_sandbox.runtime.children import supervision
 
         left = subprocess.Popen(["/bin/sleep", "600"], env={"MARK": "mine"})
-        while b"MARK=mine" not in remains._environment(left.pid):
+        while b"MARK=mine" not in supervision._environment(left.pid):
             pass
-        print(remains._end(left.pid, b"MARK=mine"), left.wait())
+        print(supervision._end(left.pid, b"MARK=mine"), left.wait())
         """
     )
     assert found == ["True", "-9"]

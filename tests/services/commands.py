@@ -164,9 +164,9 @@ def prepared():
             "democrai_sandbox.console.server",
             "anyio._backends._asyncio",
             "anyio._core._fileio",
+            "democrai_sandbox.runtime.extension_run",
+            "democrai_sandbox.runtime.recording",
             "democrai_sandbox.runtime.single_run",
-            "democrai_sandbox.sdk.recording",
-            "democrai_sandbox.sdk.testing",
             *(module.name for module in found),
         ),
     )

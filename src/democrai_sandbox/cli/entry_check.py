@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.errors import SandboxDenied
     from democrai_sandbox.manifests import Manifest
     from democrai_sandbox.manifests.proposal import ObservedUse, Proof, Proposal, ProposedEntry, Suggestion
-    from democrai_sandbox.sdk.recording import Recording
+    from democrai_sandbox.runtime.recording import Recording
 
 
 class MovedAsideFiles:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.manifests import Manifest
     from democrai_sandbox.manifests.proposal import Proposal, Suggestion
     from democrai_sandbox.policy import AccessRule
-    from democrai_sandbox.sdk.recording import Recording
+    from democrai_sandbox.runtime.recording import Recording
 
     from .entry_check import EntryChecks
 
@@ -268,7 +268,7 @@ _MOST_WRITTEN = 1024 * 1024
 def run_script(options: argparse.Namespace, output: CommandOutput) -> int:
     """Record a script."""
     from democrai_sandbox.runtime import single_run  # noqa: PLC0415 - takes its time
-    from democrai_sandbox.sdk.recording import Recording  # noqa: PLC0415
+    from democrai_sandbox.runtime.recording import Recording  # noqa: PLC0415
 
     file, shut = script_file(options), protected(options)
     manifest, bare = read_manifest(options.manifest, named(file))
@@ -336,11 +336,11 @@ def _called(
     subject: _RecordedExtension, packages: str, under: Manifest | None = None, *, quiet: bool = False
 ) -> RecordedRun:
     """Import an extension and make the call, under a manifest or observed."""
-    from democrai_sandbox.sdk.testing import Extension  # noqa: PLC0415 - takes its time
+    from democrai_sandbox.runtime.extension_run import ExtensionRun  # noqa: PLC0415 - takes its time
 
     options, output, manifest, folder, _ = subject
     settings = settings_of(options)
-    extension = Extension(
+    extension = ExtensionRun(
         manifest.kind,
         folder,
         observe=under is None,
@@ -394,7 +394,7 @@ def _installed(subject: _RecordedExtension, under: Manifest | None = None) -> Re
     """
     from democrai_sandbox.manifests.proposal import section_of  # noqa: PLC0415 - takes its time
     from democrai_sandbox.runtime.installs.installer import install_once, without_requests  # noqa: PLC0415
-    from democrai_sandbox.sdk.recording import Installation, Recording  # noqa: PLC0415
+    from democrai_sandbox.runtime.recording import Installation, Recording  # noqa: PLC0415
 
     options, output, manifest, folder, scratch = subject
     recording = Recording()
@@ -416,7 +416,7 @@ def _installed(subject: _RecordedExtension, under: Manifest | None = None) -> Re
 
 def run_suggest(options: argparse.Namespace, output: CommandOutput) -> int:
     """Propose a manifest from traces."""
-    from democrai_sandbox.sdk.recording import Recording  # noqa: PLC0415 - takes its time
+    from democrai_sandbox.runtime.recording import Recording  # noqa: PLC0415 - takes its time
 
     recording = Recording()
     for trace in options.traces:

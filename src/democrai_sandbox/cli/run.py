@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.policy import SandboxError
     from democrai_sandbox.runtime.confined_run import ConfinedRun
-    from democrai_sandbox.runtime.confinement.interfaces import ProcessRights
+    from democrai_sandbox.runtime.confinement.process_paths import ProcessRights
 
     from .output import CommandOutput
 
@@ -51,8 +51,8 @@ _NO_CODE = "the kernel refused this, not the guard: run again with --no-kernel t
 def run_script(options: argparse.Namespace, output: CommandOutput) -> int:
     """Run a script."""
     from democrai_sandbox.runtime import single_run  # noqa: PLC0415
-    from democrai_sandbox.runtime.confinement.interfaces import ProcessRights  # noqa: PLC0415 - takes its time
-    from democrai_sandbox.sdk.recording import Recording  # noqa: PLC0415
+    from democrai_sandbox.runtime.confinement.process_paths import ProcessRights  # noqa: PLC0415 - takes its time
+    from democrai_sandbox.runtime.recording import Recording  # noqa: PLC0415
 
     file, shut = script_file(options), protected(options)
     manifest, _ = read_manifest(options.manifest, named(file))
@@ -74,9 +74,10 @@ def run_script(options: argparse.Namespace, output: CommandOutput) -> int:
 
 def run_module(options: argparse.Namespace, output: CommandOutput) -> int:
     """Import a module and call one of its functions."""
+    from democrai_sandbox.manifests import ManifestKind  # noqa: PLC0415 - takes its time
     from democrai_sandbox.runtime.child_process import PREFIX  # noqa: PLC0415
-    from democrai_sandbox.runtime.confinement.interfaces import ProcessRights  # noqa: PLC0415 - takes its time
-    from democrai_sandbox.sdk import testing  # noqa: PLC0415
+    from democrai_sandbox.runtime.confinement.process_paths import ProcessRights  # noqa: PLC0415
+    from democrai_sandbox.runtime.extension_run import ExtensionRun  # noqa: PLC0415
 
     folder, shut, packages = os.path.realpath(options.folder), protected(options), environment(options) or PREFIX
     wanted, params = surface(options), parameters(options)
@@ -84,8 +85,14 @@ def run_module(options: argparse.Namespace, output: CommandOutput) -> int:
         temp = _temp(shut, stack)
         env = (*(("TMPDIR", place) for place in temp), *variables(options.env))
         services = {"tasks.progress": partial(_say_progress, output)}
-        module = testing.module(
-            options.folder, environment=packages, env=env, protected=shut, timeout=options.timeout, services=services
+        module = ExtensionRun(
+            ManifestKind.MODULE,
+            options.folder,
+            environment=packages,
+            env=env,
+            protected=shut,
+            timeout=options.timeout,
+            services=services,
         )
         write = (str(module.data_dir), *temp)
         label, rules = str(module.manifest.subject), rules_of(module.manifest)
@@ -115,7 +122,7 @@ def run_program(options: argparse.Namespace, output: CommandOutput) -> int:
     """Run a program under the kernel layer."""
     from democrai_sandbox.runtime import single_run  # noqa: PLC0415
     from democrai_sandbox.runtime.confined_run import confined_run  # noqa: PLC0415 - takes its time
-    from democrai_sandbox.runtime.confinement.interfaces import ProcessRights  # noqa: PLC0415
+    from democrai_sandbox.runtime.confinement.process_paths import ProcessRights  # noqa: PLC0415
     from democrai_sandbox.runtime.worker.process import WorkerSpec, environment_of  # noqa: PLC0415
 
     found = which(options.argv[0])
@@ -201,9 +208,9 @@ def _report(output: CommandOutput, schema: str, content: dict[str, Any]) -> None
 
 def _say_progress(output: CommandOutput, view: object, fraction: Any, message: Any) -> None:
     """Show the progress of a task."""
-    from democrai_sandbox.sdk.fake_host import progress  # noqa: PLC0415 - takes its time
+    from democrai_sandbox.runtime.extension_run import checked_progress  # noqa: PLC0415 - takes its time
 
-    said = progress(view, fraction, message)
+    said = checked_progress(view, fraction, message)
     share = "" if said.fraction is None else f" {said.fraction:.0%}"
     output.say(visible(f"progress:{share} {said.message}".rstrip()), Mood.FAINT)
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.manifests import Manifest
     from democrai_sandbox.policy import AccessRule
+    from democrai_sandbox.runtime.extension_run import ExtensionRun
     from democrai_sandbox.runtime.worker.process import WorkerSpec
-    from democrai_sandbox.sdk.testing import Extension
 
 _PACKAGES = "{environment}/lib/python{0}.{1}/site-packages"
 
@@ -112,7 +112,7 @@ def surface(options: argparse.Namespace) -> tuple[str, str] | None:
     return next(((kind, name) for kind, name in named if name), None)
 
 
-def call(extension: Extension, wanted: tuple[str, str] | None, params: dict[str, Any]) -> Any:
+def call(extension: ExtensionRun, wanted: tuple[str, str] | None, params: dict[str, Any]) -> Any:
     """Call the function, if one is given."""
     if wanted is None:
         return None

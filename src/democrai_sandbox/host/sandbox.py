@@ -24,7 +24,7 @@ from democrai_sandbox.kernel.application import Kernel
 from democrai_sandbox.kernel.egress.allowlist import AllowlistBuilder
 from democrai_sandbox.runtime import Runtime, RuntimeSettings
 from democrai_sandbox.runtime.access_environment import GuardSurroundings
-from democrai_sandbox.runtime.confinement.allowlist_sources import ConfigSource
+from democrai_sandbox.runtime.confinement.allowlist_sources import config_source
 from democrai_sandbox.runtime.extensions.registry import discover
 
 from .accounts.accounts import Accounts
@@ -159,7 +159,7 @@ class Sandbox:
         settings = self.settings
         known = open_models(settings, models)
         # The database is used before the runtime adds its sources, so the packet filter needs it from the start.
-        own = AllowlistBuilder([ConfigSource(own_services(settings))])
+        own = AllowlistBuilder([config_source(own_services(settings))])
         runtime = _runtime_settings(settings)
         self.kernel = Kernel(settings.os, landlock_application_paths(settings, discover(runtime)), endpoints=own)
         self.kernel.prepare()

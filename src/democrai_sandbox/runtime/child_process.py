@@ -6,6 +6,7 @@ library search path runs code there before any guard, and ``sys.executable`` is 
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import threading
@@ -62,3 +63,16 @@ def _waited_for(pid: int) -> int:
 
     threading.Thread(target=wait, name="child-end", daemon=True).start()
     return ended
+
+
+async def wait_until_readable(*descriptors: int) -> None:
+    """Wait on the running loop until one of the descriptors is readable."""
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    for descriptor in descriptors:
+        loop.add_reader(descriptor, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        for descriptor in descriptors:
+            loop.remove_reader(descriptor)

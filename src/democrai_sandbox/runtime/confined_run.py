@@ -1,6 +1,6 @@
 """Confinement of a single run: one child under Landlock and seccomp, derived from its rules.
 
-The application itself is not confined, and no egress helper runs: of the network, the kernel restricts only TCP ports.
+No egress helper runs: of the network, the kernel restricts only TCP ports.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import tempfile
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from democrai_sandbox.errors import KernelUnsupported
 from democrai_sandbox.kernel import FlowLog
@@ -25,22 +25,11 @@ if TYPE_CHECKING:
     from democrai_sandbox.kernel.spawn import SpawnedChild
     from democrai_sandbox.runtime.children.launch_request import LaunchRequest
     from democrai_sandbox.runtime.confinement.confiner import PreparedConfinement
-    from democrai_sandbox.runtime.confinement.interfaces import Egress, ProcessRights, Spawner
+    from democrai_sandbox.runtime.confinement.process_paths import ProcessRights
 
     from .single_run import Command
 
-__all__ = ["ConfinedRun", "check_support", "confined_run"]
-
 _MAKING = (Operation.CREATE, Operation.MODIFY)
-
-
-class _SingleRunLayer(NamedTuple):
-    """The part of a kernel layer that a confiner needs."""
-
-    spawn: Spawner
-    abi: int
-    flow: FlowLog
-    egress: Egress | None = None
 
 
 def check_support() -> int:
@@ -60,7 +49,7 @@ def confined_run(whose: ProcessRights) -> Iterator[ConfinedRun]:
     abi = check_support()
     server = SpawnServer.start()
     try:
-        yield ConfinedRun(Confiner(_SingleRunLayer(server, abi, FlowLog()), server), whose, abi)
+        yield ConfinedRun(Confiner(server, abi, FlowLog()), whose, abi)
     finally:
         server.stop()
 
@@ -76,11 +65,8 @@ class ConfinedRun:
         self.abi = abi
         self.starter = ConfinedStarter(confiner, lambda: whose)
         """For a worker, which has pipes as its streams."""
-
-    @property
-    def launcher(self) -> _SingleRunLauncher:
+        self.launcher = _SingleRunLauncher(confiner, whose)
         """For programs that the subject starts."""
-        return _SingleRunLauncher(self._confiner, self._whose)
 
     @property
     def is_program(self) -> bool:

@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from democrai_sandbox.access.values import Requester
     from democrai_sandbox.errors import SandboxDenied
     from democrai_sandbox.guard import AccessQuestion, Decider, DenialRecorder, EndpointObserver
+    from democrai_sandbox.kernel.application import Kernel
     from democrai_sandbox.policy import AccessDecision, AccessRule, Subject
     from democrai_sandbox.runtime.ai.asset_calls import Body
     from democrai_sandbox.runtime.ai.assets import Asset
     from democrai_sandbox.runtime.ai.model import Model
-    from democrai_sandbox.runtime.confinement.interfaces import KernelLayer
     from democrai_sandbox.runtime.extensions.registry import RegisteredExtension
     from democrai_sandbox.runtime.extensions.settings import RuntimeSettings
     from democrai_sandbox.runtime.worker.connection_reports import ConnectionReport
@@ -135,7 +135,7 @@ class Runtime:
         protected_paths: Iterable[str] = (),
         recorder: DenialRecorder | None = None,
         observer: EndpointObserver | None = None,
-        kernel: KernelLayer | None = None,
+        kernel: Kernel | None = None,
         endpoints: Mapping[str, str] | Callable[[], Mapping[str, str]] | None = None,
         requester: Callable[[Requester], Caller] = as_asked,
     ) -> None:

@@ -1,14 +1,8 @@
 """Services of the runtime that extension code calls through the SDK, their futures, and hidden callbacks.
 
-The loop lists its timers, a task its callbacks, ``threading`` its threads. A bound method found there exposes its
-object and a closure its variables, and so the runtime itself. A ``Door`` exposes nothing.
-
-Guarded code gets a bare future: a task would expose its frames, and with them objects of the host. Cancellation is
-polled, because a callback on the future would expose the host as well. The work starts in a new Context on the host's
-loop, independent of the loop or context that guarded code made current.
-
-The host creates each service before the first guard. It takes plain data, and the core supplies the caller's identity.
-In a worker, the same services forward calls over the channel to the host.
+Loop, tasks and ``threading`` list their callbacks, whose objects and closures lead to the runtime; a ``Door`` exposes
+nothing. Guarded code gets bare futures, which are polled for cancellation, and the work starts in a new Context on the
+host's loop.
 """
 
 from __future__ import annotations
@@ -21,7 +15,7 @@ from contextvars import Context
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from democrai_sandbox.errors import NoRuntime, RuntimeServiceFailed, SandboxDenied, TamperDenied
+from democrai_sandbox.errors import GuardUsageError, NoRuntime, RuntimeServiceFailed, SandboxDenied, TamperDenied
 from democrai_sandbox.guard import Door, door
 from democrai_sandbox.guard.interface import RawView
 from democrai_sandbox.policy import SandboxError
@@ -32,12 +26,12 @@ if TYPE_CHECKING:
     from democrai_sandbox.guard import DenialRecorder
 
 
-def hidden(function: Callable[..., Any]) -> Door:
+def hidden(function: Callable[..., Any], owner: str = "runtime") -> Door:
     """Wrap a function so that guarded code can neither inspect nor call it."""
 
     def serve(view: object, *args: Any) -> Any:
         if view is not None:
-            raise TamperDenied("runtime")
+            raise TamperDenied(owner)
         return function(*args)
 
     return door(serve)
@@ -135,6 +129,21 @@ def call(name: str, *args: Any) -> Any:
     except KeyError:
         raise NoRuntime(f"no runtime serves {name} in this process") from None
     return found(*args)
+
+
+async def later(answer: Any) -> Any:
+    """Return the answer of a service, direct or as a future, in a coroutine."""
+    return await answer if asyncio.isfuture(answer) else answer
+
+
+def now(answer: Any, instead: str) -> Any:
+    """Return the answer of a service outside a coroutine. A worker process gives a completed future."""
+    if not asyncio.isfuture(answer):
+        return answer
+    if answer.done():
+        return answer.result()
+    answer.cancel()
+    raise GuardUsageError(f"this would block the event loop: {instead}")
 
 
 def is_served(name: str) -> bool:

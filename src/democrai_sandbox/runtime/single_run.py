@@ -23,11 +23,14 @@ from democrai_sandbox.runtime.worker.process import command_of, environment_of
 from .child_process import child_handle
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from democrai_sandbox.runtime.worker.process import WorkerSpec
 
-__all__ = ["Command", "Listener", "PlainStart", "ProgramStarter", "StartedRun", "run_program", "run_script"]
+    from .recording import Recording
+
+    ProgramStarter = Callable[["Command"], "StartedRun"]
+    """Starts a process, directly or confined by the kernel; raises ``OSError`` if that fails."""
 
 _LARGEST = 64 * 1024 * 1024
 _NO_LANE = -1
@@ -64,26 +67,6 @@ class StartedRun(Protocol):
         ...
 
 
-class ProgramStarter(Protocol):
-    """Starts a process, directly or confined by the kernel."""
-
-    def __call__(self, command: Command) -> StartedRun:
-        """Start it; raise ``OSError`` if that fails."""
-        ...
-
-
-class Listener(Protocol):
-    """Receives the reports of a script's guard."""
-
-    def notice(self, facts: list[Any]) -> None:
-        """Record an access, if the script is recorded."""
-        ...
-
-    def deny(self, denial: SandboxDenied) -> None:
-        """Record a denial."""
-        ...
-
-
 class PlainStart:
     """Starts a child of this process, without confinement."""
 
@@ -115,7 +98,7 @@ class PlainStart:
 def run_script(
     spec: WorkerSpec,
     arguments: Sequence[str],
-    listener: Listener,
+    recording: Recording,
     *,
     start: ProgramStarter = PlainStart,
     timeout: float | None = None,
@@ -129,7 +112,7 @@ def run_script(
             argv = tuple(command_of(spec, _NO_LANE, number))
             started = start(Command(argv, environment_of(spec), str(Path.cwd()), (number,), streams=streams))
         ours.sendall(encode(["init", spec._replace(read_only=read_only_paths())._asdict(), list(arguments)]))
-        return _waited(started, timeout, _ScriptChannel(ours, listener))
+        return _waited(started, timeout, _ScriptChannel(ours, recording))
 
 
 def run_program(command: Command, *, start: ProgramStarter, timeout: float | None = None) -> int:
@@ -140,9 +123,9 @@ def run_program(command: Command, *, start: ProgramStarter, timeout: float | Non
 class _ScriptChannel:
     """Reads the messages of a script's process until it closes the connection."""
 
-    def __init__(self, link: socket.socket, listener: Listener) -> None:
+    def __init__(self, link: socket.socket, recording: Recording) -> None:
         self._link = link
-        self._listener = listener
+        self._recording = recording
         self._inbox = FrameReader(largest=_LARGEST)
         self.is_open = True
 
@@ -163,11 +146,11 @@ class _ScriptChannel:
         kind, facts = message
         try:
             if kind == "noticed":
-                self._listener.notice(facts)
+                self._recording.notice(facts)
             elif kind == "denied":
                 release(facts)
         except SandboxDenied as denial:
-            self._listener.deny(denial)
+            self._recording.deny(denial)
         except (SandboxError, TypeError, ValueError) as error:
             raise FrameError("a malformed message") from error
 

@@ -43,9 +43,8 @@ def _asked(resource_type: str, operation: str, target: str, **options: Any) -> A
     decision = ask_external_access(resource_type, operation, target, **options)
     is_program = resource_type == EXTERNAL_RESOURCE_SYSTEM_DEPENDENCY
     if is_program and decision.allowed and sdk_services.is_served(sdk_services.USED_PROGRAM):
-        sdk_services.call(
-            sdk_services.USED_PROGRAM, operation, target
-        )  # tests list used programs; the guard reports all other uses
+        # Tests list used programs; the guard reports all other uses.
+        sdk_services.call(sdk_services.USED_PROGRAM, operation, target)
     return decision
 
 

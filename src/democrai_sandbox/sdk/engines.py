@@ -25,7 +25,7 @@ async def call(
 
     Its call chain begins with the caller: ``module:demo -> engine:whisper``.
     """
-    return await _here(sdk_services.call("engines.call", [kind, name, method], params or {}, timeout))
+    return await sdk_services.later(sdk_services.call("engines.call", [kind, name, method], params or {}, timeout))
 
 
 def call_blocking(
@@ -55,7 +55,7 @@ async def stream(
     """Yield the items of a method as they arrive. Leaving the loop early stops the method."""
     token = sdk_services.call("engines.open", [kind, name, method], params or {}, timeout)
     try:
-        while items := await _here(sdk_services.call("engines.next", token)):
+        while items := await sdk_services.later(sdk_services.call("engines.next", token)):
             yield items[0]
     finally:
         sdk_services.call("engines.close", token)
@@ -65,8 +65,3 @@ def settings() -> dict[str, Any]:
     """Return the stored configuration of the calling engine or extractor. A change starts a new process."""
     found: dict[str, Any] = sdk_services.call("engines.settings")
     return found
-
-
-async def _here(result: Any) -> Any:
-    """Await a future; on a loop of the extension itself the runtime has already waited."""
-    return await result if asyncio.isfuture(result) else result

@@ -6,10 +6,8 @@ locked, and names the pending request; a ``MediaError`` is any other failure.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from democrai_sandbox.errors import GuardUsageError
 from democrai_sandbox.errors.services import (
     MEDIA_ERRORS,
     MediaBroken,
@@ -22,7 +20,7 @@ from democrai_sandbox.errors.services import (
     MediaUnreachable,
 )
 from democrai_sandbox.runtime.calls.outcome import release
-from democrai_sandbox.runtime.sdk_services import call
+from democrai_sandbox.runtime.sdk_services import call, later, now
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -82,7 +80,8 @@ def fetch_blocking(
     timeout: float | None = None,
 ) -> MediaResult:
     """Return the complete response of a URL, and block until it arrives, for synchronous functions."""
-    return MediaResult(*_waited(call("media.fetch", url, _options(method, headers, max_bytes, timeout))))
+    answer = call("media.fetch", url, _options(method, headers, max_bytes, timeout))
+    return MediaResult(*_released(now(answer, "await sdk.media.fetch(...) instead")))
 
 
 async def stream(
@@ -147,18 +146,7 @@ def _options(
 
 
 async def _answer(given: Any) -> Any:
-    """Return the runtime's answer, direct or as a future."""
-    return _released(await given if asyncio.isfuture(given) else given)
-
-
-def _waited(given: Any) -> Any:
-    """Return the runtime's answer after waiting; a worker process returns a completed future."""
-    if not asyncio.isfuture(given):
-        return _released(given)
-    if given.done():
-        return _released(given.result())
-    given.cancel()
-    raise GuardUsageError("this would block the event loop: await sdk.media.fetch(...) instead")
+    return _released(await later(given))
 
 
 def _released(outcome: Any) -> Any:

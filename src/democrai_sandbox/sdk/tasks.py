@@ -12,8 +12,8 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from democrai_sandbox.errors import GuardUsageError, InvalidInputError, RuntimeServiceFailed
-from democrai_sandbox.runtime.sdk_services import call
+from democrai_sandbox.errors import InvalidInputError, RuntimeServiceFailed
+from democrai_sandbox.runtime.sdk_services import call, later, now
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -53,24 +53,24 @@ async def start(name: str, params: Mapping[str, Any] | None = None, *, timeout: 
 
     It continues after the request, for the same user, organization and session.
     """
-    started: str = await _answer(call("tasks.start", name, dict(params or {}), timeout))
+    started: str = await later(call("tasks.start", name, dict(params or {}), timeout))
     return started
 
 
 async def status(task_id: str) -> TaskStatus:
     """Return the record of a task of this module."""
-    return TaskStatus(**await _answer(call("tasks.status", task_id)))
+    return TaskStatus(**await later(call("tasks.status", task_id)))
 
 
 async def listed(*, name: str = "", states: Sequence[str] = (), limit: int = 100) -> tuple[TaskStatus, ...]:
     """Return the tasks of this module, the newest first."""
-    rows = await _answer(call("tasks.list", name, list(states), limit))
+    rows = await later(call("tasks.list", name, list(states), limit))
     return tuple(TaskStatus(**row) for row in rows)
 
 
 async def cancel(task_id: str) -> bool:
     """Cancel a task of this module; False if it has already ended."""
-    return bool(await _answer(call("tasks.cancel", task_id)))
+    return bool(await later(call("tasks.cancel", task_id)))
 
 
 def progress(fraction: float | None = None, message: str = "") -> None:
@@ -105,18 +105,8 @@ class _Blocking:
 blocking = _Blocking()
 
 
-async def _answer(given: Any) -> Any:
-    """Return the runtime's answer, direct or as a future."""
-    return await given if asyncio.isfuture(given) else given
-
-
 def _settled(given: Any) -> Any:
-    if not asyncio.isfuture(given):
-        return given
-    if given.done():
-        return given.result()
-    given.cancel()
-    raise GuardUsageError("this would block the event loop: await the same call of sdk.tasks instead")
+    return now(given, "await the same call of sdk.tasks instead")
 
 
 # ---- blocking work ---------------------------------------------------------------------------------------------------
@@ -255,7 +245,7 @@ class Subprocess:
 
     async def _read(self) -> bytes:
         try:
-            piece: bytes = await _answer(call("children.read", self._handle))
+            piece: bytes = await later(call("children.read", self._handle))
         except BaseException:  # canceled, or failed in the runtime
             self.stop()
             raise
@@ -289,7 +279,7 @@ def _words(argv: Sequence[str]) -> list[str]:
 
 async def _ended(handle: str) -> ChildResult:
     try:
-        *facts, failure = await _answer(call("children.wait", handle))
+        *facts, failure = await later(call("children.wait", handle))
     except BaseException:  # canceled, or failed in the runtime
         _stop(handle)
         raise

@@ -81,19 +81,19 @@ import asyncio, time
 
 @sdk.action("outlive")
 async def outlive():
-    from democrai_sandbox.runtime import deadlines
+    from democrai_sandbox.runtime.calls import invocation
     found = []
-    for value in list(vars(deadlines).values()):
+    for value in list(vars(invocation).values()):
         try:
             found += [deadline for kept in value.values() for deadline in kept._pending.values()]
         except Exception:
             pass
     try:
-        found += deadlines.deadlines()._pending.values()
+        found += invocation.deadlines()._pending.values()
     except Exception:
         pass
     for deadline in found:
-        deadline.when = 1e12
+        deadline.deadline = 1e12
     await asyncio.sleep(20)
     return len(found)
 """
@@ -341,7 +341,7 @@ def test_a_finder_that_an_earlier_module_left_does_not_load_a_later_one(case):
 
 SHARED = """
 import asyncio, functools
-from democrai_sandbox.runtime import doors
+from democrai_sandbox.runtime import sdk_services
 
 async def by_hand(steps, odd):
     steps.send(None)
@@ -365,7 +365,7 @@ async def attack(secret, how):
     got = []
     class Odd(Exception):
         __str__ = functools.partial(exec, f"got.append(open({secret!r}).read())", {"got": got})
-    steps = doors.call("ai.entrance", "tool", "rich.read")({})
+    steps = sdk_services.call("ai.entrance", "tool", "rich.read")({})
     way = {"hand": by_hand, "own coroutine": by_own_coroutine, "waiter": by_waiter}[how]
     try:
         await way(steps, Odd())

@@ -123,11 +123,12 @@ async def attack(secret, out):
 OWN_NAMES = """
 @sdk.action("attack")
 async def attack(secret, out):
-    from democrai_sandbox.runtime import doors, outcomes
-    tell(lambda: vars(outcomes).__setitem__("plain", steal_once(secret, out)))
-    tell(lambda: outcomes.release.__globals__.__setitem__("plain", steal_once(secret, out)))
-    tell(lambda: outcomes._INVALID.__setitem__("InvalidInputError", steal_once(secret, out)))
-    tell(lambda: setattr(outcomes.release, "__defaults__", (1,)))
+    from democrai_sandbox.runtime import sdk_services
+    from democrai_sandbox.runtime.calls import outcome
+    tell(lambda: vars(outcome).__setitem__("plain", steal_once(secret, out)))
+    tell(lambda: outcome.release.__globals__.__setitem__("plain", steal_once(secret, out)))
+    tell(lambda: outcome._INVALID.__setitem__("InvalidInputError", steal_once(secret, out)))
+    tell(lambda: setattr(outcome.release, "__defaults__", (1,)))
     raise policy.InvalidInputError.of("x")
 """
 

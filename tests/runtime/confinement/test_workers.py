@@ -463,7 +463,7 @@ def outages(world):
         spawn.stats()
         for pid in (spawn.standby, spawn.pid):
             os.kill(pid, signal.SIGSTOP)
-        starter = ConfinedStarter(Confiner(lab.kernel, spawn), lambda: None)
+        starter = ConfinedStarter(Confiner(spawn, lab.kernel.abi, lab.kernel.flow, lab.kernel.egress), lambda: None)
         start = asyncio.ensure_future(starter.start(["/bin/true"], env={}, pass_fds=(), cwd="/"))
         ticks, begin = 0, time.monotonic()
         while time.monotonic() - begin < 0.5:

@@ -8,6 +8,7 @@ import zipfile
 
 import pytest
 
+from democrai_sandbox.errors import InstallFailed
 from democrai_sandbox.runtime.installs import pip
 from democrai_sandbox.runtime.installs import pip as pip_module
 from democrai_sandbox.runtime.installs.pip import (
@@ -17,7 +18,6 @@ from democrai_sandbox.runtime.installs.pip import (
     pip_variables,
     read_configuration,
 )
-from democrai_sandbox.runtime.installs.status import PipFailed
 from tests.runtime.installs import packages
 from tests.runtime.installs.starting import Starter
 
@@ -107,7 +107,7 @@ def test_a_proxy_may_be_gone_through(monkeypatch):
 
 def test_a_place_that_pip_cannot_use_is_an_error():
     """Other schemes are not guessed."""
-    with pytest.raises(PipFailed, match="ftp"):
+    with pytest.raises(InstallFailed, match="ftp"):
         package_rules(made(index_url="ftp://own.test/simple"))
 
 
@@ -134,7 +134,7 @@ def test_without_configuration_pip_names_its_own_default(configured):
 
 def test_a_broken_configuration_is_an_error_not_an_empty_one(configured):
     """A configuration that pip cannot read stops the installation."""
-    with pytest.raises(PipFailed, match="configuration"):
+    with pytest.raises(InstallFailed, match="configuration"):
         configured("no section = here\n[")
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from democrai_sandbox.errors import InstallFailed
 from democrai_sandbox.runtime.installs.pip import InstallProcess, output_of
-from democrai_sandbox.runtime.installs.status import PipFailed
 from tests.runtime.installs.starting import Starter
 from tests.services.golden import sentence
 
@@ -55,7 +55,7 @@ def test_a_child_that_hangs_is_ended_with_its_children():
     """After its timeout, even without output."""
     for seconds in (0.5, 5, 20):  # longer if it had no time to print anything
         begun = time.monotonic()
-        with pytest.raises(PipFailed, match=f" {seconds} ") as failed:
+        with pytest.raises(InstallFailed, match=f" {seconds} ") as failed:
             run("import os, time; print(os.fork() and os.getpid(), flush=True); time.sleep(60)", seconds=seconds)
         assert time.monotonic() - begun < seconds + 10
         if said := [int(line) for line in failed.value.lines if line != "0"]:
@@ -127,10 +127,10 @@ def test_programs_of_the_host_that_fail_or_hang_are_errors():
 
     assert output("print('a'); print('b')") == "a\nb"
     program = [(re.escape(sys.executable), "python")]
-    with pytest.raises(PipFailed) as failed:
+    with pytest.raises(InstallFailed) as failed:
         output("raise SystemExit('because')")
     assert failed.value.lines == ("because",)
     sentence("a program that fails", str(failed.value), also=program)
-    with pytest.raises(PipFailed) as late:
+    with pytest.raises(InstallFailed) as late:
         output("import time; time.sleep(60)", 0.3)
     sentence("a program that hangs", str(late.value), also=program)

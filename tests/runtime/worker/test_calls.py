@@ -206,13 +206,13 @@ def test_calls_run_at_the_same_time_each_for_its_own_caller(case):
 
 LONG = """
 from democrai_sandbox import sdk
-from democrai_sandbox.runtime import doors
+from democrai_sandbox.runtime import sdk_services
 import asyncio, os, time
 
 @sdk.method("wait")
 def wait(path):
     open(path + ".begun", "w").close()
-    while not doors.call("cancelled"):
+    while not sdk_services.call("cancelled"):
         time.sleep(0.01)
     with open(path, "w") as file:
         file.write("told")
@@ -252,7 +252,7 @@ async def endless_later(path):
 @sdk.method("work")
 def work():
     for step in range(4):
-        doors.call("tasks.progress", step / 4, "working")
+        sdk_services.call("tasks.progress", step / 4, "working")
     return "done"
 """
 
@@ -321,21 +321,21 @@ def test_a_cancelled_call_ends_in_the_worker_too(case):
 
 SERVED = """
 from democrai_sandbox import sdk
-from democrai_sandbox.runtime import doors
+from democrai_sandbox.runtime import sdk_services
 import asyncio
 
 @sdk.method("ask")
 def ask(name, args=()):
-    return doors.call(name, *args)
+    return sdk_services.call(name, *args)
 
 @sdk.method("ask later")
 async def ask_later(name, args=()):
-    return await doors.call(name, *args)
+    return await sdk_services.call(name, *args)
 
 @sdk.method("own loop")
 def own_loop(name, args=()):
     async def asking():
-        return await doors.call(name, *args)
+        return await sdk_services.call(name, *args)
     return asyncio.run(asking())
 
 @sdk.method("places")

@@ -296,8 +296,8 @@ def frames():
         frame = frame.f_back
     return found
 
-SOUGHT = {"Line", "Desk", "Runner", "Calls", "Call", "Control", "Hands", "Activation", "RemoteDecider", "_Worker",
-          "RemoteServices"}
+SOUGHT = {"WorkerSocket", "HostClient", "CallRunner", "WorkerCalls", "WorkerCall", "Control", "Hands",
+          "GuardFactory", "RemoteDecider", "_WorkerMain", "RemoteServices"}
 
 def held(thing, name):
     try:
@@ -340,11 +340,12 @@ def objects():
 
 @sdk.method("names")
 def names():
-    from democrai_sandbox.runtime.worker import calls, codec, lines, remote, running, serving
+    from democrai_sandbox.runtime.worker import calls, codec, host_client, main
     def steal(*args, **kwargs):
         return True
-    places = [(remote.Desk, "ask"), (remote.RemoteDecider, "decide"), (lines.Line, "send"), (codec, "plain"),
-              (codec, "encode"), (running.Runner, "begin"), (serving, "capture"), (calls.Calls, "present")]
+    places = [(host_client.HostClient, "ask"), (host_client.RemoteDecider, "decide"),
+              (host_client.WorkerSocket, "send"), (codec, "plain"), (codec, "encode"), (calls.CallRunner, "begin"),
+              (main, "capture"), (calls.WorkerCalls, "present")]
     return [tried(setattr, place, name, steal) for place, name in places]
 
 @sdk.method("doors")

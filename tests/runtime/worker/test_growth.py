@@ -13,7 +13,7 @@ from worker_kit import Host, make_worker, run, who
 
 BUSY = """
 from democrai_sandbox import sdk
-from democrai_sandbox.runtime import doors
+from democrai_sandbox.runtime import sdk_services
 import gc, sys
 
 @sdk.method("add")
@@ -22,7 +22,7 @@ def add(a, raw):
 
 @sdk.method("ask")
 def ask(path):
-    doors.call("echo", 1)
+    sdk_services.call("echo", 1)
     try:
         open(path)
     except PermissionError:

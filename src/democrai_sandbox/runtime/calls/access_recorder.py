@@ -1,7 +1,7 @@
 """Recorder of the accesses of a subject, with the line of its code that led to each.
 
-While recording, nothing is declared, so the guard asks the decider about every access. The guard decides imports
-without the decider; for them, the import functions are wrapped and every root is allowed.
+While recording, nothing is declared, so the guard asks the decider about every access except imports; for them, the
+import functions are wrapped and every root is allowed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """One call into an extension: under its guard, on behalf of a caller, with a deadline, with plain data in and out.
 
-A late call is canceled. If its code swallows the cancellation, its coroutine is abandoned after a grace period and the
-caller gets its error immediately.
+If the code of a late call swallows its cancellation, its coroutine is abandoned after a grace period.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from democrai_sandbox.errors import CallTimeout, InvalidInputError
 from democrai_sandbox.guard import _core, plain
 from democrai_sandbox.runtime.sdk_services import hidden
 
+from .deadline_timer import DeadlineTimer
 from .outcome import capture, capture_async, release
 
 if TYPE_CHECKING:
@@ -29,13 +29,13 @@ GRACE_SECONDS = 1.0
 class CallDeadline:
     """Deadline of one call that a task awaits."""
 
-    __slots__ = ("before", "cancels", "task", "when", "work")
+    __slots__ = ("before", "cancels", "deadline", "task", "work")
 
-    def __init__(self, task: asyncio.Task[Any], work: Any, when: float) -> None:
+    def __init__(self, task: asyncio.Task[Any], work: Any, deadline: float) -> None:
         """Take the task, the work it awaits, and the loop time of the deadline."""
         self.task = task
         self.work = work
-        self.when = when
+        self.deadline = deadline
         self.cancels = 0
         self.before = task.cancelling()
 
@@ -51,12 +51,13 @@ class CallDeadline:
             self.cancels -= 1
         return self.task.cancelling() > self.before
 
-    def expire(self) -> None:
+    def expire(self, now: float) -> None:
         """Cancel the call; on the second expiry, abandon it."""
         if self.cancels and hasattr(self.work, "abandon"):
             self.work.abandon()
         self.cancels += 1
         self.task.cancel()
+        self.deadline = now + GRACE_SECONDS
 
 
 class CallDeadlines:
@@ -64,38 +65,19 @@ class CallDeadlines:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._due = hidden(self._fire)
         self._pending: dict[int, CallDeadline] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        self._next = float("inf")
+        self._timer = DeadlineTimer(loop, self._pending, CallDeadline.expire, wrap=hidden)
 
     def add(self, task: asyncio.Task[Any], work: Any, seconds: float) -> CallDeadline:
         """Cancel a call that takes longer than ``seconds``."""
         deadline = CallDeadline(task, work, self._loop.time() + seconds)
         self._pending[id(deadline)] = deadline
-        if deadline.when < self._next:
-            self._arm(deadline.when)
+        self._timer.watch(deadline.deadline)
         return deadline
 
     def drop(self, deadline: CallDeadline) -> None:
         """Remove the deadline of a finished call."""
         del self._pending[id(deadline)]
-
-    def _arm(self, when: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._next = when
-        self._timer = self._loop.call_at(when, self._due)
-
-    def _fire(self) -> None:
-        self._timer, self._next = None, float("inf")
-        now = self._loop.time()
-        for deadline in list(self._pending.values()):
-            if deadline.when <= now:
-                deadline.expire()
-                deadline.when = now + GRACE_SECONDS
-        if self._pending:
-            self._arm(min(deadline.when for deadline in self._pending.values()))
 
 
 def deadlines() -> CallDeadlines:

@@ -1,11 +1,7 @@
 """Outcome of a call into an extension, as plain data: the only form in which it leaves a guard or a process.
 
-It runs inside the guard, as the subject, because methods of an enum, a record or a date may be code of the extension.
-Only the copy that ``plain`` makes of the outcome leaves the guard; it has exact types.
-
-``capture`` runs inside the guard, next to the extension's objects; ``release`` runs in the host and never touches one
-of them. An exception is reduced to text, because its methods are code of the extension. Errors of the sandbox are
-rebuilt, so that both sides of a process boundary see the same denial.
+``capture`` runs inside the guard, because methods of results and errors may be code of the extension; ``release`` runs
+in the host and never touches one of their objects. Errors of the sandbox are rebuilt, all others are reduced to text.
 """
 
 from __future__ import annotations

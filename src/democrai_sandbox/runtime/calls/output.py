@@ -1,8 +1,6 @@
 """Output of extensions, kept per subject and bounded, and reports of the event loop about their errors.
 
-The loop reports a failed callback or task and formats the objects involved: arguments, the future, the error. Their
-``repr`` is code of the extension. Here it runs inside a guard that allows nothing, and only the resulting text reaches
-the host's handler.
+The ``repr`` of the objects in a report is code of the extension, so it runs inside a guard that allows nothing.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """Threads for synchronous functions: separate ones for each subject, or one for each blocking call.
 
-The threads belong to the host and are unguarded; each job enters its guard. They are daemons, because the executor of
-the standard library would wait at exit for a call that never returns.
-
-In a shared pool, a few tools that never return would block all others. The threads are daemons, so that the process
-does not wait for them at exit.
+The threads belong to the host and are unguarded; each job enters its guard. They are daemons, because the process must
+not wait at exit for a call that never returns. In a shared pool, a few tools that never return would block all others.
 """
 
 from __future__ import annotations
@@ -128,14 +125,5 @@ def _work(
         free.release()
     # A closed loop has no waiting caller.
     with suppress(RuntimeError):
-        loop.call_soon_threadsafe(_settle_call, future, *told)
+        loop.call_soon_threadsafe(_settle, future, *told)
     del told, future
-
-
-def _settle_call(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(value)
-    else:
-        future.set_exception(error)

@@ -1,7 +1,6 @@
 """Launch request of a program: checks of what the caller asked for, program lookup, and environment.
 
-Most variables of the host are not inherited, because they may contain tokens and passwords. ``HOME`` is the subject's
-data folder, because programs look for credentials in the host's.
+Most variables of the host are not inherited, because they may contain tokens, passwords or places of credentials.
 """
 
 from __future__ import annotations

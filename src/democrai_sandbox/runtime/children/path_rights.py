@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.guard import Decider
     from democrai_sandbox.guard.interface import RawView
 
-_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
+SYSTEM_PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 _PRIVILEGED = S_ISUID | S_ISGID
 _MASKS = MappingProxyType(
     {
@@ -58,10 +58,6 @@ def _is_named(target: str, real: str, name: str) -> bool:
     return is_named and any(real == location_of(place) for place in program_places(target))
 
 
-def _none(_subject: Subject) -> tuple[str, ...]:
-    return ()
-
-
 class RightsComparison(Protocol):
     """Records which accesses the rules of a caller allow, such as the shadow runs of a host."""
 
@@ -76,7 +72,7 @@ class PathRights:
     def __init__(
         self,
         decider: Decider | None = None,
-        owned: Callable[[Subject], Iterable[str]] | None = None,
+        owned: Callable[[Subject], Iterable[str]] = lambda _subject: (),
         shadows: RightsComparison | None = None,
     ) -> None:
         """Take ``owned``, which returns the folders that the runtime gave to a subject below protected paths.
@@ -85,9 +81,9 @@ class PathRights:
         """
         self._shadows = shadows
         self._decider = decider
-        self._owned = owned or _none
+        self._owned = owned
         self._runtime = tuple((location_of(decoded(path)), mask) for path, mask in runtime_entries())
-        programs = [*_SYSTEM, *(f"{prefix}/bin" for prefix in (sys.prefix, sys.base_prefix))]
+        programs = [*SYSTEM_PROGRAMS, *(f"{prefix}/bin" for prefix in (sys.prefix, sys.base_prefix))]
         self._interpreter = location_of(sys.executable)
         self._programs = tuple(map(location_of, programs))
 
@@ -129,7 +125,8 @@ class PathRights:
             return any(_is_named(target, real, name) for target in named) or any(
                 self._is_approved(view, Operation.EXECUTE, wanted, program, register=False) for wanted in (name, real)
             )
-        return self.is_of_system(real) and not self._may_write(view, real)
+        writing = (Operation.CREATE, Operation.MODIFY)
+        return self.is_of_system(real) and not any(self.is_declared(view, operation, real) for operation in writing)
 
     def _is_allowed(self, view: RawView, operation: Operation, real: str) -> bool:
         if self._shadows is None:
@@ -155,9 +152,6 @@ class PathRights:
             return not stat(real).st_mode & _PRIVILEGED  # noqa: PTH116 - held by its name
         except OSError:
             return False
-
-    def _may_write(self, view: RawView, real: str) -> bool:
-        return any(self.is_declared(view, operation, real) for operation in (Operation.CREATE, Operation.MODIFY))
 
     def _is_shut(self, view: RawView, real: str) -> bool:
         """Return whether a path is protected from this caller, independent of its rules."""

@@ -1,7 +1,6 @@
 """Service behind ``sdk.tasks.run_subprocess``: starts children for callers, and reports how they ended.
 
-A caller gets a handle that only it can use. Results are plain data, or a future on the host's loop; on any other thread
-the call blocks.
+A caller gets a handle that only it can use. Results are plain data, or a future on the host's loop.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from democrai_sandbox.access.worker_thread import WorkerThread
+from democrai_sandbox._util.worker_thread import WorkerThread
 from democrai_sandbox.errors import InvalidInputError, RuntimeServiceFailed
 from democrai_sandbox.runtime.child_process import child_handle
 
@@ -229,9 +228,6 @@ class RunningChild:
                 each()
 
 
-__all__ = ["ChildService", "ChildrenSettings"]
-
-
 class ChildService:
     """Starts children for callers of the SDK."""
 
@@ -283,7 +279,12 @@ class ChildService:
         task = None if loop is None else asyncio.current_task(loop)
         # Polled, because guarded code can see and call the callbacks of a task.
         owner = weakref.ref(task) if type(task) is asyncio.Task else None
-        return self._start(view, argv, options, lambda: owner is None or _goes_on(owner()))
+
+        def is_wanted() -> bool:
+            waiting = None if owner is None else owner()
+            return owner is None or (waiting is not None and not waiting.done())
+
+        return self._start(view, argv, options, is_wanted)
 
     def start_apart(self, view: RawView | None, argv: object, options: object) -> str:
         """Start a program for a caller in a worker process, without a task of this process."""
@@ -296,7 +297,13 @@ class ChildService:
         with self._lock:
             self._check_room(running.owner)
             self._running[handle] = running
-        WorkerThread("child", lambda: self._run(handle, running)).start()
+
+        def run() -> None:
+            running.run()
+            if running.forgotten:
+                self._running.pop(handle, None)
+
+        WorkerThread("child", run).start()
         return handle
 
     def wait(self, view: RawView | None, handle: object) -> Any:
@@ -338,11 +345,6 @@ class ChildService:
             self._stop(handle)
         for child in running.values():
             child.wait_for_end(patience)
-
-    def _run(self, handle: str, running: RunningChild) -> None:
-        running.run()
-        if running.forgotten:
-            self._running.pop(handle, None)
 
     def _stop(self, handle: str) -> None:
         """Forget a child; if it runs, stop it first and count it until it ends."""
@@ -386,7 +388,3 @@ def _payer(owner: tuple[str, ...]) -> str:
     With one limit per call chain and session, a module with many users could use all capacity.
     """
     return next((label for label in owner if label.startswith("module:")), owner[0] if owner else "")
-
-
-def _goes_on(task: asyncio.Task[Any] | None) -> bool:
-    return task is not None and not task.done()

@@ -8,8 +8,9 @@ from __future__ import annotations
 import ipaddress
 import threading
 from collections import Counter
+from functools import partial
 from time import time_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from democrai_sandbox.errors import ExternalAccessCheckFailed
 from democrai_sandbox.kernel.egress.endpoints import SourceEntry
@@ -32,13 +33,11 @@ if TYPE_CHECKING:
     from democrai_sandbox.access.node import AccessNode
     from democrai_sandbox.access.values import DecisionRow
     from democrai_sandbox.guard.interface import RawView
+    from democrai_sandbox.kernel.egress.control import EgressControl
     from democrai_sandbox.kernel.egress.endpoints import EndpointSource
-    from democrai_sandbox.manifests import McpServer
     from democrai_sandbox.policy import Subject
-    from democrai_sandbox.runtime.extensions.registry import RegisteredExtension, Registry
+    from democrai_sandbox.runtime.extensions.registry import Registry
     from democrai_sandbox.runtime.store import RuntimeStore
-
-    from .interfaces import Egress
 
 _WRITING = (Operation.CREATE, Operation.MODIFY, Operation.DELETE)
 _RESOURCES = (ResourceType.FILESYSTEM, ResourceType.NETWORK)
@@ -101,78 +100,55 @@ PERMANENT = "access_policy_approvals"
 SESSION = "access_policy_session_approvals"
 
 
-class ConfigSource:
-    """Remote services of the host's own configuration, such as its database: ``config.<name>``."""
+class Source(NamedTuple):
+    """One source: its name in error reports, and a function that reads its current targets."""
 
-    name = "config"
-
-    def __init__(self, endpoints: Mapping[str, str] | Callable[[], Mapping[str, str]]) -> None:
-        """Take URLs by name, or a function that returns them."""
-        self._endpoints = endpoints
-
-    def endpoints(self) -> Iterator[SourceEntry]:
-        """Yield the URLs. A URL without a host, such as a database file, is ignored later."""
-        given = self._endpoints() if callable(self._endpoints) else self._endpoints
-        for name, url in given.items():
-            yield SourceEntry(url, f"config.{name}")
+    name: str
+    endpoints: Callable[[], Iterator[SourceEntry]]
 
 
-class ManifestSource:
-    """Manifests of all modules, all engines or all extractors, and the URLs of their configuration."""
+def config_source(endpoints: Mapping[str, str] | Callable[[], Mapping[str, str]]) -> Source:
+    """Return the remote services of the host's own configuration, such as its database: ``config.<name>``.
 
-    def __init__(self, kind: ManifestKind, registry: Registry, configuration: Configuration) -> None:
-        """Read the registered manifests; the stored configuration is read each time."""
-        self.kind = kind
-        self.name = f"{kind.value} manifests"
-        self._registry = registry
-        self._configuration = configuration
+    A URL without a host, such as a database file, is ignored later.
+    """
 
-    def endpoints(self) -> Iterator[SourceEntry]:
-        """Yield the network rules of sound manifests, including the install phase, and configured URLs."""
-        for extension in self._registry:
-            if extension.kind is self.kind and not extension.is_broken and extension.manifest is not None:
-                yield from self._of(extension)
+    def entries() -> Iterator[SourceEntry]:
+        given = endpoints() if callable(endpoints) else endpoints
+        return (SourceEntry(url, f"config.{name}") for name, url in given.items())
 
-    def _of(self, extension: RegisteredExtension) -> Iterator[SourceEntry]:
+    return Source("config", entries)
+
+
+def _manifest_entries(kind: ManifestKind, registry: Registry, configuration: Configuration) -> Iterator[SourceEntry]:
+    """Yield the network rules of sound manifests, including the install phase, and configured URLs."""
+    for extension in registry:
+        manifest = extension.manifest
+        if extension.kind is not kind or extension.is_broken or manifest is None:
+            continue
         label = str(extension.subject)
-        for rule in declared_rules(extension):
-            if rule.resource_type is ResourceType.NETWORK:
-                yield SourceEntry(rule, label)
-        if isinstance(extension.manifest, EngineManifest):
-            keys = extension.manifest.runtime.allowed_config_urls
-            stored = self._configuration(extension.kind.value, extension.name) if keys else {}
+        for section in filter(None, manifest.sections.values()):
+            rules = (rule for rule in section.access if rule.resource_type is ResourceType.NETWORK)
+            yield from (SourceEntry(rule, label) for rule in rules)
+        if isinstance(manifest, EngineManifest):
+            keys = manifest.runtime.allowed_config_urls
+            stored = configuration(kind.value, extension.name) if keys else {}
             yield from (SourceEntry(text, label) for key in keys for text in _texts(stored.get(key)))
 
 
-class McpSource:
-    """Endpoints of the registered and enabled MCP servers."""
-
-    name = "mcp registry"
-
-    def __init__(self, servers: Callable[[], Iterable[McpServer]]) -> None:
-        """Take a function that reads the registry."""
-        self._servers = servers
-
-    def endpoints(self) -> Iterator[SourceEntry]:
-        """Yield the endpoints."""
-        for server in self._servers():
-            if server.enabled:
-                yield SourceEntry(server.target, f"mcp:{server.name}")
+def _mcp_entries(store: RuntimeStore) -> Iterator[SourceEntry]:
+    """Yield the endpoints of the registered and enabled MCP servers."""
+    return (SourceEntry(server.target, f"mcp:{server.name}") for server in store.mcp_servers() if server.enabled)
 
 
-class ApprovalSource:
-    """Approvals of administrators: permanent ones, or those of sessions."""
+def _approval_entries(approvals: Approvals, name: str) -> Iterator[SourceEntry]:
+    """Yield the targets of permanent approvals, or those of sessions.
 
-    def __init__(self, approvals: Approvals, name: str) -> None:
-        """Take the approvals; ``name`` is ``PERMANENT`` or ``SESSION``."""
-        self.name = name
-        self._approvals = approvals
-
-    def endpoints(self) -> Iterator[SourceEntry]:
-        """Yield the targets. Only the guard can tell sessions apart, because packets have none."""
-        for row in self._approvals.rows(ResourceType.NETWORK):
-            if bool(row.session_key) is (self.name == SESSION):
-                yield SourceEntry(row.target, self.name)
+    Only the guard can tell sessions apart, because packets have none.
+    """
+    for row in approvals.rows(ResourceType.NETWORK):
+        if bool(row.session_key) is (name == SESSION):
+            yield SourceEntry(row.target, name)
 
 
 class InstallSource:
@@ -216,12 +192,12 @@ class PermittedSource:
         self._sources = tuple(sources)
         self._known = frozenset(str(extension.subject) for extension in registry)
         self._version = 0
-        self._places: _Places | None = None
+        self._known_hosts: _KnownHosts | None = None
 
     def forget(self) -> None:
         """Read the sources again after a change."""
         self._version += 1
-        self._places = None
+        self._known_hosts = None
 
     def __call__(self, kind: str, subject: str, host: str, port: int) -> bool:
         """Return whether a host and a port are still permitted, as the guard observed them."""
@@ -229,20 +205,19 @@ class PermittedSource:
 
     def _is_known(self, kind: str, subject: str) -> bool:
         """Return whether a subject is an extension, or a part of a module such as ``tool:reports.collect``."""
-        return (
-            kind == "mcp" or f"{kind}:{subject}" in self._known or f"module:{subject.rpartition('.')[0]}" in self._known
-        )
+        module = f"module:{subject.rpartition('.')[0]}"
+        return kind == "mcp" or f"{kind}:{subject}" in self._known or module in self._known
 
-    def _read(self) -> _Places:
-        places, version = self._places, self._version
+    def _read(self) -> _KnownHosts:
+        places, version = self._known_hosts, self._version
         if places is None:
-            places = _Places(entry.target for source in self._sources for entry in source.endpoints())
+            places = _KnownHosts(entry.target for source in self._sources for entry in source.endpoints())
             if version == self._version:  # otherwise it may be outdated
-                self._places = places
+                self._known_hosts = places
         return places
 
 
-class _Places:
+class _KnownHosts:
     """Hosts and ports of targets."""
 
     def __init__(self, targets: Iterable[Any]) -> None:
@@ -264,14 +239,6 @@ class _Places:
         if (host, port) in self._hosts or (host, None) in self._hosts:
             return True
         return any(target.port in (None, port) and _is_of(target, host) for target in self._patterns)
-
-
-def declared_rules(extension: RegisteredExtension) -> Iterator[AccessRule]:
-    """Yield the rules of all sections of a manifest."""
-    sections = {} if extension.manifest is None else extension.manifest.sections
-    for section in sections.values():
-        if section is not None:
-            yield from section.access
 
 
 def _is_of(target: NetworkTarget, host: str) -> bool:
@@ -296,7 +263,7 @@ class AllowlistSources:
 
     def __init__(
         self,
-        egress: Egress,
+        egress: EgressControl,
         access: Access,
         registry: Registry,
         store: RuntimeStore,
@@ -310,12 +277,14 @@ class AllowlistSources:
         self.installs = InstallSource()
         approvals = Approvals(access.node)
         self.sources: tuple[EndpointSource, ...] = (
-            ConfigSource(_own_endpoints(access)),
-            ConfigSource(endpoints),
-            *(ManifestSource(kind, registry, store.settings) for kind in _MANIFESTS),
-            McpSource(store.mcp_servers),
-            ApprovalSource(approvals, PERMANENT),
-            ApprovalSource(approvals, SESSION),
+            config_source(_own_endpoints(access)),
+            config_source(endpoints),
+            *(
+                Source(f"{kind.value} manifests", partial(_manifest_entries, kind, registry, store.settings))
+                for kind in _MANIFESTS
+            ),
+            Source("mcp registry", partial(_mcp_entries, store)),
+            *(Source(name, partial(_approval_entries, approvals, name)) for name in (PERMANENT, SESSION)),
             self.installs,
         )
         self.permitted = PermittedSource(registry, self.sources)

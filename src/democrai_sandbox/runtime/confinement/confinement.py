@@ -17,7 +17,7 @@ from democrai_sandbox.runtime.worker.connection_reports import resolved
 
 from .allowlist_sources import AllowlistSources, Approvals
 from .confiner import ConfinedLauncher, ConfinedStarter, Confiner, declared_limits
-from .interfaces import ProcessRights
+from .process_paths import ProcessRights
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from democrai_sandbox.access import Access
     from democrai_sandbox.guard import EndpointObserver, ObservedEndpoint
     from democrai_sandbox.guard.interface import RawView
+    from democrai_sandbox.kernel.application import Kernel
+    from democrai_sandbox.kernel.egress.control import EgressControl
     from democrai_sandbox.manifests import Limits
     from democrai_sandbox.policy import Subject
     from democrai_sandbox.runtime.extensions.registry import RegisteredExtension, Registry
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
     from democrai_sandbox.runtime.store import RuntimeStore
     from democrai_sandbox.runtime.worker.connection_reports import ConnectionReport
     from democrai_sandbox.runtime.worker.process import WorkerSpec, WorkerStarter
-
-    from .interfaces import Egress, KernelLayer
 
 _TEMP = "TMPDIR"
 
@@ -53,7 +53,7 @@ class Confinement:
 
     def __init__(
         self,
-        kernel: KernelLayer | None,
+        kernel: Kernel | None,
         access: Access,
         settings: RuntimeSettings,
         registry: Registry,
@@ -67,9 +67,10 @@ class Confinement:
         self.approvals = Approvals(access.node)
         """Approvals in force, as rules."""
         self._access = access
-        spawner = None if kernel is None else kernel.spawn
-        self._egress: Egress | None = None if kernel is None else kernel.egress
-        self._confiner = None if kernel is None or spawner is None else Confiner(kernel, spawner)
+        self._egress: EgressControl | None = None if kernel is None else kernel.egress
+        self._confiner: Confiner | None = None
+        if kernel is not None and kernel.spawn is not None:
+            self._confiner = Confiner(kernel.spawn, kernel.abi, kernel.flow, self._egress)
         self._has_landlock = kernel is not None and kernel.abi > 0
         self._following: AllowlistSources | None = None
         self._temps: list[TemporaryDirectory[str]] = []
@@ -203,7 +204,7 @@ class Confinement:
             self._following.changed()
 
 
-def _check_stage(kernel: KernelLayer | None) -> None:
+def _check_stage(kernel: Kernel | None) -> None:
     """Refuse a kernel layer that is not prepared or already stopped, because processes would start unconfined."""
     stage = str(getattr(kernel, "stage", ""))
     if stage in ("new", "stopped"):
@@ -216,7 +217,7 @@ def _check_stage(kernel: KernelLayer | None) -> None:
 class _Observers:
     """Notifies the allowlist first, because the connection waits for it; then the host's observer."""
 
-    def __init__(self, egress: Egress, given: EndpointObserver | None) -> None:
+    def __init__(self, egress: EgressControl, given: EndpointObserver | None) -> None:
         self._egress = egress
         self._given = given
 

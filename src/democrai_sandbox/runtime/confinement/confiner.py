@@ -11,12 +11,7 @@ from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
-from os import (
-    O_CLOEXEC,  # saved: a subject in this process could replace them
-    close,  # saved: a subject in this process could replace them
-    geteuid,  # saved: a subject in this process could replace them
-    pipe2,  # saved: a subject in this process could replace them
-)
+from os import O_CLOEXEC, close, geteuid, pipe2  # saved: a subject in this process could replace them
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,22 +24,24 @@ from democrai_sandbox.kernel.spawn.confinement import ResourceLimits
 from democrai_sandbox.manifests import EngineManifest, ExtractorManifest, ModuleManifest
 from democrai_sandbox.manifests.limits import NO_LIMITS
 from democrai_sandbox.policy import Operation, ResourceType, TargetKind, is_at_or_below, parse_declaration
+from democrai_sandbox.runtime.child_process import wait_until_readable
+from democrai_sandbox.runtime.children.path_rights import decoded
 
-from .interfaces import ProcessRights
-from .process_paths import ProtectedPaths, decoded, followed, runtime_paths, written_places
+from .process_paths import ProcessRights, ProtectedPaths, followed, runtime_paths, written_places
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
     from democrai_sandbox.guard.interface import RawView
+    from democrai_sandbox.kernel import FlowLog
+    from democrai_sandbox.kernel.egress.control import EgressControl
     from democrai_sandbox.kernel.egress.endpoints import ChildCgroup, Endpoint
-    from democrai_sandbox.kernel.spawn import SpawnedChild
+    from democrai_sandbox.kernel.spawn import SpawnedChild, SpawnServer
     from democrai_sandbox.manifests import Limits, Manifest
     from democrai_sandbox.policy import AccessRule, Subject
     from democrai_sandbox.runtime.children.launch_request import LaunchRequest
 
     from .allowlist_sources import Approvals
-    from .interfaces import KernelLayer, Spawner
 
 _MEGABYTE = 1024 * 1024
 
@@ -105,10 +102,12 @@ class PreparedConfinement(NamedTuple):
 class Confiner:
     """Prepares confinements and starts processes in them. Thread-safe; call it outside any guard."""
 
-    def __init__(self, kernel: KernelLayer, spawner: Spawner) -> None:
-        """Read the paths of this machine once, before any guard."""
-        self._kernel = kernel
+    def __init__(self, spawner: SpawnServer, abi: int, flow: FlowLog, egress: EgressControl | None = None) -> None:
+        """Read the paths of this machine once, before any guard. ``abi`` is the Landlock ABI, 0 without Landlock."""
         self._spawner = spawner
+        self._abi = abi
+        self._flow = flow
+        self._egress = egress
         self._runtime = runtime_paths()
         self._known = self._ways()
         self._root = geteuid() == 0
@@ -137,7 +136,7 @@ class Confiner:
         """Derive the confinement of a process, and create its cgroup; may block on the helper. None is for the host."""
         if whose is None:
             return PreparedConfinement("", Enforcement(None, _host_filter(), (), None, ()))
-        egress = self._kernel.egress
+        egress = self._egress
         endpoints = None if egress is None else _endpoints(whose)
         enforcement, closed = self._enforcement(whose, packet_filter=endpoints is not None)
         if egress is not None and endpoints is None:
@@ -185,16 +184,16 @@ class Confiner:
             raise
         if prepared.cgroup is not None:
             prepared.cgroup.close()
-        self._kernel.flow("child_started", subject=prepared.label, pid=child.pid, program=what.path)
+        self._flow("child_started", subject=prepared.label, pid=child.pid, program=what.path)
         return child
 
     def release(self, prepared: PreparedConfinement) -> None:
         """Remove the cgroup with all processes in it. Never raises, because the process has already ended."""
-        if prepared.cgroup is None or self._kernel.egress is None:
+        if prepared.cgroup is None or self._egress is None:
             return
         prepared.cgroup.close()
         try:
-            self._kernel.egress.release(prepared.cgroup)
+            self._egress.release(prepared.cgroup)
         except KernelLayerError as error:
             _log.warning("the cgroup of a process of %s could not be removed: %s", prepared.label, error)
 
@@ -214,8 +213,8 @@ class Confiner:
             own_write=(*_ways(whose.write, ()), *shut.paths(temp, writing=True)),
             limits=resource_limits(whose.limits, wall=whose.wall),
         )
-        abi, root = self._kernel.abi, self._root
-        return _enforcement_of(confinement, abi, packet_filter=packet_filter, root=root, exact=True), closed
+        held = _enforcement_of(confinement, self._abi, packet_filter=packet_filter, root=self._root, exact=True)
+        return held, closed
 
     def _system(self) -> Mapping[str, str]:
         """Return the resolved paths of the system, refreshed regularly because an administrator may change them."""
@@ -446,26 +445,14 @@ class ConfinedProcess:
         """Return the exit code after all processes of its group, and of its cgroup if it has one, have ended."""
         async with self._ending:
             if self._returncode is None:
-                await self._ended()
+                # The server reports the end; the pidfd covers a server that hangs.
+                await wait_until_readable(self._child.ended, self._child.pidfd)
                 self.kill()
                 # On a thread, because the spawn server and the helper may block.
                 loop = asyncio.get_running_loop()
                 self._returncode = await asyncio.shield(loop.run_in_executor(_starts, self._collected))
                 await asyncio.shield(loop.run_in_executor(_starts, self._confiner.release, self._prepared))
         return self._returncode
-
-    async def _ended(self) -> None:
-        loop = asyncio.get_running_loop()
-        ended: asyncio.Future[None] = loop.create_future()
-        # The server reports the end; the pidfd covers a server that hangs.
-        descriptors = (self._child.ended, self._child.pidfd)
-        for descriptor in descriptors:
-            loop.add_reader(descriptor, _note, ended)
-        try:
-            await ended
-        finally:
-            for descriptor in descriptors:
-                loop.remove_reader(descriptor)
 
     def _collected(self) -> int:
         try:
@@ -488,8 +475,3 @@ async def _over(work: asyncio.Future[ConfinedProcess]) -> None:
     while not work.done():
         with suppress(asyncio.CancelledError):
             await asyncio.wait([work])
-
-
-def _note(ended: asyncio.Future[None]) -> None:
-    if not ended.done():
-        ended.set_result(None)

@@ -1,4 +1,4 @@
-"""Paths that a process may use: those of the system and the interpreter, and those of its subject's rules.
+"""Rights of a process to start, and its paths: those of the system and the interpreter, and those of its rules.
 
 Links are resolved here, once, and the spawn server follows none after that: the checked path is the opened path. The
 functions used for it are saved at import, because a subject in this process can replace those of the standard library.
@@ -14,12 +14,15 @@ from os.path import isfile, realpath
 from typing import TYPE_CHECKING, NamedTuple
 
 from democrai_sandbox.guard.runtime_paths import IMPORT_ONLY, IMPORTABLE, read_only_paths, runtime_entries
+from democrai_sandbox.manifests.limits import NO_LIMITS
 from democrai_sandbox.policy import AccessRule, FileAccess, Operation, ResourceType
+from democrai_sandbox.runtime.children.path_rights import SYSTEM_PROGRAMS, decoded
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping
 
-_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
+    from democrai_sandbox.manifests import Limits
+
 _WRITING = (Operation.CREATE, Operation.MODIFY, Operation.DELETE)
 _OWN_PROC = ("/proc/self/", "/proc/thread-self/", "/proc/net/")
 _MOST_ENTRIES = 4096
@@ -27,7 +30,32 @@ _MOST_PLACES = 500
 _MODULES = (".py", ".pyc", ".pyi", ".so")
 _MOST_LINKS = 40
 """The limit of the kernel."""
-_ENCODING = sys.getfilesystemencoding()
+
+
+class ProcessRights(NamedTuple):
+    """Subject of a process to start, and its rights."""
+
+    label: str
+    """Label of the subject in call chains."""
+    rules: tuple[AccessRule, ...] = ()
+    """All its rights: declared and approved."""
+    read: tuple[str, ...] = ()
+    """Additional folders to read, also below protected paths: its code, its environment."""
+    write: tuple[str, ...] = ()
+    """Additional folders to write, also below protected paths: its data."""
+    readable: tuple[str, ...] = ()
+    """Additional paths that were checked for reading, unless they are protected."""
+    execute: tuple[str, ...] = ()
+    """Additional programs that were checked for execution."""
+    written: tuple[str, ...] = ()
+    """Further places where it may have created links: approved for writing, and not among the rules."""
+    protected: tuple[str, ...] = ()
+    """Paths that the host protects from all subjects, also below a folder that this one may use."""
+    own_temp: bool = False
+    """Whether it writes to a separate temp folder; then it cannot use the usual one."""
+    limits: Limits = NO_LIMITS
+    wall: bool = True
+    """Whether the wall-clock limit applies to the whole process."""
 
 
 class RuntimePaths(NamedTuple):
@@ -51,7 +79,7 @@ def runtime_paths() -> RuntimePaths:
     read = [path for path, mask in entries if mask & plain and not mask & left_out]
     read += [place for folder in listed if folder not in read for place in importable_places(folder)]
     interpreter = realpath(getattr(sys, "_base_executable", sys.executable))
-    execute = (*_SYSTEM, f"{sys.prefix}/bin", f"{sys.base_prefix}/bin", interpreter)
+    execute = (*SYSTEM_PROGRAMS, f"{sys.prefix}/bin", f"{sys.base_prefix}/bin", interpreter)
     temp = tempfile.gettempdir()
     return RuntimePaths(_unique(read), _unique(listed), _unique(execute), temp, read_only_paths())
 
@@ -75,11 +103,6 @@ def importable_places(folder: str, depth: int = 3) -> Iterator[str]:
             yield entry.path
         elif depth > 1:  # a namespace package
             yield from importable_places(entry.path, depth - 1)
-
-
-def decoded(path: bytes) -> str:
-    """Return a path as a string. ``os.fsdecode`` uses a function that can be replaced."""
-    return path.decode(_ENCODING, "surrogateescape")
 
 
 def followed(path: str, written: Container[str] = ()) -> str | None:

@@ -6,24 +6,24 @@ import asyncio
 import contextlib
 import json
 import shutil
-import sys
 import venv
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from democrai_sandbox.errors import InstallFailed
 from democrai_sandbox.guard import AccessQuestion, child_environment
 from democrai_sandbox.guard.contexts import make_guard
 from democrai_sandbox.manifests.limits import NO_LIMITS, Limits
 from democrai_sandbox.policy import AccessDecision, AccessRule, Operation, ResourceType, rules_for_paths
 from democrai_sandbox.runtime.child_process import BASE_INTERPRETER, host_environment
-from democrai_sandbox.runtime.confinement.interfaces import ProcessRights
+from democrai_sandbox.runtime.confinement.process_paths import ProcessRights
 
 from . import runner
-from .environments import EnvironmentFolder, EnvironmentPlan, InstalledEnvironment, remove
+from .environments import EnvironmentFolder, EnvironmentPlan, InstalledEnvironment, remove, site_packages
 from .guard import InstallFacts, write_start_files
 from .pip import InstallProcess, PipConfiguration, find_pip, package_rules, pip_variables, read_configuration
-from .status import InstallReporter, InstallStage, InstallStep, PipFailed, step_of
+from .status import InstallReporter, InstallStage, InstallStep, step_of
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -53,8 +53,7 @@ class Site:
     @property
     def packages(self) -> Path:
         """Folder in which pip installs packages."""
-        version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
-        return self.environment / "lib" / version / "site-packages"
+        return site_packages(self.environment)
 
 
 @dataclass(slots=True)
@@ -79,21 +78,17 @@ class EnvironmentBuilder:
         environment = self.place.new_environment(plan)
         site = Site(environment, environment.with_name(environment.name + ".work"))
         try:
-            installed = await self._build(plan, site, lock)
+            self.report(InstallStep(InstallStage.PREPARE.value, "Creating an environment"))
+            await asyncio.to_thread(self._prepare, plan, site)
+            if plan.requirements:
+                await self._fill(plan, site, lock)
         except BaseException as error:
             await asyncio.shield(asyncio.to_thread(remove, site.environment))
             if isinstance(error, OSError):
-                raise PipFailed(f"{self.subject}: the environment could not be created: {error}") from error
+                raise InstallFailed(f"{self.subject}: the environment could not be created: {error}") from error
             raise
         finally:
             await asyncio.shield(asyncio.to_thread(remove, site.work))
-        return installed
-
-    async def _build(self, plan: EnvironmentPlan, site: Site, lock: int) -> InstalledEnvironment:
-        self.report(InstallStep(InstallStage.PREPARE.value, "Creating an environment"))
-        await asyncio.to_thread(self._prepare, plan, site)
-        if plan.requirements:
-            await self._fill(plan, site, lock)
         return InstalledEnvironment(plan.fingerprint, str(site.environment), tuple(self._packages))
 
     async def _fill(self, plan: EnvironmentPlan, site: Site, lock: int) -> None:
@@ -101,20 +96,27 @@ class EnvironmentBuilder:
         pip = await asyncio.to_thread(find_pip, self.place.tools)
         configuration = await read_configuration(self.starter, pip)
         facts = self._facts(pip, site)
-        rules = self._rules(configuration, facts)
+        # The last ones are for the environment's interpreter, and for programs that a build installs.
+        programs = (
+            AccessRule(ResourceType.FILESYSTEM, Operation.EXECUTE, folder, folder) for folder in facts["own_write"][:2]
+        )
+        rules = (*self.declared.access, *package_rules(configuration), *programs)
         environment = self._environment(configuration, rules, facts, site)
-        whose = self._whose(rules, facts)
         start_files = write_start_files(site.packages, facts)
-        start_pip = [_interpreter(), "-I", "-S", "-X", "utf8", runner.__file__, json.dumps(facts)]
-        install = ["install", *_options(configuration), "--", *plan.requirements]
-        async with self._starting(whose) as starter:
+        # The host's interpreter: installed packages can replace that of the environment, which only pip uses.
+        start_pip = [BASE_INTERPRETER, "-I", "-S", "-X", "utf8", runner.__file__, json.dumps(facts)]
+        # All other options are variables, which the pip of a build reads too.
+        version = tuple(int(part) for part in configuration.version.split(".")[:2] if part.isdecimal())
+        bar = "raw" if version >= (24, 1) else "off"
+        install = ["install", "--no-warn-script-location", "--progress-bar", bar, "--", *plan.requirements]
+        async with self._starting(rules, facts) as starter:
             await self._run(starter, [*start_pip, *install], environment, site, lock)
             self.report(InstallStep(InstallStage.VERIFY.value, "Checking that the packages are compatible"))
             await self._run(starter, [*start_pip, "verify"], environment, site, lock)
         # A build could have replaced a folder by a link, which would redirect readers elsewhere.
         place = self.place.environments.resolve()
         if site.packages.resolve() != place / site.packages.relative_to(self.place.environments):
-            raise PipFailed(f"{self.subject}: the build moved the environment to another folder")
+            raise InstallFailed(f"{self.subject}: the build moved the environment to another folder")
         for file in start_files:
             file.unlink(missing_ok=True)
 
@@ -149,12 +151,13 @@ class EnvironmentBuilder:
             asks=self.decider is not None,
         )
 
-    def _rules(self, configuration: PipConfiguration, facts: InstallFacts) -> tuple[AccessRule, ...]:
-        """Return the rules of the installation beyond writing its own folders."""
-        return (*self.declared.access, *package_rules(configuration), *_executable(facts["own_write"][:2]))
-
-    def _whose(self, rules: tuple[AccessRule, ...], facts: InstallFacts) -> ProcessRights:
-        return ProcessRights(
+    def _starting(
+        self, rules: tuple[AccessRule, ...], facts: InstallFacts
+    ) -> AbstractAsyncContextManager[WorkerStarter]:
+        """Return the starter of the installation's processes, with confinement where enabled."""
+        if self.confinement is None:
+            return contextlib.nullcontext(self.starter)
+        rights = ProcessRights(
             label=str(self.subject),
             rules=rules,
             read=(*facts["code"], *facts["own_read"]),
@@ -162,12 +165,7 @@ class EnvironmentBuilder:
             protected=self.protected,
             limits=self.limits,
         )
-
-    def _starting(self, whose: ProcessRights) -> AbstractAsyncContextManager[WorkerStarter]:
-        """Return the starter of the installation's processes, with confinement where enabled."""
-        if self.confinement is None:
-            return contextlib.nullcontext(self.starter)
-        return self.confinement.installing(whose, self.starter)
+        return self.confinement.installing(rights, self.starter)
 
     def _environment(
         self, configuration: PipConfiguration, rules: tuple[AccessRule, ...], facts: InstallFacts, site: Site
@@ -240,28 +238,7 @@ class EnvironmentBuilder:
         return (None, None, None) if who is None else (who[0] or None, who[1] or None, who[2] or None)
 
 
-def _interpreter() -> str:
-    """Return the host's interpreter. Installed packages can replace that of the environment, which only pip uses."""
-    return BASE_INTERPRETER
-
-
-def _options(configuration: PipConfiguration) -> list[str]:
-    """Return the options of the command. All others are variables, which the pip of a build reads too."""
-    bar = "raw" if _version(configuration.version) >= (24, 1) else "off"
-    return ["--no-warn-script-location", "--progress-bar", bar]
-
-
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(".")[:2] if part.isdecimal())
-
-
-def _executable(folders: list[str]) -> tuple[AccessRule, ...]:
-    """Return rules for the environment's interpreter, and for programs that a build installs."""
-    resource, operation = ResourceType.FILESYSTEM, Operation.EXECUTE
-    return tuple(AccessRule(resource, operation, folder, folder) for folder in folders)
-
-
-def _failure(subject: Subject, step: str, code: int, child: InstallProcess) -> PipFailed:
+def _failure(subject: Subject, step: str, code: int, child: InstallProcess) -> InstallFailed:
     """Return the error of a failed step with the relevant denials, without probes of libraries."""
     said = "\n".join(child.lines)
     telling = [text for kind, text in child.denials if kind in _TELLING or text in said]
@@ -270,4 +247,4 @@ def _failure(subject: Subject, step: str, code: int, child: InstallProcess) -> P
         "install": "pip could not install the requirements",
     }[step]
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
-    return PipFailed(f"{subject}: {what} ({how})", lines=tuple(child.lines), denials=tuple(dict.fromkeys(telling)))
+    return InstallFailed(f"{subject}: {what} ({how})", lines=tuple(child.lines), denials=tuple(dict.fromkeys(telling)))

@@ -1,8 +1,7 @@
 """Environments of one extension on disk: where they are, which one is current, and the worker that uses one.
 
-An environment is built in its final folder, because programs and packages remember where they were installed. It is
-used only when ``current`` names it, a small file that is replaced atomically after verification. Every folder that
-``current`` does not name is a leftover of an interrupted build.
+An environment is built in its final folder, and used only when the file ``current`` names it, which is replaced
+atomically after verification. All other folders are leftovers of interrupted builds.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from democrai_sandbox._util.atomic_file import atomic_write
 from democrai_sandbox.errors.extensions import InstallBusy
 from democrai_sandbox.manifests import EngineManifest, ExtractorManifest
 from democrai_sandbox.policy import (
@@ -112,17 +112,8 @@ class EnvironmentFolder:
 
     def finish(self, installed: InstalledEnvironment) -> None:
         """Make an environment current, atomically, also across a crash of the machine."""
-        unfinished = self.root / f"current.{os.getpid()}"
-        with unfinished.open("w", encoding="utf-8") as file:
-            json.dump(asdict(installed), file)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(self._current)
-        descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        with atomic_write(self._current) as unfinished:
+            unfinished.write_text(json.dumps(asdict(installed)), encoding="utf-8")
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[int]:
@@ -250,6 +241,11 @@ def _files(package: Path) -> Iterator[Path]:
                 yield file
 
 
+def site_packages(environment: Path) -> Path:
+    """Return the folder of an environment that contains its packages."""
+    return environment / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+
+
 def worker_spec(
     extension: RegisteredExtension,
     installed: InstalledEnvironment,
@@ -263,7 +259,6 @@ def worker_spec(
     access, imports = runtime_rules(manifest, configuration)
     data = settings.data_of(extension.subject)
     Path(data).mkdir(mode=0o700, parents=True, exist_ok=True)
-    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     return WorkerSpec(
         kind=extension.kind.value,
         name=extension.name,
@@ -277,7 +272,7 @@ def worker_spec(
         allowed_imports=imports,
         own_read=(extension.folder, installed.folder),
         own_write=(data,),
-        code_paths=(str(Path(installed.folder, "lib", version, "site-packages")),),
+        code_paths=(str(site_packages(Path(installed.folder))),),
         threads=settings.threads_per_subject,
         start_timeout=settings.load_timeout,
         call_timeout=settings.call_timeout,

@@ -1,8 +1,6 @@
-"""Guard of the install phase, entered first in each of its processes.
+"""Guard of the install phase, entered first in each of its processes; one that cannot enter it ends immediately.
 
-The environment gets a start file during its build, so that processes that pip starts on its interpreter run under the
-same guard as pip. A process that cannot enter the guard ends immediately. The start file is removed when the
-environment is finished; the worker that then uses it has a separate guard.
+During its build, the environment has a start file, so that processes on its interpreter run under the same guard.
 """
 
 from __future__ import annotations

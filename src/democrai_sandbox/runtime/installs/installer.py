@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from democrai_sandbox.errors import NotInstalled
+from democrai_sandbox.errors import InstallFailed, NotInstalled
 from democrai_sandbox.errors.extensions import InstallBusy
 from democrai_sandbox.manifests.limits import NO_LIMITS
 from democrai_sandbox.policy import InvalidInputError, ResourceType
@@ -20,7 +20,7 @@ from democrai_sandbox.runtime.worker.process import PlainStarter
 
 from .build import EnvironmentBuilder
 from .environments import EnvironmentFolder, EnvironmentPlan, EnvironmentUse, InstalledEnvironment, make_plan
-from .status import InstallReporter, InstallStage, InstallState, InstallStatus, InstallStep, PipFailed
+from .status import InstallReporter, InstallStage, InstallState, InstallStatus, InstallStep
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -80,21 +80,16 @@ class Installer:
     def status(self) -> InstallStatus:
         """Return the installed state, and the progress of an installation in this process."""
         installed = self.place.installed()
-        state = self._state(installed)
-        return InstallStatus(
-            state,
-            installed.folder if installed else None,
-            installed.packages if installed else (),
-            self._progress,
-            self._problem,
-        )
-
-    def _state(self, installed: InstalledEnvironment | None) -> InstallState:
         if self._running or self.place.is_busy():
-            return InstallState.INSTALLING
-        if installed is None:
-            return InstallState.MISSING
-        return InstallState.READY if installed.fingerprint == self.plan().fingerprint else InstallState.OUTDATED
+            state = InstallState.INSTALLING
+        elif installed is None:
+            state = InstallState.MISSING
+        elif installed.fingerprint == self.plan().fingerprint:
+            state = InstallState.READY
+        else:
+            state = InstallState.OUTDATED
+        folder, packages = (None, ()) if installed is None else (installed.folder, installed.packages)
+        return InstallStatus(state, folder, packages, self._progress, self._problem)
 
     def require(self) -> InstalledEnvironment:
         """Return the environment for the current manifest; raise ``NotInstalled`` if it is missing or outdated."""
@@ -123,7 +118,7 @@ class Installer:
         try:
             async with self._lock() as lock:
                 return await self._install(reporter, caller, lock, again=again)
-        except (PipFailed, InvalidInputError) as error:
+        except (InstallFailed, InvalidInputError) as error:
             self._problem = error.diagnostics()
             reporter(InstallStep(InstallStage.FAILED.value, str(error)))
             raise
@@ -242,16 +237,15 @@ class Installations:
 
     async def recover(self) -> dict[str, list[str]]:
         """Remove and return the leftovers of interrupted installations."""
-        found = [extension for extension in self._registry if extension.kind is self._kind]
-        swept = {each.name: await self._recover(each.name) for each in found if not each.is_broken}
-        return {name: folders for name, folders in swept.items() if folders}
-
-    async def _recover(self, name: str) -> list[str]:
-        try:
-            return await self.of(name).recover()
-        except Exception:  # noqa: BLE001 - one failed cleanup must not stop the others
-            _log.exception("leftovers of an installation of %s %s could not be removed", self._kind, name)
-            return []
+        names = [each.name for each in self._registry if each.kind is self._kind and not each.is_broken]
+        removed: dict[str, list[str]] = {}
+        for name in names:
+            try:
+                if folders := await self.of(name).recover():
+                    removed[name] = folders
+            except Exception:  # noqa: BLE001 - one failed cleanup must not stop the others
+                _log.exception("leftovers of an installation of %s %s could not be removed", self._kind, name)
+        return removed
 
     async def install(
         self, name: str, report: InstallReporter | None, *, caller: CallIdentity, again: bool
@@ -277,9 +271,6 @@ class Installations:
             task.cancel()
         if going_on:
             await asyncio.wait(going_on)
-
-
-__all__ = ["install_once", "without_requests"]
 
 
 def install_once(

@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
+from democrai_sandbox.errors import InstallFailed
 from democrai_sandbox.policy import AccessRule, InvalidInputError, Operation, ResourceType, normalise_target
 from democrai_sandbox.runtime.child_process import INTERPRETER, host_environment
 
-from .status import CONTROL, LONGEST_MESSAGE, PipFailed
+from .status import CONTROL, LONGEST_MESSAGE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -74,7 +75,7 @@ class InstallProcess:
                 async with asyncio.timeout(timeout):
                     return await self._follow(process, ours)
             except TimeoutError:
-                raise PipFailed(f"pip took longer than {timeout:g} seconds", lines=tuple(self.lines)) from None
+                raise InstallFailed(f"pip took longer than {timeout:g} seconds", lines=tuple(self.lines)) from None
             finally:
                 answering.cancel()
                 # The whole group: a compiler that keeps writing would change what was verified.
@@ -84,18 +85,17 @@ class InstallProcess:
 
     async def _follow(self, process: WorkerProcess, control: socket.socket) -> int:
         """Read until the child has ended. No stream can block another, or grow without limit."""
-        readers = {
-            process.stdout: _OutputReader(process.stdout, _LONGEST_LINE, self._hear),
-            process.stderr: _OutputReader(process.stderr, _LONGEST_LINE, self._hear),
-            control.fileno(): _OutputReader(control.fileno(), LONGEST_MESSAGE, self._be_told),
-        }
+        readers = (
+            _OutputReader(process.stdout, _LONGEST_LINE, self._hear),
+            _OutputReader(process.stderr, _LONGEST_LINE, self._hear),
+            _OutputReader(control.fileno(), LONGEST_MESSAGE, self._be_told),
+        )
         try:
             code = await process.wait()
             # A detached grandchild may keep the output open, so read only for a moment longer.
-            ends = [reader.ended for reader in readers.values()]
-            await asyncio.wait(ends, timeout=_LAST_WORDS)
+            await asyncio.wait([reader.ended for reader in readers], timeout=_LAST_WORDS)
         finally:
-            for reader in readers.values():
+            for reader in readers:
                 reader.stop()
         return code
 
@@ -144,7 +144,7 @@ async def output_of(
             code = await process.wait()
             await asyncio.wait([reader.ended for reader in readers], timeout=_LAST_WORDS)
     except TimeoutError:
-        raise PipFailed(f"{command[0]} did not finish within {seconds:g} seconds") from None
+        raise InstallFailed(f"{command[0]} did not finish within {seconds:g} seconds") from None
     finally:
         for reader in readers:
             reader.stop()
@@ -152,7 +152,7 @@ async def output_of(
         await asyncio.shield(process.wait())
         process.close()
     if code != 0:
-        raise PipFailed(f"{command[0]} failed with exit code {code}", lines=tuple(complaints))
+        raise InstallFailed(f"{command[0]} failed with exit code {code}", lines=tuple(complaints))
     return "\n".join(said)
 
 
@@ -246,11 +246,12 @@ def find_pip(kept_in: Path) -> Path:
     spec = importlib.util.find_spec("pip")
     if spec is not None and spec.origin is not None:
         source = Path(spec.origin).parent
-        return _kept(kept_in / f"pip-{_version_of(source)}", lambda to: shutil.copytree(source, to / "pip"))
+        version = _version_of(source)
+        return _kept(kept_in / f"pip-{version}", lambda to: shutil.copytree(source, to / "pip"))
     archives = _bundled()
     if not archives:
         why = f"run {INTERPRETER} -m ensurepip, or install pip beside this distribution"
-        raise PipFailed(f"pip is missing: {why}")
+        raise InstallFailed(f"pip is missing: {why}")
     return _kept(kept_in / archives[0].stem, lambda to: _unpack(archives[0], to))
 
 
@@ -287,11 +288,12 @@ async def read_configuration(starter: WorkerStarter, pip: Path) -> PipConfigurat
     command = [INTERPRETER, "-I", "-c", _QUESTION, str(pip.parent)]
     try:
         told = json.loads(await output_of(starter, command, host_environment(), _PATIENCE))
-        return PipConfiguration(**{name: _plain(value) for name, value in told.items()})
-    except PipFailed as error:
-        raise PipFailed(f"the configuration of pip could not be read: {error}", lines=error.lines) from error
+        fields: dict[str, Any] = {key: tuple(item) if isinstance(item, list) else item for key, item in told.items()}
+        return PipConfiguration(**fields)
+    except InstallFailed as error:
+        raise InstallFailed(f"the configuration of pip could not be read: {error}", lines=error.lines) from error
     except (OSError, ValueError, TypeError) as error:
-        raise PipFailed(f"the configuration of pip in {pip} could not be read: {error}") from error
+        raise InstallFailed(f"the configuration of pip in {pip} could not be read: {error}") from error
 
 
 def _bundled() -> list[Path]:
@@ -300,11 +302,6 @@ def _bundled() -> list[Path]:
     if elsewhere := sysconfig.get_config_var("WHEEL_PKG_DIR"):
         places.insert(0, Path(elsewhere))
     return sorted((file for place in places for file in place.glob("pip-*.whl")), reverse=True)
-
-
-def _plain(value: Any) -> Any:
-    """Return lists as immutable tuples."""
-    return tuple(value) if isinstance(value, list) else value
 
 
 _WEB = ("http", "https")
@@ -340,8 +337,8 @@ def pip_variables(configuration: PipConfiguration) -> dict[str, str]:
         "PIP_FIND_LINKS": tuple(map(_as_url, configuration.find_links)),
         "PIP_TRUSTED_HOST": configuration.trusted_hosts,
         "PIP_CONSTRAINT": tuple(map(_as_url, configuration.constraints)),
-        "PIP_NO_BINARY": tuple(item for item in configuration.no_binary),
-        "PIP_ONLY_BINARY": tuple(item for item in configuration.only_binary),
+        "PIP_NO_BINARY": configuration.no_binary,
+        "PIP_ONLY_BINARY": configuration.only_binary,
     }
     single = {
         "PIP_INDEX_URL": configuration.index_url,
@@ -360,7 +357,9 @@ def pip_variables(configuration: PipConfiguration) -> dict[str, str]:
         "PIP_KEYRING_PROVIDER": "disabled",
     }
     made = {name: " ".join(values) for name, values in listed.items()}
-    return {name: value for name, value in {**made, **single, **_proxy_variables(), **_certificates()}.items() if value}
+    kinds = (*_WEB, "all", "no")
+    proxies = {f"{scheme}_proxy": url for scheme, url in _given_proxies().items() if scheme in kinds}
+    return {name: value for name, value in {**made, **single, **proxies, **_certificates()}.items() if value}
 
 
 def _certificates() -> dict[str, str]:
@@ -386,7 +385,7 @@ def _rule_for(place: str) -> AccessRule:
     if parts.scheme == "file":
         return _read(_local_index(unquote(parts.path)))
     if "://" in place:
-        raise PipFailed(f"pip is configured with an unsupported location: {parts.scheme}://{parts.hostname}")
+        raise InstallFailed(f"pip is configured with an unsupported location: {parts.scheme}://{parts.hostname}")
     return _read(place)
 
 
@@ -407,7 +406,7 @@ def _network(operation: Operation, target: str) -> AccessRule:
     try:
         return AccessRule(ResourceType.NETWORK, operation, target, normalise_target(ResourceType.NETWORK, target))
     except InvalidInputError as error:
-        raise PipFailed(f"pip is configured with an invalid host: {error}") from error
+        raise InstallFailed(f"pip is configured with an invalid host: {error}") from error
 
 
 def _origin(url: str) -> str:
@@ -436,7 +435,3 @@ def _given_proxies() -> dict[str, str]:
     found = {name.lower()[:-6]: value for name, value in given if name.lower().endswith("_proxy")}
     found |= {name.lower()[:-6]: value for name, value in given if name.endswith("_proxy")}
     return {scheme: value for scheme, value in found.items() if value}
-
-
-def _proxy_variables() -> dict[str, str]:
-    return {f"{scheme}_proxy": url for scheme, url in _given_proxies().items() if scheme in (*_WEB, "all", "no")}

@@ -43,7 +43,7 @@ def start(facts: dict[str, Any]) -> None:
     sys.meta_path.append(HostPackageFinder(facts["packages"]))
     # A temporary folder for this subject only. Without the variable, a child would use that of the host.
     os.environ["TMPDIR"] = facts["temporary"]
-    from .guard import arm  # noqa: PLC0415 - importable only now
+    from democrai_sandbox.runtime.installs.guard import arm  # noqa: PLC0415 - importable only now
 
     arm(facts)  # type: ignore[arg-type] # as it was written
 

@@ -1,4 +1,4 @@
-"""Values of an installation: its status, its errors, and its progress as read from the output of pip."""
+"""Values of an installation: its status, and its progress as read from the output of pip."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
-
-from democrai_sandbox import errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,23 +65,6 @@ class InstallStatus:
     """Last step of the current or latest installation."""
     problem: str = ""
     """Error of the latest installation; empty if it succeeded."""
-
-
-class PipFailed(errors.InstallFailed):
-    """An installation failed. The previous environment is unchanged and stays in use."""
-
-    def __init__(self, message: str, *, lines: tuple[str, ...] = (), denials: tuple[str, ...] = ()) -> None:
-        """Take the message, the last lines of pip, and the denials by the guard."""
-        super().__init__(message)
-        self.lines = lines
-        self.denials = denials
-
-    def diagnostics(self) -> str:
-        """Return the message, the denials, and the last lines of pip."""
-        parts = [super().diagnostics()]
-        parts += [f"  refused: {denial}" for denial in self.denials]
-        parts += [f"  {line}" for line in self.lines]
-        return "\n".join(parts)
 
 
 _STAGES = (

@@ -48,7 +48,7 @@ def main() -> None:
     del sys.argv[1:]
     prepare(packages, environment)
     if int(lane) < 0:  # a script is run, not called
-        from .script import settle_script  # noqa: PLC0415 - importable after prepare()
+        from democrai_sandbox.runtime.worker.script import settle_script  # noqa: PLC0415 - importable after prepare()
 
         run, doors = settle_script(int(control), environment)
         sys.exit(run(*doors))

@@ -134,7 +134,7 @@ class CallRunner:
 
     def __init__(
         self,
-        activation: GuardFactory,
+        factory: GuardFactory,
         surfaces: Mapping[tuple[str, str], Surface],
         calls: WorkerCalls,
         control: WorkerSocket,
@@ -145,8 +145,8 @@ class CallRunner:
         ``ending`` is called before a call ends, to send reports that belong to it.
         """
         self._ending = ending
-        self._below = lru_cache(maxsize=256)(lambda chain: activation.below(tuple(map(Subject.parse, chain))))
-        self._activation = activation
+        self._below = lru_cache(maxsize=256)(lambda chain: factory.below(tuple(map(Subject.parse, chain))))
+        self._factory = factory
         self._surfaces = {key: (surface.function, surface.is_stream) for key, surface in surfaces.items()}
         self._calls = calls
         self._control = control
@@ -177,7 +177,7 @@ class CallRunner:
             return self._below(call.ancestors).guard(call.caller)  # type: ignore[arg-type] # it fits
         if len(self._guards) >= _MOST_GUARDS:
             self._guards.clear()
-        guard = self._guards[call.caller] = self._activation.guard(call.caller)  # type: ignore[arg-type] # it fits
+        guard = self._guards[call.caller] = self._factory.guard(call.caller)  # type: ignore[arg-type] # it fits
         return guard
 
     def end(self, number: int, outcome: Any) -> Any:

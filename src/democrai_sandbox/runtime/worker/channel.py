@@ -1,11 +1,7 @@
 """Connection of the host to the process of a worker: two sockets, its output, and limits for both.
 
-Replies to calls are not counted. A worker that has used up its budget is read more slowly, which code that waits for
-each answer only notices as a delay. A worker that does not wait fills its socket: if many messages stay queued for a
-while, it is flooding and is stopped.
-
-Only a few messages are handled at a time, so that a busy worker does not delay other tasks on the loop. Large frames
-are decoded on a thread. Until the received messages are handled nothing more is received, so the worker has to wait.
+A worker that has used up its budget is read more slowly; replies to calls are not counted. If many messages stay queued
+for a while, the worker is flooding and is stopped.
 """
 
 from __future__ import annotations

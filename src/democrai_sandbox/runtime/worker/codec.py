@@ -1,9 +1,8 @@
 """Frames: messages between host and worker over a socket.
 
-A frame is a header, a JSON text, and the raw bytes values of the message. Reading one creates only plain data, because
-a subject may control the other side. Reading takes linear time and enforces its limits while it reads
-(``guard/_core/edge/worker_messages.c``). The native JSON functions are called directly: guarded code in the worker's
-process could replace the functions of the ``json`` module.
+A frame is a header, a JSON text, and the raw bytes values of the message. Reading one creates only plain data, in
+linear time and within limits (``guard/_core/edge/worker_messages.c``). The native JSON functions are called directly,
+because guarded code could replace those of the ``json`` module.
 """
 
 from __future__ import annotations

@@ -38,13 +38,13 @@ class ConnectionReport(NamedTuple):
 class RemoteObserver:
     """Worker side: asks the host to permit a connection, and waits for it."""
 
-    def __init__(self, desk: HostClient) -> None:
-        self._desk = desk
+    def __init__(self, host: HostClient) -> None:
+        self._host = host
 
     def observe(self, endpoint: ObservedEndpoint) -> None:
         """Report one connection; an error on the way is a failed check, never a denial."""
         subject, kind, host, _, port = endpoint
-        _, answer = self._desk.ask("observe", [subject, kind, host, port])
+        _, answer = self._host.ask("observe", [subject, kind, host, port])
         if answer is not True:
             raise ExternalAccessCheckFailed("the host could not permit the connection")
 

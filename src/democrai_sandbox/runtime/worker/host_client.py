@@ -137,7 +137,8 @@ class HostClient:
         called outside the guard: callers on it wait here, and get a completed future.
         """
         future = asyncio.Future[Any](loop=self.loop)
-        waiting = None if self._is_served() else _Waiting()
+        # get_running_loop raises without a loop
+        waiting = None if asyncio._get_running_loop() is self.loop else _Waiting()  # noqa: SLF001
         with self._promising:
             early = number in self._early
             outcome = self._early.pop(number, None)
@@ -164,12 +165,6 @@ class HostClient:
         else:
             self.loop.call_soon_threadsafe(_settle, waiting, outcome)
 
-    def _is_served(self) -> bool:
-        try:
-            return asyncio.get_running_loop() is self.loop
-        except RuntimeError:
-            return False
-
 
 def _settle(future: asyncio.Future[Any], outcome: Any) -> None:
     if future.done():
@@ -184,12 +179,12 @@ def _settle(future: asyncio.Future[Any], outcome: Any) -> None:
 class RemoteDecider:
     """Forwards questions to the host's access-policy service. A transport error is a failed check, never a denial."""
 
-    def __init__(self, desk: HostClient) -> None:
-        self._desk = desk
+    def __init__(self, host: HostClient) -> None:
+        self._host = host
 
     def decide(self, question: AccessQuestion) -> bool | AccessDecision:
         """Ask about one operation."""
-        _, answer = self._desk.ask("ask", list(question), present_number())
+        _, answer = self._host.ask("ask", list(question), present_number())
         if type(answer) is bool:
             return answer
         if type(answer) is not list:
@@ -255,16 +250,16 @@ class RemoteWatcher:
 class UseTeller:
     """Reports allowed accesses to the host, for a subject that is compared with a candidate without rules."""
 
-    def __init__(self, desk: HostClient) -> None:
+    def __init__(self, host: HostClient) -> None:
         """Report with an acknowledgment, because a test reads the reports when the call has ended."""
-        self._desk = desk
+        self._host = host
         self._told: set[tuple[Any, ...]] = set()
 
     def saw(self, question: AccessQuestion, allowed: bool) -> None:  # noqa: FBT001 - as the guard calls it
         """Report a check, each only once."""
         about = tuple(question)
         if allowed and question.resource_type in tuple(ResourceType) and about not in self._told:
-            self._desk.ask("used", list(question))
+            self._host.ask("used", list(question))
             self._told.add(about)
 
     def program(self, view: RawView | None, operation: Any, target: Any) -> None:
@@ -274,7 +269,7 @@ class UseTeller:
         kind, name = view.actor
         who = (view.user_id, view.organization_id, view.session_key)
         about = (ResourceType.SYSTEM_DEPENDENCY.value, operation, target, False)
-        self._desk.ask("used", [name, kind, list(view.labels), *about, *who, "", None])
+        self._host.ask("used", [name, kind, list(view.labels), *about, *who, "", None])
 
     def flush(self) -> None:
         """Do nothing, because every check is reported immediately."""
@@ -283,23 +278,31 @@ class UseTeller:
 class RemoteServices:
     """Services of the host as functions of this process, and the few that the worker provides itself."""
 
-    def __init__(self, desk: HostClient, calls: WorkerCalls, places: tuple[str, str]) -> None:
+    def __init__(self, host: HostClient, calls: WorkerCalls, places: tuple[str, str]) -> None:
         """Ask the host on behalf of the running calls; ``places`` are the subject's data and code folders."""
-        self._desk = desk
+        self._host = host
         self._calls = calls
         self._places = places
 
     def table(self, names: list[str]) -> dict[str, Callable[..., Any]]:
         """Return all services by name."""
         far = {name: self._forward(name) for name in names}
-        return {**far, "request": self._request, "places": self._where, "cancelled": self._cancelled}
+        return {
+            **far,
+            "request": self._request,
+            "places": lambda _view: list(self._places),
+            "cancelled": self._cancelled,
+        }
 
     def _forward(self, name: str) -> Callable[..., Any]:
         def ask_host(view: RawView | None, *args: Any) -> Any:
-            who = None if view is None else _who(view)
+            who = None
+            if view is not None:  # as the guard knows it, with the declarations of inner subjects
+                identity = (view.user_id, view.organization_id, view.session_key)
+                who = [list(view.labels), *identity, [list(link) for link in view.links[1:]]]
             call = self._calls.present(view)
-            number, answer = self._desk.ask("door", name, 0 if call is None else call.number, who, list(args))
-            return self._desk.promise(number) if answer == ["promise"] else release(answer)
+            number, answer = self._host.ask("door", name, 0 if call is None else call.number, who, list(args))
+            return self._host.promise(number) if answer == ["promise"] else release(answer)
 
         return ask_host
 
@@ -315,13 +318,3 @@ class RemoteServices:
     def _cancelled(self, view: RawView | None) -> bool:
         call = self._calls.present(view)
         return call is not None and call.cancelled
-
-    def _where(self, view: RawView | None) -> list[str]:
-        del view
-        return list(self._places)
-
-
-def _who(view: RawView) -> list[Any]:
-    """Return the asking code's identity from the guard: call chain, caller, and declarations of inner subjects."""
-    inner = [list(link) for link in view.links[1:]]
-    return [list(view.labels), view.user_id, view.organization_id, view.session_key, inner]

@@ -1,7 +1,7 @@
-"""Answers of the host to a worker: access questions and service requests, after verification of the caller they name.
+"""Answers of the host to a worker: access questions and service requests.
 
-A worker's process belongs to the subject, so the host does not rely on the guard inside. The host verifies that a
-worker never asks as another subject, or for a user who did not call it.
+A worker's process belongs to the subject, so the host does not rely on the guard inside: it verifies that a worker
+never asks as another subject, or for a user who did not call it.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class CallerCheck:
         user, organization, session = (text or None for text in identity)
         spec = self._spec
         view = RawView(
-            links=((spec.kind, spec.name, self._declared, 0), *self._narrower(inner)),
+            links=((spec.kind, spec.name, self._rules[1], 0), *self._narrower(inner)),
             labels=labels,
             user_id=user,
             organization_id=organization,
@@ -132,14 +132,12 @@ class CallerCheck:
         return KnownCaller(NOBODY, ()) if identity == _NO_ONE and not outer else None
 
     @cached_property
-    def _rules(self) -> tuple[AccessRule, ...]:
+    def _rules(self) -> tuple[tuple[AccessRule, ...], str]:
+        """All rules of the worker, also as JSON."""
         spec = self._spec
         read = (rule for rule in rules_for_paths(spec.own_read) if rule.operation == "read")
-        return (*rules_from_json(spec.access), *rules_for_paths(spec.own_write), *read)
-
-    @cached_property
-    def _declared(self) -> str:
-        return rules_to_json(self._rules)
+        rules = (*rules_from_json(spec.access), *rules_for_paths(spec.own_write), *read)
+        return rules, rules_to_json(rules)
 
     def _narrower(self, inner: Any) -> Iterable[tuple[str, str, str, int]]:
         """Return declarations of inner subjects, limited to those that the worker's own rules cover."""
@@ -152,7 +150,7 @@ class CallerCheck:
             raise FrameError("links with too many rules")
         for kind, name, declared, mode in inner:
             if mode == _EXACT:
-                coverage = Coverage(self._rules)
+                coverage = Coverage(self._rules[0])
                 kept = tuple(rule for rule in rules_from_json(declared) if coverage.covers(rule))
                 yield kind, name, rules_to_json(kept), _EXACT
 
@@ -188,7 +186,7 @@ class HostRequests:
         """Answer this worker's questions for the host, on behalf of its pending calls."""
         self._label = spec.label
         self._services = frozenset(host.services)
-        self._witness = CallerCheck(spec)
+        self._check = CallerCheck(spec)
         self._host = host
         self._tell = tell
         self._standing = standing
@@ -196,15 +194,15 @@ class HostRequests:
 
     def decide(self, number: int, fields: Any, flight: PendingCall | None) -> None:
         """Answer a question of the guard through the host's service; ``flight`` is the call it claims to belong to."""
-        found = self._witness.question(fields, self._standing_of(flight))
+        found = self._check.question(fields, self._standing_of(flight))
         if found is None:
             self._tell(["answer", number, _told(_OVER)])
             return
         self._begin()
-        asked = asyncio.get_running_loop().run_in_executor(None, self._decide_for, *found)
+        asked = asyncio.get_running_loop().run_in_executor(None, self._decide, *found)
         asked.add_done_callback(lambda done: self._decided(number, done))
 
-    def _decide_for(self, question: AccessQuestion, standing: KnownCaller) -> bool | AccessDecision:
+    def _decide(self, question: AccessQuestion, standing: KnownCaller) -> bool | AccessDecision:
         with serve(Caller(*standing.caller)):  # as in process: the service finds the task in which the subject works
             return self._host.decide(question)
 
@@ -220,14 +218,14 @@ class HostRequests:
             fields, allowed, times = entry
             if type(allowed) is not bool or type(times) is not int or not 0 < times < _MOST_TIMES:
                 raise FrameError("malformed entry in a shadow report")
-            found = self._witness.question(fields, self._standing())
+            found = self._check.question(fields, self._standing())
             if found is not None:
                 self._host.saw(self._label, found[0], allowed=allowed, times=times)
         return len(seen)
 
     def used(self, number: int, fields: Any) -> None:
         """Record an access that the rules of a subject under test allow; the worker waits for the answer."""
-        found = self._witness.question(fields, self._standing())
+        found = self._check.question(fields, self._standing())
         if found is not None:
             self._host.used(found[0])  # type: ignore[attr-defined] # the host of a test has it
         self._tell(["answer", number, True])
@@ -248,7 +246,7 @@ class HostRequests:
         """Call a service for code in the worker."""
         if type(name) is not str or type(args) is not list:
             raise FrameError("malformed service request")
-        found = self._witness.view(who, self._standing_of(flight))
+        found = self._check.view(who, self._standing_of(flight))
         try:
             result = self._served(name, flight, found, args)
         except Exception as error:  # noqa: BLE001 - the worker raises it

@@ -1,12 +1,8 @@
 """Worker process from its first frame on: configure the guard, import the subject inside it, and serve calls.
 
-The host sends a call over the *lane* when nothing runs there. The thread that reads the lane runs the call directly, so
-no other thread has to wake up. All other messages come over the *control* socket, whose thread runs no code of the
-subject: concurrent calls, which go to a few more threads, and cancellations, answers and changes. A subject that
-declares a coroutine function has an event loop on its lane instead, and all its plain functions run on those threads.
-
-Guarded code can inspect the frames below its own. So the functions that run it, ``serve_plainly`` and ``_run_task``,
-reference only the guard, objects of the subject, and ``Door`` objects, which expose nothing.
+The thread that reads the *lane* runs calls directly; all other messages come over the *control* socket, whose thread
+runs no code of the subject. Guarded code can inspect the frames below its own, so the functions that run it reference
+only the guard, objects of the subject, and ``Door`` objects, which expose nothing.
 """
 
 from __future__ import annotations
@@ -24,8 +20,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from democrai_sandbox.errors import TamperDenied
-from democrai_sandbox.guard import access_changed, configure_guard, door, own_process
+from democrai_sandbox.guard import access_changed, configure_guard, own_process
 from democrai_sandbox.policy import AccessRule, InvalidInputError, Subject, SubjectKind, rules_from_json
 from democrai_sandbox.runtime import sdk_services
 from democrai_sandbox.runtime.calls.access_recorder import recorded
@@ -83,15 +78,8 @@ async def _run_task(number: int, take: Door, give: Door) -> None:
 # ---- functions behind the doors --------------------------------------------------------------------------------------
 
 
-def _ours(function: Callable[..., Any]) -> Door:
-    """Wrap a function of the worker so that the subject can neither inspect nor call it."""
-
-    def serve(view: object, *args: Any) -> Any:
-        if view is not None:
-            raise TamperDenied("worker")
-        return function(*args)
-
-    return door(serve)
+_ours = partial(sdk_services.hidden, owner="worker")
+"""Wraps a function of the worker so that the subject can neither inspect nor call it."""
 
 
 def plain_work(lane: WorkerSocket, runner: CallRunner) -> tuple[Door, Door]:
@@ -173,10 +161,10 @@ class Hands:
 class Control:
     """Reads the control socket until the host is gone, which ends the process."""
 
-    def __init__(self, line: WorkerSocket, desk: HostClient, calls: WorkerCalls) -> None:
-        """Deliver answers to ``desk``, and cancellations to ``calls``."""
+    def __init__(self, line: WorkerSocket, host: HostClient, calls: WorkerCalls) -> None:
+        """Deliver answers to ``host``, and cancellations to ``calls``."""
         self._line = line
-        self._desk = desk
+        self._host = host
         self._calls = calls
         self.take: Callable[[WorkerCall], None] | None = None
         """Handler of calls; none arrive before the worker has reported that it is ready."""
@@ -197,9 +185,9 @@ class Control:
     def _handle(self, message: list[Any]) -> None:
         kind, *facts = message
         if kind == "answer":
-            self._desk.answered(*facts)
+            self._host.answered(*facts)
         elif kind == "settle":
-            self._desk.settled(*facts)
+            self._host.settled(*facts)
         elif kind == "call" and self.take is not None:
             self.take(WorkerCall(message))
         elif kind == "cancel":
@@ -236,9 +224,35 @@ _ASSETS = frozenset({"tool", "agent", "pipeline"})
 _FIRST_FRAME = 64 * 1024 * 1024
 
 
-class _SubjectSection(NamedTuple):
+class SubjectSection(NamedTuple):
+    """Declarations of a subject, as a guard factory needs them."""
+
     access: tuple[AccessRule, ...]
     allowed_imports: tuple[str, ...]
+
+
+def factory_of(spec: WorkerSpec) -> GuardFactory:
+    """Return the guards of the subject of this process."""
+    return GuardFactory(
+        Subject(SubjectKind(spec.kind), spec.name),
+        SubjectSection(rules_from_json(spec.access), spec.allowed_imports),  # type: ignore[arg-type] # it fits
+        own_read=spec.own_read,
+        own_write=spec.own_write,
+        allow_subprocess=spec.allow_subprocess,
+    )
+
+
+def first_message(line: WorkerSocket) -> tuple[WorkerSpec, list[str]]:
+    """Return the specification of this process and the words that follow it, from the first frame."""
+    message = line.receive()
+    if message is None:
+        os._exit(0)
+    _, fields, words = message
+    told: dict[str, Any] = {name: tuple(value) if type(value) is list else value for name, value in fields.items()}
+    spec = WorkerSpec(**told)
+    if spec.no_exec:
+        give_up_programs()
+    return spec, list(words)
 
 
 def settle(lane: int, control: int, environment: str) -> tuple[Callable[..., None], tuple[Any, ...]]:
@@ -250,15 +264,8 @@ def settle(lane: int, control: int, environment: str) -> tuple[Callable[..., Non
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # as on a terminal: lines are read while the call runs
     first = WorkerSocket(control, _FIRST_FRAME)
-    message = first.receive()
-    if message is None:
-        os._exit(0)
-    _, fields, names = message
-    told: dict[str, Any] = {name: tuple(value) if type(value) is list else value for name, value in fields.items()}
-    spec = WorkerSpec(**told)
-    if spec.no_exec:
-        give_up_programs()
-    return _WorkerMain(spec, WorkerSocket(lane, spec.largest_frame), first).settle(list(names), environment)
+    spec, names = first_message(first)
+    return _WorkerMain(spec, WorkerSocket(lane, spec.largest_frame), first).settle(names, environment)
 
 
 def give_up_programs() -> None:
@@ -306,29 +313,29 @@ class _WorkerMain:
         self._lane = lane
         self._line = control
         self._calls = WorkerCalls()
-        self._desk = HostClient(control)
-        self._watcher = UseTeller(self._desk) if spec.tells_uses else RemoteWatcher(control)
-        self._control = Control(control, self._desk, self._calls)
+        self._host = HostClient(control)
+        self._watcher = UseTeller(self._host) if spec.tells_uses else RemoteWatcher(control)
+        self._control = Control(control, self._host, self._calls)
 
     def settle(self, names: list[str], environment: str) -> tuple[Callable[..., None], tuple[Any, ...]]:
-        activation, declarations = self._settle(names)
-        self._control.compare = partial(_compare, activation)
-        _compare(activation, self._spec.candidate_access, self._spec.candidate_imports)
+        factory, declarations = self._settle(names)
+        self._control.compare = partial(_compare, factory)
+        _compare(factory, self._spec.candidate_access, self._spec.candidate_imports)
         self._control.start()
-        outcome, surfaces = self._load(activation, declarations, environment)
+        outcome, surfaces = self._load(factory, declarations, environment)
         if outcome[0] == VALUE:
             outcome, surfaces = self._opened(surfaces)
         if outcome[0] != VALUE:
             self._line.send(["broken", outcome])
             os._exit(1)
         table = {(surface.kind, surface.name): surface for surface in surfaces}
-        runner = CallRunner(activation, table, self._calls, self._line, self._watcher.flush)
+        runner = CallRunner(factory, table, self._calls, self._line, self._watcher.flush)
         self._control.take = Hands(runner, self._line, self._spec.threads).take
         waits = any(_awaits(surface) for surface in surfaces)
         self._line.send(["ready", [_info(surface) for surface in surfaces], waits])
         if not waits:
             return serve_plainly, plain_work(self._lane, runner)
-        loop = self._desk.loop
+        loop = self._host.loop
         asyncio.set_event_loop(loop)
         return serve_on_a_loop, (loop, self._lane.fileno(), loop_work(self._lane, runner, loop))
 
@@ -342,9 +349,9 @@ class _WorkerMain:
         if spec.kind == SubjectKind.TOOL:
             return (VALUE, None), in_worker.open_tool(spec.name, surfaces)
         own = (spec.allowed_imports, spec.own_read, spec.own_write)
-        whose = in_worker.AssetOwner(spec.name, spec.folder, spec.access, *own, recorded=spec.tells_accesses)
+        owner = in_worker.AssetOwner(spec.name, spec.folder, spec.access, *own, recorded=spec.tells_accesses)
         try:
-            found = in_worker.open_in_worker(whose, surfaces)
+            found = in_worker.open_in_worker(owner, surfaces)
         except InvalidInputError as error:
             return describe(error), ()
         if spec.tells_uses:
@@ -359,15 +366,15 @@ class _WorkerMain:
         spec = self._spec
         declarations = importer.Declarations()
         importer.preload()
-        decider: Decider = RemoteDecider(self._desk)
+        decider: Decider = RemoteDecider(self._host)
         if spec.tells_accesses:
             decider = recorded(decider, self._line.send, spec.sensitive_imports)
-        services = RemoteServices(self._desk, self._calls, (spec.data_dir, spec.folder)).table(names)
+        services = RemoteServices(self._host, self._calls, (spec.data_dir, spec.folder)).table(names)
         own_process(confined=is_confined(spec))
         configure_guard(
             decider=decider,
             recorder=RemoteRecorder(self._line),
-            observer=RemoteObserver(self._desk) if spec.tells_endpoints else None,
+            observer=RemoteObserver(self._host) if spec.tells_endpoints else None,
             watcher=self._watcher,
             protected_paths=spec.protected,
             sensitive_imports=spec.sensitive_imports,
@@ -377,30 +384,23 @@ class _WorkerMain:
         )
         told = {sdk_services.USED_PROGRAM: self._watcher.program} if isinstance(self._watcher, UseTeller) else {}
         sdk_services.install({**services, **told, "declare": declarations.declare})
-        activation = GuardFactory(
-            Subject(SubjectKind(spec.kind), spec.name),
-            _SubjectSection(rules_from_json(spec.access), spec.allowed_imports),  # type: ignore[arg-type] # it fits
-            own_read=spec.own_read,
-            own_write=spec.own_write,
-            allow_subprocess=spec.allow_subprocess,
-        )
-        return activation, declarations
+        return factory_of(spec), declarations
 
     def _load(
-        self, activation: GuardFactory, declarations: importer.Declarations, environment: str
+        self, factory: GuardFactory, declarations: importer.Declarations, environment: str
     ) -> tuple[Any, tuple[Surface, ...]]:
         spec = self._spec
         package = importer.prepare(spec.kind, spec.name, spec.folder)
-        guard = activation.guard(CallIdentity())  # type: ignore[arg-type] # it fits
+        guard = factory.guard(CallIdentity())  # type: ignore[arg-type] # it fits
         declarations.begin(spec.label)
         outcome = _imported(guard, package, spec.entry, environment)
         return outcome, declarations.end(spec.label)
 
 
-def _compare(activation: GuardFactory, access: str, imports: Iterable[str]) -> None:
+def _compare(factory: GuardFactory, access: str, imports: Iterable[str]) -> None:
     """Compare the subject with a candidate; the empty text ends it."""
-    section = _SubjectSection(rules_from_json(access), tuple(imports)) if access else None
-    activation.held_against(section)  # type: ignore[arg-type] # it fits
+    section = SubjectSection(rules_from_json(access), tuple(imports)) if access else None
+    factory.held_against(section)  # type: ignore[arg-type] # it fits
 
 
 def _imported(guard: Guard, package: str, entry: str, environment: str) -> Any:
@@ -416,10 +416,15 @@ def _import(guard: Guard, package: str, entry: str, environment: str, give: Call
 
 def _start(package: str, entry: str, environment: str) -> None:
     """Run the environment's start-up files and import the subject, all inside the guard."""
+    start_environment(environment)
+    importer.import_entry(package, entry)
+
+
+def start_environment(environment: str) -> None:
+    """Run the start-up files of a virtual environment."""
     if environment:
         for folder in [place for place in sys.path if place.startswith(f"{environment}/")]:
             site.addsitedir(folder)
-    importer.import_entry(package, entry)
 
 
 def _awaits(surface: Surface) -> bool:

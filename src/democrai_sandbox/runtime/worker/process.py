@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -12,26 +11,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from democrai_sandbox.guard.contexts import ACCESS, SUBJECT, SUBJECT_CHAIN, SUBJECT_KIND
 from democrai_sandbox.policy import InvalidInputError
-from democrai_sandbox.runtime.child_process import child_handle, host_environment
+from democrai_sandbox.runtime.child_process import child_handle, host_environment, wait_until_readable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from democrai_sandbox.errors import SandboxDenied
     from democrai_sandbox.guard import AccessQuestion
     from democrai_sandbox.policy import AccessDecision
 
     from .connection_reports import ConnectionReport
-
-__all__ = [
-    "NOBODY",
-    "CallIdentity",
-    "SurfaceInfo",
-    "WorkerHostServices",
-    "WorkerProcess",
-    "WorkerSpec",
-    "WorkerStarter",
-]
 
 
 class WorkerSpec(NamedTuple):
@@ -134,7 +123,7 @@ class WorkerHostServices(Protocol):
     """Interface of the host for workers. All methods except ``decide`` and ``observe`` are called on the event loop."""
 
     @property
-    def services(self) -> Sequence[str]:
+    def services(self) -> Collection[str]:
         """Names that ``door`` accepts."""
         ...
 
@@ -253,13 +242,7 @@ class PlainProcess:
     async def wait(self) -> int:
         """Return the exit code; first kill the rest of the process group, while the pid cannot have been reused."""
         if self._child.returncode is None:
-            loop = asyncio.get_running_loop()
-            ended: asyncio.Future[None] = loop.create_future()
-            loop.add_reader(self._handle, _note, ended)
-            try:
-                await ended
-            finally:
-                loop.remove_reader(self._handle)
+            await wait_until_readable(self._handle)
             self.kill()
         return self._child.wait()
 
@@ -271,11 +254,6 @@ class PlainProcess:
             for pipe in (self._child.stdout, self._child.stderr):
                 if pipe is not None:
                     pipe.close()
-
-
-def _note(ended: asyncio.Future[None]) -> None:
-    if not ended.done():
-        ended.set_result(None)
 
 
 class PlainStarter:

@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import os
-import site
 import sys
 import traceback
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.errors import SandboxDenied
 from democrai_sandbox.guard import configure_guard, own_code, own_process
-from democrai_sandbox.policy import (
-    AccessRule,
-    Operation,
-    ResourceType,
-    Subject,
-    SubjectKind,
-    is_at_or_below,
-    rules_from_json,
-)
+from democrai_sandbox.policy import Operation, ResourceType, is_at_or_below, rules_from_json
 from democrai_sandbox.runtime.calls.access_recorder import recorded
-from democrai_sandbox.runtime.calls.guard_factory import GuardFactory
 from democrai_sandbox.runtime.extensions import importer
 
 from .calls import WorkerCalls
 from .host_client import HostClient, RemoteRecorder, WorkerSocket
-from .main import Control, give_up_programs, is_confined
+from .main import Control, factory_of, first_message, is_confined, start_environment
 from .process import CallIdentity, WorkerSpec
 
 if TYPE_CHECKING:
@@ -39,22 +29,10 @@ _LARGEST = 64 * 1024 * 1024
 _FAILED, _INTERRUPTED = 1, 130
 
 
-class _ScriptSection(NamedTuple):
-    access: tuple[AccessRule, ...]
-    allowed_imports: tuple[str, ...]
-
-
 def settle_script(control: int, environment: str) -> tuple[Callable[..., int], tuple[Any, ...]]:
     """Set the process up for the parent at the other end of a descriptor; return the function that runs the script."""
     line = WorkerSocket(control, _LARGEST)
-    message = line.receive()
-    if message is None:
-        os._exit(0)
-    _, fields, arguments = message
-    told: dict[str, Any] = {name: tuple(value) if type(value) is list else value for name, value in fields.items()}
-    spec = WorkerSpec(**told)
-    if spec.no_exec:
-        give_up_programs()
+    spec, arguments = first_message(line)
     guard = _settled(spec, line)
     Control(line, HostClient(line), WorkerCalls()).start()  # ends the process when the parent is gone
     code = _compiled(spec.entry)
@@ -83,13 +61,7 @@ def _settled(spec: WorkerSpec, line: WorkerSocket) -> Guard:
         code_paths=spec.code_paths,
         read_only_paths=spec.read_only,
     )
-    activation = GuardFactory(
-        Subject(SubjectKind(spec.kind), spec.name),
-        _ScriptSection(rules_from_json(spec.access), spec.allowed_imports),  # type: ignore[arg-type] # it fits
-        own_read=spec.own_read,
-        own_write=spec.own_write,
-    )
-    return activation.guard(CallIdentity())  # type: ignore[arg-type] # it fits
+    return factory_of(spec).guard(CallIdentity())  # type: ignore[arg-type] # it fits
 
 
 def _compiled(file: str) -> CodeType:
@@ -112,9 +84,7 @@ def _run(guard: Guard, code: CodeType, places: tuple[str, str], environment: str
 def _carried_out(code: CodeType, places: tuple[str, str], environment: str) -> int:
     """Run the script inside the guard and return its exit status."""
     try:
-        if environment:
-            for folder in [place for place in sys.path if place.startswith(f"{environment}/")]:
-                site.addsitedir(folder)
+        start_environment(environment)
         module = sys.modules["__main__"] = ModuleType("__main__")
         module.__file__, beside = places
         sys.path[:0] = filter(None, [beside])

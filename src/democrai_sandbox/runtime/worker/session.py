@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
+from dataclasses import dataclass, field
 from math import inf
 from time import thread_time
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from democrai_sandbox.errors import ExtensionUnknown, SandboxDenied
 from democrai_sandbox.errors.extensions import FrameError, WorkerFailed, WorkerTimeout
 from democrai_sandbox.policy import SandboxError, nearest
+from democrai_sandbox.runtime.calls.deadline_timer import DeadlineTimer
 from democrai_sandbox.runtime.calls.outcome import VALUE, release
 
 from .channel import Channel
@@ -30,26 +32,22 @@ CREDIT = 16
 """Stream items that may be in transit."""
 
 
+@dataclass(slots=True, eq=False)
 class PendingCall:
     """One call, from its frame until the worker reports its end, even if its caller stopped waiting."""
 
-    __slots__ = ("cancelled", "deadline", "future", "number", "on_lane", "overdue", "progress", "seconds", "standing")
-
-    def __init__(
-        self, number: int, standing: KnownCaller, future: asyncio.Future[Any], progress: Callable[..., Any] | None
-    ) -> None:
-        self.number = number
-        self.standing = standing
-        self.future = future
-        self.progress = progress
-        self.on_lane = False
-        self.cancelled = False
-        """Whether the worker was sent a cancellation."""
-        self.seconds = 0.0
-        """Timeout of the call."""
-        self.deadline = inf
-        self.overdue = False
-        """Whether the deadline has passed and the call was canceled."""
+    number: int
+    standing: KnownCaller
+    future: asyncio.Future[Any]
+    progress: Callable[..., Any] | None
+    on_lane: bool = False
+    cancelled: bool = False
+    """Whether the worker was sent a cancellation."""
+    seconds: float = 0.0
+    """Timeout of the call."""
+    deadline: float = inf
+    overdue: bool = False
+    """Whether the deadline has passed and the call was canceled."""
 
     def land(self, outcome: Any) -> None:
         """Set the result."""
@@ -68,18 +66,13 @@ class PendingCall:
         raise FrameError("a stream item for a call that is not a stream")
 
 
+@dataclass(slots=True, eq=False)
 class PendingStream(PendingCall):
     """A call whose results arrive one by one; ``future`` is its end."""
 
-    __slots__ = ("_come", "_items", "_taken")
-
-    def __init__(
-        self, number: int, standing: KnownCaller, future: asyncio.Future[Any], progress: Callable[..., Any] | None
-    ) -> None:
-        super().__init__(number, standing, future, progress)
-        self._items: deque[Any] = deque()
-        self._come = asyncio.Event()
-        self._taken = 0
+    _items: deque[Any] = field(default_factory=deque)
+    _come: asyncio.Event = field(default_factory=asyncio.Event)
+    _taken: int = 0
 
     def item(self, value: Any) -> None:
         """Store an item until it is taken."""
@@ -90,12 +83,12 @@ class PendingStream(PendingCall):
 
     def land(self, outcome: Any) -> None:
         """Record the end, which comes after the stored items."""
-        super().land(outcome)
+        PendingCall.land(self, outcome)
         self._come.set()
 
     def fail(self, error: BaseException) -> None:
         """Record the error that ends the stream."""
-        super().fail(error)
+        PendingCall.fail(self, error)
         self._come.set()
 
     @property
@@ -117,66 +110,6 @@ class PendingStream(PendingCall):
             return value, 0
         more, self._taken = self._taken, 0
         return value, more
-
-
-class PendingCallDeadlines:
-    """One timer for all pending calls, because a timer per call would cost more than the rest of a call."""
-
-    def __init__(
-        self,
-        flights: Mapping[int, PendingCall],
-        grace: float,
-        overdue: Callable[[PendingCall], None],
-        hangs: Callable[[PendingCall], None],
-    ) -> None:
-        """Watch these calls.
-
-        Call ``overdue`` at the deadline and, a grace period later, ``hangs`` if the call still runs.
-        """
-        self._loop = asyncio.get_running_loop()
-        self._flights = flights
-        self._grace = grace
-        self._tell_overdue = overdue
-        self._tell_hangs = hangs
-        self._timer: asyncio.TimerHandle | None = None
-        self._next = inf
-
-    def limit(self, flight: PendingCall, seconds: float) -> None:
-        """Set the deadline of a call, ``seconds`` from now."""
-        flight.seconds = seconds
-        flight.deadline = self._loop.time() + seconds
-        if flight.deadline < self._next:
-            self._look_at(flight.deadline)
-
-    def close(self) -> None:
-        """Stop the timer."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _look_at(self, time: float) -> None:
-        self.close()
-        self._next = time
-        self._timer = self._loop.call_at(time, self._look)
-
-    def _look(self) -> None:
-        self._timer, self._next = None, inf
-        now = self._loop.time()
-        for flight in tuple(self._flights.values()):
-            if flight.deadline <= now:
-                self._handle(flight, now)
-        earliest = min((flight.deadline for flight in self._flights.values()), default=inf)
-        if earliest < inf:
-            self._look_at(earliest)
-
-    def _handle(self, flight: PendingCall, now: float) -> None:
-        if flight.overdue:
-            flight.deadline = inf
-            self._tell_hangs(flight)
-        else:
-            flight.overdue = True
-            flight.deadline = now + self._grace
-            self._tell_overdue(flight)
 
 
 _ASKED_FOR = frozenset({"done", "item", "noticed"})
@@ -202,8 +135,8 @@ class WorkerSession:
         self._channel = Channel(spec, host, self._heard, self._over)
         self._numbers = itertools.count(1)
         self._flights: dict[int, PendingCall] = {}
-        self._deadlines = PendingCallDeadlines(self._flights, spec.grace, self._overdue, self._hangs)
-        self._clerk = HostRequests(spec, host, self._channel.tell, self._standing)
+        self._deadlines = DeadlineTimer(self._loop, self._flights, self._expired)
+        self._requests = HostRequests(spec, host, self._channel.tell, self._standing)
         self._lane_is_free = True
         self._waits = False
         self._denials = 0
@@ -218,8 +151,8 @@ class WorkerSession:
         self.has_served = False
         self._handlers: dict[str, Callable[..., None]] = {
             "done": self._done,
-            "item": self._item,
-            "ask": self._asked,
+            "item": lambda number, value: self._flights[number].item(value),
+            "ask": lambda number, fields, call: self._requests.decide(number, fields, self._flights.get(call)),
             "door": self._wanted,
             "denied": self._denied,
             "saw": self._saw,
@@ -230,7 +163,7 @@ class WorkerSession:
         if spec.tells_accesses:
             self._handlers["noticed"] = host.noticed  # type: ignore[attr-defined] # recording hosts have it
         if spec.tells_uses:
-            self._handlers["used"] = self._clerk.used
+            self._handlers["used"] = self._requests.used
 
     # ---- lifecycle ---------------------------------------------------------------------------------------------------
 
@@ -301,7 +234,7 @@ class WorkerSession:
             raise ExtensionUnknown(f"{info.kind} {info.name} of {self._spec.label} is a stream; call it with stream()")
         flight = PendingCall(next(self._numbers), standing, self._loop.create_future(), progress)
         self._send(flight, info, params, 0)
-        self._deadlines.limit(flight, seconds)
+        self._limit(flight, seconds)
         try:
             outcome = await flight.future
         except asyncio.CancelledError:
@@ -329,7 +262,7 @@ class WorkerSession:
         try:
             while True:
                 if flight.is_empty:
-                    self._deadlines.limit(flight, seconds)
+                    self._limit(flight, seconds)
                     await flight.arrival()
                     flight.deadline = inf
                 if flight.is_empty:
@@ -343,7 +276,7 @@ class WorkerSession:
         finally:
             if flight.number in self._flights:
                 self._cancel(flight)
-                self._deadlines.limit(flight, seconds)
+                self._limit(flight, seconds)
 
     def changed(self) -> None:
         """Make the guard in the worker ask again about earlier decisions."""
@@ -386,15 +319,23 @@ class WorkerSession:
             self._channel.tell(["cancel", flight.number])
 
     def _standing(self) -> Iterator[KnownCaller]:
-        """Return the standing of all pending calls."""
         return (flight.standing for flight in self._flights.values())
 
-    def _overdue(self, flight: PendingCall) -> None:
-        """Cancel an overdue call. New calls wait until it has ended or the process is stopped."""
-        self._settled.clear()
-        self._cancel(flight)
+    def _limit(self, flight: PendingCall, seconds: float) -> None:
+        """Set the deadline of a call, ``seconds`` from now."""
+        flight.seconds = seconds
+        flight.deadline = self._loop.time() + seconds
+        self._deadlines.watch(flight.deadline)
 
-    def _hangs(self, flight: PendingCall) -> None:
+    def _expired(self, flight: PendingCall, now: float) -> None:
+        """Cancel an overdue call. New calls wait until it has ended, or its process is stopped after a grace period."""
+        if not flight.overdue:
+            flight.overdue = True
+            flight.deadline = now + self._spec.grace
+            self._settled.clear()
+            self._cancel(flight)
+            return
+        flight.deadline = inf
         why = "and did not stop when canceled, so its process was stopped"
         flight.fail(self._too_late(flight, why))
         self._channel.end(f"another call took longer than {flight.seconds:g} s {why}")
@@ -448,9 +389,6 @@ class WorkerSession:
         if not any(other.overdue for other in self._flights.values()):
             self._settled.set()
 
-    def _item(self, number: int, value: Any) -> None:
-        self._flights[number].item(value)
-
     def _is_ready(self, surfaces: list[Any], waits: bool) -> None:  # noqa: FBT001 - a fact of a message
         infos = [SurfaceInfo(*surface) for surface in surfaces]
         if not all(tuple(map(type, info)) == (str, str, dict, bool, bool) for info in infos):
@@ -469,11 +407,8 @@ class WorkerSession:
                 self._ready.set_exception(error)
                 self._ready.exception()
 
-    def _asked(self, number: int, fields: Any, call: int) -> None:
-        self._clerk.decide(number, fields, self._flights.get(call))
-
     def _wanted(self, number: int, name: str, call: int, who: Any, args: list[Any]) -> None:
-        self._clerk.serve(number, name, self._flights.get(call), who, args)
+        self._requests.serve(number, name, self._flights.get(call), who, args)
 
     def _denied(self, outcome: Any) -> None:
         """Record a denial; beyond a limit, ignore further ones for a while."""
@@ -496,7 +431,7 @@ class WorkerSession:
         if now > self._look_again:
             self._seen, self._look_again = 0, now + _WINDOW
         if self._seen < _MOST_SEEN:
-            self._seen += self._clerk.saw(seen)
+            self._seen += self._requests.saw(seen)
 
 
 def _may_be_large(kind: str, facts: list[Any]) -> bool:

@@ -1,0 +1,395 @@
+"""Run of one extension in a separate process, under its real guard, without a host: for ``run``, ``record`` and tests.
+
+Declared and approved access is allowed and recorded, all other access is denied, as in a host without decisions. With
+``observe=True`` everything is allowed and recorded, and ``proposal()`` returns the smallest sufficient manifest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from democrai_sandbox.access.caller import Caller
+from democrai_sandbox.access.checks import NEEDS_APPROVAL
+from democrai_sandbox.errors import ExtensionBroken, GuardUsageError
+from democrai_sandbox.manifests import FILE_NAME, ManifestKind, load_manifest
+from democrai_sandbox.manifests.lint import SENSITIVE_IMPORTS
+from democrai_sandbox.manifests.proposal import ObservedUse, section_of
+from democrai_sandbox.policy import (
+    EXTERNAL_URL_LOCKED,
+    AccessDecision,
+    CompiledPolicy,
+    DecisionCode,
+    Operation,
+    ResourceType,
+    compile_policy,
+    file_access,
+    is_at_or_below,
+    parse_access,
+    parse_request,
+    rules_to_json,
+)
+
+from .ai.model import KINDS
+from .ai.via_worker import WorkerAsset
+from .children import ChildService, PathRights
+from .recording import Recording
+from .worker.handle import WorkerHandle
+from .worker.process import CallIdentity, WorkerSpec
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+    from os import PathLike
+    from typing import Self
+
+    from democrai_sandbox.errors import SandboxDenied
+    from democrai_sandbox.guard import AccessQuestion
+    from democrai_sandbox.guard.interface import RawView
+    from democrai_sandbox.manifests import Manifest
+    from democrai_sandbox.manifests.proposal import Suggestion
+
+    from .children import ChildLauncher
+    from .store import Progress
+    from .worker.connection_reports import ConnectionReport
+    from .worker.process import WorkerStarter
+
+T = TypeVar("T")
+_LONGEST_STOP = 30.0
+_ALLOWED = AccessDecision(True, DecisionCode.SANDBOX_ALLOWLIST, False, "Allowed in this test.")  # noqa: FBT003
+_LOCKED = AccessDecision(False, DecisionCode.NOT_ENABLED, False, EXTERNAL_URL_LOCKED)  # noqa: FBT003
+_DENIED = AccessDecision(False, DecisionCode.NOT_ENABLED, False, NEEDS_APPROVAL)  # noqa: FBT003
+
+
+class Access(NamedTuple):
+    """An access of an extension: a file or folder beyond its own, a host or URL, or a program."""
+
+    resource_type: str
+    operation: str
+    target: str
+
+
+class ExtensionRun:
+    """An extension in a separate process. Its calls wait for their results, and raise the same errors as in a host."""
+
+    def __init__(
+        self,
+        kind: ManifestKind,
+        folder: str | PathLike[str],
+        *,
+        approve: Iterable[Mapping[str, Any]] = (),
+        services: Mapping[str, Callable[..., Any]] | None = None,
+        user_id: str = "tester",
+        session_key: str = "test",
+        timeout: float = 30.0,
+        observe: bool = False,
+        manifest: Manifest | None = None,
+        environment: str = "",
+        env: Iterable[tuple[str, str]] = (),
+        protected: Iterable[str] = (),
+    ) -> None:
+        """Take ``approve``, entries as in a manifest, which are allowed as if an administrator had approved them.
+
+        ``services`` replace services of a host, such as ``{"engines.call": fake}``; each is called with a view of the
+        caller, and the arguments.
+
+        ``observe`` allows everything that is not ``protected``, for ``proposal``, including programs that
+        ``sdk.tasks.run_subprocess`` starts. ``manifest`` replaces the one in the folder, ``environment`` the virtual
+        environment of this interpreter; ``env`` are additional variables.
+        """
+        self._folder = Path(folder).resolve()
+        if manifest is None:
+            # As a host names it: by the given path, which may be a link.
+            manifest = load_manifest(self._folder / FILE_NAME, kind, name=Path(os.path.abspath(folder)).name)  # noqa: PTH100
+        self.manifest = manifest
+        self._pointer = "/runtime" if "/runtime" in self.manifest.sections else ""
+        self._section = section_of(self.manifest, self._pointer)
+        self._observe = observe
+        self._starter: WorkerStarter | None = None
+        self._environment = environment or sys.prefix
+        self._env = tuple(env)
+        self._protected = tuple(protected)
+        self._approved = parse_access(list(approve), base=str(self._folder))
+        declared = self._section.access if observe else ()
+        policy = compile_policy(subject=self.manifest.subject, rules=(*declared, *self._approved))
+        self.recording = Recording()
+        """All accesses with the lines that led to them, and denials: the data of ``record``, with ``observe``."""
+        self._host = _RunHost(policy, self.recording, services or {}, kept=str(self._folder) if observe else None)
+        self._children: ChildService | None = None
+        if observe:
+            self.start_by(None, None)
+        self._identity = CallIdentity(user_id=user_id, session_key=session_key)
+        self._timeout = timeout
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._worker: WorkerHandle | None = None
+        self._scratch = tempfile.TemporaryDirectory(prefix="extension-test-")
+
+    def start_by(self, starter: WorkerStarter | None, launcher: ChildLauncher | None) -> None:
+        """Set the starters of its process and of its programs; None to start them directly. Call it before ``with``."""
+        self._starter = starter
+        decisions = _ProgramDecisions(self._host)
+        rights = PathRights(decisions, shadows=decisions)
+        children = self._children = ChildService(rights, home_of=lambda _: str(self.data_dir), launcher=launcher)
+
+        def start(*order: Any) -> Any:
+            self.recording.has_programs = True
+            return children.start_apart(*order)
+
+        self._host.services = {**children.services(), "children.start": start, **self._host.services}
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._worker = WorkerHandle(self._spec(), self._host, starter=self._starter)
+        try:
+            if self._children is not None:
+                self._wait(_opened(self._children))
+            surfaces = self._wait(self._worker.start())
+        except BaseException:
+            self.__exit__()
+            raise
+        self._host.narrowed = frozenset(
+            f"{one.kind}:{self.manifest.name}.{one.name}" for one in surfaces.values() if "access" in one.options
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._worker is not None:
+            self._wait(self._worker.stop())
+        if self._children is not None:
+            self._children.close()
+        self._wait(_rest(self._timeout))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(self._timeout)
+        self._loop.close()
+        self._scratch.cleanup()
+
+    # ---- calls -------------------------------------------------------------------------------------------------------
+
+    def method(self, method: str, /, **params: Any) -> Any:
+        """Call a method of an engine or extractor; a generator returns a list."""
+        worker = self._running()
+        info = self._wait(worker.start()).get(("method", method))
+        if info is not None and info.streams:
+            return self._wait(_listed(worker.stream("method", method, params, caller=self._identity)))
+        return self.call("method", method, **params)
+
+    def call(self, kind: str, name: str, /, **params: Any) -> Any:
+        """Call any declared function of the extension. For an agent or a pipeline, return the ``value`` of its run."""
+        worker = self._running()
+        if kind in KINDS:
+            run = WorkerAsset(kind, name, "", worker).run(params, Caller(*self._identity), self._timeout)
+            return self._wait(run).value
+        return self._wait(worker.call(kind, name, params, caller=self._identity))
+
+    # ---- accesses ----------------------------------------------------------------------------------------------------
+
+    @property
+    def accesses(self) -> frozenset[Access]:
+        """All accesses so far beyond its own folder and data: declared, approved or denied."""
+        return frozenset(self._host.asked)
+
+    @property
+    def denied(self) -> frozenset[Access]:
+        """The denied accesses."""
+        return frozenset(self._host.refused)
+
+    def proposal(self, *, most: int | None = None) -> Suggestion:
+        """Return the smallest manifest for its behavior so far; see ``manifests.proposal.propose``."""
+        if not self._observe:
+            raise GuardUsageError("a proposal needs all accesses of the extension: use observe=True")
+        return self.recording.suggestion(self.manifest, pointer=self._pointer, most=most, granted=self._approved)
+
+    @property
+    def surfaces(self) -> tuple[tuple[str, str], ...]:
+        """Declared functions: kinds and names."""
+        return tuple(sorted(self._wait(self._running().start())))
+
+    @property
+    def printed(self) -> str:
+        """Its output on standard output and error."""
+        return "".join(self._host.printed)
+
+    @property
+    def data_dir(self) -> Path:
+        """Its data folder, which is empty at first and removed after the run."""
+        return Path(self._scratch.name, "data")
+
+    # ---- internals ---------------------------------------------------------------------------------------------------
+
+    def _spec(self) -> WorkerSpec:
+        self.data_dir.mkdir()
+        imports = tuple(sorted(SENSITIVE_IMPORTS)) if self._observe else self._section.allowed_imports
+        return WorkerSpec(
+            kind=self.manifest.kind.value,
+            name=self.manifest.name,
+            folder=str(self._folder),
+            interpreter=str(getattr(sys, "_base_executable", sys.executable)),
+            environment=self._environment,
+            entry=getattr(self.manifest, "entry", ""),
+            data_dir=str(self.data_dir),
+            # The guard inside decides by declarations, as in a host. In observe mode all access is asked about and
+            # recorded.
+            access=rules_to_json(() if self._observe else self._section.access),
+            allowed_imports=imports,
+            candidate_access="" if self._observe else rules_to_json(()),
+            candidate_imports=imports,
+            tells_uses=not self._observe,
+            own_read=(str(self._folder),),
+            own_write=(str(self.data_dir),),
+            # Protected, because the temp directory is open to all subjects and tests keep undeclared files there.
+            protected=(str(self._scratch.name), *self._protected),
+            tells_accesses=self._observe,
+            no_exec=self._starter is not None,
+            confined=self._starter is not None,
+            env=self._env,
+            call_timeout=self._timeout,
+            start_timeout=self._timeout,
+        )
+
+    def _running(self) -> WorkerHandle:
+        if self._worker is None:
+            raise ExtensionBroken("the extension is not running: use it in a with statement")
+        return self._worker
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        # The worker enforces the timeout, and needs a little longer to stop a call that hangs: this is only a fallback.
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(self._timeout * 2 + _LONGEST_STOP)
+
+
+async def _opened(children: ChildService) -> None:
+    children.open()  # on the running loop
+
+
+async def _rest(seconds: float) -> None:
+    """Wait for remaining tasks, such as the end of a process whose start failed."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    if others:
+        await asyncio.wait(others, timeout=seconds)
+
+
+async def _listed(stream: AsyncIterator[Any]) -> list[Any]:
+    return [item async for item in stream]
+
+
+# ---- decisions -------------------------------------------------------------------------------------------------------
+
+
+class _RunHost:
+    """Host of the worker, which records used, requested and denied accesses.
+
+    The guard in the extension's process allows declared access, as in a host, and reports it here. Other access is
+    asked about here: the policy stands for approvals.
+    """
+
+    def __init__(
+        self,
+        policy: CompiledPolicy,
+        recording: Recording,
+        services: Mapping[str, Callable[..., Any]],
+        kept: str | None,
+    ) -> None:
+        self._policy = policy
+        self._kept = kept
+        """Folder with sources that is writable in observe mode only if the manifest declares it."""
+        self.recording = recording
+        self.services: Mapping[str, Callable[..., Any]] = {"tasks.progress": _take_progress, **services}
+        self.asked: set[Access] = set()
+        self.refused: set[Access] = set()
+        self.printed: list[str] = []
+        self.narrowed: frozenset[str] = frozenset()
+        """Tools, agents and pipelines with their own ``access`` list, which no manifest can extend."""
+
+    def decide(self, question: AccessQuestion) -> AccessDecision:
+        """Decide by the policy, and record the question."""
+        access = Access(question.resource_type, question.operation, question.target)
+        self.asked.add(access)
+        if _allows(self._policy, question) or self._is_observed(question):
+            self.recording.granted.add(ObservedUse(*access))
+            return _ALLOWED
+        self.refused.add(access)
+        self.recording.refused.add(ObservedUse(*access))
+        return _LOCKED if question.resource_type == ResourceType.NETWORK else _DENIED
+
+    def _is_observed(self, question: AccessQuestion) -> bool:
+        """Return whether observe mode allows an access: all except changes of the sources."""
+        if self._kept is None or not self.narrowed.isdisjoint(question.subject_chain):
+            return False
+        changes_file = question.resource_type == ResourceType.FILESYSTEM and question.operation not in (
+            Operation.READ,
+            Operation.EXECUTE,
+        )
+        return not (changes_file and is_at_or_below(question.target, self._kept))
+
+    def door(self, name: str, view: tuple[Any, ...], args: Sequence[Any]) -> Any:
+        """Call a service for the extension."""
+        return self.services[name](view, *args)
+
+    def output(self, _label: str, _stream: str, text: str) -> None:
+        """Store its output."""
+        self.printed.append(text)
+
+    def denied(self, _label: str, denial: SandboxDenied) -> None:
+        """Record a denial."""
+        self.recording.deny(denial)
+
+    def noticed(self, facts: list[Any]) -> None:
+        """Record an access."""
+        self.recording.notice(facts)
+
+    def used(self, question: AccessQuestion) -> None:
+        """Record the use of a declared access."""
+        self.asked.add(Access(question.resource_type, question.operation, question.target))
+
+    def saw(self, label: str, question: AccessQuestion, *, allowed: bool, times: int) -> None:
+        """Do nothing, because no candidate is compared."""
+
+    def observe(self, told: ConnectionReport) -> None:
+        """Do nothing, because no packet filter has to permit the connection."""
+
+
+def _allows(policy: CompiledPolicy, question: AccessQuestion) -> bool:
+    """Match like the guard does with declared rules."""
+    operation = Operation(question.operation)
+    if question.resource_type == ResourceType.FILESYSTEM:
+        return policy.paths.allows(question.target, file_access(operation))
+    if question.resource_type == ResourceType.NETWORK:
+        return policy.network.allows(operation, parse_request(question.target))
+    wanted = (ResourceType(question.resource_type), operation, question.target)
+    return wanted in {(rule.resource_type, rule.operation, rule.normalized_target) for rule in policy.rules}
+
+
+def checked_progress(_view: object, fraction: Any, message: Any) -> Progress:
+    """Validate the progress of a task like the service of a host, and return it."""
+    from .store import Progress  # noqa: PLC0415 - slow import
+    from .store.values import progress_to_json  # noqa: PLC0415
+
+    said = Progress(fraction, message)
+    progress_to_json(said)
+    return said
+
+
+def _take_progress(view: object, fraction: Any, message: Any) -> None:
+    checked_progress(view, fraction, message)
+
+
+class _ProgramDecisions:
+    """Decisions about started programs, which the guard in the extension's process does not see."""
+
+    def __init__(self, host: _RunHost) -> None:
+        self._host = host
+
+    def decide(self, question: AccessQuestion) -> AccessDecision:
+        self._host.recording.notice((question.resource_type, question.operation, question.target))
+        return self._host.decide(question)
+
+    def compare(self, view: RawView, what: tuple[str, str, str], allows: Callable[[RawView], bool]) -> bool:
+        """Record accesses that a declaration allows here, where a host would compare them with a candidate."""
+        allowed = allows(view)
+        if allowed:
+            self._host.asked.add(Access(*what))
+        return allowed
