@@ -17,13 +17,13 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from democrai_sandbox.errors import GuardUsageError, NetworkDenied
+from democrai_sandbox.errors import GuardUsageError
 from democrai_sandbox.errors.services import McpBusy, McpDisabled, McpMissing, McpToolFailed, McpUnknown
-from democrai_sandbox.guard import AccessQuestion, is_guarded, plain
+from democrai_sandbox.guard import is_guarded, plain
 from democrai_sandbox.guard.contexts import make_guard
-from democrai_sandbox.policy import DecisionCode, InvalidInputError, Operation, ResourceType, Subject, SubjectKind
+from democrai_sandbox.policy import DecisionCode, InvalidInputError, Operation, Subject, SubjectKind
 from democrai_sandbox.policy.text import invisible_character
-from democrai_sandbox.runtime.access_environment import caller_of
+from democrai_sandbox.runtime.access_environment import caller_of, network_denial, network_question
 from democrai_sandbox.runtime.extensions.settings import McpApproval
 from democrai_sandbox.runtime.sdk_services import SdkFutures
 
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from democrai_sandbox.guard import Guard
     from democrai_sandbox.guard.interface import RawView
     from democrai_sandbox.manifests import McpServer
-    from democrai_sandbox.policy import AccessDecision
     from democrai_sandbox.runtime.store import RuntimeStore
 
 
@@ -126,12 +125,17 @@ def check_endpoint(
     decision, and wins; so the question bypasses the allowlist, which would otherwise answer it. If approval is
     ``required`` and missing, a request is filed.
     """
-    questions = [_question(server, operation, caller, chain, register=required) for operation in _USED]
+    subject = Subject(SubjectKind.MCP, server.name)
+    who = (caller.user_id or None, caller.organization_id or None, caller.session_key or None)
+    questions = [
+        network_question(subject, (*chain, str(subject)), (operation, server.target), who, register=required)
+        for operation in _USED
+    ]
     # Ask all questions before refusing one, so that the administrator sees all necessary approvals together.
     answers = [(question, decider.decide(question)) for question in questions]
     for question, answer in answers:
         if not (answer.allowed is True if required else answer.code != DecisionCode.DENIED):
-            raise _denial(question, answer)
+            raise network_denial(question, answer)
 
 
 def guard_of(server: McpServer, caller: Caller, chain: tuple[str, ...]) -> Guard:
@@ -147,28 +151,6 @@ def guard_of(server: McpServer, caller: Caller, chain: tuple[str, ...]) -> Guard
         organization_id=caller.organization_id or None,
         session_key=caller.session_key or None,
     )
-
-
-def _question(
-    server: McpServer, operation: Operation, caller: Caller, chain: tuple[str, ...], *, register: bool
-) -> AccessQuestion:
-    kind = SubjectKind.MCP.value
-    what = (ResourceType.NETWORK.value, operation.value, server.target)
-    who = (caller.user_id or None, caller.organization_id or None, caller.session_key or None)
-    # A structure of the core, which takes its members as one sequence.
-    return AccessQuestion((server.name, kind, (*chain, f"{kind}:{server.name}"), *what, register, *who, "", None))  # type: ignore[call-arg, arg-type]
-
-
-def _denial(question: AccessQuestion, answer: AccessDecision) -> NetworkDenied:
-    denial = NetworkDenied(
-        question.target,
-        subject=question.subject,
-        subject_kind=question.subject_kind,
-        chain=question.subject_chain,
-        operations=(question.operation,),
-    )
-    denial.decision = answer
-    return denial
 
 
 _LONGEST_CALL = 7300.0

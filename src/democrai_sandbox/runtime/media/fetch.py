@@ -6,12 +6,12 @@ import re
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
-from democrai_sandbox.errors import ExternalAccessCheckFailed, NetworkDenied
+from democrai_sandbox.errors import ExternalAccessCheckFailed
 from democrai_sandbox.errors.services import MediaClosed, MediaRedirectRefused, MediaTooLarge
-from democrai_sandbox.guard import AccessQuestion
 from democrai_sandbox.guard.contexts import make_guard
 from democrai_sandbox.kernel import flow_log
 from democrai_sandbox.policy import AccessDecision, DecisionCode, NetworkIndex, Operation, ResourceType, SandboxError
+from democrai_sandbox.runtime.access_environment import network_denial, network_question
 
 from .http_request import Bounds, Hop, MediaExchange, describing, follow
 from .values import Asker, MediaHead, MediaLimits, rules_of
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from democrai_sandbox.access.checks import AccessService
-    from democrai_sandbox.guard import Guard
+    from democrai_sandbox.guard import AccessQuestion, Guard
     from democrai_sandbox.runtime.extensions.shadow_runs import ShadowRuns
 
 SWITCH = "DEMOCRAI_DEBUG_MEDIA_FLOW"
@@ -57,10 +57,15 @@ class MediaAuthority:
         if self._is_declared(asker, hop):
             code = DecisionCode.SANDBOX_ALLOWLIST
         else:
-            decision = self._decide(asker, hop)
+            target = hop.target
+            # Ambiguous paths differ only in their spelling.
+            place = (Operation.RECEIVE, hop.url if target.ambiguous else target.normalized)
+            who = (asker.user_id, asker.organization_id, asker.session_key)
+            question = network_question(asker.subject, asker.chain, place, who, register=True)
+            decision = self._decide(question)
             if not decision.allowed:
                 self._log("locked", subject=str(asker.subject), url=hop.url, code=str(decision.code))
-                raise _denial(asker, hop, decision)
+                raise network_denial(question, decision, target.normalized)
             code = decision.code
         self._log("allowed", subject=str(asker.subject), session=asker.session_key, url=hop.url, code=str(code))
         return code
@@ -73,14 +78,7 @@ class MediaAuthority:
             asker.view, wish, lambda view: NetworkIndex(rules_of(view)).allows(Operation.RECEIVE, hop.target)
         )
 
-    def _decide(self, asker: Asker, hop: Hop) -> AccessDecision:
-        subject, target = asker.subject, hop.target
-        # Ambiguous paths differ only in their spelling.
-        place = hop.url if target.ambiguous else target.normalized
-        what = (ResourceType.NETWORK.value, Operation.RECEIVE.value, place)
-        who = (asker.user_id, asker.organization_id, asker.session_key)
-        # A structure of the core, which takes its members as one sequence.
-        question = AccessQuestion((subject.name, subject.kind.value, asker.chain, *what, True, *who, "", None))  # type: ignore[call-arg, arg-type]
+    def _decide(self, question: AccessQuestion) -> AccessDecision:
         try:
             return self._judge.decide(question)
         except SandboxError:
@@ -102,18 +100,6 @@ def scoped_guard(asker: Asker, hop: Hop) -> Guard:
         session_key=asker.session_key,
         network_only=True,
     )
-
-
-def _denial(asker: Asker, hop: Hop, decision: AccessDecision) -> NetworkDenied:
-    denial = NetworkDenied(
-        hop.target.normalized,
-        subject=asker.subject.name,
-        subject_kind=asker.subject.kind.value,
-        chain=asker.chain,
-        operations=(Operation.RECEIVE.value,),
-    )
-    denial.decision = decision
-    return denial
 
 
 _NOT_MODIFIED = 304
