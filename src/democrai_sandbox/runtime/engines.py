@@ -156,8 +156,6 @@ METHOD = "method"
 _NOBODY = CallIdentity()
 _NO_CONFIGURATION: Mapping[str, Any] = {}
 _DRAIN_PAUSE = 0.05
-_LOOK_SECONDS = 2.0
-"""Maximum age of a read configuration before a call reads it again."""
 _PATIENCE = 3600.0
 """Longest wait of synchronous callers; the call itself has a shorter timeout."""
 _log = logging.getLogger(__name__)
@@ -211,6 +209,8 @@ class InstalledRuntime:
         self._installations = Installations(kind, registry, lambda extension: make(extension, settings, self._starter))
         self._running: dict[str, _RunningInstallation] = {}
         self._looked: dict[str, float] = {}
+        self._look_seconds = 2.0
+        """Maximum age of a read configuration before a call reads it again."""
         self._candidates: dict[str, Manifest] = {}
         self._turns: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._retiring: set[asyncio.Task[None]] = set()
@@ -332,7 +332,7 @@ class InstalledRuntime:
         """Return the worker for an extension, with its current environment and configuration."""
         now = asyncio.get_running_loop().time()
         running = self._running.get(name)
-        if running is not None and now < self._looked.get(name, 0.0) + _LOOK_SECONDS:
+        if running is not None and now < self._looked.get(name, 0.0) + self._look_seconds:
             return running.worker
         installer = self._installations.of(name)
         async with self._turns[name]:

@@ -288,7 +288,7 @@ class McpRuntime:
 
 
 def services(runtime: McpRuntime) -> Mapping[str, Callable[..., Any]]:
-    """Return the services ``mcp.tools(server)`` and ``mcp.call(server, tool, arguments)`` for ``doors.install``.
+    """Return the services ``mcp.tools(server)`` and ``mcp.call(server, tool, arguments)`` for ``sdk_services.install``.
 
     Each returns a future of plain data after the runtime is open.
     """

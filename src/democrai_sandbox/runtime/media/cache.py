@@ -221,7 +221,7 @@ _TAGS = "if-none-match"
 
 
 class CachedFetch:
-    """Has the same steps as a ``Flow``. Each URL is authorized as if it were fetched, also for cached responses."""
+    """Has the same steps as a ``Fetch``. Each URL is authorized as if it were fetched, also for cached responses."""
 
     def __init__(self, parts: FetchParts, asker: Asker, wish: FetchOptions, cache: MediaCache | None) -> None:
         """Use the cache only for HTTP requests of the whole content."""

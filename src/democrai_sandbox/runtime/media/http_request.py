@@ -207,7 +207,6 @@ def proxied(head: MediaHead) -> dict[str, str]:
 
 
 _USER_AGENT = "democrai-sandbox"
-_MISSING_LENGTH = -1
 _FIRST_FINAL = 200
 _TOO_LONG = "the fetch exceeded its timeout"
 
@@ -305,7 +304,8 @@ class MediaExchange:
         self._sock: socket.socket | None = None
         self._aborted = False
         self._received = 0
-        self._length = _MISSING_LENGTH
+        self.length: int | None = None
+        """Announced length of the body; None if the server does not announce it."""
 
     def begin(self) -> tuple[int, list[tuple[str, str]]]:
         """Connect, send the HTTP request, and return status and headers of the response."""
@@ -325,8 +325,8 @@ class MediaExchange:
         self._response = response
         if response.status < _FIRST_FINAL:
             raise self._broken(f"status {response.status} is not a final response")
-        if self._method != "HEAD" and response.length is not None:
-            self._length = response.length
+        if self._method != "HEAD":
+            self.length = response.length
         return response.status, response.getheaders()
 
     def read(self, size: int) -> bytes:
@@ -342,14 +342,9 @@ class MediaExchange:
         except (http.client.HTTPException, OSError, ValueError, AttributeError) as error:
             raise self._broken(error) from error
         self._received += len(data)
-        if not data and self._received < self._length:
-            raise self._broken(f"only {self._received} of {self._length} bytes arrived")
+        if not data and self._received < (self.length or 0):
+            raise self._broken(f"only {self._received} of {self.length} bytes arrived")
         return data
-
-    @property
-    def length(self) -> int | None:
-        """Announced length of the body; None if the server does not announce it."""
-        return None if self._length == _MISSING_LENGTH else self._length
 
     def abort(self) -> None:
         """End the exchange immediately, even while a thread waits in it."""
