@@ -55,8 +55,7 @@ if TYPE_CHECKING:
 
     from .children import ChildLauncher
     from .store import Progress
-    from .worker.connection_reports import ConnectionReport
-    from .worker.process import WorkerStarter
+    from .worker.process import ConnectionReport, WorkerStarter
 
 T = TypeVar("T")
 _LONGEST_STOP = 30.0
@@ -174,7 +173,7 @@ class ExtensionRun:
         """Call a method of an engine or extractor; a generator returns a list."""
         worker = self._running()
         info = self._wait(worker.start()).get(("method", method))
-        if info is not None and info.streams:
+        if info is not None and info.is_stream:
             return self._wait(_listed(worker.stream("method", method, params, caller=self._identity)))
         return self.call("method", method, **params)
 

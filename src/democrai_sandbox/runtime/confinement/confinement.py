@@ -6,6 +6,7 @@ Without a kernel layer nothing is confined, and the runtimes work unchanged.
 from __future__ import annotations
 
 import asyncio
+import socket
 from contextlib import asynccontextmanager
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from democrai_sandbox.errors import KernelLayerError
 from democrai_sandbox.manifests.limits import NO_LIMITS
 from democrai_sandbox.policy import rules_from_json
-from democrai_sandbox.runtime.worker.connection_reports import resolved
+from democrai_sandbox.policy.hosts import is_address
 
 from .allowlist_sources import AllowlistSources, Approvals
 from .confiner import ConfinedLauncher, ConfinedStarter, Confiner, declared_limits
@@ -32,8 +33,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.runtime.extensions.registry import RegisteredExtension, Registry
     from democrai_sandbox.runtime.extensions.settings import RuntimeSettings
     from democrai_sandbox.runtime.store import RuntimeStore
-    from democrai_sandbox.runtime.worker.connection_reports import ConnectionReport
-    from democrai_sandbox.runtime.worker.process import WorkerSpec, WorkerStarter
+    from democrai_sandbox.runtime.worker.process import ConnectionReport, WorkerSpec, WorkerStarter
 
 _TEMP = "TMPDIR"
 
@@ -102,7 +102,7 @@ class Confinement:
             return
         if not self._following.permitted(told.subject_kind, told.subject, told.host, told.port):
             raise KernelLayerError(f"no rule covers the connection by {told.subject_kind}:{told.subject}")
-        self._egress.observe(resolved(told))
+        self._egress.observe(_resolved(told))
 
     @property
     def protected(self) -> tuple[str, ...]:
@@ -202,6 +202,17 @@ class Confinement:
         finally:
             self._following.installs.end(wanted)
             self._following.changed()
+
+
+def _resolved(told: ConnectionReport) -> ConnectionReport:
+    """Return it with the addresses of its host on this machine. May block on a resolver."""
+    if is_address(told.host):
+        return told._replace(addresses=(told.host,))
+    try:
+        found = socket.getaddrinfo(told.host, told.port, type=socket.SOCK_STREAM)
+    except OSError:
+        return told  # the helper may resolve it
+    return told._replace(addresses=tuple(dict.fromkeys(str(address[0]) for *_, address in found)))
 
 
 def _check_stage(kernel: Kernel | None) -> None:

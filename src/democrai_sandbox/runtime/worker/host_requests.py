@@ -27,7 +27,7 @@ from democrai_sandbox.policy import (
 )
 from democrai_sandbox.runtime.calls.outcome import describe
 
-from .process import NOBODY
+from .process import NOBODY, ConnectionReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -82,6 +82,22 @@ class CallerCheck:
             (subject, kind, labels, resource, operation, target, register, user, organization, session, action, context)  # type: ignore[arg-type]
         )
         return question, found
+
+    def connection(self, fields: Any) -> ConnectionReport:
+        """Return a report of a connection, only for the worker's own subject and its parts.
+
+        Addresses are not part of it: the worker could choose one to be permitted.
+        """
+        subject, kind, host, port = fields
+        if not all(type(text) is str for text in (subject, kind, host)) or type(port) is not int:
+            raise ValueError("a malformed connection report")
+        if not 0 < port <= _HIGHEST_PORT or not 0 < len(host) <= _LONGEST_HOST:
+            raise ValueError("a malformed connection report")
+        spec = self._spec
+        part = spec.kind == "module" and kind in _INNER and subject.rpartition(".")[0] == spec.name
+        if not part and (kind, subject) != (spec.kind, spec.name):
+            raise ValueError("a connection report for another subject")
+        return ConnectionReport(subject, kind, host, (), port)
 
     def view(self, fields: Any, standing: Iterable[KnownCaller]) -> tuple[RawView, KnownCaller] | None:
         """Return the view of the asking code for a service, and its call; None without such a call."""
@@ -163,6 +179,9 @@ def _identity(who: Any) -> tuple[str, ...]:
 
 _log = logging.getLogger(__name__)
 _MOST_AT_ONCE = 256
+_MOST_CONNECTIONS = 64
+_LONGEST_HOST = 255
+_HIGHEST_PORT = 65535
 _MOST_TIMES = 1_000_000_000
 _PROGRESS = "tasks.progress"
 _OVER = AccessDecision(
@@ -191,6 +210,7 @@ class HostRequests:
         self._tell = tell
         self._standing = standing
         self._open = 0
+        self._connections = 0
 
     def decide(self, number: int, fields: Any, flight: PendingCall | None) -> None:
         """Answer a question of the guard through the host's service; ``flight`` is the call it claims to belong to."""
@@ -222,6 +242,25 @@ class HostRequests:
             if found is not None:
                 self._host.saw(self._label, found[0], allowed=allowed, times=times)
         return len(seen)
+
+    def observe(self, number: int, fields: Any) -> None:
+        """Permit a connection that the worker is about to open."""
+        told = self._check.connection(fields)
+        if self._connections >= _MOST_CONNECTIONS:
+            raise ValueError("too many pending connections of one worker")
+        self._connections += 1
+        opened = asyncio.get_running_loop().run_in_executor(None, self._host.observe, told)
+        opened.add_done_callback(lambda done: self._opened(number, done))
+
+    def _opened(self, number: int, done: asyncio.Future[None]) -> None:
+        self._connections -= 1
+        try:
+            done.result()
+        except (Exception, asyncio.CancelledError):  # noqa: BLE001 - any failure means that the connection is not permitted
+            _log.exception("a connection of %s could not be permitted", self._label)
+            self._tell(["answer", number, None])
+        else:
+            self._tell(["answer", number, True])
 
     def used(self, number: int, fields: Any) -> None:
         """Record an access that the rules of a subject under test allow; the worker waits for the answer."""

@@ -30,10 +30,10 @@ from democrai_sandbox.runtime.extensions import importer
 from democrai_sandbox.runtime.extensions.importer import capture_import
 
 from .calls import CallRunner, WorkerCall, WorkerCalls
-from .connection_reports import RemoteObserver
 from .host_client import (
     HostClient,
     RemoteDecider,
+    RemoteObserver,
     RemoteRecorder,
     RemoteServices,
     RemoteWatcher,

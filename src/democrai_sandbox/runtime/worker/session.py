@@ -18,7 +18,6 @@ from democrai_sandbox.runtime.calls.outcome import VALUE, release
 
 from .channel import Channel
 from .codec import encode
-from .connection_reports import ConnectionReports
 from .host_requests import HostRequests
 from .process import NOBODY, SurfaceInfo
 
@@ -156,7 +155,7 @@ class WorkerSession:
             "door": self._wanted,
             "denied": self._denied,
             "saw": self._saw,
-            "observe": ConnectionReports(spec, host, self._channel.tell).observe,
+            "observe": self._requests.observe,
             "ready": self._is_ready,
             "broken": self._is_broken,
         }
@@ -230,7 +229,7 @@ class WorkerSession:
     ) -> Any:
         """Call a function, and return its result or raise its error."""
         info = self._surface(surface)
-        if info.streams:
+        if info.is_stream:
             raise ExtensionUnknown(f"{info.kind} {info.name} of {self._spec.label} is a stream; call it with stream()")
         flight = PendingCall(next(self._numbers), standing, self._loop.create_future(), progress)
         self._send(flight, info, params, 0)
@@ -253,7 +252,7 @@ class WorkerSession:
     ) -> AsyncIterator[Any]:
         """Yield the items of a generator as they arrive; only a few are produced ahead."""
         info = self._surface(surface)
-        if not info.streams:
+        if not info.is_stream:
             raise ExtensionUnknown(
                 f"{info.kind} {info.name} of {self._spec.label} is not a stream; call it with call()"
             )
@@ -306,7 +305,7 @@ class WorkerSession:
         # A plain function occupies the lane; tasks share it. A plain generator would occupy it for too long.
         if info.awaits:
             self._channel.lane.write(frame)
-        elif self._lane_is_free and not self._waits and not info.streams:
+        elif self._lane_is_free and not self._waits and not info.is_stream:
             self._lane_is_free = False
             flight.on_lane = True
             self._channel.lane.write(frame)
