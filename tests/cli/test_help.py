@@ -46,7 +46,7 @@ for line in sys.stdin:
 
 An empty line is for a parser of argparse that takes nothing.
 """
-LIGHT = {"", ".cli", ".cli.arguments", ".cli.commands", ".cli.entry", ".cli.parser", ".cli.terminal"}
+LIGHT = {"", "._moved", ".cli", ".cli.arguments", ".cli.commands", ".cli.entry", ".cli.parser", ".cli.terminal"}
 ARGUMENTS = "democrai_sandbox.cli.arguments."
 
 
