@@ -76,7 +76,9 @@ def needed(noticed: Iterable[RecordedAccess]) -> Iterator[RecordedAccess]:
     found = [one for one in found if not (one.operation == Operation.CREATE and one.exists and one.target in changed)]
     read = {one.target for one in found if _is_looked_at(one) and os.path.isfile(one.target)}  # noqa: PTH113 - a text
     leading = {place for file in read for place in prefixes_of(file)}
-    above = _above_folders(made)
+    # Ancestors of created folders existed before.
+    folders = [place for place in made if os.path.isdir(place)]  # noqa: PTH112 - a text
+    above = {place for folder in folders for place in prefixes_of(folder)} - made
     found = [
         one for one in found if not (one.by == LIBRARY and one.operation == Operation.READ and one.target in above)
     ]
@@ -95,12 +97,6 @@ def _without_looks(noticed: list[RecordedAccess]) -> Iterator[RecordedAccess]:
             yield one
 
 
-def _above_folders(made: set[str]) -> set[str]:
-    """Return the ancestors of created folders that existed before."""
-    folders = [place for place in made if os.path.isdir(place)]  # noqa: PTH112 - a text
-    return {place for folder in folders for place in prefixes_of(folder)} - made
-
-
 def _is_looked_at(one: RecordedAccess) -> bool:
     return one.by == IMPORTING and one.resource_type == ResourceType.FILESYSTEM
 
@@ -113,11 +109,8 @@ class AccessOrigin:
         # The guard calls a decider through a function that logs its failures.
         self._facade = facade_files() | {logged.__code__.co_filename}
         self._roots = tuple(f"{os.fsdecode(path)}/" for path, mask in code_entries() if mask & CODE)
-        self._above = {place for root in self._roots for place in prefixes_of(root.rstrip("/"))}
-
-    def is_above_code(self, target: str) -> bool:
-        """Return whether libraries lie below a folder. They probe it to find themselves, and work without an answer."""
-        return target in self._above
+        self.above = {place for root in self._roots for place in prefixes_of(root.rstrip("/"))}
+        """Folders around libraries, which probe them to find themselves, and work without an answer."""
 
     def of(self, frame: FrameType | None) -> tuple[str, str]:
         """Return the origin of an access, and the line of the subject's own code that led to it."""
@@ -126,15 +119,12 @@ class AccessOrigin:
             file = frame.f_code.co_filename
             if file.startswith(_MACHINERY):
                 by = by or IMPORTING
-            elif self._is_library(file):
+            elif file.startswith(("<frozen ", *self._roots)):
                 by = by or ("" if file in self._facade else LIBRARY)
             else:
                 return by or OWN, f"{file}:{frame.f_lineno}"
             frame = frame.f_back
         return by or LIBRARY, ""
-
-    def _is_library(self, file: str) -> bool:
-        return file.startswith(("<frozen ", *self._roots))
 
 
 class RecordingDecider:
@@ -154,21 +144,16 @@ class RecordingDecider:
     def decide(self, question: AccessQuestion) -> bool | AccessDecision:
         """Answer one question."""
         is_file = question.resource_type == ResourceType.FILESYSTEM
-        if is_file and self._is_of_others(question.target):
-            return False
+        target = question.target
+        if is_file and target.startswith("/proc/") and target.endswith("/environ") and not target.startswith(self._own):
+            return False  # the environment of another process, such as the host
         probe = is_file and self._is_probe()
         by, place = self._whence.of(self._frame(1))
-        exists = not is_file or self._is_there(
-            question.target, reads=not probe and question.operation == Operation.READ
-        )
-        is_vain = is_file and by == LIBRARY and self._is_vain(question.operation, question.target)
-        if not is_vain:
-            self._tell([question.resource_type, question.operation, question.target, by, place, exists, probe])
+        reads = not probe and question.operation == Operation.READ
+        exists = not is_file or self._is_there(target, reads=reads)
+        if not (is_file and by == LIBRARY and self._is_vain(question.operation, target)):
+            self._tell([question.resource_type, question.operation, target, by, place, exists, probe])
         return True if self._decider is None else self._decider.decide(question)
-
-    def _is_of_others(self, target: str) -> bool:
-        """Return whether the target is the environment of another process, such as the host."""
-        return target.startswith("/proc/") and target.endswith("/environ") and not target.startswith(self._own)
 
     def _is_vain(self, operation: str, target: str) -> bool:
         """Tell whether a library is answered the same without an entry.
@@ -176,8 +161,8 @@ class RecordingDecider:
         It does without an answer about the folders around itself. The kernel refuses to change what the process may not
         write, with the error that the guard has.
         """
-        if self._whence.is_above_code(target) or operation not in _CHANGES:
-            return self._whence.is_above_code(target)
+        if target in self._whence.above or operation not in _CHANGES:
+            return target in self._whence.above
         changed = target if operation == Operation.MODIFY else target.rpartition("/")[0] or "/"
         return self._is_there(changed, reads=False) and not self._access(changed, self._writable)
 

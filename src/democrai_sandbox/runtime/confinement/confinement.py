@@ -145,7 +145,10 @@ class Confinement:
             return ConfinedWorker(spec, None, None)
         has_egress = self._egress is not None
         if confiner.needs_temp(spec.protected):
-            spec = self._with_temp(spec)
+            # A separate temp folder, which is removed when this process ends.
+            folder = TemporaryDirectory(prefix=f"{spec.kind}-", ignore_cleanup_errors=True)
+            self._temps.append(folder)
+            spec = spec._replace(env=(*spec.env, (_TEMP, folder.name)), own_write=(*spec.own_write, folder.name))
         confined = spec._replace(
             no_exec=not spec.allow_subprocess, tells_endpoints=has_egress, confined=self._has_landlock
         )
@@ -155,12 +158,6 @@ class Confinement:
 
         starter = ConfinedStarter(confiner, lambda: self._whose(confined, limits))
         return ConfinedWorker(confined, starter, rights)
-
-    def _with_temp(self, spec: WorkerSpec) -> WorkerSpec:
-        """Give a worker a separate temp folder, which is removed when this process ends."""
-        folder = TemporaryDirectory(prefix=f"{spec.kind}-", ignore_cleanup_errors=True)
-        self._temps.append(folder)
-        return spec._replace(env=(*spec.env, (_TEMP, folder.name)), own_write=(*spec.own_write, folder.name))
 
     def _whose(self, spec: WorkerSpec, limits: Limits) -> ProcessRights:
         read = (*spec.own_read, spec.folder, spec.environment, *spec.code_paths)

@@ -403,7 +403,10 @@ class ConfinedStarter:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
             # A canceled caller closes the descriptors, whose numbers are reused: wait until the start is over.
-            await _over(work)
+            # Also if canceled again: the spawn server answers within a limited time.
+            while not work.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([work])
             if not work.cancelled() and work.exception() is None:
                 work.result().kill()
                 work.result().close()
@@ -468,10 +471,3 @@ class ConfinedProcess:
             if descriptor >= 0:
                 os.close(descriptor)
         self.stdout = self.stderr = -1
-
-
-async def _over(work: asyncio.Future[ConfinedProcess]) -> None:
-    """Wait for the end of a start, even if canceled again; the spawn server answers within a limited time."""
-    while not work.done():
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait([work])

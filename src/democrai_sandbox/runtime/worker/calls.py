@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections import deque
 from contextvars import ContextVar
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.guard import door
@@ -44,7 +44,7 @@ class WorkerCall:
 
     cancelled = False
     task: asyncio.Task[Any] | None = None
-    wanted: Callable[[], None] | None = None
+    wanted: Callable[[], object] | None = None
     """Wakes the generator that waits for credit."""
 
     def __init__(self, message: list[Any]) -> None:
@@ -105,22 +105,6 @@ def _is_for(call: WorkerCall, view: RawView | None) -> bool:
         return False
     theirs = (view.user_id or "", view.organization_id or "", view.session_key or "")
     return theirs == call.caller[:3]
-
-
-class Credit:
-    """Number of stream items that the host accepts; a plain generator waits here for more."""
-
-    def __init__(self, call: WorkerCall) -> None:
-        """Start with the credit of the call."""
-        self._call = call
-        self._more = threading.Semaphore(call.credit)
-        call.wanted = self._more.release
-
-    def take(self) -> None:
-        """Wait until one more item is wanted; raise ``StreamClosed`` if the call is canceled."""
-        self._more.acquire()
-        if self._call.cancelled:
-            raise StreamClosed
 
 
 _MOST_GUARDS = 1024
@@ -219,13 +203,16 @@ async def _send_all_async(
 
 
 def _pusher(call: WorkerCall, line: WorkerSocket) -> Callable[..., None]:
-    credit = Credit(call)
-    number = call.number
+    """Return the function that sends one item as soon as the host accepts it; a plain generator waits in it."""
+    more = threading.Semaphore(call.credit)
+    call.wanted = more.release
 
     def push(view: object, item: Any) -> None:
         del view
-        credit.take()
-        line.send(["item", number, item])
+        more.acquire()
+        if call.cancelled:
+            raise StreamClosed
+        line.send(["item", call.number, item])
 
     return push
 
@@ -238,7 +225,7 @@ class _Outbox:
         self._line = line
         self._loop = asyncio.get_running_loop()
         self._kept: deque[tuple[Any, asyncio.Future[None]]] = deque()
-        call.wanted = self._wanted
+        call.wanted = partial(self._loop.call_soon_threadsafe, self._more)
 
     def push(self, view: object, item: Any) -> asyncio.Future[None] | None:
         """Send an item, or store it until the host wants it."""
@@ -254,9 +241,6 @@ class _Outbox:
         future = self._loop.create_future()
         self._kept.append((item, future))
         return future
-
-    def _wanted(self) -> None:
-        self._loop.call_soon_threadsafe(self._more)
 
     def _more(self) -> None:
         self._call.credit += 1

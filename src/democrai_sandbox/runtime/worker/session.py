@@ -362,7 +362,10 @@ class WorkerSession:
         try:
             kind, *facts = message
             handle = self._handlers[kind]
-            if (values > _MOST_VALUES or size > _MOST_BYTES) and not _may_be_large(kind, facts):
+            # Only values may be large. All other outcomes are short.
+            if (values > _MOST_VALUES or size > _MOST_BYTES) and (
+                kind not in _CARRIERS or (kind == "done" and facts[1][0] != VALUE)
+            ):
                 raise FrameError(f"message too large: {size} bytes, {values} values")  # noqa: TRY301 - as below
             if kind in _ASKED_FOR:
                 handle(*facts)
@@ -431,8 +434,3 @@ class WorkerSession:
             self._seen, self._look_again = 0, now + _WINDOW
         if self._seen < _MOST_SEEN:
             self._seen += self._requests.saw(seen)
-
-
-def _may_be_large(kind: str, facts: list[Any]) -> bool:
-    """Return whether a message carries a value. All other outcomes are short."""
-    return kind in _CARRIERS and (kind != "done" or facts[1][0] == VALUE)
