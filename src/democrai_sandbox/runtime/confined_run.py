@@ -44,12 +44,12 @@ def check_support() -> int:
 
 
 @contextmanager
-def confined_run(whose: ProcessRights) -> Iterator[ConfinedRun]:
+def confined_run(rights: ProcessRights) -> Iterator[ConfinedRun]:
     """Start a spawn server for one child. Stopping it ends all processes that the child left behind."""
     abi = check_support()
     server = SpawnServer.start()
     try:
-        yield ConfinedRun(Confiner(server, abi, FlowLog()), whose, abi)
+        yield ConfinedRun(Confiner(server, abi, FlowLog()), rights, abi)
     finally:
         server.stop()
 
@@ -57,21 +57,21 @@ def confined_run(whose: ProcessRights) -> Iterator[ConfinedRun]:
 class ConfinedRun:
     """Starts processes confined to the rules of one subject."""
 
-    def __init__(self, confiner: Confiner, whose: ProcessRights, abi: int) -> None:
+    def __init__(self, confiner: Confiner, rights: ProcessRights, abi: int) -> None:
         """Derive the confinement."""
         self._confiner = confiner
-        self._whose = whose
-        self._prepared = confiner.prepare(whose)
+        self._rights = rights
+        self._prepared = confiner.prepare(rights)
         self.abi = abi
-        self.starter = ConfinedStarter(confiner, lambda: whose)
+        self.starter = ConfinedStarter(confiner, lambda: rights)
         """For a worker, which has pipes as its streams."""
-        self.launcher = _SingleRunLauncher(confiner, whose)
+        self.launcher = _SingleRunLauncher(confiner, rights)
         """For programs that the subject starts."""
 
     @property
     def is_program(self) -> bool:
         """Whether it is not Python code, and so has no guard inside."""
-        return bool(self._whose.execute)
+        return bool(self._rights.execute)
 
     @property
     def unenforced(self) -> tuple[str, ...]:
@@ -86,10 +86,10 @@ class ConfinedRun:
     @property
     def missing(self) -> tuple[str, ...]:
         """Paths that its rules let it create, but the kernel does not: Landlock rules need an existing path."""
-        rules = (rule for rule in self._whose.rules if rule.resource_type is ResourceType.FILESYSTEM)
+        rules = (rule for rule in self._rights.rules if rule.resource_type is ResourceType.FILESYSTEM)
         wanted = {rule.normalized_target for rule in rules if rule.operation in _MAKING}
         there = {place for place in wanted if os.path.exists(place)}  # noqa: PTH110 - a text
-        around = (*there, *self._whose.write, tempfile.gettempdir())
+        around = (*there, *self._rights.write, tempfile.gettempdir())
         return tuple(sorted(one for one in wanted if not any(is_at_or_below(one, place) for place in around)))
 
     def start(self, command: Command) -> _SingleRunChild:
@@ -101,14 +101,14 @@ class ConfinedRun:
 
 
 class _SingleRunLauncher:
-    def __init__(self, confiner: Confiner, whose: ProcessRights) -> None:
+    def __init__(self, confiner: Confiner, rights: ProcessRights) -> None:
         self._confiner = confiner
-        self._whose = whose
+        self._rights = rights
 
     def start(self, order: LaunchRequest) -> ConfinedChild:
         """Start a program with the same confinement."""
-        whose = self._whose._replace(readable=order.readable, execute=(order.program,))
-        return ConfinedChild(self._confiner, self._confiner.prepare(whose), order)
+        rights = self._rights._replace(readable=order.readable, execute=(order.program,))
+        return ConfinedChild(self._confiner, self._confiner.prepare(rights), order)
 
 
 class _SingleRunChild:

@@ -130,11 +130,11 @@ class AccessOrigin:
 class RecordingDecider:
     """Reports each access question, then lets the decider answer it."""
 
-    def __init__(self, decider: Decider | None, tell: Callable[[list[Any]], None], whence: AccessOrigin) -> None:
+    def __init__(self, decider: Decider | None, tell: Callable[[list[Any]], None], origins: AccessOrigin) -> None:
         """Allow everything without a decider; paths that the guard protects are never asked about."""
         self._decider = decider
         self._tell = tell
-        self._whence = whence
+        self._origins = origins
         # Saved before the subject's code is loaded: it could replace the functions in these modules, and questions are
         # answered outside the guard.
         self._look, self._frame = os.lstat, sys._getframe  # noqa: SLF001 - the asking code is on the stack
@@ -148,7 +148,7 @@ class RecordingDecider:
         if is_file and target.startswith("/proc/") and target.endswith("/environ") and not target.startswith(self._own):
             return False  # the environment of another process, such as the host
         probe = is_file and self._is_probe()
-        by, place = self._whence.of(self._frame(1))
+        by, place = self._origins.of(self._frame(1))
         reads = not probe and question.operation == Operation.READ
         exists = not is_file or self._is_there(target, reads=reads)
         if not (is_file and by == LIBRARY and self._is_vain(question.operation, target)):
@@ -161,8 +161,8 @@ class RecordingDecider:
         It does without an answer about the folders around itself. The kernel refuses to change what the process may not
         write, with the error that the guard has.
         """
-        if target in self._whence.above or operation not in _CHANGES:
-            return target in self._whence.above
+        if target in self._origins.above or operation not in _CHANGES:
+            return target in self._origins.above
         changed = target if operation == Operation.MODIFY else target.rpartition("/")[0] or "/"
         return self._is_there(changed, reads=False) and not self._access(changed, self._writable)
 
@@ -177,14 +177,14 @@ class RecordingDecider:
 
 def recorded(decider: Decider | None, send: Callable[[list[Any]], None], sensitive: Iterable[str] = ()) -> Decider:
     """Return a decider that reports each question, and report imports too. Call it before the first guard."""
-    whence = AccessOrigin()
+    origins = AccessOrigin()
     _core.tell_probes()
     sdk_services.install({_IMPORT_SERVICE: lambda _view, *facts: send(["noticed", [IMPORT, "use", *facts]])})
-    _watch_imports(SENSITIVE_ROOTS | frozenset(sensitive), whence)
-    return RecordingDecider(decider, lambda facts: send(["noticed", facts]), whence)
+    _watch_imports(SENSITIVE_ROOTS | frozenset(sensitive), origins)
+    return RecordingDecider(decider, lambda facts: send(["noticed", facts]), origins)
 
 
-def _watch_imports(roots: frozenset[str], whence: AccessOrigin) -> None:
+def _watch_imports(roots: frozenset[str], origins: AccessOrigin) -> None:
     """Report imports of sensitive roots by the subject's own code.
 
     The imports then come from a frame of ours, which counts as a library, so the guard allows them.
@@ -194,7 +194,7 @@ def _watch_imports(roots: frozenset[str], whence: AccessOrigin) -> None:
     def notice(name: object, frame: FrameType) -> None:
         root = name.partition(".")[0] if type(name) is str else ""
         if root in roots:
-            by, place = whence.of(frame)
+            by, place = origins.of(frame)
             if by == OWN:
                 sdk_services.call(_IMPORT_SERVICE, root, OWN, place)
 

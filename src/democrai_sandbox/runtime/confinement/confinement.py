@@ -156,10 +156,10 @@ class Confinement:
         def rights() -> object:
             return frozenset(self.approvals.of_worker(spec.kind, spec.name))
 
-        starter = ConfinedStarter(confiner, lambda: self._whose(confined, limits))
+        starter = ConfinedStarter(confiner, lambda: self._rights_of(confined, limits))
         return ConfinedWorker(confined, starter, rights)
 
-    def _whose(self, spec: WorkerSpec, limits: Limits) -> ProcessRights:
+    def _rights_of(self, spec: WorkerSpec, limits: Limits) -> ProcessRights:
         read = (*spec.own_read, spec.folder, spec.environment, *spec.code_paths)
         return ProcessRights(
             label=spec.label,
@@ -181,20 +181,20 @@ class Confinement:
         return self._settings.limits.stricter(declared_limits(extension.manifest, installing=True))
 
     @asynccontextmanager
-    async def installing(self, whose: ProcessRights, otherwise: WorkerStarter) -> AsyncIterator[WorkerStarter]:
+    async def installing(self, rights: ProcessRights, otherwise: WorkerStarter) -> AsyncIterator[WorkerStarter]:
         """Permit the network access of an installation while it runs, and yield the starter of its processes."""
         if self._confiner is None:
             yield otherwise
             return
-        kind, _, name = whose.label.partition(":")
-        whole = whose._replace(rules=(*whose.rules, *self.approvals.of_worker(kind, name)))
+        kind, _, name = rights.label.partition(":")
+        whole = rights._replace(rules=(*rights.rules, *self.approvals.of_worker(kind, name)))
         starter = ConfinedStarter(self._confiner, lambda: whole)
         if self._following is None:
             yield starter
             return
-        wanted = self._following.installs.begin(whole.rules, whose.label)
+        wanted = self._following.installs.begin(whole.rules, rights.label)
         try:
-            await asyncio.to_thread(self._following.refresh, f"install {whose.label}")
+            await asyncio.to_thread(self._following.refresh, f"install {rights.label}")
             yield starter
         finally:
             self._following.installs.end(wanted)
