@@ -11,28 +11,19 @@ import logging
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from democrai_sandbox import policy
 from democrai_sandbox.access.caller import Caller
 from democrai_sandbox.errors import InvalidInputError, NoRuntime, RuntimeServiceFailed
 from democrai_sandbox.errors.extensions import FrameError
 from democrai_sandbox.guard import AccessQuestion, serve
 from democrai_sandbox.guard.interface import RawView
 from democrai_sandbox.manifests.coverage import Coverage
-from democrai_sandbox.policy import (
-    AccessDecision,
-    DecisionCode,
-    SandboxError,
-    rules_for_paths,
-    rules_from_json,
-    rules_to_json,
-)
 from democrai_sandbox.runtime.calls.outcome import describe
 
 from .process import NOBODY, ConnectionReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-    from democrai_sandbox.policy import AccessRule
 
     from .process import CallIdentity, WorkerHostServices, WorkerSpec
     from .session import PendingCall
@@ -148,12 +139,12 @@ class CallerCheck:
         return KnownCaller(NOBODY, ()) if identity == _NO_ONE and not outer else None
 
     @cached_property
-    def _rules(self) -> tuple[tuple[AccessRule, ...], str]:
+    def _rules(self) -> tuple[tuple[policy.AccessRule, ...], str]:
         """All rules of the worker, also as JSON."""
         spec = self._spec
-        read = (rule for rule in rules_for_paths(spec.own_read) if rule.operation == "read")
-        rules = (*rules_from_json(spec.access), *rules_for_paths(spec.own_write), *read)
-        return rules, rules_to_json(rules)
+        read = (rule for rule in policy.rules_for_paths(spec.own_read) if rule.operation == "read")
+        rules = (*policy.rules_from_json(spec.access), *policy.rules_for_paths(spec.own_write), *read)
+        return rules, policy.rules_to_json(rules)
 
     def _narrower(self, inner: Any) -> Iterable[tuple[str, str, str, int]]:
         """Return declarations of inner subjects, limited to those that the worker's own rules cover."""
@@ -167,8 +158,8 @@ class CallerCheck:
         for kind, name, declared, mode in inner:
             if mode == _EXACT:
                 coverage = Coverage(self._rules[0])
-                kept = tuple(rule for rule in rules_from_json(declared) if coverage.covers(rule))
-                yield kind, name, rules_to_json(kept), _EXACT
+                kept = tuple(rule for rule in policy.rules_from_json(declared) if coverage.covers(rule))
+                yield kind, name, policy.rules_to_json(kept), _EXACT
 
 
 def _identity(who: Any) -> tuple[str, ...]:
@@ -184,9 +175,9 @@ _LONGEST_HOST = 255
 _HIGHEST_PORT = 65535
 _MOST_TIMES = 1_000_000_000
 _PROGRESS = "tasks.progress"
-_OVER = AccessDecision(
+_OVER = policy.AccessDecision(
     allowed=False,
-    code=DecisionCode.NOT_ENABLED,
+    code=policy.DecisionCode.NOT_ENABLED,
     requires_approval=False,
     message="The call that asked for this has ended.",
 )
@@ -222,7 +213,7 @@ class HostRequests:
         asked = asyncio.get_running_loop().run_in_executor(None, self._decide, *found)
         asked.add_done_callback(lambda done: self._decided(number, done))
 
-    def _decide(self, question: AccessQuestion, standing: KnownCaller) -> bool | AccessDecision:
+    def _decide(self, question: AccessQuestion, standing: KnownCaller) -> bool | policy.AccessDecision:
         with serve(Caller(*standing.caller)):  # as in process: the service finds the task in which the subject works
             return self._host.decide(question)
 
@@ -269,13 +260,13 @@ class HostRequests:
             self._host.used(found[0])  # type: ignore[attr-defined] # the host of a test has it
         self._tell(["answer", number, True])
 
-    def _decided(self, number: int, done: asyncio.Future[bool | AccessDecision]) -> None:
+    def _decided(self, number: int, done: asyncio.Future[bool | policy.AccessDecision]) -> None:
         """Send the decision. Without one, send None, which becomes a failed check in the worker."""
         self._open -= 1
         answer: Any = None
         try:
             result = done.result()
-            answer = _told(result) if isinstance(result, AccessDecision) else result is True
+            answer = _told(result) if isinstance(result, policy.AccessDecision) else result is True
             self._tell(["answer", number, answer])
         except (Exception, asyncio.CancelledError):  # noqa: BLE001 - any failure means that no decision exists
             _log.exception("an access question of %s could not be answered", self._label)
@@ -330,7 +321,7 @@ class HostRequests:
 
     def _failure(self, name: str, error: BaseException) -> Any:
         """Return an error for the worker to raise; log errors that are not the sandbox's, and replace them."""
-        if isinstance(error, SandboxError):
+        if isinstance(error, policy.SandboxError):
             return describe(error)
         _log.error("service %s failed for %s", name, self._label, exc_info=error)
         return describe(RuntimeServiceFailed(f"{name} failed in the runtime"))
@@ -341,5 +332,5 @@ class HostRequests:
             raise FrameError("too many open questions from one worker")
 
 
-def _told(decision: AccessDecision) -> list[Any]:
+def _told(decision: policy.AccessDecision) -> list[Any]:
     return [decision.allowed, decision.code.value, *decision[2:]]
