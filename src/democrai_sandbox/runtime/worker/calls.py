@@ -58,29 +58,21 @@ class WorkerCalls:
     """All running calls. Used by all threads."""
 
     def __init__(self) -> None:
-        self._running: dict[int, WorkerCall] = {}
+        self.running: dict[int, WorkerCall] = {}
         self._cancelled: set[int] = set()
         self._changing = threading.Lock()
 
     def begin(self, call: WorkerCall) -> None:
         """Add a call, and attribute the current thread or task to it."""
         with self._changing:
-            self._running[call.number] = call
+            self.running[call.number] = call
             call.cancelled = call.number in self._cancelled
         _present.set(call.number)
-
-    def end(self, number: int) -> WorkerCall | None:
-        """Remove and return a call."""
-        return self._running.pop(number, None)
-
-    def get(self, number: int) -> WorkerCall | None:
-        """Return a running call."""
-        return self._running.get(number)
 
     def cancel(self, number: int) -> WorkerCall | None:
         """Mark a call as canceled and return it; a call that arrives later does not run."""
         with self._changing:
-            call = self._running.get(number)
+            call = self.running.get(number)
             if call is None:
                 self._cancelled.add(number)
             else:
@@ -94,10 +86,10 @@ class WorkerCalls:
 
     def present(self, view: RawView | None) -> WorkerCall | None:
         """Return the call of the asking code, matched by identity, because the code can change the variable."""
-        call = self._running.get(_present.get())
+        call = self.running.get(_present.get())
         if call is not None and _is_for(call, view):
             return call
-        return next((other for other in tuple(self._running.values()) if _is_for(other, view)), None)
+        return next((other for other in tuple(self.running.values()) if _is_for(other, view)), None)
 
 
 def _is_for(call: WorkerCall, view: RawView | None) -> bool:
@@ -167,7 +159,7 @@ class CallRunner:
     def end(self, number: int, outcome: Any) -> Any:
         """End a call, and return its outcome."""
         self._ending()
-        call = self._calls.end(number)
+        call = self._calls.running.pop(number, None)
         stopped = call is not None and call.cancelled and call.wanted is not None
         return CLOSED if stopped or outcome is None else outcome
 

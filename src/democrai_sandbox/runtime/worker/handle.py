@@ -86,7 +86,7 @@ class WorkerHandle:
             await asyncio.wait([self._retiring])
         link, self._link = self._link, None
         if link is not None:
-            await link.stop()
+            await link.channel.stop()
 
     def access_changed(self) -> None:
         """Make the guard in the worker ask again after a decision changed. Thread-safe."""
@@ -106,12 +106,12 @@ class WorkerHandle:
     @property
     def pid(self) -> int | None:
         """Process id; None while no process runs."""
-        return self._link.pid if self._link is not None and not self._link.ended.done() else None
+        return self._link.channel.pid if self._link is not None and not self._link.ended.done() else None
 
     @property
     def in_flight(self) -> int:
         """Number of pending calls."""
-        return self._link.in_flight if self._link is not None else 0
+        return len(self._link.flights) if self._link is not None else 0
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
@@ -255,9 +255,9 @@ class WorkerHandle:
     def _retire(self) -> None:
         """Stop a worker that was started under outdated rules, after its running calls finish."""
         link = self._link
-        if link is None or link.in_flight or link.ended.done() or self._retiring is not None:
+        if link is None or link.flights or link.ended.done() or self._retiring is not None:
             return
-        self._retiring = asyncio.get_running_loop().create_task(link.stop())
+        self._retiring = asyncio.get_running_loop().create_task(link.channel.stop())
         self._retiring.add_done_callback(self._retired)
 
     def _retired(self, task: asyncio.Task[None]) -> None:

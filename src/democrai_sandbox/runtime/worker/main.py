@@ -205,7 +205,7 @@ class Control:
             call.wanted()
 
     def _credit(self, number: int, more: int) -> None:
-        call = self._calls.get(number)
+        call = self._calls.running.get(number)
         if call is not None and call.wanted is not None:
             for _ in range(more):
                 call.wanted()
