@@ -220,7 +220,7 @@ class TestDecisions:
         desk.administration.tidy(pending_lifetime=timedelta(microseconds=1))
         assert desk.store.request(asked).state is RequestState.AGED_OUT
         assert desk.store.generation() == 0
-        desk.service._registrar._doubt()
+        desk.service._pending._doubt()
         again = desk.check(URL)
         assert (again.code, again.request_id != asked) == (DecisionCode.PENDING, True)
 
@@ -245,7 +245,7 @@ class TestDecisions:
         """It is written periodically, so that unused approvals can be found."""
         decision = desk.decide("approve_permanently", desk.check(URL).request_id).decision
         assert desk.check(URL).allowed
-        desk.service._notes.write_uses()
+        desk.service._deferred.write_uses()
         assert desk.store.decision(decision.id).last_used is not None
 
 

@@ -296,7 +296,7 @@ class TestAway:
         with pytest.raises(ExternalAccessCheckFailed):
             desk.check(URL)
         broken.away = False
-        desk.service._notes.write_failures()
+        desk.service._deferred.write_failures()
         latest = desk.decide("history").items[0]
         assert (latest.action, latest.after["target"]) == ("check_failed", URL)
 

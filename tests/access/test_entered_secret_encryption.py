@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from tests.access.test_sealing import REQUEST
 
 from democrai_sandbox.access.encryption import (
     DecryptionError,
@@ -16,6 +15,7 @@ from democrai_sandbox.access.encryption import (
 )
 from democrai_sandbox.access.keyring import EncryptionKey, KeyRing
 from democrai_sandbox.errors import ResumeContextUnreadable
+from tests.access.test_resume_context_encryption import REQUEST
 from tests.services.rows import rows
 
 FIRST, SECOND = EncryptionKey("first", b"1" * 32), EncryptionKey("second", b"2" * 32)

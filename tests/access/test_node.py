@@ -6,11 +6,11 @@ import threading
 import time
 
 import pytest
-from tests.access.test_service import URL, Broken
 
 from democrai_sandbox.errors import ExternalAccessCheckFailed
 from democrai_sandbox.policy import DecisionCode
 from tests.access.conftest import Desk
+from tests.access.test_checks import URL, Broken
 
 
 def soon(condition, seconds=30.0):

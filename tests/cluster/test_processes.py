@@ -132,7 +132,7 @@ class Pulse:
 def logged(node, part):
     """The messages of the supervisor about a part."""
     lines = [json.loads(line) for line in node.log.read_text().splitlines() if line.startswith("{")]
-    return [line for line in lines if line["logger"].endswith("supervision") and part in line["message"]]
+    return [line for line in lines if line["logger"].endswith("supervisor") and part in line["message"]]
 
 
 def metrics(node):
@@ -252,7 +252,7 @@ def test_every_line_of_the_log_is_json(tmp_path, lab):
         signalled(node, "helper", signal.SIGKILL)
         until(lambda: node.log.read_text().count("democrai-os-helper[") > 1, "another one")
     lines = [json.loads(line) for line in node.log.read_text().splitlines()]
-    assert {"democrai_sandbox.kernel.helper", "democrai_sandbox.kernel.flow_log"} <= {line["logger"] for line in lines}
+    assert {"democrai_sandbox.kernel.helper", "democrai_sandbox.kernel.flow"} <= {line["logger"] for line in lines}
 
 
 @pytest.fixture

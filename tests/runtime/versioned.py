@@ -16,7 +16,7 @@ VERSIONED = {
     "worker/test_confinement.py::test_two_workers": "the import system and start-up files",
     "worker/test_failures.py::test_what_cannot_be_carried": "recursion limits and exits",
     "worker/test_growth.py": "reference counts of the extension in C",
-    "test_doors.py": "what the extension in C tells about the guard in force",
+    "test_sdk_services.py": "what the extension in C tells about the guard in force",
     "test_guarded_access.py::test_guarded_code": "attacks on the decisions",
     "test_guarded_access.py::test_neither_threads": "attacks by what threads and modules lead to",
     "test_modules.py::test_render": "the import system",

@@ -5,8 +5,9 @@ from __future__ import annotations
 from asyncio import to_thread
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import wraps
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 from democrai_sandbox.access.store.database import CONNECTIONS
 
@@ -21,14 +22,12 @@ from .resumptions import ResumeRunner, ResumeSettings
 from .store import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Coroutine, Mapping
     from typing import Self
 
-    from democrai_sandbox.policy import AccessDecision, Subject
+    from democrai_sandbox.policy import Subject
 
-    from .administration import Outcome
     from .protocols import HostEnvironment, ResumeHandler
-    from .values import AuditFilter, Decision, DecisionFilter, PageRequest, RequestFilter, ResultPage
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,59 +113,45 @@ class Access:
             self.administration.tidy(pending_lifetime=self.settings.pending_lifetime)
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
+_Method: TypeAlias = "Callable[Concatenate[AsyncAccess, P], Coroutine[Any, Any, T]]"
+
+
+def _of_service(method: Callable[Concatenate[AccessService, P], T]) -> _Method[P, T]:
+    @wraps(method)
+    async def call(self: AsyncAccess, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await to_thread(method, self.service, *args, **kwargs)
+
+    return call
+
+
+def _of_administration(method: Callable[Concatenate[Administration, P], T]) -> _Method[P, T]:
+    @wraps(method)
+    async def call(self: AsyncAccess, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await to_thread(method, self.administration, *args, **kwargs)
+
+    return call
+
+
+@dataclass(frozen=True)
 class AsyncAccess:
-    """Checks and decisions as coroutines.
+    """Checks and decisions as coroutines; see the methods of the service and the administration.
 
     The request context is copied to the thread, so the caller's identity is kept.
     """
 
-    def __init__(self, service: AccessService, administration: Administration) -> None:
-        """Wrap the service and the administration."""
-        self._service = service
-        self._administration = administration
+    service: AccessService
+    administration: Administration
 
-    async def check_external_access(self, **wanted: Any) -> AccessDecision:
-        """Check; see ``AccessService.check_external_access``."""
-        return await to_thread(self._service.check_external_access, **wanted)
-
-    async def require_external_access(self, **wanted: Any) -> AccessDecision:
-        """Check, and attach a resume action; see ``AccessService.require_external_access``."""
-        return await to_thread(self._service.require_external_access, **wanted)
-
-    async def approve_for_session(self, request_id: str, **details: Any) -> Outcome:
-        """Approve until the session ends. For this and the following methods see ``Administration``."""
-        return await to_thread(self._administration.approve_for_session, request_id, **details)
-
-    async def approve_permanently(self, request_id: str, **details: Any) -> Outcome:
-        """Approve permanently."""
-        return await to_thread(self._administration.approve_permanently, request_id, **details)
-
-    async def deny_external_access(self, request_id: str, **details: Any) -> Outcome:
-        """Deny permanently."""
-        return await to_thread(self._administration.deny_external_access, request_id, **details)
-
-    async def revoke(self, decision_id: str, *, reason: str = "") -> Decision:
-        """End a decision."""
-        return await to_thread(self._administration.revoke, decision_id, reason=reason)
-
-    async def end_session(self, session_key: str) -> int:
-        """End the approvals of a session."""
-        return await to_thread(self._administration.end_session, session_key)
-
-    async def pending_requests(
-        self, wanted: RequestFilter | None = None, page: PageRequest | None = None
-    ) -> ResultPage:
-        """List requests."""
-        return await to_thread(self._administration.pending_requests, wanted, page)
-
-    async def approvals(self, wanted: DecisionFilter | None = None, page: PageRequest | None = None) -> ResultPage:
-        """List approvals."""
-        return await to_thread(self._administration.approvals, wanted, page)
-
-    async def denials(self, wanted: DecisionFilter | None = None, page: PageRequest | None = None) -> ResultPage:
-        """List denials."""
-        return await to_thread(self._administration.denials, wanted, page)
-
-    async def history(self, wanted: AuditFilter | None = None, page: PageRequest | None = None) -> ResultPage:
-        """List audit records."""
-        return await to_thread(self._administration.history, wanted, page)
+    check_external_access = _of_service(AccessService.check_external_access)
+    require_external_access = _of_service(AccessService.require_external_access)
+    approve_for_session = _of_administration(Administration.approve_for_session)
+    approve_permanently = _of_administration(Administration.approve_permanently)
+    deny_external_access = _of_administration(Administration.deny_external_access)
+    revoke = _of_administration(Administration.revoke)
+    end_session = _of_administration(Administration.end_session)
+    pending_requests = _of_administration(Administration.pending_requests)
+    approvals = _of_administration(Administration.approvals)
+    denials = _of_administration(Administration.denials)
+    history = _of_administration(Administration.history)

@@ -1,6 +1,6 @@
-"""Decisions of administrators: authorization, validation and effects.
+"""Queries and decisions of administrators: authorization, validation and effects.
 
-Each operation is one transaction of the store.
+Each decision is one transaction of the store. Queries are limited to the data that the caller may see.
 """
 
 from __future__ import annotations
@@ -8,15 +8,21 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from democrai_sandbox.errors import DecisionConflict, ExternalAccessAdminRequired, SandboxError, StoreUnavailable
-from democrai_sandbox.policy import InvalidInputError, ResourceType, Subject
+from democrai_sandbox.errors import (
+    DecisionConflict,
+    ExternalAccessAdminRequired,
+    RequestUnknown,
+    SandboxError,
+    StoreUnavailable,
+)
+from democrai_sandbox.policy import InvalidInputError, Operation, ResourceType, Subject
 from democrai_sandbox.policy.paths import pattern_problem
 
-from .queries import AccessQueries, check_id
+from .similar_decisions import similar_first
 from .snapshot import DecisionMatch, covers
-from .targets import read_declared
+from .targets import TargetParser, read_declared
 from .values import (
     AccessTuple,
     AuditAction,
@@ -24,6 +30,7 @@ from .values import (
     Decision,
     DecisionEffect,
     DecisionFilter,
+    DecisionReach,
     DecisionScope,
     Expected,
     NewDecision,
@@ -34,11 +41,17 @@ from .values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from datetime import datetime
 
     from .caller import Caller
-    from .values import AuditRecord, Undone
+    from .node import AccessNode
+    from .protocols import HostEnvironment
+    from .risk import RiskAssessment
+    from .store import SqlStore
+    from .values import Aftermath, AuditRecord, ResultPage, Resumption, Undone
+
+T = TypeVar("T")
 
 MOST_AT_ONCE = 500
 """Maximum number of requests per bulk decision, so that an administrator can review them."""
@@ -104,6 +117,10 @@ def _checked(request_ids: Iterable[str]) -> tuple[str, ...]:
     return unique
 
 
+_Place = tuple[Subject, ResourceType, Operation]
+_AT_ONCE = 500
+_LONGEST_ID = 100
+_MOST_SIMILAR = 10
 LONGEST_REASON = 2000
 _MOST_NOTES = 20
 _LONGEST_LIFETIME = timedelta(days=36525)
@@ -132,8 +149,161 @@ _ACTS = MappingProxyType(
 """Acts that can be applied to many requests together."""
 
 
-class Administration(AccessQueries):
-    """Approve, deny and revoke for callers that may decide; reading is inherited."""
+class Administration:
+    """Queries and decisions of administrators; requesters see their own requests."""
+
+    def __init__(self, node: AccessNode, surroundings: HostEnvironment, *, managers: Collection[Subject] = ()) -> None:
+        """Create the queries. Guarded code of ``managers`` may decide for a caller that may, but never about itself."""
+        self._node = node
+        self._surroundings = surroundings
+        self._managers = frozenset(managers)
+
+    # ---- lists -------------------------------------------------------------------------------------------------------
+
+    def pending_requests(self, wanted: RequestFilter | None = None, page: PageRequest | None = None) -> ResultPage:
+        """List pending requests, or those in the states that the filter names."""
+        narrowed = wanted or RequestFilter(states=(RequestState.PENDING,))
+        return self._read(lambda store: store.requests(narrowed, page or PageRequest()))
+
+    def queue(self, wanted: RequestFilter | None = None, page: PageRequest | None = None) -> ResultPage:
+        """List groups of pending requests for the same access (``RequestGroup``) by risk, then the newest first."""
+        return self._read(lambda store: store.queue(wanted or RequestFilter(), page or PageRequest()))
+
+    def counts(self, wanted: RequestFilter | None = None) -> dict[RequestState, int]:
+        """Count requests by state, all states unless the filter names some; at most the latest 10,000 of each."""
+        return self._read(lambda store: store.counts(wanted or RequestFilter()))
+
+    def own_requests(self, page: PageRequest | None = None, *, states: tuple[RequestState, ...] = ()) -> ResultPage:
+        """List the requests of the caller."""
+        caller = self._present()
+        with self._surroundings.outside():
+            return self._node.store.requests(
+                RequestFilter(states=states, user_id=caller.user_id), page or PageRequest()
+            )
+
+    def approvals(self, wanted: DecisionFilter | None = None, page: PageRequest | None = None) -> ResultPage:
+        """List approvals, by default those in force."""
+        return self._decisions(wanted, DecisionEffect.APPROVAL, page)
+
+    def denials(self, wanted: DecisionFilter | None = None, page: PageRequest | None = None) -> ResultPage:
+        """List denials, by default those in force."""
+        return self._decisions(wanted, DecisionEffect.DENIAL, page)
+
+    def history(self, wanted: AuditFilter | None = None, page: PageRequest | None = None) -> ResultPage:
+        """List audit records, the newest first."""
+        return self._read(lambda store: store.audit(wanted or AuditFilter(), page or PageRequest()))
+
+    # ---- single items and related data -------------------------------------------------------------------------------
+
+    def request(self, request_id: str) -> StoredRequest:
+        """Return one request. For callers that may not decide, only their own requests exist."""
+        _checked_id(request_id, "request_id")
+        caller = self._present()
+        with self._surroundings.outside():
+            found = self._node.store.request(request_id)
+        if found.origin.user_id != caller.user_id and (caller.organization_id or not caller.may_decide):
+            raise RequestUnknown(f"request {request_id} does not exist")
+        return found
+
+    def risk(self, access: AccessTuple) -> RiskAssessment:
+        """Return the risk of approving an access, from its target and from earlier decisions about it."""
+        return self._read(lambda store: store.assessments(access)[0])
+
+    def risks(self, access: AccessTuple, targets: Sequence[str]) -> tuple[RiskAssessment, ...]:
+        """Return the risk of approving the same about each of some targets, all of which cover what was asked for."""
+        return self._read(lambda store: store.assessments(access, targets) if targets else ())
+
+    def history_of(self, request_id: str) -> tuple[AuditRecord, ...]:
+        """Return the audit records of a request, the newest first; its requester may read them too."""
+        self.request(request_id)
+        with self._surroundings.outside():
+            return self._node.store.audit(AuditFilter(request_id=request_id), PageRequest(limit=_AT_ONCE)).items
+
+    def resume_of(self, request_id: str) -> Resumption | None:
+        """Return the resumption of a request, or None if it was not started."""
+        self.request(request_id)
+        with self._surroundings.outside():
+            return self._node.store.resume_of(request_id)
+
+    def decision(self, decision_id: str) -> Decision:
+        """Return one decision."""
+        return self._read(lambda store: store.decision(_checked_id(decision_id, "decision_id")))
+
+    def aftermath(self, decision_id: str) -> Aftermath:
+        """Return the effects of a decision: the requests it answered and the decisions it replaced."""
+        return self._read(lambda store: store.aftermath(_checked_id(decision_id, "decision_id")))
+
+    def is_decided(self, access: AccessTuple) -> bool:
+        """Tell whether a permanent decision in force is about an access, or about more that covers it."""
+        self._authorised(None)
+        wanted = DecisionFilter(
+            scope=DecisionScope.PERMANENT,
+            subject=access.subject,
+            resource_type=access.resource_type,
+            operation=access.operation,
+        )
+        found = self._all(self._node.store.decisions, wanted)
+        return any(one.access == access or covers(one.access, access) for one in found)
+
+    def reach(
+        self, access: AccessTuple, targets: Iterable[str], *, own: str = "", session_key: str = ""
+    ) -> tuple[DecisionReach, ...]:
+        """Return how many other pending requests a decision about each target would answer.
+
+        ``own`` is the decided request, ``session_key`` its session. Only the latest requests are examined.
+        """
+        self._authorised(None)
+        listing = self._waiting(access.subject, access.resource_type, access.operation)
+        others = [request for request in listing.items if request.id != own]
+        reader = TargetParser()
+        return tuple(
+            _reach(DecisionMatch(replace(access, target=target), reader), others, session_key, more=bool(listing.next))
+            for target in targets
+        )
+
+    def reach_of(self, requests: Collection[StoredRequest]) -> DecisionReach:
+        """Return how many other pending requests decisions about all these requests would answer."""
+        self._authorised(None)
+        own = {request.id for request in requests}
+        found: dict[str, StoredRequest] = {}
+        theirs: set[str] = set()
+        more = False
+        reader = TargetParser()
+        for place, some in _by_place(requests).items():
+            listing = self._waiting(*place)
+            more |= bool(listing.next)
+            others = [one for one in listing.items if one.id not in own]
+            for same in some.values():
+                covering = DecisionMatch(same[0].access, reader)
+                covered = {one.id: one for one in others if covering.covers(one.access)}
+                sessions = {request.origin.session_key for request in same} - {""}
+                theirs |= {key for key, one in covered.items() if one.origin.session_key in sessions}
+                found |= covered
+        return DecisionReach(len(found), len({one.origin.user_id for one in found.values()}), len(theirs), more)
+
+    def versions_of(self, requests: Collection[StoredRequest]) -> dict[str, int]:
+        """Return the version of the current state for a decision about each request, by request id."""
+        found = self._read(lambda store: store.versions([request.access for request in requests]))
+        return {request.id: found[request.access.digest] for request in requests}
+
+    def audit_record(self, sequence: int) -> AuditRecord:
+        """Return one audit record; raises ``AuditRecordUnknown``."""
+        self._authorised(None)
+        if type(sequence) is not int:
+            raise InvalidInputError.of("expected the sequence number of a record", pointer="/sequence")
+        with self._surroundings.outside():
+            return self._node.store.audit_record(sequence)
+
+    def alike(self, request: StoredRequest) -> tuple[StoredRequest, ...]:
+        """Return pending requests of other users and sessions for the same access, at most 100."""
+        waiting = self._read(lambda store: store.waiting_for(request.access))
+        return tuple(other for other in waiting if other.id != request.id)
+
+    def similar(self, request: StoredRequest) -> tuple[Decision, ...]:
+        """Return similar decisions: of this subject for nearby targets, of other subjects for the same target."""
+        related = self._read(lambda store: store.related(request.access))
+        others = (decision for decision in related if decision.id != request.decision_id)
+        return similar_first(request.access, others)[:_MOST_SIMILAR]
 
     # ---- acts --------------------------------------------------------------------------------------------------------
 
@@ -207,32 +377,14 @@ class Administration(AccessQueries):
 
     def revoke(self, decision_id: str, *, reason: str = "") -> Decision:
         """End a decision. The access is undecided again."""
-        self._authorised(None)
-        check_id(decision_id, "decision_id")
-        with self._surroundings.outside():
-            about = self._node.store.decision(decision_id).access.subject
-        caller = self._authorised(about)
-        with self._surroundings.outside():
-            decision = self._node.store.revoke(
-                decision_id, actor=caller.user_id, reason=_reason(reason), now=self._node.clock()
-            )
-            self._node.announce()
-        return decision
+        return self._end(self._node.store.revoke, decision_id, reason)
 
     def undo(self, decision_id: str, *, reason: str = "") -> Undone:
         """Reverse a decision: end it, reopen the requests it answered, and restore the decision it replaced.
 
         Requests whose action has already resumed stay answered; the result lists them.
         """
-        self._authorised(None)
-        about = self.decision(decision_id).access.subject
-        caller = self._authorised(about)
-        with self._surroundings.outside():
-            undone = self._node.store.undo(
-                decision_id, actor=caller.user_id, reason=_reason(reason), now=self._node.clock()
-            )
-            self._node.announce()
-        return undone
+        return self._end(self._node.store.undo, decision_id, reason)
 
     def decide_many(
         self,
@@ -312,22 +464,77 @@ class Administration(AccessQueries):
         """
         self._authorised(None)
         about = [access, *(self._considered(access, target) for target in targets)]
-        with self._surroundings.outside():
-            found = self._node.store.versions(about)
+        found = self._read(lambda store: store.versions(about))
         own = found[access.digest]
         return tuple(max(own, found[other.digest]) for other in (about[1:] or about))
 
     # ---- parts -------------------------------------------------------------------------------------------------------
 
-    def _asked(self, request_id: str) -> tuple[StoredRequest, Caller]:
+    def _read(self, work: Callable[[SqlStore], T]) -> T:
+        """Return what a caller that may decide reads from the store, outside its guard."""
         self._authorised(None)
-        check_id(request_id, "request_id")
         with self._surroundings.outside():
-            request = self._node.store.request(request_id)
-        return request, self._authorised(request.access.subject)
+            return work(self._node.store)
+
+    def _end(self, act: Callable[..., T], decision_id: str, reason: str) -> T:
+        """End a decision with a method of the store, and announce it."""
+        caller = self._authorised(self.decision(decision_id).access.subject)
+        with self._surroundings.outside():
+            ended = act(decision_id, actor=caller.user_id, reason=_reason(reason), now=self._node.clock())
+            self._node.announce()
+        return ended
+
+    def _waiting(self, subject: Subject, resource_type: ResourceType, operation: Operation) -> ResultPage:
+        """Return the latest pending requests of a subject for one resource type and operation."""
+        wanted = RequestFilter(
+            states=(RequestState.PENDING,), subject=subject, resource_type=resource_type, operation=operation
+        )
+        with self._surroundings.outside():
+            return self._node.store.requests(wanted, PageRequest(limit=_AT_ONCE))
+
+    def _decisions(self, wanted: DecisionFilter | None, effect: DecisionEffect, page: PageRequest | None) -> ResultPage:
+        self._authorised(None)
+        narrowed = DecisionFilter(effect=effect) if wanted is None else _with_effect(wanted, effect)
+        return self._read(lambda store: store.decisions(narrowed, page or PageRequest()))
+
+    def _present(self) -> Caller:
+        """Return the caller, which must be known. Guarded code is accepted only if its subject is a manager."""
+        guard = self._surroundings.guard()
+        if guard is not None and Subject(guard.subject_kind, guard.subject) not in self._managers:
+            # The innermost subject counts: code that a manager calls is not a manager.
+            raise ExternalAccessAdminRequired("guarded code cannot decide unless the host made it a manager")
+        caller = self._surroundings.caller()
+        if caller is None or not caller.user_id:
+            raise ExternalAccessAdminRequired("the runtime has no current user")
+        return caller
+
+    def _authorised(self, about: Subject | None) -> Caller:
+        """Return the caller if its request context permits it to decide about a subject."""
+        caller = self._present()
+        guard = self._surroundings.guard()
+        if guard is not None and about in (Subject(guard.subject_kind, guard.subject), *guard.subject_chain):
+            raise ExternalAccessAdminRequired(f"{about} cannot decide about itself")
+        if caller.organization_id:
+            raise ExternalAccessAdminRequired("the user is scoped to an organization")
+        if not caller.may_decide:
+            raise ExternalAccessAdminRequired("the user has neither the super role nor the super access level")
+        return caller
+
+    def _all(self, listed: Callable[[Any, PageRequest], ResultPage], wanted: object) -> list[Any]:
+        """Return every item of a list, read page by page."""
+        found: list[Any] = []
+        after = ""
+        with self._surroundings.outside():
+            while True:
+                listing = listed(wanted, PageRequest(limit=_AT_ONCE, after=after))
+                found += listing.items
+                if not listing.next:
+                    return found
+                after = listing.next
 
     def _decided(self, request_id: str, verdict: _AdminVerdict) -> Outcome:
-        request, caller = self._asked(request_id)
+        request = self._read(lambda store: store.request(_checked_id(request_id, "request_id")))
+        caller = self._authorised(request.access.subject)
         session = request.origin.session_key
         for_session = verdict.scope is DecisionScope.SESSION and request.state is RequestState.PENDING
         if for_session and (not session or request.session_ended):
@@ -428,6 +635,36 @@ class Administration(AccessQueries):
         if lifetime <= timedelta(0):
             raise InvalidInputError.of("lifetime must be greater than zero", pointer="/lifetime")
         return self._node.clock() + lifetime
+
+
+def _by_place(requests: Iterable[StoredRequest]) -> dict[_Place, dict[str, list[StoredRequest]]]:
+    """Group requests by subject, resource type and operation, and within a group by access."""
+    found: dict[_Place, dict[str, list[StoredRequest]]] = {}
+    for request in requests:
+        access = request.access
+        place = access.subject, access.resource_type, access.operation
+        found.setdefault(place, {}).setdefault(access.digest, []).append(request)
+    return found
+
+
+def _reach(covering: DecisionMatch, others: Iterable[StoredRequest], session_key: str, *, more: bool) -> DecisionReach:
+    covered = [request for request in others if covering.covers(request.access)]
+    users = {request.origin.user_id for request in covered}
+    theirs = sum(bool(session_key) and request.origin.session_key == session_key for request in covered)
+    return DecisionReach(len(covered), len(users), theirs, more)
+
+
+def _checked_id(text: str, name: str) -> str:
+    """Return a text that can be an id."""
+    if type(text) is not str or len(text) > _LONGEST_ID:
+        raise InvalidInputError.of(f"expected an id of at most {_LONGEST_ID} characters", pointer=f"/{name}")
+    return text
+
+
+def _with_effect(wanted: DecisionFilter, effect: DecisionEffect) -> DecisionFilter:
+    if wanted.effect not in (None, effect):
+        raise InvalidInputError.of(f"expected the effect {effect}, got {wanted.effect}", pointer="/effect")
+    return replace(wanted, effect=effect)
 
 
 def _check_pattern(resource_type: str, target: str) -> None:

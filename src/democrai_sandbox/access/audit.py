@@ -4,8 +4,30 @@ Each record's hash covers the record and the previous hash. The store keeps the 
 record separately, so a changed, removed, inserted or moved record is detected, also at the end. An owner of the
 database can still rewrite all records together with the stored head. To detect that, keep exports, or only their last
 hash, where this owner cannot write, and compare.
+"""
 
-An export has one JSON object per line:
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from datetime import UTC
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+
+from democrai_sandbox.policy import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import TextIO
+
+    from .store import SqlStore
+    from .values import AccessTuple, AuditRecord
+
+SCHEMA = "democrai-sandbox/audit/1"
+"""Schema of an export.
+
+It has one JSON object per line:
 
 ``schema``
     ``democrai-sandbox/audit/1``
@@ -28,26 +50,6 @@ An export has one JSON object per line:
 ``hash``
     SHA-256, in hexadecimal, of the object without ``hash``, as JSON with sorted keys, no white space, ASCII only
 """
-
-from __future__ import annotations
-
-import hashlib
-import json
-from dataclasses import dataclass
-from datetime import UTC
-from itertools import takewhile
-from typing import TYPE_CHECKING, Any
-
-from democrai_sandbox.policy import InvalidInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from typing import TextIO
-
-    from .protocols import Store
-    from .values import AccessTuple, AuditRecord
-
-SCHEMA = "democrai-sandbox/audit/1"
 _KEYS = frozenset(
     ("schema", "sequence", "at", "action", "actor", "access", "request_id", "before", "after", "previous_hash", "hash")
 )
@@ -94,7 +96,7 @@ def verify(records: Iterable[AuditRecord], head: tuple[int, str]) -> AuditReport
     return _verify_lines(map(_line_of, records), head)
 
 
-def verify_store(store: Store) -> AuditReport:
+def verify_store(store: SqlStore) -> AuditReport:
     """Verify the whole audit log of a store, also while other processes append to it."""
     head = store.audit_head()
     report = verify(takewhile(lambda record: record.sequence <= head[0], store.audit_rows()), head)

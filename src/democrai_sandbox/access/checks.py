@@ -59,18 +59,15 @@ ANSWERS = MappingProxyType(
     }
 )
 NEEDS_APPROVAL = "External resource needs approval."
-UNNAMED = AccessDecision(
-    allowed=False,
-    code=DecisionCode.NOT_ENABLED,
-    requires_approval=False,
-    message="External resource cannot be named in a rule, so it cannot be approved.",
-)
-UNREADABLE = AccessDecision(
-    allowed=False,
-    code=DecisionCode.NOT_ENABLED,
-    requires_approval=False,
-    message=f"{EXTERNAL_URL_LOCKED} Servers read its path in different ways: it cannot be approved.",
-)
+
+
+def _final(message: str, code: DecisionCode = DecisionCode.NOT_ENABLED) -> AccessDecision:
+    """Return a refusal that no approval changes."""
+    return AccessDecision(allowed=False, code=code, requires_approval=False, message=message)
+
+
+UNNAMED = _final("External resource cannot be named in a rule, so it cannot be approved.")
+UNREADABLE = _final(f"{EXTERNAL_URL_LOCKED} Servers read its path in different ways: it cannot be approved.")
 
 
 def locked(wanted: RequestedTarget, code: DecisionCode, request_id: str | None) -> AccessDecision:
@@ -85,7 +82,7 @@ def locked(wanted: RequestedTarget, code: DecisionCode, request_id: str | None) 
 def denied(reason: str) -> AccessDecision:
     """Return a denial with the administrator's reason in its message."""
     message = f"{ANSWERS[DENIED].message[:-1]}: {' '.join(reason.split())}"[:LONGEST_MESSAGE]
-    return AccessDecision(allowed=False, code=DecisionCode.DENIED, requires_approval=False, message=message)
+    return _final(message, DecisionCode.DENIED)
 
 
 @lru_cache(maxsize=16)
@@ -173,13 +170,13 @@ class AccessService:
         self.surroundings: HostEnvironment = surroundings or UnguardedHost()
         self._seal = seal
         self._reader = TargetParser()
-        self._registrar = PendingRequests(node, limits or PendingLimits())
-        self._notes = DeferredRecords(node)
-        self._tally = ResultCounter()
+        self._pending = PendingRequests(node, limits or PendingLimits())
+        self._deferred = DeferredRecords(node)
+        self._counter = ResultCounter()
 
     def answers(self) -> dict[str, int]:
         """Return how often each result (codes of ``DecisionCode``, and ``failed``) occurred since the start."""
-        return self._tally.totals()
+        return self._counter.totals()
 
     # ---- checks ------------------------------------------------------------------------------------------------------
 
@@ -213,8 +210,8 @@ class AccessService:
         ``resume_action`` names a handler of the host; ``resume_context`` is JSON data for it, stored encrypted.
         """
         self._check_resume(resume_action, resume_context)
-        wish = _AskedAccess(resource_type, operation, target, register=True)
-        return self._check(wish._replace(resume_action=resume_action, resume_context=resume_context), subject)
+        asked = _AskedAccess(resource_type, operation, target, register=True)
+        return self._check(asked._replace(resume_action=resume_action, resume_context=resume_context), subject)
 
     def standing(self, subject: Subject, resource_type: str, operation: str, target: str) -> str:
         """Return the code of the decision outside sessions, or an empty text. Files, counts and records nothing."""
@@ -231,7 +228,7 @@ class AccessService:
         try:
             wanted = self._reader.read(question.resource_type, question.operation, question.target)
         except InvalidInputError:
-            return self._told(UNNAMED)  # a target that no rule can name cannot have been approved
+            return self._counted(UNNAMED)  # a target that no rule can name cannot have been approved
         session_key = _text(question.session_key)
         found = self._decided((question.subject_kind, question.subject), session_key, wanted)
         if found is not None:
@@ -240,31 +237,29 @@ class AccessService:
         subject = Subject(SubjectKind(question.subject_kind), question.subject)
         if str.__ne__(subject.kind, question.subject_kind):
             raise InvalidInputError.of("the subject kinds were modified")
-        asking = _CheckedSubject(subject, session_key, chain, question, self._task_of(question))
+        checked = _CheckedSubject(subject, session_key, chain, question, self._task_of(question))
         try:
-            return self._missing(asking, wanted, self._wish_of(question))
+            return self._missing(checked, wanted, self._asked_access(question))
         except InvalidInputError as error:
             # An exception would be reported as a failed check, without this reason.
             message = f"{EXTERNAL_URL_LOCKED if wanted.parsed else NEEDS_APPROVAL} {error}"[:LONGEST_MESSAGE]
-            return self._told(
-                AccessDecision(allowed=False, code=DecisionCode.NOT_ENABLED, requires_approval=False, message=message)
-            )
+            return self._counted(_final(message))
 
     # ---- parts of a check --------------------------------------------------------------------------------------------
 
-    def _check(self, wish: _AskedAccess, subject: Subject | None) -> AccessDecision:
+    def _check(self, asked: _AskedAccess, subject: Subject | None) -> AccessDecision:
         if self.surroundings.is_guarded():
             if subject is not None:
                 message = "guarded code cannot choose the subject; omit it"
                 raise InvalidInputError.of(message, pointer="/subject")
-            return self._ask_guard(wish)
+            return self._ask_guard(asked)
         caller = self.surroundings.caller() or _NOBODY
-        asked = subject or _HOST
-        wanted = self._reader.read(wish.resource_type, wish.operation, wish.target, self.surroundings.place_of)
-        found = self._decided((str(asked.kind), asked.name), caller.session_key, wanted)
+        asker = subject or _HOST
+        wanted = self._reader.read(asked.resource_type, asked.operation, asked.target, self.surroundings.place_of)
+        found = self._decided((str(asker.kind), asker.name), caller.session_key, wanted)
         if found is not None:
             return found
-        return self._missing(_CheckedSubject(asked, caller.session_key, (), caller, caller.task_id), wanted, wish)
+        return self._missing(_CheckedSubject(asker, caller.session_key, (), caller, caller.task_id), wanted, asked)
 
     def _task_of(self, question: GuardQuestion) -> str:
         """Return the id of the current task of a subject, or an empty text.
@@ -274,25 +269,25 @@ class AccessService:
         caller = self.surroundings.caller()
         if caller is None:
             return ""
-        asking = (question.user_id, question.organization_id, question.session_key)
-        return caller.task_id if caller[:3] == tuple(map(_text, asking)) else ""
+        identity = (question.user_id, question.organization_id, question.session_key)
+        return caller.task_id if caller[:3] == tuple(map(_text, identity)) else ""
 
-    def _wish_of(self, question: GuardQuestion) -> _AskedAccess:
+    def _asked_access(self, question: GuardQuestion) -> _AskedAccess:
         context = None if question.resume_context is None else json.loads(question.resume_context)
         self._check_resume(question.resume_action, context)
-        wish = _AskedAccess(question.resource_type, question.operation, question.target, question.register_request)
-        return wish._replace(resume_action=question.resume_action, resume_context=context)
+        asked = _AskedAccess(question.resource_type, question.operation, question.target, question.register_request)
+        return asked._replace(resume_action=question.resume_action, resume_context=context)
 
-    def _ask_guard(self, wish: _AskedAccess) -> AccessDecision:
+    def _ask_guard(self, asked: _AskedAccess) -> AccessDecision:
         return self.surroundings.ask(
-            wish.resource_type,
-            wish.operation,
-            wish.target,
-            register_request=wish.register,
-            resume_action=wish.resume_action,
+            asked.resource_type,
+            asked.operation,
+            asked.target,
+            register_request=asked.register,
+            resume_action=asked.resume_action,
             resume_context=None
-            if wish.resume_context is None
-            else encode_context(wish.resume_context).decode("utf-8", "surrogatepass"),
+            if asked.resume_context is None
+            else encode_context(asked.resume_context).decode("utf-8", "surrogatepass"),
         )
 
     def _decided(self, subject: tuple[str, str], session_key: str, wanted: RequestedTarget) -> AccessDecision | None:
@@ -301,52 +296,52 @@ class AccessService:
         try:
             found = self.node.snapshot.find(subject, wanted, session_key, now)
         except ExternalAccessCheckFailed as error:
-            self._tally.add(FAILED)
-            self._notes.failed(":".join(subject), wanted.target, error)
+            self._counter.add(FAILED)
+            self._deferred.failed(":".join(subject), wanted.target, error)
             raise
         if found is None:
             return None
-        self._tally.add(found.code)
-        self._notes.used(found.decision_id, now)
+        self._counter.add(found.code)
+        self._deferred.used(found.decision_id, now)
         return denied(found.reason) if found.reason else ANSWERS[found.code]
 
-    def _missing(self, asking: _CheckedSubject, wanted: RequestedTarget, wish: _AskedAccess) -> AccessDecision:
+    def _missing(self, checked: _CheckedSubject, wanted: RequestedTarget, asked: _AskedAccess) -> AccessDecision:
         if wanted.is_ambiguous:
-            return self._told(UNREADABLE)
-        if not wish.register:
-            return self._told(locked(wanted, DecisionCode.NOT_ENABLED, None))
+            return self._counted(UNREADABLE)
+        if not asked.register:
+            return self._counted(locked(wanted, DecisionCode.NOT_ENABLED, None))
         try:
-            request_id = self._register(asking, wanted, wish)
+            request_id = self._register(checked, wanted, asked)
             if request_id == "":
                 self.node.refresh()
-                found = self._decided((str(asking.subject.kind), asking.subject.name), asking.session_key, wanted)
-                return found or self._told(locked(wanted, DecisionCode.NOT_ENABLED, None))
+                found = self._decided((str(checked.subject.kind), checked.subject.name), checked.session_key, wanted)
+                return found or self._counted(locked(wanted, DecisionCode.NOT_ENABLED, None))
         except ExternalAccessCheckFailed as error:
-            self._tally.add(FAILED)
-            self._notes.failed(str(asking.subject), wanted.target, error)
+            self._counter.add(FAILED)
+            self._deferred.failed(str(checked.subject), wanted.target, error)
             raise
         code = DecisionCode.PENDING if request_id else DecisionCode.NOT_ENABLED
-        return self._told(locked(wanted, code, request_id))
+        return self._counted(locked(wanted, code, request_id))
 
-    def _told(self, decision: AccessDecision) -> AccessDecision:
+    def _counted(self, decision: AccessDecision) -> AccessDecision:
         """Count a result and return it."""
-        self._tally.add(decision.code.value)
+        self._counter.add(decision.code.value)
         return decision
 
-    def _register(self, asking: _CheckedSubject, wanted: RequestedTarget, wish: _AskedAccess) -> str | None:
-        access = AccessTuple(asking.subject, wanted.resource_type, wanted.operation, wanted.target)
-        origin = asking.origin
-        chain = asking.chain or (str(asking.subject),)
+    def _register(self, checked: _CheckedSubject, wanted: RequestedTarget, asked: _AskedAccess) -> str | None:
+        access = AccessTuple(checked.subject, wanted.resource_type, wanted.operation, wanted.target)
+        origin = checked.origin
+        chain = checked.chain or (str(checked.subject),)
 
         def make(request_id: str) -> NewRequest:
-            request = NewRequest(access, _shown(wish.target, wanted), chain, origin, wish.resume_action, request_id)
-            if wish.resume_context is None or self._seal is None:
+            request = NewRequest(access, _shown(asked.target, wanted), chain, origin, asked.resume_action, request_id)
+            if asked.resume_context is None or self._seal is None:
                 return request
-            sealed = self._seal(wish.resume_context, request)
-            again = partial(self._seal, wish.resume_context, request, sealed)
+            sealed = self._seal(asked.resume_context, request)
+            again = partial(self._seal, asked.resume_context, request, sealed)
             return replace(request, resume_context=sealed, seal_again=again)
 
-        return self._registrar.register(access, origin, make)
+        return self._pending.register(access, origin, make)
 
     def _check_resume(self, action: object, context: object) -> None:
         if type(action) is not str or len(action) > _LONGEST_ACTION:

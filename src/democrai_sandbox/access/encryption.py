@@ -4,10 +4,8 @@ An encrypted value is ``version (1 byte), length of the key id (1), key id, nonc
 key id and the owner's identity are authenticated: a value that was moved or changed does not decrypt. Each purpose
 derives a separate key from the ring.
 
-A secret is bound to its owner, including the address it is sent to. For another address it does not decrypt.
-
-The request's id, subject, organization and user are authenticated with a context: a context that was moved to another
-request or changed does not decrypt.
+The owner of a secret includes the address it is sent to. The owner of a context is its request, with subject,
+organization and user.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .keyring import EncryptionKey, KeyRing
-    from .protocols import Store
+    from .store import SqlStore
     from .values import NewRequest, StoredRequest
 
 _VERSION = 1
@@ -167,7 +165,7 @@ class Sealer:
         return unseal(self._ring(), blob, request)
 
     def reseal(self, request: NewRequest | StoredRequest | Resumption, blob: bytes) -> bytes | None:
-        """Return the context encrypted with the first key, or None if it already is; for ``Store.replace_contexts``."""
+        """Return the context encrypted with the first key, or None if it already is; for ``replace_contexts``."""
         return reseal(self._ring(), blob, request)
 
 
@@ -180,7 +178,7 @@ class Resealed(NamedTuple):
     """Requests whose contexts no key of the ring decrypts. They are unchanged."""
 
 
-def reseal_all(store: Store, sealer: Sealer) -> Resealed:
+def reseal_all(store: SqlStore, sealer: Sealer) -> Resealed:
     """Re-encrypt every stored context with the first key, including those that are being stored.
 
     Can be interrupted and repeated.

@@ -23,10 +23,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from democrai_sandbox._util.atomic_file import atomic_write
 from democrai_sandbox.policy import InvalidInputError, Problem, nearest
 from democrai_sandbox.policy.text import shown
-
-from .atomic_file import atomic_write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import logging
 import threading
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from os import getpid
 from time import monotonic, time_ns
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+from democrai_sandbox._util.worker_thread import WorkerThread
 from democrai_sandbox.errors import ExternalAccessCheckFailed, StoreUnavailable
 
 from .snapshot import Snapshot
-from .worker_thread import WorkerThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .protocols import Bus, Store
+    from .protocols import Bus
+    from .store import SqlStore
 
 _log = logging.getLogger("democrai_sandbox.access")
 _LONGEST_PAUSE = 2.0
@@ -49,7 +51,7 @@ class AccessNode:
     """Snapshot of a node, kept current by events and by polling the store."""
 
     def __init__(
-        self, store: Store, bus: Bus, *, poll_seconds: float = 1.0, clock: Callable[[], datetime] = utc_now
+        self, store: SqlStore, bus: Bus, *, poll_seconds: float = 1.0, clock: Callable[[], datetime] = utc_now
     ) -> None:
         """Store the parts; nothing is read before ``start`` or ``refresh``."""
         self.store = store
@@ -193,36 +195,21 @@ def ask_in_time(node: AccessNode, question: Callable[[], T], seconds: float = _S
     """
     if not node.status.store_reachable or not _places.acquire(timeout=seconds):
         raise StoreUnavailable
-    asked = _TimedQuery(question)
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(question())
+        except BaseException as error:  # noqa: BLE001 - raised again where it was asked
+            future.set_exception(error)
+        finally:
+            _places.release()
+
     try:
-        WorkerThread("store-probe", asked.run).start()
+        WorkerThread("store-probe", run).start()
     except BaseException:
         _places.release()
         raise
-    return asked.answer(seconds)
-
-
-class _TimedQuery(Generic[T]):
-    """Running query and its result."""
-
-    def __init__(self, question: Callable[[], T]) -> None:
-        self._question = question
-        self._done = threading.Event()
-        self._answer: list[T] = []
-        self._error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            self._answer.append(self._question())
-        except BaseException as error:  # noqa: BLE001 - raised again where it was asked
-            self._error = error
-        finally:
-            _places.release()
-            self._done.set()
-
-    def answer(self, seconds: float) -> T:
-        if not self._done.wait(seconds):
-            raise StoreUnavailable from TimeoutError(f"the database did not answer within {seconds:g} seconds")
-        if self._error is not None:
-            raise self._error
-        return self._answer[0]
+    if not wait([future], seconds).done:
+        raise StoreUnavailable from TimeoutError(f"the database did not answer within {seconds:g} seconds")
+    return future.result()

@@ -71,7 +71,7 @@ class DeferredRecords:
 
 
 _Key = tuple[str, ...]
-_PATIENCE = 5.0
+_WAIT_SECONDS = 5.0
 _WRITTEN_AT_ONCE = 100
 _LONGEST_KEPT = 512
 """Longest target that is kept in memory, because the subject chooses targets."""
@@ -142,17 +142,15 @@ class PendingRequests:
                 if flight is None:
                     self._flights[key] = mine
                     break
-            flight.wait(_PATIENCE)  # another thread is registering the same request and counts it
+            flight.wait(_WAIT_SECONDS)  # another thread is registering the same request and counts it
         try:
-            return self._put_down(key, access, origin, make)
+            return self._add(key, access, origin, make)
         finally:
             with self._lock:
                 del self._flights[key]
             mine.set()
 
-    def _put_down(
-        self, key: _Key, access: AccessTuple, origin: Requester, make: Callable[[str], NewRequest]
-    ) -> str | None:
+    def _add(self, key: _Key, access: AccessTuple, origin: Requester, make: Callable[[str], NewRequest]) -> str | None:
         if not self._take_allowance((str(access.subject), origin.user_id)):
             return None
         request = make(new_id())
@@ -246,14 +244,6 @@ class PendingRequests:
 
 
 def _key_of(access: AccessTuple, origin: Requester) -> _Key:
-    who = (access.subject.kind, access.subject.name)
     target = access.target if len(access.target) <= _LONGEST_KEPT else access.digest
-    return (
-        *who,
-        access.resource_type,
-        access.operation,
-        target,
-        origin.user_id,
-        origin.session_key,
-        origin.organization_id,
-    )
+    about = (access.subject.kind, access.subject.name, access.resource_type, access.operation, target)
+    return (*about, origin.user_id, origin.session_key, origin.organization_id)

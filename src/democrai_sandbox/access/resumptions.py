@@ -19,18 +19,18 @@ from math import isfinite
 from secrets import SystemRandom
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from democrai_sandbox._util.worker_thread import WorkerThread
 from democrai_sandbox.errors import ResumeContextUnreadable, SandboxError, StoreUnavailable
 from democrai_sandbox.policy import InvalidInputError, nearest, pointer_to
 from democrai_sandbox.policy.text import shown
-
-from .worker_thread import WorkerThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from datetime import datetime
 
     from .encryption import Sealer
-    from .protocols import ResumeHandler, Store
+    from .protocols import ResumeHandler
+    from .store import SqlStore
     from .values import Resumption
 
 LONGEST_CONTEXT = 64 * 1024
@@ -154,7 +154,7 @@ class ResumeRunner:
 
     def __init__(
         self,
-        store: Store,
+        store: SqlStore,
         sealer: Sealer,
         handlers: Mapping[str, ResumeHandler],
         *,

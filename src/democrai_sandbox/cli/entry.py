@@ -69,7 +69,9 @@ def _carried_out(given: list[str], *, heeds_signals: bool) -> int:
     try:
         options = _parsed(command, given[1:])
         # Imported before the command, because an import can fail or be refused after an error.
+        from .errors import report_error  # noqa: PLC0415 - see above
 
+        ending = report_error
         if heeds_signals:
             _heed_signals()
         return _done(options)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from democrai_sandbox.access import atomic_file
+from democrai_sandbox._util import atomic_file
 from democrai_sandbox.errors import CommandRefused
 
 from .output import visible

@@ -86,39 +86,22 @@ _MACHINES = ("/api/", "/health/", "/metrics")
 _MOST_IN_DETAIL = 5
 
 
-STATUSES: tuple[tuple[type[Exception], HTTPStatus], ...] = (
-    (errors.NotSignedIn, HTTPStatus.UNAUTHORIZED),
-    (errors.SignInRefused, HTTPStatus.UNAUTHORIZED),
-    (errors.SignInThrottled, HTTPStatus.TOO_MANY_REQUESTS),
-    (errors.ConfirmationNeeded, HTTPStatus.FORBIDDEN),
-    (errors.ScopeMissing, HTTPStatus.FORBIDDEN),
-    (errors.AccountUnknown, HTTPStatus.NOT_FOUND),
-    (errors.AccountConflict, HTTPStatus.CONFLICT),
-    (InvalidInputError, HTTPStatus.UNPROCESSABLE_ENTITY),
-    (errors.ErrorUnknown, HTTPStatus.UNPROCESSABLE_ENTITY),
-    (errors.ExternalAccessAdminRequired, HTTPStatus.FORBIDDEN),
-    (errors.SandboxDenied, HTTPStatus.FORBIDDEN),
-    (errors.RequestUnknown, HTTPStatus.NOT_FOUND),
-    (errors.DecisionUnknown, HTTPStatus.NOT_FOUND),
-    (errors.ExtensionUnknown, HTTPStatus.NOT_FOUND),
-    (errors.TaskUnknown, HTTPStatus.NOT_FOUND),
-    (EntryUnknown, HTTPStatus.NOT_FOUND),
-    (AuditRecordUnknown, HTTPStatus.NOT_FOUND),
-    (errors.DecisionConflict, HTTPStatus.CONFLICT),
-    (errors.IdempotencyConflict, HTTPStatus.CONFLICT),
-    (errors.IdempotencyRunning, HTTPStatus.CONFLICT),
-    (errors.ExtensionBroken, HTTPStatus.CONFLICT),
-    (errors.NotInstalled, HTTPStatus.CONFLICT),
-    (InstallBusy, HTTPStatus.CONFLICT),
-    (EntryExists, HTTPStatus.CONFLICT),
-    (EntryConfigured, HTTPStatus.CONFLICT),
-    (errors.TaskQueueFull, HTTPStatus.TOO_MANY_REQUESTS),
-    (errors.ExtensionFailed, HTTPStatus.BAD_GATEWAY),
-    (errors.InstallFailed, HTTPStatus.BAD_GATEWAY),
-    (errors.CallTimeout, HTTPStatus.GATEWAY_TIMEOUT),
-    (errors.ExternalAccessCheckFailed, HTTPStatus.SERVICE_UNAVAILABLE),
-    (errors.RuntimeServiceFailed, HTTPStatus.SERVICE_UNAVAILABLE),
-    (errors.KernelLayerError, HTTPStatus.SERVICE_UNAVAILABLE),
+STATUSES: tuple[tuple[type[Exception], HTTPStatus], ...] = tuple(
+    (kind, HTTPStatus(status))
+    for status, *kinds in (
+        (401, errors.NotSignedIn, errors.SignInRefused),
+        (429, errors.SignInThrottled, errors.TaskQueueFull),
+        (422, InvalidInputError, errors.ErrorUnknown),
+        (403, errors.ConfirmationNeeded, errors.ScopeMissing, errors.ExternalAccessAdminRequired, errors.SandboxDenied),
+        (404, errors.AccountUnknown, errors.RequestUnknown, errors.DecisionUnknown, errors.ExtensionUnknown),
+        (404, errors.TaskUnknown, EntryUnknown, AuditRecordUnknown),
+        (409, errors.AccountConflict, errors.DecisionConflict, errors.IdempotencyConflict, errors.IdempotencyRunning),
+        (409, errors.ExtensionBroken, errors.NotInstalled, InstallBusy, EntryExists, EntryConfigured),
+        (502, errors.ExtensionFailed, errors.InstallFailed),
+        (503, errors.ExternalAccessCheckFailed, errors.RuntimeServiceFailed, errors.KernelLayerError),
+        (504, errors.CallTimeout),
+    )
+    for kind in kinds
 )
 """The first match counts. Any other error is a bug in this program, and its text goes to the log only."""
 

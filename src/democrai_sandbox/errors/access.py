@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 
 from democrai_sandbox.policy import SandboxError
-from democrai_sandbox.policy.problems import Guidance
 
 
 class ExternalAccessCheckFailed(SandboxError, RuntimeError):
@@ -18,22 +17,18 @@ class ExternalAccessCheckFailed(SandboxError, RuntimeError):
     """
 
     code = "sandbox_external_access_check_failed"
-    guidance = Guidance(
-        cause=(
-            "The decider of the host raised an error, or the observer of permitted connections did. The error is the "
-            "`__cause__`: usually a database or service that is down. A node that has never read its database "
-            "answers every question like this."
-        ),
-        fix=(
-            "Fix the failure that the cause names, then retry. Do not add rules: this is not a denial. For "
-            "`StoreBusy`, raise `database.connections`."
-        ),
-        example="""\
-sdk.access.check_external_access(resource_type="network", operation="receive", target="https://api.example.com")
--> ExternalAccessCheckFailed: sandbox_external_access_check_failed
-   caused by StoreUnavailable: the PostgreSQL server is down""",
-        see=("access-service.md#when-something-is-away",),
-    )
+    guidance = """
+    Cause: The decider of the host raised an error, or the observer of permitted connections did. The error is the
+    `__cause__`: usually a database or service that is down. A node that has never read its database answers every
+    question like this.
+    Fix: Fix the failure that the cause names, then retry. Do not add rules: this is not a denial. For `StoreBusy`,
+    raise `database.connections`.
+    Example:
+    sdk.access.check_external_access(resource_type="network", operation="receive", target="https://api.example.com")
+    -> ExternalAccessCheckFailed: sandbox_external_access_check_failed
+       caused by StoreUnavailable: the PostgreSQL server is down
+    See: access-service.md#when-something-is-away
+    """
     is_logged = False
     """Whether the code that raised it has logged the cause. Otherwise the guard logs it."""
 
@@ -63,24 +58,20 @@ class ExternalAccessAdminRequired(SandboxError, PermissionError):
     """
 
     code = "external_access_admin_required"
-    guidance = Guidance(
-        shape="external_access_admin_required",
-        cause=(
-            "No user is present, or the user is scoped to an organization, or has neither the super role nor the "
-            "super access level. Or guarded code made the call: only a manager named by the host may decide, and "
-            "never about itself. A script of the host that calls outside of a served request has no user either."
-        ),
-        fix=(
-            "Let an administrator decide in the console, or with `democrai-sandbox requests approve`. In the host, "
-            "make the call inside `serving(Caller(...))` with a user who may decide. A session approval also "
-            "needs a session key: without one, `approve_for_session` stores nothing."
-        ),
-        example="""\
-with serving(Caller(user_id="uma")):  # an ordinary user
-    access.administration.approve_permanently(request_id)
--> ExternalAccessAdminRequired: external_access_admin_required""",
-        see=("approvals.md",),
-    )
+    guidance = """
+    Shape: external_access_admin_required
+    Cause: No user is present, or the user is scoped to an organization, or has neither the super role nor the super
+    access level. Or guarded code made the call: only a manager named by the host may decide, and never about itself. A
+    script of the host that calls outside of a served request has no user either.
+    Fix: Let an administrator decide in the console, or with `democrai-sandbox requests approve`. In the host, make the
+    call inside `serving(Caller(...))` with a user who may decide. A session approval also needs a session key: without
+    one, `approve_for_session` stores nothing.
+    Example:
+    with serving(Caller(user_id="uma")):  # an ordinary user
+        access.administration.approve_permanently(request_id)
+    -> ExternalAccessAdminRequired: external_access_admin_required
+    See: approvals.md
+    """
 
     def __init__(self, why: str = "") -> None:
         """Take the reason why this caller may not decide."""
@@ -103,16 +94,14 @@ class RequestUnknown(SandboxError, LookupError):
     """
 
     code = "external_access_request_unknown"
-    guidance = Guidance(
-        cause=(
-            "The id is mistyped or cut off, is the id of a decision, belongs to another database, or is newer than "
-            "the backup from which the database was restored."
-        ),
-        fix="Copy the id from `democrai-sandbox requests list`, the console, or `pending_requests()`.",
-        example="""\
-$ democrai-sandbox requests approve 01K9ZZZZZZZZZZZZZZZZZZZZZZ --session
-external_access_request_unknown: ... 01K9ZZZZZZZZZZZZZZZZZZZZZZ""",
-    )
+    guidance = """
+    Cause: The id is mistyped or cut off, is the id of a decision, belongs to another database, or is newer than the
+    backup from which the database was restored.
+    Fix: Copy the id from `democrai-sandbox requests list`, the console, or `pending_requests()`.
+    Example:
+    $ democrai-sandbox requests approve 01K9ZZZZZZZZZZZZZZZZZZZZZZ --session
+    external_access_request_unknown: ... 01K9ZZZZZZZZZZZZZZZZZZZZZZ
+    """
 
 
 class DecisionUnknown(SandboxError, LookupError):
@@ -122,16 +111,14 @@ class DecisionUnknown(SandboxError, LookupError):
     """
 
     code = "external_access_decision_unknown"
-    guidance = Guidance(
-        cause=(
-            "The id is mistyped or cut off, belongs to another database, or is the id of the request instead of the "
-            "decision that answered it."
-        ),
-        fix="Copy the id from `democrai-sandbox approvals list`, the console, `approvals()` or `denials()`.",
-        example="""\
-$ democrai-sandbox approvals revoke 01K9ZZZZZZZZZZZZZZZZZZZZZZ
-external_access_decision_unknown: ... 01K9ZZZZZZZZZZZZZZZZZZZZZZ""",
-    )
+    guidance = """
+    Cause: The id is mistyped or cut off, belongs to another database, or is the id of the request instead of the
+    decision that answered it.
+    Fix: Copy the id from `democrai-sandbox approvals list`, the console, `approvals()` or `denials()`.
+    Example:
+    $ democrai-sandbox approvals revoke 01K9ZZZZZZZZZZZZZZZZZZZZZZ
+    external_access_decision_unknown: ... 01K9ZZZZZZZZZZZZZZZZZZZZZZ
+    """
 
 
 class AuditRecordUnknown(SandboxError, LookupError):
@@ -141,13 +128,13 @@ class AuditRecordUnknown(SandboxError, LookupError):
     """
 
     code = "external_access_record_unknown"
-    guidance = Guidance(
-        cause="The number is higher than the latest record, or the address belongs to another database.",
-        fix="Copy the number from `democrai-sandbox audit tail`, the audit page, or `history()`.",
-        example="""\
-GET /api/v1/audit/999999
--> 404 {"code": "external_access_record_unknown", ...}""",
-    )
+    guidance = """
+    Cause: The number is higher than the latest record, or the address belongs to another database.
+    Fix: Copy the number from `democrai-sandbox audit tail`, the audit page, or `history()`.
+    Example:
+    GET /api/v1/audit/999999
+    -> 404 {"code": "external_access_record_unknown", ...}
+    """
 
 
 class DecisionConflict(SandboxError, RuntimeError):
@@ -157,20 +144,16 @@ class DecisionConflict(SandboxError, RuntimeError):
     """
 
     code = "external_access_conflict"
-    guidance = Guidance(
-        cause=(
-            "Another administrator decided first or ended the decision; the request expired; its session ended; or a "
-            "broader denial would make the approval ineffective."
-        ),
-        fix=(
-            "Reload the list. Keep the other decision, or revoke it and decide about the next request. Revoke a "
-            "broader denial first, or approve a target that it does not cover."
-        ),
-        example="""\
-Two administrators open the same request. The first denies it, the second approves it:
--> external_access_conflict, and the denial stays in force""",
-        see=("approvals.md",),
-    )
+    guidance = """
+    Cause: Another administrator decided first or ended the decision; the request expired; its session ended; or a
+    broader denial would make the approval ineffective.
+    Fix: Reload the list. Keep the other decision, or revoke it and decide about the next request. Revoke a broader
+    denial first, or approve a target that it does not cover.
+    Example:
+    Two administrators open the same request. The first denies it, the second approves it:
+    -> external_access_conflict, and the denial stays in force
+    See: approvals.md
+    """
 
 
 class SchemaOutdated(SandboxError, RuntimeError):
@@ -180,17 +163,15 @@ class SchemaOutdated(SandboxError, RuntimeError):
     """
 
     code = "external_access_schema_outdated"
-    guidance = Guidance(
-        cause="The package was updated, or a newer version has already upgraded the database.",
-        fix=(
-            "Back up the database, then run `democrai-sandbox db upgrade` once. If the database belongs to a newer "
-            "version, install that version."
-        ),
-        example="""\
-$ democrai-sandbox serve     # after an update of the package
-external_access_schema_outdated: ... run democrai-sandbox db upgrade""",
-        see=("deployment.md",),
-    )
+    guidance = """
+    Cause: The package was updated, or a newer version has already upgraded the database.
+    Fix: Back up the database, then run `democrai-sandbox db upgrade` once. If the database belongs to a newer version,
+    install that version.
+    Example:
+    $ democrai-sandbox serve     # after an update of the package
+    external_access_schema_outdated: ... run democrai-sandbox db upgrade
+    See: deployment.md
+    """
 
 
 class ResumeContextUnreadable(SandboxError, ValueError):
@@ -200,18 +181,14 @@ class ResumeContextUnreadable(SandboxError, ValueError):
     """
 
     code = "external_access_resume_context_unreadable"
-    guidance = Guidance(
-        cause=(
-            "The key that encrypted it is not in the key file: it was retired too early, or the file was not copied to "
-            "this host. Or the stored context was changed, or moved to another request."
-        ),
-        fix=(
-            "Use one key file on all hosts, and retire a key only after `democrai-sandbox db rotate-key` has "
-            "re-encrypted the contexts. Then let the user repeat the action. If the keys are right, the database was "
-            "tampered with: verify it with `democrai-sandbox audit verify`."
-        ),
-        example="""\
-Node B has another key file than node A. A request filed on A is approved on B:
--> the request shows external_access_resume_context_unreadable, and the user has to repeat the action""",
-        see=("access-service.md#keys",),
-    )
+    guidance = """
+    Cause: The key that encrypted it is not in the key file: it was retired too early, or the file was not copied to
+    this host. Or the stored context was changed, or moved to another request.
+    Fix: Use one key file on all hosts, and retire a key only after `democrai-sandbox db rotate-key` has re-encrypted
+    the contexts. Then let the user repeat the action. If the keys are right, the database was tampered with: verify it
+    with `democrai-sandbox audit verify`.
+    Example:
+    Node B has another key file than node A. A request filed on A is approved on B:
+    -> the request shows external_access_resume_context_unreadable, and the user has to repeat the action
+    See: access-service.md#keys
+    """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 
 from democrai_sandbox.policy import SandboxError
-from democrai_sandbox.policy.problems import Guidance
 
 
 class NotSignedIn(SandboxError, PermissionError):
@@ -15,17 +14,15 @@ class NotSignedIn(SandboxError, PermissionError):
     """
 
     code = "not_signed_in"
-    guidance = Guidance(
-        cause=(
-            "The session is missing, expired or ended, or its user is disabled; or the token is wrong, expired or "
-            "revoked. Tokens work for the API only, and only in the `Authorization` header."
-        ),
-        fix="Sign in, or send `Authorization: Bearer dsb_...` with a valid token.",
-        example="""\
-GET /api/v1/requests     (no Authorization header)
--> 401 {"code": "not_signed_in", ...}""",
-        see=("api.md",),
-    )
+    guidance = """
+    Cause: The session is missing, expired or ended, or its user is disabled; or the token is wrong, expired or revoked.
+    Tokens work for the API only, and only in the `Authorization` header.
+    Fix: Sign in, or send `Authorization: Bearer dsb_...` with a valid token.
+    Example:
+    GET /api/v1/requests     (no Authorization header)
+    -> 401 {"code": "not_signed_in", ...}
+    See: api.md
+    """
 
     def __init__(self, location: str = "") -> None:
         """Take the address of the sign-in page, which returns the user afterwards."""
@@ -45,14 +42,14 @@ class ConfirmationNeeded(SandboxError, PermissionError):
     """
 
     code = "confirmation_needed"
-    guidance = Guidance(
-        cause="The action outlasts the session, such as a permanent approval or a new token.",
-        fix="Enter the password at `/account/confirm` and repeat the action. Tokens never need a confirmation.",
-        example="""\
-Sign in, wait 20 minutes, then approve a request permanently:
--> the console asks for the password first""",
-        see=("accounts.md",),
-    )
+    guidance = """
+    Cause: The action outlasts the session, such as a permanent approval or a new token.
+    Fix: Enter the password at `/account/confirm` and repeat the action. Tokens never need a confirmation.
+    Example:
+    Sign in, wait 20 minutes, then approve a request permanently:
+    -> the console asks for the password first
+    See: accounts.md
+    """
 
     def __init__(self, location: str = "") -> None:
         """Take the address of the page that asks for the password."""
@@ -71,17 +68,15 @@ class ScopeMissing(SandboxError, PermissionError):
     """
 
     code = "scope_missing"
-    guidance = Guidance(
-        cause="The token was created with other scopes.",
-        fix=(
-            "Create a token with the scope that the text names, for example with `democrai-sandbox admin token create "
-            "--scope`. A scope never grants more than the owner of the token may do."
-        ),
-        example="""\
-GET /api/v1/audit     (token with the scope requests:read only)
--> 403 {"code": "scope_missing", "detail": "the token lacks the scope audit:read", ...}""",
-        see=("api.md",),
-    )
+    guidance = """
+    Cause: The token was created with other scopes.
+    Fix: Create a token with the scope that the text names, for example with `democrai-sandbox admin token create
+    --scope`. A scope never grants more than the owner of the token may do.
+    Example:
+    GET /api/v1/audit     (token with the scope requests:read only)
+    -> 403 {"code": "scope_missing", "detail": "the token lacks the scope audit:read", ...}
+    See: api.md
+    """
 
     def __init__(self, scope: str) -> None:
         """Take the name of the missing scope."""
@@ -100,17 +95,15 @@ class SignInRefused(SandboxError, RuntimeError):
     """
 
     code = "sign_in_refused"
-    guidance = Guidance(
-        cause="The name or the password is mistyped, the account does not exist, or an administrator disabled it.",
-        fix=(
-            "Type both again. An administrator can set a new password under Users in the console, or with "
-            "`democrai-sandbox admin passwd NAME`."
-        ),
-        example="""\
-POST /login   name=uma   password=(mistyped)
--> 401, and the form says: the name or the password is wrong""",
-        see=("accounts.md",),
-    )
+    guidance = """
+    Cause: The name or the password is mistyped, the account does not exist, or an administrator disabled it.
+    Fix: Type both again. An administrator can set a new password under Users in the console, or with `democrai-sandbox
+    admin passwd NAME`.
+    Example:
+    POST /login   name=uma   password=(mistyped)
+    -> 401, and the form says: the name or the password is wrong
+    See: accounts.md
+    """
 
     def __str__(self) -> str:
         """Return a text that reveals neither case."""
@@ -124,19 +117,17 @@ class SignInThrottled(SandboxError, RuntimeError):
     """
 
     code = "sign_in_throttled"
-    guidance = Guidance(
-        cause=(
-            "After five failures of a name from one address, each further attempt waits 1, 2, 4 seconds and so on, up "
-            "to 15 minutes. After fifty failures of a name from all addresses, or of one address with any names, each "
-            "attempt waits up to 30 seconds, except for a name at an address where it signed in before. Too many "
-            "sign-ins at the same moment have the same result."
-        ),
-        fix="Wait for the stated time. A successful sign-in, or one day, resets the count.",
-        example="""\
-POST /login   (the sixth wrong password in a row)
--> 429, Retry-After: 1, and the form says: too many sign-ins failed: try again in 1 s""",
-        see=("accounts.md",),
-    )
+    guidance = """
+    Cause: After five failures of a name from one address, each further attempt waits 1, 2, 4 seconds and so on, up to
+    15 minutes. After fifty failures of a name from all addresses, or of one address with any names, each attempt waits
+    up to 30 seconds, except for a name at an address where it signed in before. Too many sign-ins at the same moment
+    have the same result.
+    Fix: Wait for the stated time. A successful sign-in, or one day, resets the count.
+    Example:
+    POST /login   (the sixth wrong password in a row)
+    -> 429, Retry-After: 1, and the form says: too many sign-ins failed: try again in 1 s
+    See: accounts.md
+    """
 
     def __init__(self, retry_after: int) -> None:
         """Take the waiting time in seconds."""
@@ -155,14 +146,14 @@ class AccountUnknown(SandboxError, LookupError):
     """
 
     code = "account_unknown"
-    guidance = Guidance(
-        cause="The id is mistyped, or the session or token ended in the meantime or belongs to another user.",
-        fix="Reload the list and use an id from it.",
-        example="""\
-DELETE /api/v1/tokens/01K9ZZZZZZZZZZZZZZZZZZZZZZ
--> 404 {"code": "account_unknown", ...}""",
-        see=("accounts.md",),
-    )
+    guidance = """
+    Cause: The id is mistyped, or the session or token ended in the meantime or belongs to another user.
+    Fix: Reload the list and use an id from it.
+    Example:
+    DELETE /api/v1/tokens/01K9ZZZZZZZZZZZZZZZZZZZZZZ
+    -> 404 {"code": "account_unknown", ...}
+    See: accounts.md
+    """
 
 
 class AccountConflict(SandboxError, RuntimeError):
@@ -172,14 +163,12 @@ class AccountConflict(SandboxError, RuntimeError):
     """
 
     code = "account_conflict"
-    guidance = Guidance(
-        cause=(
-            "The name is taken, perhaps by a disabled user: a name in the audit log is never given to another user. Or "
-            "the change would leave no user who can decide. Or the user has the maximum number of tokens."
-        ),
-        fix="Choose another name, make another user an administrator first, or revoke a token.",
-        example="""\
-$ democrai-sandbox admin disable root     # the only administrator
--> account_conflict""",
-        see=("accounts.md",),
-    )
+    guidance = """
+    Cause: The name is taken, perhaps by a disabled user: a name in the audit log is never given to another user. Or the
+    change would leave no user who can decide. Or the user has the maximum number of tokens.
+    Fix: Choose another name, make another user an administrator first, or revoke a token.
+    Example:
+    $ democrai-sandbox admin disable root     # the only administrator
+    -> account_conflict
+    See: accounts.md
+    """

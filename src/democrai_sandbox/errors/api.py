@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from democrai_sandbox.policy import SandboxError
-from democrai_sandbox.policy.problems import Guidance
 
 
 class IdempotencyConflict(SandboxError, RuntimeError):
@@ -13,18 +12,16 @@ class IdempotencyConflict(SandboxError, RuntimeError):
     """
 
     code = "idempotency_conflict"
-    guidance = Guidance(
-        cause=(
-            "The same caller used the key within the last 24 hours with another path or body. Or the first HTTP "
-            "request was carried out, and its answer was too large to keep."
-        ),
-        fix="Send a new key with every new HTTP request; repeat a key only to repeat the same HTTP request.",
-        example="""\
-POST /api/v1/requests/01K9A/approve   Idempotency-Key: 7
-POST /api/v1/requests/01K9B/approve   Idempotency-Key: 7
--> 409 {"code": "idempotency_conflict", ...}""",
-        see=("api.md",),
-    )
+    guidance = """
+    Cause: The same caller used the key within the last 24 hours with another path or body. Or the first HTTP request
+    was carried out, and its answer was too large to keep.
+    Fix: Send a new key with every new HTTP request; repeat a key only to repeat the same HTTP request.
+    Example:
+    POST /api/v1/requests/01K9A/approve   Idempotency-Key: 7
+    POST /api/v1/requests/01K9B/approve   Idempotency-Key: 7
+    -> 409 {"code": "idempotency_conflict", ...}
+    See: api.md
+    """
 
 
 class IdempotencyRunning(SandboxError, RuntimeError):
@@ -34,11 +31,11 @@ class IdempotencyRunning(SandboxError, RuntimeError):
     """
 
     code = "idempotency_running"
-    guidance = Guidance(
-        cause="The HTTP request was repeated before the first one was answered.",
-        fix="Wait for the time in `Retry-After`, then repeat the same HTTP request with the same key.",
-        example="""\
-A client times out after 1 s and repeats its POST with the same key at once:
--> 409 {"code": "idempotency_running", ...}   Retry-After: 1""",
-        see=("api.md",),
-    )
+    guidance = """
+    Cause: The HTTP request was repeated before the first one was answered.
+    Fix: Wait for the time in `Retry-After`, then repeat the same HTTP request with the same key.
+    Example:
+    A client times out after 1 s and repeats its POST with the same key at once:
+    -> 409 {"code": "idempotency_running", ...}   Retry-After: 1
+    See: api.md
+    """

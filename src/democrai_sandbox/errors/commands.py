@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from democrai_sandbox.policy import Problem, SandboxError
-from democrai_sandbox.policy.problems import Guidance
 
 from .host import HostRefused
 
@@ -17,15 +16,15 @@ class CommandRefused(HostRefused):
     """
 
     code = "command_refused"
-    guidance = Guidance(
-        cause="You answered a question with no, a file has unsafe permissions, or a named object does not exist.",
-        fix='Follow the text after "to fix it".',
-        example="""\
-$ democrai-sandbox admin token create     # before an administrator exists
-command_refused: no user may decide yet
-  to fix it: democrai-sandbox admin create NAME --role super""",
-        see=("cli.md",),
-    )
+    guidance = """
+    Cause: You answered a question with no, a file has unsafe permissions, or a named object does not exist.
+    Fix: Follow the text after "to fix it".
+    Example:
+    $ democrai-sandbox admin token create     # before an administrator exists
+    command_refused: no user may decide yet
+      to fix it: democrai-sandbox admin create NAME --role super
+    See: cli.md
+    """
 
 
 class CommandMisused(CommandRefused):
@@ -35,15 +34,15 @@ class CommandMisused(CommandRefused):
     """
 
     code = "command_misused"
-    guidance = Guidance(
-        cause="An argument is missing, contradicts another or has a wrong value; or a question needs a terminal.",
-        fix="Read `--help` of the command. In scripts, add `--yes` to answer the question.",
-        example="""\
-$ democrai-sandbox explain
-command_misused: nothing to explain
-  to fix it: give an error line, --code, or --subject with --operation and --target""",
-        see=("cli.md",),
-    )
+    guidance = """
+    Cause: An argument is missing, contradicts another or has a wrong value; or a question needs a terminal.
+    Fix: Read `--help` of the command. In scripts, add `--yes` to answer the question.
+    Example:
+    $ democrai-sandbox explain
+    command_misused: nothing to explain
+      to fix it: give an error line, --code, or --subject with --operation and --target
+    See: cli.md
+    """
 
 
 class NodeUnreachable(HostRefused):
@@ -53,14 +52,14 @@ class NodeUnreachable(HostRefused):
     """
 
     code = "node_unreachable"
-    guidance = Guidance(
-        cause="The node does not run or listens elsewhere, or a proxy or another program answers in its place.",
-        fix="Start the node with `democrai-sandbox serve`, or name its address with `--url` or `DEMOCRAI_URL`.",
-        example="""\
-$ democrai-sandbox requests list --url http://127.0.0.1:1
-node_unreachable: http://127.0.0.1:1 does not answer as a node: Connection refused (that address is from --url)""",
-        see=("cli.md",),
-    )
+    guidance = """
+    Cause: The node does not run or listens elsewhere, or a proxy or another program answers in its place.
+    Fix: Start the node with `democrai-sandbox serve`, or name its address with `--url` or `DEMOCRAI_URL`.
+    Example:
+    $ democrai-sandbox requests list --url http://127.0.0.1:1
+    node_unreachable: http://127.0.0.1:1 does not answer as a node: Connection refused (that address is from --url)
+    See: cli.md
+    """
 
 
 class ErrorUnknown(SandboxError, LookupError):
@@ -70,17 +69,15 @@ class ErrorUnknown(SandboxError, LookupError):
     """
 
     code = "error_unknown"
-    guidance = Guidance(
-        cause="The line comes from another program, or the part with the code was cut off.",
-        fix=(
-            "Pass the whole line from the log, or the last line of the traceback. The index of error codes lists all "
-            "of them."
-        ),
-        example="""\
-$ democrai-sandbox explain 'something went wrong'
-error_unknown: ...""",
-        see=("troubleshooting.md",),
-    )
+    guidance = """
+    Cause: The line comes from another program, or the part with the code was cut off.
+    Fix: Pass the whole line from the log, or the last line of the traceback. The index of error codes lists all of
+    them.
+    Example:
+    $ democrai-sandbox explain 'something went wrong'
+    error_unknown: ...
+    See: troubleshooting.md
+    """
 
 
 class NodeRefused(SandboxError, RuntimeError):
@@ -90,14 +87,14 @@ class NodeRefused(SandboxError, RuntimeError):
     """
 
     code = "node_refused"
-    guidance = Guidance(
-        cause="The code of the node says why: often the token lacks a scope, or an id does not exist.",
-        fix="Look up the code at the beginning of the text with `democrai-sandbox explain --code CODE`.",
-        example="""\
-$ democrai-sandbox requests show 01K9ZZZZZZZZZZZZZZZZZZZZZZ
-external_access_request_unknown: ... 01K9ZZZZZZZZZZZZZZZZZZZZZZ""",
-        see=("cli.md",),
-    )
+    guidance = """
+    Cause: The code of the node says why: often the token lacks a scope, or an id does not exist.
+    Fix: Look up the code at the beginning of the text with `democrai-sandbox explain --code CODE`.
+    Example:
+    $ democrai-sandbox requests show 01K9ZZZZZZZZZZZZZZZZZZZZZZ
+    external_access_request_unknown: ... 01K9ZZZZZZZZZZZZZZZZZZZZZZ
+    See: cli.md
+    """
 
     def __init__(self, status: int, answer: dict[str, Any]) -> None:
         """Take the HTTP status and the problem document."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.policy import EXTERNAL_URL_LOCKED, SandboxError, Subject
 from democrai_sandbox.policy.paths import folder_of_temporary, literal_target
-from democrai_sandbox.policy.problems import Guidance, Word
+from democrai_sandbox.policy.problems import Word
 from democrai_sandbox.policy.rules import written_target
 
 if TYPE_CHECKING:
@@ -104,17 +104,17 @@ class SandboxDenied(SandboxError, PermissionError):
     """
 
     code = "sandbox_denied"
-    guidance = Guidance(
-        cause="The policy of the subject does not allow the operation. The code of the subclass says which kind.",
-        fix="Look up the code at the beginning of the error text, or print `diagnostics()`, which has the hint.",
-        example="""\
-try:
-    open("/etc/shadow")
-except SandboxDenied as denial:
-    print(denial.code, denial.operation, denial.target)
--> sandbox_filesystem_denied read /etc/shadow""",
-        see=("troubleshooting.md",),
-    )
+    guidance = """
+    Cause: The policy of the subject does not allow the operation. The code of the subclass says which kind.
+    Fix: Look up the code at the beginning of the error text, or print `diagnostics()`, which has the hint.
+    Example:
+    try:
+        open("/etc/shadow")
+    except SandboxDenied as denial:
+        print(denial.code, denial.operation, denial.target)
+    -> sandbox_filesystem_denied read /etc/shadow
+    See: troubleshooting.md
+    """
     layer = "guard"
     package = ""
     """Installed package whose import by an extension caused the denial, if known."""
@@ -190,26 +190,21 @@ class FilesystemDenied(SandboxDenied):
     """
 
     code = "sandbox_filesystem_denied"
-    guidance = Guidance(
-        shape="sandbox_filesystem_denied:<subject>:<path>",
-        cause=(
-            "The path, after resolving links and `..`, is not below a declared root; or the root is declared for "
-            "another operation (`read`, but the file was opened for writing) or another phase (`install` instead of "
-            "`runtime`); or the host protects the path. Moving and linking need rights at both ends. Subjects can "
-            "never change the Python environment of the application. `execute` is missing for a native module "
-            "outside of the installed packages."
-        ),
-        fix=(
-            f"Add the entry in `hint` to the manifest, as narrow as possible. {_WHERE_TO_DECLARE} For a path that a "
-            "user chooses at run time, call `sdk.access.check_external_access` before opening it: a denied file "
-            "operation files no request. If the path surprises you, look for a symbolic link. A protected path cannot "
-            "be allowed. Install native modules into the environment that runs the extension."
-        ),
-        example="""\
-open("/etc/passwd")      # in module reports, which declares {"operation": "read", "target": "/srv/sales"}
--> PermissionError: sandbox_filesystem_denied:reports:/etc/passwd""",
-        see=("manifests.md", "approvals.md#for-extensions-asking"),
-    )
+    guidance = f"""
+    Shape: sandbox_filesystem_denied:<subject>:<path>
+    Cause: The path, after resolving links and `..`, is not below a declared root; or the root is declared for another
+    operation (`read`, but the file was opened for writing) or another phase (`install` instead of `runtime`); or the
+    host protects the path. Moving and linking need rights at both ends. Subjects can never change the Python
+    environment of the application. `execute` is missing for a native module outside of the installed packages.
+    Fix: Add the entry in `hint` to the manifest, as narrow as possible. {_WHERE_TO_DECLARE} For a path that a user
+    chooses at run time, call `sdk.access.check_external_access` before opening it: a denied file operation files no
+    request. If the path surprises you, look for a symbolic link. A protected path cannot be allowed. Install native
+    modules into the environment that runs the extension.
+    Example:
+    open("/etc/passwd")      # in module reports, which declares {{"operation": "read", "target": "/srv/sales"}}
+    -> PermissionError: sandbox_filesystem_denied:reports:/etc/passwd
+    See: manifests.md approvals.md#for-extensions-asking
+    """
     names_path = True
     is_host_code = False
     """Whether the subject tried to change code of the host, which no declaration allows."""
@@ -243,24 +238,20 @@ class FilesystemFdDenied(SandboxDenied):
     """
 
     code = "sandbox_filesystem_fd_denied"
-    guidance = Guidance(
-        shape="sandbox_filesystem_fd_denied:<subject>:<key>",
-        cause=(
-            "`<key>` is `dir_fd`, `src_dir_fd` or `dst_dir_fd` for an argument of this name, which only install phases "
-            "and children may use. It is `fd` for the number of a pipe, socket or other object that the subject did "
-            "not open. It is `http-connection` or `socket` for a connection that was written to by its number or "
-            "through a file object, so that the guard could not read the data."
-        ),
-        fix=(
-            "Use full paths below a declared root instead of `dir_fd`. Send data with the methods of the socket. Open "
-            "files inside the guard; let the host pass data instead of descriptors."
-        ),
-        example="""\
-folder = os.open("/srv/sales", os.O_RDONLY)
-os.open("may.csv", os.O_RDONLY, dir_fd=folder)
--> PermissionError: sandbox_filesystem_fd_denied:reports:dir_fd""",
-        see=("troubleshooting.md",),
-    )
+    guidance = """
+    Shape: sandbox_filesystem_fd_denied:<subject>:<key>
+    Cause: `<key>` is `dir_fd`, `src_dir_fd` or `dst_dir_fd` for an argument of this name, which only install phases and
+    children may use. It is `fd` for the number of a pipe, socket or other object that the subject did not open. It is
+    `http-connection` or `socket` for a connection that was written to by its number or through a file object, so that
+    the guard could not read the data.
+    Fix: Use full paths below a declared root instead of `dir_fd`. Send data with the methods of the socket. Open files
+    inside the guard; let the host pass data instead of descriptors.
+    Example:
+    folder = os.open("/srv/sales", os.O_RDONLY)
+    os.open("may.csv", os.O_RDONLY, dir_fd=folder)
+    -> PermissionError: sandbox_filesystem_fd_denied:reports:dir_fd
+    See: troubleshooting.md
+    """
 
     def __str__(self) -> str:
         """Return ``sandbox_filesystem_fd_denied:<subject>:<key>``."""
@@ -285,22 +276,18 @@ class ModuleDenied(SandboxDenied):
     """
 
     code = "sandbox_module_denied"
-    guidance = Guidance(
-        shape="sandbox_module_denied:<root>",
-        cause=(
-            "The code imports `ctypes`, `_ctypes`, `cffi`, `_cffi_backend` or a module that the host added to the "
-            "list, also through `importlib` or `sys.modules`. Or a native extension is outside of the code roots."
-        ),
-        fix=(
-            'Avoid the module, or a dependency that needs it. If you trust the code, declare `{"allowed_imports": '
-            '["ctypes"]}`: it then has all rights of the process. Install native extensions into the environment, not '
-            "into a folder that the subject may write."
-        ),
-        example="""\
-import ctypes            # in the module's own code
--> PermissionError: sandbox_module_denied:ctypes""",
-        see=("manifests.md",),
-    )
+    guidance = """
+    Shape: sandbox_module_denied:<root>
+    Cause: The code imports `ctypes`, `_ctypes`, `cffi`, `_cffi_backend` or a module that the host added to the list,
+    also through `importlib` or `sys.modules`. Or a native extension is outside of the code roots.
+    Fix: Avoid the module, or a dependency that needs it. If you trust the code, declare `{"allowed_imports":
+    ["ctypes"]}`: it then has all rights of the process. Install native extensions into the environment, not into a
+    folder that the subject may write.
+    Example:
+    import ctypes            # in the module's own code
+    -> PermissionError: sandbox_module_denied:ctypes
+    See: manifests.md
+    """
 
     @property
     def hint(self) -> str:
@@ -319,21 +306,17 @@ class SubprocessDenied(SandboxDenied):
     """
 
     code = "sandbox_subprocess_denied"
-    guidance = Guidance(
-        shape="sandbox_subprocess_denied:<entrypoint>",
-        cause=(
-            "Pages, actions and commands of modules may not start programs directly. Libraries do it too, for example "
-            "to read the version of a program."
-        ),
-        fix=(
-            "In a module, call `await sdk.tasks.run_subprocess([...])`: the runtime starts the child with a guarded "
-            "environment. Engines and extractors start programs in their install phase only, MCP servers never."
-        ),
-        example="""\
-subprocess.run(["convert", "a.png", "a.jpg"])
--> PermissionError: sandbox_subprocess_denied:subprocess.Popen""",
-        see=("tasks.md",),
-    )
+    guidance = """
+    Shape: sandbox_subprocess_denied:<entrypoint>
+    Cause: Pages, actions and commands of modules may not start programs directly. Libraries do it too, for example to
+    read the version of a program.
+    Fix: In a module, call `await sdk.tasks.run_subprocess([...])`: the runtime starts the child with a guarded
+    environment. Engines and extractors start programs in their install phase only, MCP servers never.
+    Example:
+    subprocess.run(["convert", "a.png", "a.jpg"])
+    -> PermissionError: sandbox_subprocess_denied:subprocess.Popen
+    See: tasks.md
+    """
 
     @property
     def hint(self) -> str:
@@ -348,22 +331,18 @@ class EnvironmentDenied(SandboxDenied):
     """
 
     code = "sandbox_env_denied"
-    guidance = Guidance(
-        shape="sandbox_env_denied:<name>",
-        cause=(
-            "The code set or removed a `DEMOCRAI_` variable, in its environment or that of a child. `LOCALDOMAIN`, "
-            "`RES_OPTIONS` and `HOSTALIASES` are refused too, because they redirect name lookups of the whole process. "
-            "A child may also not get variables that load other code, such as `LD_PRELOAD`."
-        ),
-        fix=(
-            "Use another name for your variable. To start a Python child under the same guard, the host calls "
-            "`child_environment()`. Set resolver options in the host, before the guard."
-        ),
-        example="""\
-os.environ["DEMOCRAI_ACCESS"] = "[]"
--> PermissionError: sandbox_env_denied:DEMOCRAI_ACCESS""",
-        see=("tasks.md",),
-    )
+    guidance = """
+    Shape: sandbox_env_denied:<name>
+    Cause: The code set or removed a `DEMOCRAI_` variable, in its environment or that of a child. `LOCALDOMAIN`,
+    `RES_OPTIONS` and `HOSTALIASES` are refused too, because they redirect name lookups of the whole process. A child
+    may also not get variables that load other code, such as `LD_PRELOAD`.
+    Fix: Use another name for your variable. To start a Python child under the same guard, the host calls
+    `child_environment()`. Set resolver options in the host, before the guard.
+    Example:
+    os.environ["DEMOCRAI_ACCESS"] = "[]"
+    -> PermissionError: sandbox_env_denied:DEMOCRAI_ACCESS
+    See: tasks.md
+    """
 
     @property
     def hint(self) -> str:
@@ -380,19 +359,17 @@ class TamperDenied(SandboxDenied):
     """
 
     code = "sandbox_guard_denied"
-    guidance = Guidance(
-        shape="sandbox_guard_denied:<function>",
-        cause=(
-            "The code called, for example, `gc.get_objects`, traced threads of other subjects, replaced the code of a "
-            "function, created code objects or interpreters, loaded a SQLite extension, changed names of the sandbox, "
-            "or opened the bypass."
-        ),
-        fix="Avoid the function inside a guard. Tracing and profiling the subject's own code is allowed.",
-        example="""\
-gc.get_objects()
--> PermissionError: sandbox_guard_denied:gc.get_objects""",
-        see=("compatibility.md",),
-    )
+    guidance = """
+    Shape: sandbox_guard_denied:<function>
+    Cause: The code called, for example, `gc.get_objects`, traced threads of other subjects, replaced the code of a
+    function, created code objects or interpreters, loaded a SQLite extension, changed names of the sandbox, or opened
+    the bypass.
+    Fix: Avoid the function inside a guard. Tracing and profiling the subject's own code is allowed.
+    Example:
+    gc.get_objects()
+    -> PermissionError: sandbox_guard_denied:gc.get_objects
+    See: compatibility.md
+    """
 
     @property
     def hint(self) -> str:
@@ -410,47 +387,43 @@ class NetworkDenied(SandboxDenied):
     """
 
     code = "sandbox_network_denied"
-    guidance = Guidance(
-        shape="External URL is locked. (sandbox_network_denied:<subject>:<target>)",
-        cause=(
-            "No declaration, session approval or permanent approval covers scheme, host, port and path together; a "
-            "rule with a path does not allow other paths. Frequent reasons: a redirect to another host, a socket where "
-            "only a URL is declared, a proxy from the environment, or a name that resolves to this machine. If an "
-            "administrator denied the target, the message has the reason."
+    guidance = f"""
+    Shape: External URL is locked. (sandbox_network_denied:<subject>:<target>)
+    Cause: No declaration, session approval or permanent approval covers scheme, host, port and path together; a rule
+    with a path does not allow other paths. Frequent reasons: a redirect to another host, a socket where only a URL is
+    declared, a proxy from the environment, or a name that resolves to this machine. If an administrator denied the
+    target, the message has the reason.
+    Fix: For a fixed target, add the entry in `hint`, as narrow as possible. {_WHERE_TO_DECLARE} For a target that is
+    chosen at run time, call `sdk.access.check_external_access(...)`, which files a request for an administrator; if
+    `request_id` is set, the request already waits. A denied target stays denied until an administrator revokes the
+    denial.
+    Example:
+    httpx.get("https://api.example.com/v1/reports")      # not declared
+    -> PermissionError: External URL is locked. (sandbox_network_denied:reports:https://api.example.com/v1/reports)
+    See: approvals.md manifests.md network.md#when-something-is-denied
+    """
+    guidance_words = (
+        Word(
+            "socket:<family>/<type>/<protocol>",
+            "a socket other than TCP, UDP and unix, in numbers",
+            "use TCP or UDP",
         ),
-        fix=(
-            f"For a fixed target, add the entry in `hint`, as narrow as possible. {_WHERE_TO_DECLARE} For a target "
-            "that is chosen at run time, call `sdk.access.check_external_access(...)`, which files a request for an "
-            "administrator; if `request_id` is set, the request already waits. A denied target stays denied until an "
-            "administrator revokes the denial."
+        Word("socket:family", "a call on such a socket, which the host created", "use TCP or UDP"),
+        Word(
+            "socket:foreign",
+            "a socket, listener or TLS object of the host or another subject, without a peer to check",
+            "open a new connection",
         ),
-        example="""\
-httpx.get("https://api.example.com/v1/reports")      # not declared
--> PermissionError: External URL is locked. (sandbox_network_denied:reports:https://api.example.com/v1/reports)""",
-        words=(
-            Word(
-                "socket:<family>/<type>/<protocol>",
-                "a socket other than TCP, UDP and unix, in numbers",
-                "use TCP or UDP",
-            ),
-            Word("socket:family", "a call on such a socket, which the host created", "use TCP or UDP"),
-            Word(
-                "socket:foreign",
-                "a socket, listener or TLS object of the host or another subject, without a peer to check",
-                "open a new connection",
-            ),
-            Word(
-                "socket:kernel",
-                "the kernel gives the process no network sockets, because its subject declares no network access",
-                "declare the targets; for a server on loopback, `receive` on its address and port",
-            ),
-            Word(
-                "socket:option",
-                "an option that routes packets through other hosts, or that the guard cannot read",
-                "remove the option",
-            ),
+        Word(
+            "socket:kernel",
+            "the kernel gives the process no network sockets, because its subject declares no network access",
+            "declare the targets; for a server on loopback, `receive` on its address and port",
         ),
-        see=("approvals.md", "manifests.md", "network.md#when-something-is-denied"),
+        Word(
+            "socket:option",
+            "an option that routes packets through other hosts, or that the guard cannot read",
+            "remove the option",
+        ),
     )
     decision: AccessDecision | None = None
     """The answer of the decider, if it gave one."""
@@ -487,20 +460,18 @@ class GuardUsageError(SandboxError, RuntimeError):
     """
 
     code = "sandbox_guard_usage"
-    guidance = Guidance(
-        cause=(
-            "A guard was entered in a generator or through an exit stack, left in another frame than the one that "
-            "entered it, entered twice at the same time, or `run` was given a function that returns an async generator."
-        ),
-        fix="Use a `with` statement in an ordinary function or coroutine, or call `guard.run(...)`.",
-        example="""\
-def rows():
-    with guard:          # the guard would stay in force between the values
-        yield 1
-next(rows())
--> GuardUsageError""",
-        see=("embedding.md",),
-    )
+    guidance = """
+    Cause: A guard was entered in a generator or through an exit stack, left in another frame than the one that entered
+    it, entered twice at the same time, or `run` was given a function that returns an async generator.
+    Fix: Use a `with` statement in an ordinary function or coroutine, or call `guard.run(...)`.
+    Example:
+    def rows():
+        with guard:          # the guard would stay in force between the values
+            yield 1
+    next(rows())
+    -> GuardUsageError
+    See: embedding.md
+    """
 
 
 class GuardSealedError(GuardUsageError):
@@ -510,13 +481,13 @@ class GuardSealedError(GuardUsageError):
     """
 
     code = "sandbox_guard_sealed"
-    guidance = Guidance(
-        cause="`configure_guard` was called after the first guard was entered, or by guarded code.",
-        fix="Call `configure_guard` when the application starts, before the first guard.",
-        example="""\
-with process_guard_context(subject="module:demo"):
-    pass
-configure_guard(decider=decider)
--> GuardSealedError: the guard is sealed: configure it before the first guard is entered""",
-        see=("embedding.md",),
-    )
+    guidance = """
+    Cause: `configure_guard` was called after the first guard was entered, or by guarded code.
+    Fix: Call `configure_guard` when the application starts, before the first guard.
+    Example:
+    with process_guard_context(subject="module:demo"):
+        pass
+    configure_guard(decider=decider)
+    -> GuardSealedError: the guard is sealed: configure it before the first guard is entered
+    See: embedding.md
+    """

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from democrai_sandbox.policy import SandboxError
-from democrai_sandbox.policy.problems import Guidance
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,17 +19,15 @@ class ExtensionUnknown(SandboxError, LookupError):
     """
 
     code = "extension_unknown"
-    guidance = Guidance(
-        cause=(
-            "The name is misspelled, the configuration does not name the folder, or the function has no decorator "
-            "of the SDK."
-        ),
-        fix="Correct the name. `democrai-sandbox extensions list` and `runtime.extensions` show all extensions.",
-        example="""\
-POST /api/v1/modules/reprots/actions/show
--> 404 {"code": "extension_unknown", "detail": "... did you mean 'reports'?", ...}""",
-        see=("extensions.md",),
-    )
+    guidance = """
+    Cause: The name is misspelled, the configuration does not name the folder, or the function has no decorator of the
+    SDK.
+    Fix: Correct the name. `democrai-sandbox extensions list` and `runtime.extensions` show all extensions.
+    Example:
+    POST /api/v1/modules/reprots/actions/show
+    -> 404 {"code": "extension_unknown", "detail": "... did you mean 'reports'?", ...}
+    See: extensions.md
+    """
 
 
 class ExtensionBroken(SandboxError, RuntimeError):
@@ -40,17 +37,15 @@ class ExtensionBroken(SandboxError, RuntimeError):
     """
 
     code = "extension_broken"
-    guidance = Guidance(
-        cause=(
-            "The manifest is invalid, the entry file is missing, the import failed or took too long, two "
-            "extensions have the same name, or a tool declares more than its module."
-        ),
-        fix="Fix the problems in the text and restart. `democrai-sandbox manifest check` finds those of the manifest.",
-        example="""\
-manifest.json has "operation": "raed":
--> ExtensionBroken: module reports: /access/0/operation: ... (did you mean 'read'?)""",
-        see=("extensions.md#broken-ones",),
-    )
+    guidance = """
+    Cause: The manifest is invalid, the entry file is missing, the import failed or took too long, two extensions have
+    the same name, or a tool declares more than its module.
+    Fix: Fix the problems in the text and restart. `democrai-sandbox manifest check` finds those of the manifest.
+    Example:
+    manifest.json has "operation": "raed":
+    -> ExtensionBroken: module reports: /access/0/operation: ... (did you mean 'read'?)
+    See: extensions.md#broken-ones
+    """
 
 
 class ExtensionFailed(SandboxError, RuntimeError):
@@ -61,16 +56,16 @@ class ExtensionFailed(SandboxError, RuntimeError):
     """
 
     code = "extension_failed"
-    guidance = Guidance(
-        cause="A bug in the extension, or an argument that it does not accept.",
-        fix="Read `diagnostics()`, which includes the traceback, and fix the extension.",
-        example="""\
-@sdk.action("show")
-def show():
-    return 1 / 0
--> ExtensionFailed: ZeroDivisionError: division by zero""",
-        see=("modules.md",),
-    )
+    guidance = """
+    Cause: A bug in the extension, or an argument that it does not accept.
+    Fix: Read `diagnostics()`, which includes the traceback, and fix the extension.
+    Example:
+    @sdk.action("show")
+    def show():
+        return 1 / 0
+    -> ExtensionFailed: ZeroDivisionError: division by zero
+    See: modules.md
+    """
 
     def __init__(self, message: str, *, kind: str = "", traceback: str = "", advice: str = "") -> None:
         """Take the text, the class name, the traceback and advice for the user."""
@@ -93,23 +88,18 @@ class ResultInvalid(ExtensionFailed):
     """
 
     code = "extension_result_invalid"
-    guidance = Guidance(
-        cause=(
-            "The result contains an object of a class, a set, a generator, an open file or a number that is not "
-            "finite; has keys that are not strings, more than 64 levels or a million values; or is too large for "
-            "a message."
-        ),
-        fix=(
-            "Return plain data, enums, dataclasses, named tuples, dates, times, UUIDs, decimals or paths. Write "
-            "large data to a file and return its path."
-        ),
-        example="""\
-@sdk.action("names")
-def names():
-    return {"a", "b"}    # a set
--> ResultInvalid: the result cannot be passed on: ...""",
-        see=("modules.md",),
-    )
+    guidance = """
+    Cause: The result contains an object of a class, a set, a generator, an open file or a number that is not finite;
+    has keys that are not strings, more than 64 levels or a million values; or is too large for a message.
+    Fix: Return plain data, enums, dataclasses, named tuples, dates, times, UUIDs, decimals or paths. Write large data
+    to a file and return its path.
+    Example:
+    @sdk.action("names")
+    def names():
+        return {"a", "b"}    # a set
+    -> ResultInvalid: the result cannot be passed on: ...
+    See: modules.md
+    """
 
     def __init__(self, message: str, *, problems: Iterable[Problem] = ()) -> None:
         """Take the text, and the problems with their places in the result."""
@@ -131,16 +121,16 @@ class CallTimeout(SandboxError, TimeoutError):
     """
 
     code = "extension_timeout"
-    guidance = Guidance(
-        cause="The call took longer than `call_timeout` of the settings, or than the `timeout` of its task.",
-        fix="Move long work into a task. Run code that may hang in a worker, which can be killed.",
-        example="""\
-@sdk.action("slow")
-async def slow():
-    await asyncio.sleep(60)
--> CallTimeout after 30 s""",
-        see=("tasks.md",),
-    )
+    guidance = """
+    Cause: The call took longer than `call_timeout` of the settings, or than the `timeout` of its task.
+    Fix: Move long work into a task. Run code that may hang in a worker, which can be killed.
+    Example:
+    @sdk.action("slow")
+    async def slow():
+        await asyncio.sleep(60)
+    -> CallTimeout after 30 s
+    See: tasks.md
+    """
 
 
 class NoRuntime(SandboxError, RuntimeError):
@@ -150,14 +140,14 @@ class NoRuntime(SandboxError, RuntimeError):
     """
 
     code = "extension_no_runtime"
-    guidance = Guidance(
-        cause="A file of an extension was imported directly, for example by a test, and called the SDK.",
-        fix="Run the extension with a host, or in tests with `sdk.testing`.",
-        example="""\
-$ python -c 'import module; module.show()'
--> NoRuntime: no runtime serves ... in this process""",
-        see=("testing.md",),
-    )
+    guidance = """
+    Cause: A file of an extension was imported directly, for example by a test, and called the SDK.
+    Fix: Run the extension with a host, or in tests with `sdk.testing`.
+    Example:
+    $ python -c 'import module; module.show()'
+    -> NoRuntime: no runtime serves ... in this process
+    See: testing.md
+    """
 
 
 class RuntimeServiceFailed(SandboxError, RuntimeError):
@@ -167,14 +157,14 @@ class RuntimeServiceFailed(SandboxError, RuntimeError):
     """
 
     code = "extension_service_failed"
-    guidance = Guidance(
-        cause="An error in the host, or the runtime is not running yet or is shutting down.",
-        fix="Read the log of the host, fix the failure there, and retry.",
-        example="""\
-await sdk.tasks.start("import")      # while the host shuts down
--> RuntimeServiceFailed: tasks are not served: the runtime is not running""",
-        see=("monitoring.md",),
-    )
+    guidance = """
+    Cause: An error in the host, or the runtime is not running yet or is shutting down.
+    Fix: Read the log of the host, fix the failure there, and retry.
+    Example:
+    await sdk.tasks.start("import")      # while the host shuts down
+    -> RuntimeServiceFailed: tasks are not served: the runtime is not running
+    See: monitoring.md
+    """
 
 
 class NotInstalled(SandboxError, RuntimeError):
@@ -184,17 +174,15 @@ class NotInstalled(SandboxError, RuntimeError):
     """
 
     code = "extension_not_installed"
-    guidance = Guidance(
-        cause="It was never installed; or its requirements, local packages or interpreter changed since.",
-        fix=(
-            "Run `democrai-sandbox extensions install engine:NAME`, install it in the console, or set `install: "
-            "true` under `extensions.engines`. An embedding application calls `runtime.engines.install(name)`."
-        ),
-        example="""\
-The manifest of engine whisper now requires torch==2.5, and the engine is called:
--> NotInstalled: engine:whisper is not installed; ...""",
-        see=("engines.md",),
-    )
+    guidance = """
+    Cause: It was never installed; or its requirements, local packages or interpreter changed since.
+    Fix: Run `democrai-sandbox extensions install engine:NAME`, install it in the console, or set `install: true` under
+    `extensions.engines`. An embedding application calls `runtime.engines.install(name)`.
+    Example:
+    The manifest of engine whisper now requires torch==2.5, and the engine is called:
+    -> NotInstalled: engine:whisper is not installed; ...
+    See: engines.md
+    """
 
 
 class InstallFailed(SandboxError, RuntimeError):
@@ -205,18 +193,16 @@ class InstallFailed(SandboxError, RuntimeError):
     """
 
     code = "extension_install_failed"
-    guidance = Guidance(
-        cause=(
-            "pip failed, or the guard refused an access: often a host or file that is declared for `runtime` but "
-            "not for `install`."
-        ),
-        fix="Fix the failure in `lines` and `denials`, then install again.",
-        example="""\
-$ democrai-sandbox extensions install engine:whisper     # install declares no network access
-extension_install_failed: engine:whisper: ...
-  refused: External URL is locked. (sandbox_network_denied:whisper:https://packages.example.com/simple)""",
-        see=("engines.md",),
-    )
+    guidance = """
+    Cause: pip failed, or the guard refused an access: often a host or file that is declared for `runtime` but not for
+    `install`.
+    Fix: Fix the failure in `lines` and `denials`, then install again.
+    Example:
+    $ democrai-sandbox extensions install engine:whisper     # install declares no network access
+    extension_install_failed: engine:whisper: ...
+      refused: External URL is locked. (sandbox_network_denied:whisper:https://packages.example.com/simple)
+    See: engines.md
+    """
 
     def __init__(self, message: str, *, lines: tuple[str, ...] = (), denials: tuple[str, ...] = ()) -> None:
         """Take the message, the last lines of pip, and the denials by the guard."""
@@ -239,14 +225,14 @@ class InstallBusy(SandboxError, RuntimeError):
     """
 
     code = "extension_install_busy"
-    guidance = Guidance(
-        cause="Two hosts share a data directory, or an earlier installation still runs.",
-        fix="Wait for the other installation: all hosts use its result.",
-        example="""\
-$ democrai-sandbox extensions install engine:whisper     # in two terminals
-extension_install_busy: engine:whisper is being installed""",
-        see=("engines.md",),
-    )
+    guidance = """
+    Cause: Two hosts share a data directory, or an earlier installation still runs.
+    Fix: Wait for the other installation: all hosts use its result.
+    Example:
+    $ democrai-sandbox extensions install engine:whisper     # in two terminals
+    extension_install_busy: engine:whisper is being installed
+    See: engines.md
+    """
 
 
 class TaskUnknown(SandboxError, LookupError):
@@ -256,14 +242,14 @@ class TaskUnknown(SandboxError, LookupError):
     """
 
     code = "runtime_task_unknown"
-    guidance = Guidance(
-        cause="The id is mistyped, belongs to another module, or its record was removed after 30 days.",
-        fix="Use an id from `sdk.tasks.start(...)` or `sdk.tasks.listed()`.",
-        example="""\
-GET /api/v1/tasks/01K9ZZZZZZZZZZZZZZZZZZZZZZ
--> 404 {"code": "runtime_task_unknown", ...}""",
-        see=("tasks.md",),
-    )
+    guidance = """
+    Cause: The id is mistyped, belongs to another module, or its record was removed after 30 days.
+    Fix: Use an id from `sdk.tasks.start(...)` or `sdk.tasks.listed()`.
+    Example:
+    GET /api/v1/tasks/01K9ZZZZZZZZZZZZZZZZZZZZZZ
+    -> 404 {"code": "runtime_task_unknown", ...}
+    See: tasks.md
+    """
 
 
 class TaskQueueFull(SandboxError, RuntimeError):
@@ -273,15 +259,15 @@ class TaskQueueFull(SandboxError, RuntimeError):
     """
 
     code = "runtime_task_queue_full"
-    guidance = Guidance(
-        cause="Tasks start faster than they finish.",
-        fix="Retry later, or do more work per task.",
-        example="""\
-for row in a_million_rows:
-    await sdk.tasks.start("import_row", {"row": row})
--> TaskQueueFull: 100 tasks of module reports wait already""",
-        see=("tasks.md",),
-    )
+    guidance = """
+    Cause: Tasks start faster than they finish.
+    Fix: Retry later, or do more work per task.
+    Example:
+    for row in a_million_rows:
+        await sdk.tasks.start("import_row", {"row": row})
+    -> TaskQueueFull: 100 tasks of module reports wait already
+    See: tasks.md
+    """
 
 
 _LONGEST_LINE = 300
@@ -295,14 +281,14 @@ class WorkerFailed(SandboxError, RuntimeError):
     """
 
     code = "worker_failed"
-    guidance = Guidance(
-        cause="The worker could not be started, was stopped, or sent a malformed message.",
-        fix="Read `diagnostics()`. The next call starts a new worker.",
-        example="""\
-A module in a worker is called while the host shuts down:
--> WorkerFailed: worker_failed:module:reports: it was stopped""",
-        see=("modules.md",),
-    )
+    guidance = """
+    Cause: The worker could not be started, was stopped, or sent a malformed message.
+    Fix: Read `diagnostics()`. The next call starts a new worker.
+    Example:
+    A module in a worker is called while the host shuts down:
+    -> WorkerFailed: worker_failed:module:reports: it was stopped
+    See: modules.md
+    """
 
     def __init__(self, label: str, why: str, *, output: str = "") -> None:
         """Take the label of the worker, the reason, and the end of its standard error."""
@@ -339,17 +325,15 @@ class WorkerCrashed(WorkerFailed):
     """
 
     code = "worker_crashed"
-    guidance = Guidance(
-        cause="Native code crashed, the worker ran out of memory, or another program killed it.",
-        fix=(
-            "Read `diagnostics()`, fix the extension or raise its memory limit, and retry: the next call starts a "
-            "new worker."
-        ),
-        example="""\
-os.abort()               # in an action of a module that runs in a worker
--> WorkerCrashed: worker_crashed:module:reports: it was ended by signal SIGABRT""",
-        see=("modules.md",),
-    )
+    guidance = """
+    Cause: Native code crashed, the worker ran out of memory, or another program killed it.
+    Fix: Read `diagnostics()`, fix the extension or raise its memory limit, and retry: the next call starts a new
+    worker.
+    Example:
+    os.abort()               # in an action of a module that runs in a worker
+    -> WorkerCrashed: worker_crashed:module:reports: it was ended by signal SIGABRT
+    See: modules.md
+    """
 
 
 class WorkerTimeout(WorkerFailed, CallTimeout):
@@ -359,14 +343,14 @@ class WorkerTimeout(WorkerFailed, CallTimeout):
     """
 
     code = "worker_timeout"
-    guidance = Guidance(
-        cause="The call took longer than `call_timeout` of the settings, or than the `timeout` of its task.",
-        fix="Move long work into a task, or raise `call_timeout`.",
-        example="""\
-while True: pass         # in an action of a module that runs in a worker
--> WorkerTimeout after 30 s, and the worker is killed""",
-        see=("tasks.md",),
-    )
+    guidance = """
+    Cause: The call took longer than `call_timeout` of the settings, or than the `timeout` of its task.
+    Fix: Move long work into a task, or raise `call_timeout`.
+    Example:
+    while True: pass         # in an action of a module that runs in a worker
+    -> WorkerTimeout after 30 s, and the worker is killed
+    See: tasks.md
+    """
 
 
 class WorkerBroken(WorkerFailed):
@@ -376,14 +360,14 @@ class WorkerBroken(WorkerFailed):
     """
 
     code = "worker_broken"
-    guidance = Guidance(
-        cause="The import of the extension ends the process or does not return, or its environment is damaged.",
-        fix="Fix the extension, or install it again with `democrai-sandbox extensions install`.",
-        example="""\
-sys.exit(1)              # at the top of the file of a module that runs in a worker
--> WorkerBroken after a few calls""",
-        see=("modules.md",),
-    )
+    guidance = """
+    Cause: The import of the extension ends the process or does not return, or its environment is damaged.
+    Fix: Fix the extension, or install it again with `democrai-sandbox extensions install`.
+    Example:
+    sys.exit(1)              # at the top of the file of a module that runs in a worker
+    -> WorkerBroken after a few calls
+    See: modules.md
+    """
 
 
 class WorkerFlooded(WorkerFailed):
@@ -394,17 +378,15 @@ class WorkerFlooded(WorkerFailed):
     """
 
     code = "worker_flooded"
-    guidance = Guidance(
-        cause="Code in the worker writes to the worker's socket, or calls the host from very many threads at once.",
-        fix=(
-            "Find the loop in the extension. The SDK waits for each answer of the host, so ordinary use stays "
-            "below the limit."
-        ),
-        example="""\
-A module in a worker finds the worker's socket and writes to it in a loop:
--> WorkerFlooded""",
-        see=("modules.md",),
-    )
+    guidance = """
+    Cause: Code in the worker writes to the worker's socket, or calls the host from very many threads at once.
+    Fix: Find the loop in the extension. The SDK waits for each answer of the host, so ordinary use stays below the
+    limit.
+    Example:
+    A module in a worker finds the worker's socket and writes to it in a loop:
+    -> WorkerFlooded
+    See: modules.md
+    """
 
 
 class FrameError(SandboxError, ValueError):
@@ -414,11 +396,11 @@ class FrameError(SandboxError, ValueError):
     """
 
     code = "worker_frame"
-    guidance = Guidance(
-        cause="Another program or the extension wrote to the channel.",
-        fix="Remove the code that writes to the channel. The runtime stops the worker.",
-        example="""\
-os.write(3, b"hello")    # 3 is the channel of the worker
--> the host raises worker_failed, with FrameError as the reason""",
-        see=("modules.md",),
-    )
+    guidance = """
+    Cause: Another program or the extension wrote to the channel.
+    Fix: Remove the code that writes to the channel. The runtime stops the worker.
+    Example:
+    os.write(3, b"hello")    # 3 is the channel of the worker
+    -> the host raises worker_failed, with FrameError as the reason
+    See: modules.md
+    """

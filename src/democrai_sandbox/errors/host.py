@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from democrai_sandbox.policy import InvalidInputError, SandboxError
-from democrai_sandbox.policy.problems import Guidance
 
 
 class ConfigInvalid(InvalidInputError):
@@ -14,19 +13,17 @@ class ConfigInvalid(InvalidInputError):
     """
 
     code = "config_invalid"
-    guidance = Guidance(
-        cause=(
-            "An unknown key, a value of the wrong type, a missing folder, a file that other users can write, ambiguous "
-            "YAML, or an address beyond this machine without `https`."
-        ),
-        fix="Correct every line that the text names. `democrai-sandbox config check` shows the same list.",
-        example="""\
-server:
-  prot: 8420
--> config_invalid: 1 problem
-     - config.yaml:2: /server/prot: unknown key 'prot' (did you mean 'port'?)""",
-        see=("configuration.md",),
-    )
+    guidance = """
+    Cause: An unknown key, a value of the wrong type, a missing folder, a file that other users can write, ambiguous
+    YAML, or an address beyond this machine without `https`.
+    Fix: Correct every line that the text names. `democrai-sandbox config check` shows the same list.
+    Example:
+    server:
+      prot: 8420
+    -> config_invalid: 1 problem
+         - config.yaml:2: /server/prot: unknown key 'prot' (did you mean 'port'?)
+    See: configuration.md
+    """
 
 
 class HostRefused(SandboxError, RuntimeError):
@@ -37,15 +34,15 @@ class HostRefused(SandboxError, RuntimeError):
     """
 
     code = "host_refused"
-    guidance = Guidance(
-        cause="A package is missing, a component was started twice, or another condition that the text names.",
-        fix='Follow the text after "to fix it".',
-        example="""\
-$ democrai-sandbox serve     # installed without the extra
-host_refused: the package 'fastapi' is missing
-  to fix it: pip install 'democrai-sandbox[console]'""",
-        see=("serving.md",),
-    )
+    guidance = """
+    Cause: A package is missing, a component was started twice, or another condition that the text names.
+    Fix: Follow the text after "to fix it".
+    Example:
+    $ democrai-sandbox serve     # installed without the extra
+    host_refused: the package 'fastapi' is missing
+      to fix it: pip install 'democrai-sandbox[console]'
+    See: serving.md
+    """
 
     def __init__(self, what: str, *, fix: str = "") -> None:
         """Take the reason and the next action."""
@@ -66,20 +63,16 @@ class StateUnusable(HostRefused):
     """
 
     code = "host_state_unusable"
-    guidance = Guidance(
-        cause=(
-            "`state_dir` or a parent folder belongs to another user, is read-only or is a file; the disk is full; "
-            "another process uses the same state; or the PostgreSQL database is not encoded in UTF8."
-        ),
-        fix=(
-            "Set `state_dir` to a folder of the user that runs the host, or stop the other process. Create a database "
-            "with `CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0`."
-        ),
-        example="""\
-$ sudo -u nobody democrai-sandbox serve     # state_dir belongs to the user app
-host_state_unusable: ... Permission denied""",
-        see=("configuration.md",),
-    )
+    guidance = """
+    Cause: `state_dir` or a parent folder belongs to another user, is read-only or is a file; the disk is full; another
+    process uses the same state; or the PostgreSQL database is not encoded in UTF8.
+    Fix: Set `state_dir` to a folder of the user that runs the host, or stop the other process. Create a database with
+    `CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0`.
+    Example:
+    $ sudo -u nobody democrai-sandbox serve     # state_dir belongs to the user app
+    host_state_unusable: ... Permission denied
+    See: configuration.md
+    """
 
 
 class DatabaseUnreachable(StateUnusable):
@@ -90,17 +83,15 @@ class DatabaseUnreachable(StateUnusable):
     """
 
     code = "host_database_unreachable"
-    guidance = Guidance(
-        cause=(
-            "The server is down, not up yet or not reachable from this machine, or refuses the user, the password or "
-            "the database. The text has its answer."
-        ),
-        fix="Start the server, correct `database.url`, or raise `database.wait_seconds` to wait longer.",
-        example="""\
-$ DEMOCRAI_CONFIG__DATABASE__URL=postgresql://app@db.example.com/sandbox democrai-sandbox serve
-host_database_unreachable: the database ... cannot be used: connection refused""",
-        see=("deployment.md",),
-    )
+    guidance = """
+    Cause: The server is down, not up yet or not reachable from this machine, or refuses the user, the password or the
+    database. The text has its answer.
+    Fix: Start the server, correct `database.url`, or raise `database.wait_seconds` to wait longer.
+    Example:
+    $ DEMOCRAI_CONFIG__DATABASE__URL=postgresql://app@db.example.com/sandbox democrai-sandbox serve
+    host_database_unreachable: the database ... cannot be used: connection refused
+    See: deployment.md
+    """
 
 
 class AddressTaken(HostRefused):
@@ -110,14 +101,12 @@ class AddressTaken(HostRefused):
     """
 
     code = "host_address_taken"
-    guidance = Guidance(
-        cause=(
-            "Another program listens there, perhaps an earlier start of this host; the address does not belong to this "
-            "machine; or a port below 1024 needs more rights."
-        ),
-        fix="Stop the other program, or set `server.port` to another port. Port 0 takes any free one.",
-        example="""\
-$ democrai-sandbox serve     # twice
-host_address_taken: cannot listen at 127.0.0.1:8420: Address already in use""",
-        see=("serving.md",),
-    )
+    guidance = """
+    Cause: Another program listens there, perhaps an earlier start of this host; the address does not belong to this
+    machine; or a port below 1024 needs more rights.
+    Fix: Stop the other program, or set `server.port` to another port. Port 0 takes any free one.
+    Example:
+    $ democrai-sandbox serve     # twice
+    host_address_taken: cannot listen at 127.0.0.1:8420: Address already in use
+    See: serving.md
+    """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from democrai_sandbox.policy import SandboxError
-from democrai_sandbox.policy.problems import Guidance, Word
+from democrai_sandbox.policy.problems import Word
 
 _ALONE = "send requests to a helper only from its application and the processes of that"
 _WRITTEN = "let the application write it, in a folder that only its user can write"
@@ -60,15 +60,15 @@ class KernelLayerError(SandboxError, RuntimeError):
     """
 
     code = "os_sandbox_failed"
-    guidance = Guidance(
-        cause="A step ran out of order (`confine()` before `prepare()`), or the kernel refused a call.",
-        fix='Follow the text after "to fix it", and check the state of each control with `democrai-sandbox status`.',
-        example="""\
-kernel = Kernel(settings)
-kernel.confine()         # without kernel.prepare()
--> KernelLayerError: os_sandbox_failed: ...""",
-        see=("os-enforcement.md",),
-    )
+    guidance = """
+    Cause: A step ran out of order (`confine()` before `prepare()`), or the kernel refused a call.
+    Fix: Follow the text after "to fix it", and check the state of each control with `democrai-sandbox status`.
+    Example:
+    kernel = Kernel(settings)
+    kernel.confine()         # without kernel.prepare()
+    -> KernelLayerError: os_sandbox_failed: ...
+    See: os-enforcement.md
+    """
 
     def __init__(self, what: str, *, fix: str = "") -> None:
         """Take the failure and the next action."""
@@ -88,20 +88,16 @@ class KernelUnsupported(KernelLayerError):
     """
 
     code = "os_sandbox_unsupported"
-    guidance = Guidance(
-        cause=(
-            "The kernel has no Landlock or no seccomp filters, the architecture is not x86_64 or aarch64, or the "
-            "system is not Linux."
-        ),
-        fix=(
-            "Use a machine that supports it, or turn the control off. Without `sandbox.os.require` the application "
-            "starts, and `democrai-sandbox status` shows the missing control."
-        ),
-        example="""\
-$ democrai-sandbox run script.py     # on a kernel before 5.13
-os_sandbox_unsupported: Landlock: ...""",
-        see=("os-enforcement.md",),
-    )
+    guidance = """
+    Cause: The kernel has no Landlock or no seccomp filters, the architecture is not x86_64 or aarch64, or the system is
+    not Linux.
+    Fix: Use a machine that supports it, or turn the control off. Without `sandbox.os.require` the application starts,
+    and `democrai-sandbox status` shows the missing control.
+    Example:
+    $ democrai-sandbox run script.py     # on a kernel before 5.13
+    os_sandbox_unsupported: Landlock: ...
+    See: os-enforcement.md
+    """
 
 
 class KernelRefused(KernelLayerError):
@@ -112,15 +108,15 @@ class KernelRefused(KernelLayerError):
     """
 
     code = "os_sandbox_required"
-    guidance = Guidance(
-        cause="A control that the configuration enables is `partial`, `off` or `unsupported`.",
-        fix="Fix the controls that the text names, or set `sandbox.os.require` to false.",
-        example="""\
-sandbox:
-  os: {enabled: true, require: true}     # and no helper can be started
--> os_sandbox_required: ... egress: ...""",
-        see=("os-enforcement.md",),
-    )
+    guidance = """
+    Cause: A control that the configuration enables is `partial`, `off` or `unsupported`.
+    Fix: Fix the controls that the text names, or set `sandbox.os.require` to false.
+    Example:
+    sandbox:
+      os: {enabled: true, require: true}     # and no helper can be started
+    -> os_sandbox_required: ... egress: ...
+    See: os-enforcement.md
+    """
 
 
 class SpawnFailed(KernelLayerError):
@@ -130,15 +126,15 @@ class SpawnFailed(KernelLayerError):
     """
 
     code = "os_sandbox_spawn_failed"
-    guidance = Guidance(
-        cause="The spawn server was killed, or reached a limit of the system such as the number of processes.",
-        fix="Restart the application: once confined, it cannot start another spawn server.",
-        example="""\
-$ kill -9 <pid of the spawn server>
-await sdk.tasks.run_subprocess(["true"])
--> os_sandbox_spawn_failed""",
-        see=("os-enforcement.md",),
-    )
+    guidance = """
+    Cause: The spawn server was killed, or reached a limit of the system such as the number of processes.
+    Fix: Restart the application: once confined, it cannot start another spawn server.
+    Example:
+    $ kill -9 <pid of the spawn server>
+    await sdk.tasks.run_subprocess(["true"])
+    -> os_sandbox_spawn_failed
+    See: os-enforcement.md
+    """
 
 
 class PolicyFileRefused(KernelLayerError):
@@ -148,18 +144,16 @@ class PolicyFileRefused(KernelLayerError):
     """
 
     code = "os_sandbox_policy_refused"
-    guidance = Guidance(
-        cause="Its folder is missing, full or writable by other users, or another application uses the same file.",
-        fix=(
-            "Set `sandbox.os.policy_file` to a folder with mode 0700 that belongs to the application's user. If "
-            "several applications run, put `{pid}` into the name, or leave the key out."
-        ),
-        example="""\
-sandbox:
-  os: {policy_file: /tmp/policy.json}     # /tmp is writable by all users
--> os_sandbox_policy_refused""",
-        see=("os-enforcement.md",),
-    )
+    guidance = """
+    Cause: Its folder is missing, full or writable by other users, or another application uses the same file.
+    Fix: Set `sandbox.os.policy_file` to a folder with mode 0700 that belongs to the application's user. If several
+    applications run, put `{pid}` into the name, or leave the key out.
+    Example:
+    sandbox:
+      os: {policy_file: /tmp/policy.json}     # /tmp is writable by all users
+    -> os_sandbox_policy_refused
+    See: os-enforcement.md
+    """
 
 
 class HelperFailed(KernelLayerError):
@@ -169,19 +163,17 @@ class HelperFailed(KernelLayerError):
     """
 
     code = "os_sandbox_helper_failed"
-    guidance = Guidance(
-        cause=(
-            "The helper does not run, is not reachable at `sandbox.os.helper_socket`, or lacks rights; or the policy "
-            "file does not belong to the application's user or is writable by others. Two instances that share a "
-            "socket or a policy file interfere with each other."
-        ),
-        fix="Find the reason in the table. `democrai-sandbox doctor` tests this machine.",
-        example="""\
-$ democrai-sandbox doctor     # on a machine without iptables
-os_sandbox_helper_failed: iptables-restore cannot be found; to fix it: install the iptables package""",
-        words=HELPER_REASONS,
-        see=("os-enforcement.md",),
-    )
+    guidance = """
+    Cause: The helper does not run, is not reachable at `sandbox.os.helper_socket`, or lacks rights; or the policy file
+    does not belong to the application's user or is writable by others. Two instances that share a socket or a policy
+    file interfere with each other.
+    Fix: Find the reason in the table. `democrai-sandbox doctor` tests this machine.
+    Example:
+    $ democrai-sandbox doctor     # on a machine without iptables
+    os_sandbox_helper_failed: iptables-restore cannot be found; to fix it: install the iptables package
+    See: os-enforcement.md
+    """
+    guidance_words = HELPER_REASONS
 
     def __init__(self, what: str, *, fix: str = "", reason: str = "") -> None:
         """Take the failure, the next action and the helper's word for the reason."""

@@ -6,7 +6,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.policy import SandboxError
-from democrai_sandbox.policy.problems import Guidance
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,14 +18,14 @@ class AssetUnknown(SandboxError, LookupError):
     """
 
     code = "asset_unknown"
-    guidance = Guidance(
-        cause="The name is misspelled, or the asset belongs to another module that does not share it.",
-        fix="Correct the name, or declare the asset with `shared=True` in the other module.",
-        example="""\
-await sdk.ai.run_tool("fetch_repotr", {"id": 7})
--> AssetUnknown: ... 'fetch_repotr'; did you mean 'fetch_report'?""",
-        see=("ai.md",),
-    )
+    guidance = """
+    Cause: The name is misspelled, or the asset belongs to another module that does not share it.
+    Fix: Correct the name, or declare the asset with `shared=True` in the other module.
+    Example:
+    await sdk.ai.run_tool("fetch_repotr", {"id": 7})
+    -> AssetUnknown: ... 'fetch_repotr'; did you mean 'fetch_report'?
+    See: ai.md
+    """
 
 
 class NestingTooDeep(SandboxError, RecursionError):
@@ -36,14 +35,14 @@ class NestingTooDeep(SandboxError, RecursionError):
     """
 
     code = "nesting_too_deep"
-    guidance = Guidance(
-        cause="An asset calls itself through other assets.",
-        fix="Break the cycle that the text shows.",
-        example="""\
-Agent planner calls tool search, and tool search calls agent planner:
--> NestingTooDeep: ... agent:demo.planner -> tool:demo.search -> agent:demo.planner is nested more than 24 deep""",
-        see=("ai.md",),
-    )
+    guidance = """
+    Cause: An asset calls itself through other assets.
+    Fix: Break the cycle that the text shows.
+    Example:
+    Agent planner calls tool search, and tool search calls agent planner:
+    -> NestingTooDeep: ... agent:demo.planner -> tool:demo.search -> agent:demo.planner is nested more than 24 deep
+    See: ai.md
+    """
 
 
 class RunStopped(SandboxError, RuntimeError):
@@ -53,14 +52,14 @@ class RunStopped(SandboxError, RuntimeError):
     """
 
     code = "run_stopped"
-    guidance = Guidance(
-        cause="The run needed more turns, more tool calls or more time than its declaration or the host allows.",
-        fix="Raise `max_turns`, `max_tool_calls` or `timeout` in the declaration, or split the work.",
-        example="""\
-@sdk.pipeline("answer", steps=["fetch"], timeout=10)      # and one step takes 30 s
--> RunStopped""",
-        see=("ai.md",),
-    )
+    guidance = """
+    Cause: The run needed more turns, more tool calls or more time than its declaration or the host allows.
+    Fix: Raise `max_turns`, `max_tool_calls` or `timeout` in the declaration, or split the work.
+    Example:
+    @sdk.pipeline("answer", steps=["fetch"], timeout=10)      # and one step takes 30 s
+    -> RunStopped
+    See: ai.md
+    """
 
 
 class ModelFailed(SandboxError, RuntimeError):
@@ -70,18 +69,15 @@ class ModelFailed(SandboxError, RuntimeError):
     """
 
     code = "model_failed"
-    guidance = Guidance(
-        cause="The model's server is down or refuses the key, or the host has no model of this name.",
-        fix=(
-            "Add a missing model with `democrai-sandbox models add`, or under `extensions.models` in the "
-            "configuration; `democrai-sandbox models list` shows the models that agents name. Otherwise fix the "
-            "failure in the text."
-        ),
-        example="""\
-@sdk.agent("helper", model="small")      # and the host has no model "small"
--> ModelFailed""",
-        see=("ai.md", "configuration.md"),
-    )
+    guidance = """
+    Cause: The model's server is down or refuses the key, or the host has no model of this name.
+    Fix: Add a missing model with `democrai-sandbox models add`, or under `extensions.models` in the configuration;
+    `democrai-sandbox models list` shows the models that agents name. Otherwise fix the failure in the text.
+    Example:
+    @sdk.agent("helper", model="small")      # and the host has no model "small"
+    -> ModelFailed
+    See: ai.md configuration.md
+    """
 
 
 class StepFailed(SandboxError, RuntimeError):
@@ -91,14 +87,14 @@ class StepFailed(SandboxError, RuntimeError):
     """
 
     code = "step_failed"
-    guidance = Guidance(
-        cause="A tool, agent or function of the step raised an error, for example a denial or a bad argument.",
-        fix="Read the error after the name of the step, and fix that step or its input.",
-        example="""\
-A pipeline has the steps fetch and summarize, and fetch opens an undeclared URL:
--> StepFailed: ... NetworkDenied: External URL is locked. (sandbox_network_denied:...)""",
-        see=("ai.md",),
-    )
+    guidance = """
+    Cause: A tool, agent or function of the step raised an error, for example a denial or a bad argument.
+    Fix: Read the error after the name of the step, and fix that step or its input.
+    Example:
+    A pipeline has the steps fetch and summarize, and fetch opens an undeclared URL:
+    -> StepFailed: ... NetworkDenied: External URL is locked. (sandbox_network_denied:...)
+    See: ai.md
+    """
 
 
 STOPPING_ERRORS: dict[str, type[SandboxError]] = {
@@ -118,20 +114,18 @@ class McpError(SandboxError, RuntimeError):
     """
 
     code = "mcp_failed"
-    guidance = Guidance(
-        cause="The registry, the connection or the server; the subclass and its code say which.",
-        fix=(
-            "Look up the code of the subclass. Retry `mcp_server_unreachable`, `mcp_server_timeout` and "
-            "`mcp_server_busy` later."
-        ),
-        example="""\
-try:
-    await sdk.mcp.call_tool("weather", "forecast", {"city": "Oslo"})
-except McpError as error:
-    print(error.code, error.server)
--> mcp_server_timeout weather""",
-        see=("mcp.md",),
-    )
+    guidance = """
+    Cause: The registry, the connection or the server; the subclass and its code say which.
+    Fix: Look up the code of the subclass. Retry `mcp_server_unreachable`, `mcp_server_timeout` and `mcp_server_busy`
+    later.
+    Example:
+    try:
+        await sdk.mcp.call_tool("weather", "forecast", {"city": "Oslo"})
+    except McpError as error:
+        print(error.code, error.server)
+    -> mcp_server_timeout weather
+    See: mcp.md
+    """
 
     def __init__(self, server: str, why: str) -> None:
         """Take the server and the reason, which is shortened and made printable."""
@@ -160,17 +154,15 @@ class McpUnknown(McpError, LookupError):
     """
 
     code = "mcp_server_unknown"
-    guidance = Guidance(
-        cause="The name is misspelled, or no administrator registered the server.",
-        fix=(
-            "Let an administrator register it with `democrai-sandbox mcp add`, in the console, or under "
-            "`extensions.mcp.servers`."
-        ),
-        example="""\
-await sdk.mcp.call_tool("wether", "forecast", {})
--> McpUnknown: mcp_server_unknown:wether: no MCP server of this name is registered; ...""",
-        see=("mcp.md",),
-    )
+    guidance = """
+    Cause: The name is misspelled, or no administrator registered the server.
+    Fix: Let an administrator register it with `democrai-sandbox mcp add`, in the console, or under
+    `extensions.mcp.servers`.
+    Example:
+    await sdk.mcp.call_tool("wether", "forecast", {})
+    -> McpUnknown: mcp_server_unknown:wether: no MCP server of this name is registered; ...
+    See: mcp.md
+    """
 
 
 class McpDisabled(McpError):
@@ -180,14 +172,14 @@ class McpDisabled(McpError):
     """
 
     code = "mcp_server_disabled"
-    guidance = Guidance(
-        cause="The entry in the registry is not enabled.",
-        fix="Let an administrator enable it with `democrai-sandbox mcp change NAME --enable`, or in the console.",
-        example="""\
-await sdk.mcp.call_tool("weather", "forecast", {})      # disabled in the console
--> McpDisabled: mcp_server_disabled:weather: the server is registered, but not enabled; ...""",
-        see=("mcp.md",),
-    )
+    guidance = """
+    Cause: The entry in the registry is not enabled.
+    Fix: Let an administrator enable it with `democrai-sandbox mcp change NAME --enable`, or in the console.
+    Example:
+    await sdk.mcp.call_tool("weather", "forecast", {})      # disabled in the console
+    -> McpDisabled: mcp_server_disabled:weather: the server is registered, but not enabled; ...
+    See: mcp.md
+    """
 
 
 class McpMissing(McpError):
@@ -197,14 +189,14 @@ class McpMissing(McpError):
     """
 
     code = "mcp_library_missing"
-    guidance = Guidance(
-        cause="The package was installed without the extra `mcp`.",
-        fix="Run `pip install 'democrai-sandbox[mcp]'` and restart the host.",
-        example="""\
-await sdk.mcp.call_tool("weather", "forecast", {})      # installed with pip install democrai-sandbox
--> McpMissing: mcp_library_missing:weather: install democrai-sandbox[mcp]: ...""",
-        see=("mcp.md",),
-    )
+    guidance = """
+    Cause: The package was installed without the extra `mcp`.
+    Fix: Run `pip install 'democrai-sandbox[mcp]'` and restart the host.
+    Example:
+    await sdk.mcp.call_tool("weather", "forecast", {})      # installed with pip install democrai-sandbox
+    -> McpMissing: mcp_library_missing:weather: install democrai-sandbox[mcp]: ...
+    See: mcp.md
+    """
 
 
 class McpUnreachable(McpError, ConnectionError):
@@ -215,14 +207,14 @@ class McpUnreachable(McpError, ConnectionError):
     """
 
     code = "mcp_server_unreachable"
-    guidance = Guidance(
-        cause="The server is down, or its address in the registry is wrong.",
-        fix="Start the server, or correct its address with `democrai-sandbox mcp change`.",
-        example="""\
-await sdk.mcp.call_tool("weather", "forecast", {})      # the server is stopped
--> McpUnreachable: mcp_server_unreachable:weather: ... Connection refused""",
-        see=("mcp.md",),
-    )
+    guidance = """
+    Cause: The server is down, or its address in the registry is wrong.
+    Fix: Start the server, or correct its address with `democrai-sandbox mcp change`.
+    Example:
+    await sdk.mcp.call_tool("weather", "forecast", {})      # the server is stopped
+    -> McpUnreachable: mcp_server_unreachable:weather: ... Connection refused
+    See: mcp.md
+    """
 
 
 class McpTimeout(McpError, TimeoutError):
@@ -232,14 +224,14 @@ class McpTimeout(McpError, TimeoutError):
     """
 
     code = "mcp_server_timeout"
-    guidance = Guidance(
-        cause="The server needs longer than `timeout_ms` of its entry, or hangs.",
-        fix="Raise `timeout_ms` with `democrai-sandbox mcp change`, or fix the server.",
-        example="""\
-timeout_ms is 5000, and the tool needs 8 s:
--> McpTimeout: mcp_server_timeout:weather: the server took longer than 5 s, ...""",
-        see=("mcp.md",),
-    )
+    guidance = """
+    Cause: The server needs longer than `timeout_ms` of its entry, or hangs.
+    Fix: Raise `timeout_ms` with `democrai-sandbox mcp change`, or fix the server.
+    Example:
+    timeout_ms is 5000, and the tool needs 8 s:
+    -> McpTimeout: mcp_server_timeout:weather: the server took longer than 5 s, ...
+    See: mcp.md
+    """
 
 
 class McpProtocolError(McpError):
@@ -249,14 +241,14 @@ class McpProtocolError(McpError):
     """
 
     code = "mcp_protocol_error"
-    guidance = Guidance(
-        cause="The registered address is not the MCP endpoint, or the server uses another transport.",
-        fix="Correct the address or the transport of the entry.",
-        example="""\
-The entry has https://example.com/ instead of https://example.com/mcp, and gets an HTML page:
--> McpProtocolError: mcp_protocol_error:weather: ...""",
-        see=("mcp.md",),
-    )
+    guidance = """
+    Cause: The registered address is not the MCP endpoint, or the server uses another transport.
+    Fix: Correct the address or the transport of the entry.
+    Example:
+    The entry has https://example.com/ instead of https://example.com/mcp, and gets an HTML page:
+    -> McpProtocolError: mcp_protocol_error:weather: ...
+    See: mcp.md
+    """
 
 
 class McpRedirected(McpProtocolError):
@@ -266,14 +258,14 @@ class McpRedirected(McpProtocolError):
     """
 
     code = "mcp_server_redirected"
-    guidance = Guidance(
-        cause="The server moved, or tries to send the messages elsewhere.",
-        fix="If the new address is right, register it with `democrai-sandbox mcp change`.",
-        example="""\
-https://old.example.com/mcp redirects to https://new.example.com/mcp:
--> McpRedirected: mcp_server_redirected:weather: the server redirects to https://new.example.com, ...""",
-        see=("mcp.md",),
-    )
+    guidance = """
+    Cause: The server moved, or tries to send the messages elsewhere.
+    Fix: If the new address is right, register it with `democrai-sandbox mcp change`.
+    Example:
+    https://old.example.com/mcp redirects to https://new.example.com/mcp:
+    -> McpRedirected: mcp_server_redirected:weather: the server redirects to https://new.example.com, ...
+    See: mcp.md
+    """
 
 
 class McpBusy(McpError):
@@ -283,14 +275,14 @@ class McpBusy(McpError):
     """
 
     code = "mcp_server_busy"
-    guidance = Guidance(
-        cause="Calls start faster than the server answers.",
-        fix="Wait for running calls before you start more.",
-        example="""\
-await asyncio.gather(*(sdk.mcp.call_tool("weather", "forecast", {"city": city}) for city in a_thousand_cities))
--> McpBusy: mcp_server_busy:weather: module:trips has 16 calls of this server under way""",
-        see=("mcp.md",),
-    )
+    guidance = """
+    Cause: Calls start faster than the server answers.
+    Fix: Wait for running calls before you start more.
+    Example:
+    await asyncio.gather(*(sdk.mcp.call_tool("weather", "forecast", {"city": city}) for city in a_thousand_cities))
+    -> McpBusy: mcp_server_busy:weather: module:trips has 16 calls of this server under way
+    See: mcp.md
+    """
 
 
 class McpToolFailed(McpError):
@@ -300,14 +292,14 @@ class McpToolFailed(McpError):
     """
 
     code = "mcp_tool_failed"
-    guidance = Guidance(
-        cause="The arguments are wrong, or the tool on the server failed.",
-        fix="Read the answer of the server in the text, and correct the arguments or the server.",
-        example="""\
-await sdk.mcp.call_tool("weather", "forecast", {"city": 7})
--> McpToolFailed: mcp_tool_failed:weather: city must be a string""",
-        see=("mcp.md",),
-    )
+    guidance = """
+    Cause: The arguments are wrong, or the tool on the server failed.
+    Fix: Read the answer of the server in the text, and correct the arguments or the server.
+    Example:
+    await sdk.mcp.call_tool("weather", "forecast", {"city": 7})
+    -> McpToolFailed: mcp_tool_failed:weather: city must be a string
+    See: mcp.md
+    """
 
     def __init__(self, server: str, why: str, content: Any = None) -> None:
         """Take the content too, which a model gets to read."""
@@ -329,14 +321,14 @@ class EntryUnknown(SandboxError, LookupError):
     """
 
     code = "runtime_entry_unknown"
-    guidance = Guidance(
-        cause="The name or id is misspelled, or belongs to another database.",
-        fix="List the entries with `democrai-sandbox mcp list`, `models list` or `shadow list`, and add a missing one.",
-        example="""\
-$ democrai-sandbox mcp remove wether
-runtime_entry_unknown: ... wether""",
-        see=("mcp.md",),
-    )
+    guidance = """
+    Cause: The name or id is misspelled, or belongs to another database.
+    Fix: List the entries with `democrai-sandbox mcp list`, `models list` or `shadow list`, and add a missing one.
+    Example:
+    $ democrai-sandbox mcp remove wether
+    runtime_entry_unknown: ... wether
+    See: mcp.md
+    """
 
 
 class EntryExists(SandboxError, ValueError):
@@ -346,17 +338,15 @@ class EntryExists(SandboxError, ValueError):
     """
 
     code = "runtime_entry_exists"
-    guidance = Guidance(
-        cause="The entry was added twice, or the subject already runs beside a candidate manifest.",
-        fix=(
-            "Change the entry with `democrai-sandbox mcp change` or `models change`, stop the shadow run, or use "
-            "another name."
-        ),
-        example="""\
-$ democrai-sandbox mcp add weather --endpoint https://mcp.example.com/mcp     # twice
-runtime_entry_exists: ... weather ...""",
-        see=("mcp.md",),
-    )
+    guidance = """
+    Cause: The entry was added twice, or the subject already runs beside a candidate manifest.
+    Fix: Change the entry with `democrai-sandbox mcp change` or `models change`, stop the shadow run, or use another
+    name.
+    Example:
+    $ democrai-sandbox mcp add weather --endpoint https://mcp.example.com/mcp     # twice
+    runtime_entry_exists: ... weather ...
+    See: mcp.md
+    """
 
 
 class EntryConfigured(SandboxError, ValueError):
@@ -366,17 +356,15 @@ class EntryConfigured(SandboxError, ValueError):
     """
 
     code = "runtime_entry_configured"
-    guidance = Guidance(
-        cause=(
-            "The configuration file or a variable names this MCP server, model, or the settings of this engine or "
-            "extractor."
-        ),
-        fix="Change the key that the text names in the configuration and restart the host, or remove it there.",
-        example="""\
-$ democrai-sandbox mcp remove weather     # listed under extensions.mcp.servers
-runtime_entry_configured: MCP server weather is set in the configuration: change ... there, and restart""",
-        see=("configuration.md",),
-    )
+    guidance = """
+    Cause: The configuration file or a variable names this MCP server, model, or the settings of this engine or
+    extractor.
+    Fix: Change the key that the text names in the configuration and restart the host, or remove it there.
+    Example:
+    $ democrai-sandbox mcp remove weather     # listed under extensions.mcp.servers
+    runtime_entry_configured: MCP server weather is set in the configuration: change ... there, and restart
+    See: configuration.md
+    """
 
 
 class MediaError(SandboxError):
@@ -386,17 +374,17 @@ class MediaError(SandboxError):
     """
 
     code = "media_failed"
-    guidance = Guidance(
-        cause="The site, the connection or a limit; the subclass and its code say which.",
-        fix="Look up the code of the subclass. Retry `media_unreachable`, `media_broken` and `media_timeout` later.",
-        example="""\
-try:
-    await sdk.media.fetch(url)
-except MediaError as error:
-    print(error.code)
--> media_timeout""",
-        see=("media.md",),
-    )
+    guidance = """
+    Cause: The site, the connection or a limit; the subclass and its code say which.
+    Fix: Look up the code of the subclass. Retry `media_unreachable`, `media_broken` and `media_timeout` later.
+    Example:
+    try:
+        await sdk.media.fetch(url)
+    except MediaError as error:
+        print(error.code)
+    -> media_timeout
+    See: media.md
+    """
 
 
 class MediaUnreachable(MediaError):
@@ -406,14 +394,14 @@ class MediaUnreachable(MediaError):
     """
 
     code = "media_unreachable"
-    guidance = Guidance(
-        cause="The name does not resolve, the server is down, or its certificate is invalid.",
-        fix="Check the URL in a browser, then retry.",
-        example="""\
-await sdk.media.fetch("https://expired.example.com/logo.png")
--> MediaUnreachable: expired.example.com:443 cannot be reached: certificate has expired""",
-        see=("media.md",),
-    )
+    guidance = """
+    Cause: The name does not resolve, the server is down, or its certificate is invalid.
+    Fix: Check the URL in a browser, then retry.
+    Example:
+    await sdk.media.fetch("https://expired.example.com/logo.png")
+    -> MediaUnreachable: expired.example.com:443 cannot be reached: certificate has expired
+    See: media.md
+    """
 
 
 class MediaBroken(MediaError):
@@ -423,14 +411,14 @@ class MediaBroken(MediaError):
     """
 
     code = "media_broken"
-    guidance = Guidance(
-        cause="The server or a proxy sent malformed HTTP, or closed the connection early.",
-        fix="Retry. If it fails again, check the server.",
-        example="""\
-The server announces Content-Length: 1000 and closes the connection after 400 bytes:
--> MediaBroken""",
-        see=("media.md",),
-    )
+    guidance = """
+    Cause: The server or a proxy sent malformed HTTP, or closed the connection early.
+    Fix: Retry. If it fails again, check the server.
+    Example:
+    The server announces Content-Length: 1000 and closes the connection after 400 bytes:
+    -> MediaBroken
+    See: media.md
+    """
 
 
 class MediaTooLarge(MediaError):
@@ -440,14 +428,14 @@ class MediaTooLarge(MediaError):
     """
 
     code = "media_too_large"
-    guidance = Guidance(
-        cause="The body exceeds `max_bytes` or the limit of the host, or the headers exceed theirs.",
-        fix="Raise `max_bytes`, request a range, or stream the body.",
-        example="""\
-await sdk.media.fetch(url, max_bytes=1000)      # the image has 48 kB
--> MediaTooLarge: the body is larger than 1000 bytes""",
-        see=("media.md",),
-    )
+    guidance = """
+    Cause: The body exceeds `max_bytes` or the limit of the host, or the headers exceed theirs.
+    Fix: Raise `max_bytes`, request a range, or stream the body.
+    Example:
+    await sdk.media.fetch(url, max_bytes=1000)      # the image has 48 kB
+    -> MediaTooLarge: the body is larger than 1000 bytes
+    See: media.md
+    """
 
 
 class MediaTimeout(MediaError, TimeoutError):
@@ -457,14 +445,14 @@ class MediaTimeout(MediaError, TimeoutError):
     """
 
     code = "media_timeout"
-    guidance = Guidance(
-        cause="The server is slow, or streams without an end.",
-        fix="Retry, request a range, or stream the body.",
-        example="""\
-await sdk.media.fetch("https://radio.example.com/live.mp3")      # never ends
--> MediaTimeout: the fetch took too long""",
-        see=("media.md",),
-    )
+    guidance = """
+    Cause: The server is slow, or streams without an end.
+    Fix: Retry, request a range, or stream the body.
+    Example:
+    await sdk.media.fetch("https://radio.example.com/live.mp3")      # never ends
+    -> MediaTimeout: the fetch took too long
+    See: media.md
+    """
 
 
 class MediaRedirectRefused(MediaError):
@@ -474,17 +462,15 @@ class MediaRedirectRefused(MediaError):
     """
 
     code = "media_redirect_refused"
-    guidance = Guidance(
-        cause=(
-            "The redirects form a loop or exceed the maximum, change from `https` to `http`, or name an address "
-            "that is not HTTP."
-        ),
-        fix="Use the final address of the content.",
-        example="""\
-https://example.com/logo redirects to http://example.com/logo.png:
--> MediaRedirectRefused""",
-        see=("media.md",),
-    )
+    guidance = """
+    Cause: The redirects form a loop or exceed the maximum, change from `https` to `http`, or name an address that is
+    not HTTP.
+    Fix: Use the final address of the content.
+    Example:
+    https://example.com/logo redirects to http://example.com/logo.png:
+    -> MediaRedirectRefused
+    See: media.md
+    """
 
 
 class MediaBusy(MediaError):
@@ -494,14 +480,14 @@ class MediaBusy(MediaError):
     """
 
     code = "media_busy"
-    guidance = Guidance(
-        cause="Fetches start faster than servers answer, or streams stay open.",
-        fix="Wait for running fetches, and close streams.",
-        example="""\
-await asyncio.gather(*(sdk.media.fetch(url) for url in a_thousand_urls))
--> MediaBusy: module:gallery has too many fetches under way""",
-        see=("media.md",),
-    )
+    guidance = """
+    Cause: Fetches start faster than servers answer, or streams stay open.
+    Fix: Wait for running fetches, and close streams.
+    Example:
+    await asyncio.gather(*(sdk.media.fetch(url) for url in a_thousand_urls))
+    -> MediaBusy: module:gallery has too many fetches under way
+    See: media.md
+    """
 
 
 class MediaClosed(MediaError):
@@ -511,19 +497,17 @@ class MediaClosed(MediaError):
     """
 
     code = "media_closed"
-    guidance = Guidance(
-        cause=(
-            "The stream is used after its `async with` block, after its end, or by another extension than the one "
-            "that opened it."
-        ),
-        fix="Open a new stream.",
-        example="""\
-async with await sdk.media.stream(url) as stream:
-    pass
-await stream.read()
--> MediaClosed""",
-        see=("media.md",),
-    )
+    guidance = """
+    Cause: The stream is used after its `async with` block, after its end, or by another extension than the one that
+    opened it.
+    Fix: Open a new stream.
+    Example:
+    async with await sdk.media.stream(url) as stream:
+        pass
+    await stream.read()
+    -> MediaClosed
+    See: media.md
+    """
 
 
 MEDIA_ERRORS: Mapping[str, type[MediaError]] = MappingProxyType(

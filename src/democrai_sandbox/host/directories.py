@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from democrai_sandbox.access.store.database_location import SQLITE, parse_url
 from democrai_sandbox.errors import StateUnusable
-from democrai_sandbox.kernel.application import ApplicationPlaces
+from democrai_sandbox.kernel.settings import ApplicationPlaces
 from democrai_sandbox.policy import Operation, ResourceType
 
 if TYPE_CHECKING:

@@ -268,7 +268,7 @@ def _events(settings: HostSettings) -> ReportLine:
 
 
 def _redis(line: ReportLine, url: str) -> ReportLine:
-    from democrai_sandbox.access.events.redis_probe import why_unreachable  # noqa: PLC0415 - redis is an extra
+    from democrai_sandbox.access.events.redis_stream import why_unreachable  # noqa: PLC0415 - redis is an extra
 
     shown = without_password(url)
     reason = without_password(why_unreachable(url))

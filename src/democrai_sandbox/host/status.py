@@ -29,7 +29,7 @@ from .status_report import LayerReport, ReportArea, ReportLine, ReportLineState,
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from democrai_sandbox.access.protocols import Store
+    from democrai_sandbox.access.store import SqlStore
     from democrai_sandbox.access.values import Resumption
     from democrai_sandbox.runtime.extensions.registry import RegisteredExtension
     from democrai_sandbox.runtime.store.values import Task
@@ -123,7 +123,7 @@ def _store_line(sandbox: Sandbox) -> ReportLine:
     return replace(line, summary=answered)
 
 
-def _schema_asked(store: Store) -> str:
+def _schema_asked(store: SqlStore) -> str:
     version = store.check_schema()
     store.generation()
     return version

@@ -6,86 +6,46 @@
 4. The seccomp filter, after which the process cannot execute programs.
 
 Create threads, pools and sockets after that.
-
-1. The spawn server, while the process holds no secrets and no restriction.
-2. The helper and the cgroup: a socket keeps the cgroup in which it was created.
-3. Landlock, which does not apply to threads that already exist.
-4. The seccomp filter, after which the process cannot execute programs.
-
-Create threads, pools and sockets after that.
 """
 
 from __future__ import annotations
 
 import os
 import subprocess
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from democrai_sandbox.errors import KernelLayerError, KernelUnsupported, SpawnFailed
-from democrai_sandbox.kernel.egress.allowlist import AllowlistBuilder
-from democrai_sandbox.kernel.egress.control import EgressControl
-from democrai_sandbox.kernel.landlock.application_paths import application_paths, application_plan
-from democrai_sandbox.kernel.landlock.rights import landlock_support, native_module
-from democrai_sandbox.kernel.landlock.ruleset import numbers
-from democrai_sandbox.kernel.seccomp.filters import APPLICATION
-from democrai_sandbox.kernel.spawn.client import SpawnServer
-from democrai_sandbox.kernel.spawn.protocol import LandlockPlan
 
 from . import selftest, status
+from .egress.allowlist import AllowlistBuilder
+from .egress.control import EgressControl
 from .flow_log import FlowLog
 from .landlock import ruleset as landlock
+from .landlock.application import application_paths, application_plan
+from .landlock.rights import landlock_support, native_module
 from .seccomp import process_filter as seccomp
+from .seccomp.filters import APPLICATION
 from .selftest import attempts_in_child, cgroup_root, unenforced_in_children
+from .settings import ApplicationPlaces
+from .spawn.client import SpawnServer
 from .status import EGRESS, HELPER, LANDLOCK, SECCOMP, SPAWN_SERVER, ControlState, ControlStatus, KernelStatus
 from .supervisor import Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from democrai_sandbox.kernel.landlock.application_paths import ApplicationPaths
-    from democrai_sandbox.kernel.landlock.ruleset import RulesetPlan
-
+    from .landlock.application import ApplicationPaths
     from .selftest import SelfTest
     from .settings import OsSettings
 
 
-@dataclass(frozen=True, slots=True)
-class ApplicationPlaces:
-    """Folders of the application. Only folders that exist when Landlock is applied stay accessible."""
+__all__ = ["ApplicationPlaces", "Kernel", "KernelStage", "readable", "writable"]
 
-    data_dir: str
-    """Read-write; contains the policy file of the egress allowlist."""
-    state_dir: str
-    """Read-write; contains the helper's socket."""
-    write: tuple[str, ...] = ()
-    """Additional writable folders: configuration, cache, logs, modules, engines, extractors, media."""
-    read: tuple[str, ...] = ()
-    """Additional readable folders."""
-
-    def __post_init__(self) -> None:
-        """Reject relative paths, which depend on the working directory."""
-        for path in (self.data_dir, self.state_dir, *self.write, *self.read):
-            if not os.path.isabs(path) or "\0" in path:  # noqa: PTH117 - the same
-                raise KernelLayerError(
-                    f"{path!r} is not an absolute path", fix="pass the application's folders as absolute paths"
-                )
-
-    def check(self) -> None:
-        """Raise when a folder that the kernel layer writes to is missing."""
-        for name, path in (("data", self.data_dir), ("state", self.state_dir)):
-            if not os.path.isdir(path):  # noqa: PTH112 - a str path
-                raise KernelLayerError(
-                    f"the {name} directory {path!r} does not exist", fix="create it before you call prepare()"
-                )
-
-
-def plain_plan(plan: RulesetPlan, abi: int) -> LandlockPlan:
-    """Return the plan in the format of the spawn server."""
-    plain = numbers(plan, abi)
-    return LandlockPlan(plain.fs, plain.net, plain.scoped, tuple(plain.paths), tuple(plain.ports))
+_ANSWER_SECONDS = 2.0
+"""Seconds to wait for the spawn server's statistics while a caller reads the status."""
+_IN_FORCE = frozenset({ControlState.ACTIVE, ControlState.PARTIAL})
 
 
 def writable(paths: ApplicationPaths | None) -> tuple[str, ...]:
@@ -96,13 +56,6 @@ def writable(paths: ApplicationPaths | None) -> tuple[str, ...]:
 def readable(paths: ApplicationPaths | None) -> tuple[str, ...]:
     """Return all readable paths."""
     return () if paths is None else (*paths.read, *writable(paths))
-
-
-__all__ = ["ApplicationPlaces", "Kernel", "KernelStage"]
-
-_ANSWER_SECONDS = 2.0
-"""Seconds to wait for the spawn server's statistics while a caller reads the status."""
-_IN_FORCE = frozenset({ControlState.ACTIVE, ControlState.PARTIAL})
 
 
 class KernelStage(StrEnum):
@@ -151,13 +104,11 @@ class Kernel:
         self._tested: SelfTest | None = None
 
     def __enter__(self) -> Self:
-        """Prepare and confine."""
         self.prepare()
         self.confine()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop."""
         self.stop()
 
     @property
@@ -302,7 +253,7 @@ class Kernel:
             self.baseline = paths
             if self.spawn is not None:
                 # From now on the spawn server cannot start a child with more rights than the application.
-                self.spawn.baseline(plain_plan(plan, self.abi))
+                self.spawn.baseline(landlock.numbers(plan, self.abi))
         return applied
 
     def _apply_seccomp(self) -> ControlStatus:
@@ -363,7 +314,6 @@ class Kernel:
         return status.server_now(unenforced_in_children(self.abi), self._support.fix, details)
 
     def _pending(self, name: str) -> ControlStatus:
-        """Return the state of a control that was not applied or has been stopped."""
         if name not in self.wanted:
             return status.not_wanted(name)
         return status.not_applied(name, is_over=self.stage is KernelStage.STOPPED)

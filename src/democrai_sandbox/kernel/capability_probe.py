@@ -16,12 +16,12 @@ import tempfile
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.errors import HelperFailed, KernelLayerError
-from democrai_sandbox.kernel.egress.helper_process import Way, elevation, no_way_up
-from democrai_sandbox.kernel.helper.arguments import helper_command
 
-from .application import ApplicationPlaces, Kernel
+from .application import Kernel
+from .egress.helper_process import Way, elevation, no_way_up
+from .helper.arguments import helper_command
 from .selftest import SelfTestAttempt, cgroup_root
-from .settings import LandlockSettings, OsSettings, SeccompSettings
+from .settings import ApplicationPlaces, LandlockSettings, OsSettings, SeccompSettings
 from .status import EGRESS, HELPER, ControlState, ControlStatus, KernelStatus, without_helper
 
 if TYPE_CHECKING:

@@ -1,8 +1,6 @@
 """Output lines of the kernel layer: from the helper, its keeper, and the debug log.
 
 The debug log shows each step when ``DEMOCRAI_DEBUG_OS_SANDBOX_FLOW=1`` is set for the host.
-
-The debug log shows each step when ``DEMOCRAI_DEBUG_OS_SANDBOX_FLOW=1`` is set for the host.
 """
 
 from __future__ import annotations

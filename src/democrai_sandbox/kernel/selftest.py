@@ -1,19 +1,8 @@
 """Self-test: run forbidden operations and report the results.
 
-*In the application process* it runs operations that are harmless even if they succeed: open a folder outside the
-lists, create a file there, connect to a listener of the self-test, send signal 0. ``execve`` kills its caller, so it
-runs in a child forked by ``subprocess``, which runs only C code between fork and exec. Other operations are not tested
-in a fork of the application, because Python code in a fork is unsafe beside threads. The remaining filter rules belong
-to the same program, and the status reads from ``/proc`` that every thread has it.
-
-*In a temporary child* of the spawn server, confined like the child of a subject without rules, it runs all operations,
-including those that kill the process.
-
-*In the application process* it runs operations that are harmless even if they succeed: open a folder outside the
-lists, create a file there, connect to a listener of the self-test, send signal 0. ``execve`` kills its caller, so it
-runs in a child forked by ``subprocess``, which runs only C code between fork and exec. Other operations are not tested
-in a fork of the application, because Python code in a fork is unsafe beside threads. The remaining filter rules belong
-to the same program, and the status reads from ``/proc`` that every thread has it.
+*In the application process* it runs operations that are harmless even if they succeed. ``execve`` kills its caller, so
+it runs in a child forked by ``subprocess``, which runs only C code between fork and exec. Other operations are not
+tested in a fork of the application, because Python code in a fork is unsafe beside threads.
 
 *In a temporary child* of the spawn server, confined like the child of a subject without rules, it runs all operations,
 including those that kill the process.
@@ -33,24 +22,24 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from democrai_sandbox.errors import KernelLayerError
-from democrai_sandbox.kernel.spawn.client import SpawnOrder
-from democrai_sandbox.kernel.spawn.confinement import ResourceLimits, confinement_of, enforcement_of
 
-from . import selftest_operations as acts
+from . import selftest_operations as operations
+from .spawn.client import SpawnOrder
+from .spawn.confinement import ResourceLimits, confinement_of, enforcement_of
 from .status import EGRESS, LANDLOCK, SECCOMP, SPAWN_SERVER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from democrai_sandbox.kernel.egress.control import EgressControl
-    from democrai_sandbox.kernel.egress.endpoints import ChildCgroup
-    from democrai_sandbox.kernel.spawn.client import SpawnedChild, SpawnServer
-    from democrai_sandbox.kernel.spawn.confinement import ChildConfinement, Enforcement
+    from .egress.control import EgressControl
+    from .egress.endpoints import ChildCgroup
+    from .spawn.client import SpawnedChild, SpawnServer
+    from .spawn.confinement import ChildConfinement, Enforcement
 
 _ARRIVES_WITHIN = 0.25
 _DATAGRAM = 64
@@ -61,21 +50,26 @@ class SelfTestFixtures:
     """Folder in the state directory and four listeners on loopback, removed at the end."""
 
     def __init__(self, state_dir: str) -> None:
-        self._cleanup = contextlib.ExitStack()
         self.token = secrets.token_hex(8)
         self.addresses: dict[str, Any] = {}
         self._datagrams: dict[str, socket.socket] = {}
-        with contextlib.ExitStack() as failing:
-            failing.push(self._cleanup)
+        with contextlib.ExitStack() as cleanup:
+            self._cleanup = cleanup
             self.folder = tempfile.mkdtemp(prefix="os_sandbox_selftest_", dir=state_dir)
             self._cleanup.callback(shutil.rmtree, self.folder, ignore_errors=True)
             self.file = f"{self.folder}/file"
             Path(self.file).write_text("self-test\n", "ascii")
-            self.program = self._program()
-            self._unix()
+            # Programs may not be executed from this folder.
+            self.program = f"{self.folder}/program"
+            shutil.copyfile(harmless_program(), self.program)
+            Path(self.program).chmod(0o700)
+            listener = self._cleanup.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            with self._short_path() as folder:
+                listener.bind(f"{folder}/socket")
+            listener.listen(16)
             for name, family, host in FAMILIES:
                 self._listen(name, family, host)
-            failing.pop_all()
+            self._cleanup = cleanup.pop_all()
 
     def __enter__(self) -> Self:
         return self
@@ -93,23 +87,10 @@ class SelfTestFixtures:
                 found = listener.recv(_DATAGRAM) == self.token.encode()
         return found
 
-    def _program(self) -> str:
-        """Place a program in a folder from which programs may not be executed."""
-        path = f"{self.folder}/program"
-        shutil.copyfile(harmless_program(), path)
-        Path(path).chmod(0o700)
-        return path
-
     def call_unix(self) -> None:
         """Connect to the unix socket, as a process with access to the folder does."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link, self._short_path() as folder:
             link.connect(f"{folder}/socket")
-
-    def _unix(self) -> None:
-        listener = self._cleanup.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-        with self._short_path() as folder:
-            listener.bind(f"{folder}/socket")
-        listener.listen(16)
 
     @contextlib.contextmanager
     def _short_path(self) -> Iterator[str]:
@@ -195,7 +176,7 @@ class SelfTestAttempt:
 
     def as_dict(self) -> dict[str, object]:
         """Return the attempt as JSON data."""
-        return {name: getattr(self, name) for name in ("act", "where", "control", "expected", "outcome", "ok", "fix")}
+        return asdict(self)
 
 
 def judged(
@@ -204,7 +185,7 @@ def judged(
     """Return the attempt with its verdict. An operation that could not be run counts as failed."""
     if outcome in _NO_NETWORK:
         return SelfTestAttempt(
-            act, where, control, expected, f"{acts.UNTRIED}this machine lacks such a network", ok=True
+            act, where, control, expected, f"{operations.UNTRIED}this machine lacks such a network", ok=True
         )
     ok = expected == OPEN or outcome.startswith(("stopped by", "killed by"))
     return SelfTestAttempt(act, where, control, expected, outcome, ok, "" if ok else fix)
@@ -212,7 +193,7 @@ def judged(
 
 def needless(act: str, where: str, control: str, why: str) -> SelfTestAttempt:
     """Return an attempt that does not apply on this machine."""
-    return SelfTestAttempt(act, where, control, STOPPED, f"{acts.UNTRIED}{why}", ok=True)
+    return SelfTestAttempt(act, where, control, STOPPED, f"{operations.UNTRIED}{why}", ok=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,15 +202,6 @@ class SelfTest:
 
     attempts: tuple[SelfTestAttempt, ...]
     seconds: float
-
-    @property
-    def failed(self) -> tuple[SelfTestAttempt, ...]:
-        """Attempts that succeeded, or could not be run, although a control should have stopped them."""
-        return tuple(attempt for attempt in self.attempts if not attempt.ok)
-
-    def as_dict(self) -> dict[str, object]:
-        """Return the results as JSON data."""
-        return {"seconds": self.seconds, "attempts": [attempt.as_dict() for attempt in self.attempts]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,18 +227,18 @@ def run(claims: Claims) -> SelfTest:
     """Run the forbidden operations and return the results."""
     begin = time.monotonic()
     try:
-        ground = SelfTestFixtures(claims.state_dir)
+        fixtures = SelfTestFixtures(claims.state_dir)
     except OSError as error:
         raise KernelLayerError(
             f"the self-test cannot create files in {claims.state_dir}: {error}",
             fix="give the application's user write permission for its state directory",
         ) from error
-    with ground:
+    with fixtures:
         attempts = (
             *(_files(claims) if claims.landlock_abi else ()),
             *(_calls() if claims.seccomp else ()),
-            *(_network(ground, claims) if claims.egress else ()),
-            *(claims.child(ground) if claims.child else ()),
+            *(_network(fixtures, claims) if claims.egress else ()),
+            *(claims.child(fixtures) if claims.child else ()),
         )
     return SelfTest(attempts, time.monotonic() - begin)
 
@@ -274,30 +246,32 @@ def run(claims: Claims) -> SelfTest:
 def reaches_outside(readable: tuple[str, ...]) -> bool:
     """Whether the calling thread can open a folder outside all lists. Takes microseconds."""
     folder = readable_outside(readable)
-    return folder is not None and acts.outcome_of(acts.read, folder) == acts.THROUGH
+    return folder is not None and operations.outcome_of(operations.read, folder) == operations.THROUGH
 
 
 def _files(claims: Claims) -> Iterator[SelfTestAttempt]:
     places: tuple[tuple[str, Callable[[str], None], str | None], ...] = (
-        ("read outside the lists", acts.read, readable_outside((*claims.readable, *claims.writable))),
-        ("write outside the lists", acts.write, writable_outside(claims.writable)),
+        ("read outside the lists", operations.read, readable_outside((*claims.readable, *claims.writable))),
+        ("write outside the lists", operations.write, writable_outside(claims.writable)),
     )
     for act, function, place in places:
         if place is None:
             yield needless(act, PROCESS, LANDLOCK, "every folder that this user can reach is in the lists")
         else:
-            yield judged(f"{act}: {place}", PROCESS, LANDLOCK, acts.outcome_of(function, place))
+            yield judged(f"{act}: {place}", PROCESS, LANDLOCK, operations.outcome_of(function, place))
     if claims.outsider and claims.landlock_abi >= _SCOPES_SINCE:
-        yield judged("signal to a process outside", PROCESS, LANDLOCK, acts.outcome_of(os.kill, claims.outsider, 0))
+        yield judged(
+            "signal to a process outside", PROCESS, LANDLOCK, operations.outcome_of(os.kill, claims.outsider, 0)
+        )
 
 
 def _calls() -> Iterator[SelfTestAttempt]:
     from . import _native  # noqa: PLC0415 - exists on Linux only
 
-    yield judged("execve", PROCESS, SECCOMP, acts.outcome_of(_executed))
+    yield judged("execve", PROCESS, SECCOMP, operations.outcome_of(_executed))
     for name in ("unshare", "io_uring_setup", "process_vm_readv"):  # the filter refuses these without killing
-        yield judged(name, PROCESS, SECCOMP, acts.outcome_of(acts.probe, _native, name))
-    yield judged("packet socket", PROCESS, SECCOMP, acts.outcome_of(acts.packet_socket))
+        yield judged(name, PROCESS, SECCOMP, operations.outcome_of(operations.probe, _native, name))
+    yield judged("packet socket", PROCESS, SECCOMP, operations.outcome_of(operations.packet_socket))
 
 
 def _executed() -> str | None:
@@ -317,31 +291,31 @@ def _executed() -> str | None:
     return f"killed by {signal.Signals(-code).name}" if code < 0 else None
 
 
-def _network(ground: SelfTestFixtures, claims: Claims) -> Iterator[SelfTestAttempt]:
+def _network(fixtures: SelfTestFixtures, claims: Claims) -> Iterator[SelfTestAttempt]:
     for name, family, _ in FAMILIES:
         for protocol, act in (("tcp", _connected), ("udp", _sent)):
             kind = f"{protocol} {name}"
-            address = ground.addresses[kind]
+            address = fixtures.addresses[kind]
             if address is None:
                 yield needless(kind, PROCESS, EGRESS, f"this machine has no IP{name} on loopback")
             else:
-                yield judged(kind, PROCESS, EGRESS, acts.outcome_of(act, ground, name, family, address))
-    outcome = acts.outcome_of(ground.call_unix)
+                yield judged(kind, PROCESS, EGRESS, operations.outcome_of(act, fixtures, name, family, address))
+    outcome = operations.outcome_of(fixtures.call_unix)
     yield judged("unix socket", PROCESS, EGRESS, outcome, expected=OPEN)
     # A process that can do one of these, usually root, can avoid the packet filter of its cgroup.
-    yield judged("packet socket", PROCESS, EGRESS, acts.outcome_of(acts.packet_socket), fix=_AS_ROOT)
+    yield judged("packet socket", PROCESS, EGRESS, operations.outcome_of(operations.packet_socket), fix=_AS_ROOT)
     if claims.foreign_cgroup:
-        outcome = acts.outcome_of(acts.open_for_writing, claims.foreign_cgroup)
+        outcome = operations.outcome_of(operations.open_for_writing, claims.foreign_cgroup)
         yield judged("leave the cgroup", PROCESS, EGRESS, outcome, fix=_AS_ROOT)
 
 
-def _connected(_ground: SelfTestFixtures, _name: str, family: socket.AddressFamily, address: Any) -> str | None:
-    return acts.connect(family, address)
+def _connected(_fixtures: SelfTestFixtures, _name: str, family: socket.AddressFamily, address: Any) -> str | None:
+    return operations.connect(family, address)
 
 
-def _sent(ground: SelfTestFixtures, name: str, family: socket.AddressFamily, address: Any) -> str | None:
-    acts.send(family, address, ground.token)
-    return None if ground.arrived(name) else "stopped by timeout"
+def _sent(fixtures: SelfTestFixtures, name: str, family: socket.AddressFamily, address: Any) -> str | None:
+    operations.send(family, address, fixtures.token)
+    return None if fixtures.arrived(name) else "stopped by timeout"
 
 
 _SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/etc", "/dev/null", "/dev/urandom")
@@ -369,13 +343,13 @@ class _Trial(NamedTuple):
 
 
 def attempts_in_child(
-    ground: SelfTestFixtures, server: SpawnServer, abi: int, egress: EgressControl | None = None
+    fixtures: SelfTestFixtures, server: SpawnServer, abi: int, egress: EgressControl | None = None
 ) -> tuple[SelfTestAttempt, ...]:
     """Run all operations in a child without rules, and network operations in a child without allowed targets."""
     trials = [_without_rules(abi, has_cgroup=egress is not None)]
     if egress is not None:
         trials.append(_without_targets(abi))
-    return tuple(attempt for trial in trials for attempt in _attempts(ground, server, egress, trial))
+    return tuple(attempt for trial in trials for attempt in _attempts(fixtures, server, egress, trial))
 
 
 def unenforced_in_children(abi: int) -> tuple[str, ...]:
@@ -417,39 +391,39 @@ def _enforcement(confinement: ChildConfinement, abi: int, *, packet_filter: bool
 
 
 def _attempts(
-    ground: SelfTestFixtures, server: SpawnServer, egress: EgressControl | None, trial: _Trial
+    fixtures: SelfTestFixtures, server: SpawnServer, egress: EgressControl | None, trial: _Trial
 ) -> tuple[SelfTestAttempt, ...]:
     cgroup = None
     try:
         cgroup = egress.child(()) if egress is not None else None
-        met, said = _answers(server, _order(ground, trial, cgroup))
+        outcomes, output = _answers(server, _order(fixtures, trial, cgroup))
     except (KernelLayerError, OSError) as error:
-        return (judged("all acts", trial.where, trial.control, f"{acts.UNTRIED}{error}"),)
+        return (judged("all acts", trial.where, trial.control, f"{operations.UNTRIED}{error}"),)
     finally:
         if egress is not None and cgroup is not None:
             egress.release(cgroup)
-    return tuple(_attempts_of_trial(ground, trial, met, said))
+    return tuple(_attempts_of_trial(fixtures, trial, outcomes, output))
 
 
-def _order(ground: SelfTestFixtures, trial: _Trial, cgroup: ChildCgroup | None) -> SpawnOrder:
+def _order(fixtures: SelfTestFixtures, trial: _Trial, cgroup: ChildCgroup | None) -> SpawnOrder:
     from . import _native  # noqa: PLC0415 - exists on Linux only
 
     plan = {
         "native": _native.__file__,
-        "file": ground.file,
-        "folder": ground.folder,
-        "program": ground.program,
-        "token": ground.token,
+        "file": fixtures.file,
+        "folder": fixtures.folder,
+        "program": fixtures.program,
+        "token": fixtures.token,
         "cgroup": cgroup_root(),
         "acts": trial.acts,
-        **ground.addresses,
+        **fixtures.addresses,
     }
     enforced = trial.enforced
     return SpawnOrder(
         program=sys.executable,
-        argv=(sys.executable, "-I", "-S", "-B", acts.__file__, json.dumps(plan)),
+        argv=(sys.executable, "-I", "-S", "-B", operations.__file__, json.dumps(plan)),
         environment={},
-        folder=ground.folder,  # gives the socket there a short name; entering a folder does not read it
+        folder=fixtures.folder,  # gives the socket there a short name; entering a folder does not read it
         plan=enforced.plan,
         filter=enforced.filter,
         limits=enforced.limits,
@@ -460,24 +434,24 @@ def _order(ground: SelfTestFixtures, trial: _Trial, cgroup: ChildCgroup | None) 
 
 def _answers(server: SpawnServer, order: SpawnOrder) -> tuple[dict[str, str], str]:
     """Return the outcome of each operation, and any other output of the child."""
-    heard, told = os.pipe()
+    read_end, write_end = os.pipe()
     try:
         try:
-            child = server.spawn(replace(order, stdout=told, stderr=told))
+            child = server.spawn(replace(order, stdout=write_end, stderr=write_end))
         finally:
-            os.close(told)
-        text = _read(heard, child)
+            os.close(write_end)
+        text = _read(read_end, child)
     finally:
-        os.close(heard)
-    met: dict[str, str] = {}
+        os.close(read_end)
+    outcomes: dict[str, str] = {}
     other = ""
     for line in text.decode("utf-8", "replace").splitlines():
         try:
             name, outcome = json.loads(line)
-            met[str(name)] = str(outcome)
+            outcomes[str(name)] = str(outcome)
         except (ValueError, TypeError):
             other = line
-    return met, other
+    return outcomes, other
 
 
 def _read(descriptor: int, child: SpawnedChild) -> bytes:
@@ -499,18 +473,18 @@ def _read(descriptor: int, child: SpawnedChild) -> bytes:
 
 
 def _attempts_of_trial(
-    ground: SelfTestFixtures, trial: _Trial, met: dict[str, str], said: str
+    fixtures: SelfTestFixtures, trial: _Trial, outcomes: dict[str, str], output: str
 ) -> Iterator[SelfTestAttempt]:
     for act in trial.acts:
         family = act[-2:]
-        if ground.addresses.get(act, act) is None:
+        if fixtures.addresses.get(act, act) is None:
             yield needless(act, trial.where, trial.control, f"this machine has no IP{family} on loopback")
             continue
         if act == _LEAVE and not cgroup_root():
             yield needless(act, trial.where, trial.control, "this machine has no cgroup v2")
             continue
-        outcome = met.get(act, f"{acts.UNTRIED}{said or 'the child ended before it'}")
-        if act.startswith("udp") and outcome == acts.THROUGH and not ground.arrived(family):
+        outcome = outcomes.get(act, f"{operations.UNTRIED}{output or 'the child ended before it'}")
+        if act.startswith("udp") and outcome == operations.THROUGH and not fixtures.arrived(family):
             outcome = "stopped by timeout"
         expected = STOPPED if act in trial.stopped else OPEN
         yield judged(act, trial.where, trial.control, outcome, expected=expected)

@@ -1,8 +1,6 @@
 """Forbidden operations, each harmless even if it succeeds. Runs in the application, and as a script in a child.
 
 Uses only the standard library, because the child can read only the system and this folder.
-
-Uses only the standard library, because the child can read only the system and this folder.
 """
 
 from __future__ import annotations
@@ -124,21 +122,21 @@ def execute(program: str) -> None:
 
 def in_a_fork(act: Callable[..., str | None], *arguments: Any) -> str:
     """Run an operation in a fork, because the kernel may kill it. Call from a single-threaded process only."""
-    heard, told = os.pipe()  # an executed program closes it: empty output and status 0
+    read_end, write_end = os.pipe()  # an executed program closes it: empty output and status 0
     child = os.fork()
     if child == 0:
         status = _ENDED_OTHERWISE
         with contextlib.suppress(BaseException):
-            os.write(told, outcome_of(act, *arguments).encode())
+            os.write(write_end, outcome_of(act, *arguments).encode())
             status = 0
         os._exit(status)
-    os.close(told)
-    return _verdict(child, heard)
+    os.close(write_end)
+    return _verdict(child, read_end)
 
 
-def _verdict(child: int, heard: int) -> str:
-    with open(heard, "rb") as told:
-        text = told.read().decode()
+def _verdict(child: int, read_end: int) -> str:
+    with open(read_end, "rb") as file:
+        text = file.read().decode()
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code < 0:
         return f"killed by {signal.Signals(-code).name}"

@@ -1,10 +1,12 @@
-"""The ``sandbox.os`` section of the configuration."""
+"""The ``sandbox.os`` section of the configuration, and the folders of an application."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from typing import Any
 
+from democrai_sandbox.errors import KernelLayerError
 from democrai_sandbox.policy import InvalidInputError, Problem
 from democrai_sandbox.policy.config_section import ConfigSection, absolute_path, each, switch, whole
 
@@ -56,6 +58,36 @@ class OsSettings:
     def wants_spawn_server(self) -> bool:
         """Whether the spawn server starts children: required when this process cannot execute programs."""
         return self.enabled or self.seccomp.enabled
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationPlaces:
+    """Folders of the application. Only folders that exist when Landlock is applied stay accessible."""
+
+    data_dir: str
+    """Read-write; contains the policy file of the egress allowlist."""
+    state_dir: str
+    """Read-write; contains the helper's socket."""
+    write: tuple[str, ...] = ()
+    """Additional writable folders: configuration, cache, logs, modules, engines, extractors, media."""
+    read: tuple[str, ...] = ()
+    """Additional readable folders."""
+
+    def __post_init__(self) -> None:
+        """Reject relative paths, which depend on the working directory."""
+        for path in (self.data_dir, self.state_dir, *self.write, *self.read):
+            if not os.path.isabs(path) or "\0" in path:  # noqa: PTH117 - the same
+                raise KernelLayerError(
+                    f"{path!r} is not an absolute path", fix="pass the application's folders as absolute paths"
+                )
+
+    def check(self) -> None:
+        """Raise when a folder that the kernel layer writes to is missing."""
+        for name, path in (("data", self.data_dir), ("state", self.state_dir)):
+            if not os.path.isdir(path):  # noqa: PTH112 - a str path
+                raise KernelLayerError(
+                    f"the {name} directory {path!r} does not exist", fix="create it before you call prepare()"
+                )
 
 
 def os_settings(section: object) -> OsSettings:

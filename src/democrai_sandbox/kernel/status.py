@@ -72,7 +72,6 @@ class KernelStatus:
     attempts: tuple[SelfTestAttempt, ...] = ()
 
     def __getitem__(self, name: str) -> ControlStatus:
-        """Return the control with this name."""
         for control in self.controls:
             if control.name == name:
                 return control

@@ -1,14 +1,7 @@
 """Monitor the processes that the application needs: the spawn server, the helper and its keeper.
 
-Another process restarts each of them: the standby restarts the spawn server, the keeper or systemd restarts the helper,
-and a standby restarts the keeper. The monitoring thread logs and counts processes that end, stop or return, and
-continues stopped processes where the system permits it. It notifies the application of a process that cannot be
-restarted.
-
-Another process restarts each of them: the standby restarts the spawn server, the keeper or systemd restarts the helper,
-and a standby restarts the keeper. The monitoring thread logs and counts processes that end, stop or return, and
-continues stopped processes where the system permits it. It notifies the application of a process that cannot be
-restarted.
+Another process restarts each of them. The monitoring thread logs and counts processes that end, stop or return,
+continues stopped ones where the system permits it, and reports a process that cannot be restarted.
 """
 
 from __future__ import annotations
@@ -22,13 +15,16 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from democrai_sandbox._util.worker_thread import WorkerThread
 from democrai_sandbox.errors import KernelLayerError
+
+from .spawn.standby import is_stopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from democrai_sandbox.kernel.egress.control import EgressControl
-    from democrai_sandbox.kernel.spawn.client import SpawnServer
+    from .egress.control import EgressControl
+    from .spawn.client import SpawnServer
 
 SPAWN_SERVER = "spawn_server"
 HELPER = "helper"
@@ -36,7 +32,6 @@ KEEPER = "keeper"
 _EVERY = 1.0
 _ANSWER_SECONDS = 1.0
 _MISSED = 3
-_STOPPED = frozenset({b"T", b"t"})
 _log = logging.getLogger(__name__)
 
 
@@ -55,7 +50,6 @@ class Supervisor:
     """Thread that monitors the processes of one kernel layer."""
 
     def __init__(self, spawn: SpawnServer | None, egress: EgressControl | None) -> None:
-        """Store the processes to monitor; ``start`` starts the thread."""
         self.lost = ""
         """Name of a process that ended and cannot be restarted. The application must be restarted."""
         self._spawn = spawn
@@ -68,7 +62,7 @@ class Supervisor:
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread = _SupervisorThread(self._run)
+        self._thread = WorkerThread("kernel-supervision", self._run)
         self._thread.start()
 
     def stop(self) -> None:
@@ -131,7 +125,6 @@ class Supervisor:
             self._lose(HELPER)
 
     def _found(self, name: str, pid: int) -> None:
-        """Store the current state and log the differences."""
         part = self._parts.setdefault(name, SupervisedProcess(pid))
         if pid and part.pid and pid != part.pid:
             part.restarts += 1
@@ -156,28 +149,7 @@ _WORDS = MappingProxyType({SPAWN_SERVER: "spawn server", HELPER: "helper", KEEPE
 
 def _resume(name: str, pid: int) -> None:
     """Continue a stopped process, where this process may signal it."""
-    if pid and _is_stopped(pid):
+    if pid and is_stopped(pid):
         with suppress(OSError):  # owned by another user, or denied to a confined process
             os.kill(pid, signal.SIGCONT)
             _log.warning("the %s (process %d) was stopped; sent SIGCONT", _WORDS[name], pid)
-
-
-def _is_stopped(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - no object for one read
-            return file.read().rpartition(b")")[2].split()[0] in _STOPPED
-    except (OSError, IndexError):
-        return False
-
-
-class _SupervisorThread(threading.Thread):
-    """Daemon thread that drops its reference to the work on start, because guarded code can list all threads."""
-
-    def __init__(self, work: Callable[[], None]) -> None:
-        super().__init__(name="kernel-supervision", daemon=True)
-        self._work: Callable[[], None] | None = work
-
-    def run(self) -> None:
-        work, self._work = self._work, None
-        if work is not None:
-            work()

@@ -19,21 +19,6 @@ class Word:
     fix: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Guidance:
-    """Help for one code, in Markdown without links. The docstring of the class holds the title and the meaning."""
-
-    cause: str
-    fix: str
-    example: str
-    """A call or command, and the error that it gets."""
-    shape: str = ""
-    """The documented form of the error line."""
-    words: tuple[Word, ...] = ()
-    see: tuple[str, ...] = ()
-    """Pages in ``docs``, with an anchor."""
-
-
 _LONGEST_NAME_COMPARED = 64
 _LONGEST_SUGGESTION = 200
 
@@ -46,17 +31,20 @@ class SandboxError(Exception):
     """
 
     code: str = "sandbox_error"
-    guidance: ClassVar[Guidance] = Guidance(
-        cause="An access was denied, an input is invalid, or a part of the sandbox failed. The code says which.",
-        fix="Look up the code at the beginning of the error text, or print `diagnostics()`.",
-        example="""\
-try:
-    run()
-except SandboxError as error:
-    print(error.code)
--> worker_crashed""",
-        see=("troubleshooting.md",),
-    )
+    guidance: ClassVar[str] = """
+    Cause: An access was denied, an input is invalid, or a part of the sandbox failed. The code says which.
+    Fix: Look up the code at the beginning of the error text, or print `diagnostics()`.
+    Example:
+    try:
+        run()
+    except SandboxError as error:
+        print(error.code)
+    -> worker_crashed
+    See: troubleshooting.md
+    """
+    """Help for the code: texts in Markdown without links, an example, and pages in ``docs``."""
+    guidance_words: ClassVar[tuple[Word, ...]] = ()
+    """Explained words that can follow the code; not inherited."""
 
     def diagnostics(self) -> str:
         """Return a longer explanation for users, without a trailing newline."""
@@ -93,25 +81,20 @@ class InvalidInputError(SandboxError, ValueError):
     """
 
     code: str = "invalid_input"
-    guidance = Guidance(
-        cause=(
-            "In declarations: a relative or empty path in `allowed_paths`, an unknown operation or key, or a malformed "
-            "environment of a child. In requests and decisions: a pattern instead of one target, a resume context that "
-            "is not JSON or too large, or a broader target that does not cover the request. In settings: a key file "
-            "that other users can read, or an unsupported database. From a subject: a host such as `127.1`, `0x7f.1` "
-            "or `2130706433`; user information (`user@host`), `%`, white space or a control character in a host; a "
-            "port that is not a number; a URL with two `#`; or malformed HTTP on a connection that was opened for HTTP "
-            "requests."
-        ),
-        fix=(
-            "Correct each value that the text names. Write IPv4 addresses with four decimal parts. Send credentials in "
-            "a header or with the `auth` argument of the client."
-        ),
-        example="""\
-parse_access([{"resource_type": "filesystem", "operation": "raed", "target": "/srv"}])
--> InvalidInputError: /0/operation: ... (did you mean 'read'?)""",
-        see=("manifests.md",),
-    )
+    guidance = """
+    Cause: In declarations: a relative or empty path in `allowed_paths`, an unknown operation or key, or a malformed
+    environment of a child. In requests and decisions: a pattern instead of one target, a resume context that is not
+    JSON or too large, or a broader target that does not cover the request. In settings: a key file that other users can
+    read, or an unsupported database. From a subject: a host such as `127.1`, `0x7f.1` or `2130706433`; user information
+    (`user@host`), `%`, white space or a control character in a host; a port that is not a number; a URL with two `#`;
+    or malformed HTTP on a connection that was opened for HTTP requests.
+    Fix: Correct each value that the text names. Write IPv4 addresses with four decimal parts. Send credentials in a
+    header or with the `auth` argument of the client.
+    Example:
+    parse_access([{"resource_type": "filesystem", "operation": "raed", "target": "/srv"}])
+    -> InvalidInputError: /0/operation: ... (did you mean 'read'?)
+    See: manifests.md
+    """
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         """Store ``problems``, at least one."""
@@ -148,15 +131,15 @@ class NetworkTargetMissingError(InvalidInputError):
     """
 
     code: str = "network_target_missing"
-    guidance = Guidance(
-        shape="network_target_missing",
-        cause="A setting or variable that should hold a URL or a host is empty.",
-        fix="Check the value before the call. Set the target, or remove the rule.",
-        example="""\
-httpx.get(os.environ.get("REPORTS_URL", ""))
--> NetworkTargetMissingError: network_target_missing""",
-        see=("troubleshooting.md",),
-    )
+    guidance = """
+    Shape: network_target_missing
+    Cause: A setting or variable that should hold a URL or a host is empty.
+    Fix: Check the value before the call. Set the target, or remove the rule.
+    Example:
+    httpx.get(os.environ.get("REPORTS_URL", ""))
+    -> NetworkTargetMissingError: network_target_missing
+    See: troubleshooting.md
+    """
 
     def __init__(self, problems: Iterable[Problem] = (Problem("", "network_target_missing"),)) -> None:
         """Accept problems, so that the location of the empty target can be given."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from democrai_sandbox.guard import GuardView
+    from democrai_sandbox.guard.interface import RawView
     from democrai_sandbox.policy import AccessDecision
 
 
@@ -35,6 +36,13 @@ def serving(caller: Caller) -> Iterator[None]:
         raise TypeError("expected a Caller")
     with serve(caller):
         yield
+
+
+def caller_of(view: RawView) -> Caller:
+    """Return the identity in a view of a guard, with the role of the served request if that has the same identity."""
+    who = Caller(view.user_id, view.organization_id, view.session_key)
+    present = served()
+    return present if type(present) is Caller and present[:3] == who[:3] else who
 
 
 class GuardSurroundings:

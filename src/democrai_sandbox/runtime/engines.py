@@ -10,22 +10,24 @@ import asyncio
 import logging
 import secrets
 from collections import defaultdict
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
-from democrai_sandbox.access.caller import Caller
-from democrai_sandbox.guard import served
 from democrai_sandbox.policy import InvalidInputError, SandboxError, nearest
 from democrai_sandbox.runtime.installs.environments import runtime_rules, worker_spec
 from democrai_sandbox.runtime.installs.installer import Installations, Installer
 from democrai_sandbox.runtime.worker.handle import WorkerHandle
 from democrai_sandbox.runtime.worker.process import CallIdentity, PlainStarter
 
+from .access_environment import caller_of
 from .sdk_services import SdkFutures
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
+    from typing import Unpack
 
+    from democrai_sandbox.access.caller import Caller
     from democrai_sandbox.guard import Decider
     from democrai_sandbox.guard.interface import RawView
     from democrai_sandbox.manifests import Manifest, ManifestKind
@@ -39,14 +41,14 @@ if TYPE_CHECKING:
 _MOST_STREAMS = 64
 
 
-class _LentStream:
+@dataclass(eq=False, slots=True)
+class _OpenStream:
     """A stream, the only caller that may read it, and whether a read is in progress."""
 
-    def __init__(self, runtime: InstalledRuntime, owner: tuple[Any, ...], items: AsyncIterator[Any]) -> None:
-        self.runtime = runtime
-        self.owner = owner
-        self.items = items
-        self.busy = False
+    runtime: InstalledRuntime
+    owner: tuple[Any, ...]
+    items: AsyncIterator[Any]
+    busy: bool = False
 
 
 class EngineServices:
@@ -55,7 +57,7 @@ class EngineServices:
     def __init__(self, engines: InstalledRuntime, extractors: InstalledRuntime) -> None:
         """Serve guarded code from these runtimes."""
         self._runtimes: Mapping[str, InstalledRuntime] = {"engine": engines, "extractor": extractors}
-        self._lent: dict[str, _LentStream] = {}
+        self._streams: dict[str, _OpenStream] = {}
 
     def services(self) -> dict[str, Callable[..., Any]]:
         """Return the service functions by name."""
@@ -78,40 +80,40 @@ class EngineServices:
         runtime, chain, caller = self._checked(view, address, params, seconds)
         _, name, method = address
         owner = _owner(view)
-        if sum(lent.owner == owner for lent in self._lent.values()) >= _MOST_STREAMS:
+        if sum(stream.owner == owner for stream in self._streams.values()) >= _MOST_STREAMS:
             raise InvalidInputError.of(f"more than {_MOST_STREAMS} streams are open: close those you no longer read")
         token = secrets.token_urlsafe(16)
         items = runtime.stream(name, method, params, caller, ancestors=chain, timeout=seconds)
-        self._lent[token] = _LentStream(runtime, owner, items)
+        self._streams[token] = _OpenStream(runtime, owner, items)
         return token
 
     def next(self, view: RawView | None, token: Any) -> Any:
         """Return a future of a list with the next item; the list is empty at the end."""
-        lent = self._lent.get(token) if type(token) is str else None
+        stream = self._streams.get(token) if type(token) is str else None
         # The guard identifies the owner, so a token is useless to another subject.
-        if lent is None or lent.owner != _owner(view) or lent.busy:
+        if stream is None or stream.owner != _owner(view) or stream.busy:
             raise InvalidInputError.of("unknown stream, or another read is in progress", pointer="/stream")
-        lent.busy = True
-        return lent.runtime.promises.promise(self._next(token, lent))
+        stream.busy = True
+        return stream.runtime.promises.promise(self._next(token, stream))
 
-    async def _next(self, token: str, lent: _LentStream) -> list[Any]:
+    async def _next(self, token: str, stream: _OpenStream) -> list[Any]:
         try:
-            return [await anext(lent.items)]
+            return [await anext(stream.items)]
         except StopAsyncIteration:
-            self._lent.pop(token, None)
+            self._streams.pop(token, None)
             return []
         except BaseException:
-            self._lent.pop(token, None)
+            self._streams.pop(token, None)
             raise
         finally:
-            lent.busy = False
+            stream.busy = False
 
     def close(self, view: RawView | None, token: Any) -> None:
         """End a stream; ignore one that has ended already."""
-        lent = self._lent.get(token) if type(token) is str else None
-        if lent is not None and lent.owner == _owner(view):
-            del self._lent[token]
-            lent.runtime.promises.promise(_close(lent.items))
+        stream = self._streams.get(token) if type(token) is str else None
+        if stream is not None and stream.owner == _owner(view):
+            del self._streams[token]
+            stream.runtime.promises.promise(_close(stream.items))
 
     def settings(self, view: RawView | None) -> dict[str, Any]:
         """Return the stored configuration of the calling engine or extractor."""
@@ -123,7 +125,7 @@ class EngineServices:
 
     def _checked(
         self, view: RawView | None, address: Any, params: Any, seconds: Any
-    ) -> tuple[InstalledRuntime, tuple[str, ...], CallIdentity | Caller]:
+    ) -> tuple[InstalledRuntime, tuple[str, ...], Caller]:
         if view is None:
             raise InvalidInputError.of("this code is not guarded: call the runtime of the host directly")
         if type(address) not in (list, tuple) or [type(part) for part in address] != [str, str, str]:
@@ -139,20 +141,11 @@ class EngineServices:
         if f"{kind}:{name}" in view.labels:
             # It would wait for itself: its worker may have no free thread for the call.
             raise InvalidInputError.of(f"{kind} {name} is already in the call chain", pointer="/name")
-        return self._runtimes[kind], tuple(view.labels), _caller(view)
+        return self._runtimes[kind], tuple(view.labels), caller_of(view)
 
 
 def _owner(view: RawView | None) -> tuple[Any, ...]:
     return () if view is None else (view.labels, view.user_id, view.organization_id, view.session_key)
-
-
-def _caller(view: RawView) -> CallIdentity | Caller:
-    """Return the caller: the served request, if its identity is that of the guard; otherwise the guard's identity."""
-    parts = (view.user_id, view.organization_id, view.session_key)
-    identity = CallIdentity(*("" if part is None else str(part) for part in parts))
-    request = served()
-    same = type(request) is Caller and request[:3] == identity[:3]
-    return request if same else identity
 
 
 async def _close(items: Any) -> None:
@@ -166,6 +159,15 @@ _DRAIN_PAUSE = 0.05
 _PATIENCE = 3600.0
 """Longest wait of synchronous callers; the call itself has a shorter timeout."""
 _log = logging.getLogger(__name__)
+
+
+class CallOptions(TypedDict, total=False):
+    """Options of a call of an engine or extractor."""
+
+    ancestors: tuple[str, ...]
+    """Call chain so far."""
+    timeout: float | None
+    progress: Callable[..., Any] | None
 
 
 class _RunningInstallation(NamedTuple):
@@ -262,16 +264,11 @@ class InstalledRuntime:
         method: str,
         params: Mapping[str, Any] | None = None,
         caller: CallIdentity | Caller = _NOBODY,
-        *,
-        ancestors: tuple[str, ...] = (),
-        timeout: float | None = None,  # noqa: ASYNC109 - the worker is ended for it
-        progress: Callable[..., Any] | None = None,
+        **options: Unpack[CallOptions],
     ) -> Any:
-        """Call a method on behalf of ``caller``; ``ancestors`` is the call chain so far."""
+        """Call a method on behalf of ``caller``."""
         worker = await self._worker(name)
-        return await worker.call(
-            METHOD, method, params, caller=caller, ancestors=ancestors, timeout=timeout, progress=progress
-        )
+        return await worker.call(METHOD, method, params, caller=caller, **options)
 
     async def stream(
         self,
@@ -279,16 +276,11 @@ class InstalledRuntime:
         method: str,
         params: Mapping[str, Any] | None = None,
         caller: CallIdentity | Caller = _NOBODY,
-        *,
-        ancestors: tuple[str, ...] = (),
-        timeout: float | None = None,  # noqa: ASYNC109 - likewise
-        progress: Callable[..., Any] | None = None,
+        **options: Unpack[CallOptions],
     ) -> AsyncIterator[Any]:
         """Yield the items of a method as they arrive."""
         worker = await self._worker(name)
-        items = worker.stream(
-            METHOD, method, params, caller=caller, ancestors=ancestors, timeout=timeout, progress=progress
-        )
+        items = worker.stream(METHOD, method, params, caller=caller, **options)
         try:
             async for item in items:
                 yield item

@@ -219,7 +219,7 @@ class Runtime:
         self._undo_reports = watch_reports(asyncio.get_running_loop())
         self.confinement.follow(self.store, self._endpoints)
         self.children.open()
-        self.mcp.open()
+        self.mcp.promises.open()
         self.media.open()
         self._task_service.promises.open()
         self._tooling.promises.open()

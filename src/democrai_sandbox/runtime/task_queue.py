@@ -12,7 +12,7 @@ from democrai_sandbox.access.caller import Caller
 from democrai_sandbox.access.values import new_id
 from democrai_sandbox.errors import ExtensionFailed, ExtensionUnknown, InvalidInputError, SandboxDenied, TaskQueueFull
 from democrai_sandbox.policy import SandboxError, Subject, SubjectKind, nearest
-from democrai_sandbox.runtime.store.schedule_rows import LONGEST, SHORTEST
+from democrai_sandbox.runtime.store.task_rows import LONGEST_PERIOD, SHORTEST_PERIOD
 from democrai_sandbox.runtime.store.values import checked_name
 
 from .store import Failure, NewTask, Progress, TaskCaller, TaskState
@@ -62,7 +62,7 @@ class Job:
     timeout: float
     scheduled: bool = False
     progress: Progress = Progress()  # noqa: RUF009 - an immutable tuple
-    is_unsaid: bool = False
+    is_unreported: bool = False
     """Whether the progress is not stored yet."""
     inner: asyncio.Task[Any] | None = None
     given_up: asyncio.Event | None = None
@@ -221,8 +221,10 @@ def period(every: float) -> timedelta:
         found = timedelta(seconds=every) if type(every) in (int, float) else timedelta(0)
     except (OverflowError, ValueError):
         found = timedelta(0)
-    if not SHORTEST <= found <= LONGEST:
-        raise InvalidInputError.of(f"expected a period in seconds, from {SHORTEST} to {LONGEST}", pointer="/every")
+    if not SHORTEST_PERIOD <= found <= LONGEST_PERIOD:
+        raise InvalidInputError.of(
+            f"expected a period in seconds, from {SHORTEST_PERIOD} to {LONGEST_PERIOD}", pointer="/every"
+        )
     return found
 
 
@@ -257,11 +259,6 @@ def failed(error: BaseException) -> Ending:
 def cancelled(reason: str) -> Ending:
     """Return the end of a canceled task."""
     return Ending(TaskState.CANCELLED, failure=Failure("Cancelled", reason))
-
-
-def unstorable(error: SandboxError) -> Ending:
-    """Return the end of a task whose result cannot be stored."""
-    return Ending(TaskState.FAILED, failure=Failure(type(error).__name__, f"the result cannot be stored: {error}"))
 
 
 def _failure(error: BaseException) -> Failure:

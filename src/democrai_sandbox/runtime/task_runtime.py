@@ -4,112 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from democrai_sandbox.access.caller import Caller
 from democrai_sandbox.access.node import utc_now
-from democrai_sandbox.access.worker_thread import WorkerThread
 from democrai_sandbox.errors import InvalidInputError, RuntimeServiceFailed, StoreUnavailable
+from democrai_sandbox.runtime.calls.threads import SubjectThreads
 
 from .sdk_services import hidden
-from .task_queue import DeclaredTasks, Ending, Jobs, TaskSettings, cancelled, ending_of, failed, period, unstorable
+from .store import Failure, TaskState
+from .task_queue import DeclaredTasks, Ending, Jobs, TaskSettings, cancelled, ending_of, failed, period
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
     from datetime import datetime
-
-    from democrai_sandbox.policy import SubjectChain
 
     from .store import Progress, RuntimeStore, Task, TaskFilter
     from .task_queue import Job
 
 
-class SurfaceRunner(Protocol):
-    """Calls a function of a module under the module's guard; ``ModuleRuntime.call`` is one."""
-
-    async def __call__(
-        self,
-        module: str,
-        kind: str,
-        name: str,
-        params: dict[str, Any],
-        caller: Caller,
-        /,
-        *,
-        seconds: float | None = None,
-        ancestors: SubjectChain = (),
-    ) -> Any:
-        """Return plain data, or raise an error of the sandbox."""
-        ...
-
-
+SurfaceRunner = Callable[..., Coroutine[Any, Any, Any]]
+"""Calls a function of a module under the guard of the module, like ``ModuleRuntime.call``."""
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 _LONGEST_PAUSE = 5.0
-
-
-class StoreThread:
-    """Runs operations one after the other."""
-
-    def __init__(self) -> None:
-        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-
-    def start(self) -> None:
-        """Start the thread, outside any guard."""
-        WorkerThread("runtime-tasks", self._work).start()
-
-    def stop(self) -> None:
-        """Stop after all earlier operations."""
-        self._jobs.put(None)
-
-    async def have(self, act: Callable[..., T], *args: Any, **named: Any) -> T:
-        """Return the result of a store operation, or raise its error."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-        self._jobs.put(lambda: _do(loop, future, partial(act, *args, **named)))
-        return await future
-
-    async def insist(self, act: Callable[..., T], *args: Any, **named: Any) -> T:
-        """Run an operation, and retry while the store is down, for data that must not be lost."""
-        pause = 0.1
-        while True:
-            try:
-                return await self.have(act, *args, **named)
-            except StoreUnavailable as error:
-                _log.warning("the store is down; a task waits for it: %s", error.__cause__ or error)
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE)
-
-    def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            job()
-            del job
-
-
-def _do(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any], act: Callable[[], Any]) -> None:
-    result, error = None, None
-    try:
-        result = act()
-    except Exception as raised:  # noqa: BLE001 - raised in the waiting caller
-        error = raised
-    with suppress(RuntimeError):  # the loop is closed
-        loop.call_soon_threadsafe(_settle, future, result, error)
-
-
-def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(result)
-    else:
-        future.set_exception(error)
 
 
 _LONGEST_SLEEP = 60.0
@@ -205,17 +129,18 @@ class TaskRuntime:
         self._node = node
         self._settings = settings or TaskSettings()
         self._clock = clock
-        self._clerk = StoreThread()
+        self._threads = SubjectThreads(1, "runtime-tasks")
+        """The thread for the store: operations run one after the other."""
         self.jobs = Jobs(self._settings)
         self._schedule = Schedule(clock, self._ensure, self._claim)
         self._declared = DeclaredTasks(self._settings)
         self._working: set[asyncio.Task[Any]] = set()
-        self._house: set[asyncio.Task[Any]] = set()
-        self._saying: asyncio.TimerHandle | None = None
+        self._background: set[asyncio.Task[Any]] = set()
+        self._progress_timer: asyncio.TimerHandle | None = None
         self._pruned: datetime | None = None
         self._closing = False
         # The loop exposes its callbacks.
-        self._say_now = hidden(self._say)
+        self._store_progress = hidden(self._store_reports)
         self.note_from_afar = hidden(self.note_progress)
         """``note_progress`` for other threads, which pass it to the loop."""
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -226,8 +151,8 @@ class TaskRuntime:
         """Start; mark tasks that were running here or on a dead node as lost, and return their ids."""
         self.loop = asyncio.get_running_loop()
         self._closing = False
-        self._clerk.start()
-        lost = await self._clerk.have(
+        self._threads = SubjectThreads(1, "runtime-tasks")  # a stopped one cannot start again
+        lost = await self._stored(
             self._store.mark_lost, silent_since=self._silent_since(), now=self._clock(), node=self._node
         )
         if lost:
@@ -241,8 +166,8 @@ class TaskRuntime:
         if self.loop is None or self._closing:
             return
         self._closing = True
-        house = tuple(self._house)
-        for task in house:
+        background = tuple(self._background)
+        for task in background:
             task.cancel()
         for job in self.jobs:
             self._end(job, "the runtime was stopped")
@@ -251,8 +176,8 @@ class TaskRuntime:
             await asyncio.wait(tuple(self._working), timeout=patience)
         for task in tuple(self._working):
             task.cancel()  # the store is down: the missing heartbeat marks the task as lost
-        await asyncio.gather(*house, *self._working, return_exceptions=True)
-        self._clerk.stop()
+        await asyncio.gather(*background, *self._working, return_exceptions=True)
+        self._threads.stop()
 
     # ---- interface for the host and the SDK
 
@@ -270,7 +195,7 @@ class TaskRuntime:
         job = self._declared.job(module, name, params, caller, timeout=timeout)
         self.jobs.reserve(module)
         try:
-            await self._clerk.have(self._store.add_task, job.record(self._node), now=self._clock())
+            await self._stored(self._store.add_task, job.record(self._node), now=self._clock())
         finally:
             self.jobs.release(module)
         self._enqueue(job)
@@ -281,7 +206,7 @@ class TaskRuntime:
         self._check_open()
         task = await self.status(task_id)
         job = self._declared.job(task.module, task.name, task.params, caller, task_id=task_id)
-        if not await self._clerk.have(self._store.retry_task, task_id, node=self._node, now=self._clock()):
+        if not await self._stored(self._store.retry_task, task_id, **self._here()):
             raise InvalidInputError.of(
                 f"task {task_id} is {task.state}: only failed, cancelled or lost tasks can run again", pointer="/id"
             )
@@ -289,7 +214,7 @@ class TaskRuntime:
 
     async def cancel(self, task_id: str, reason: str = "it was canceled") -> bool:
         """Cancel a task on any node; False if it has already ended."""
-        if not await self._clerk.have(self._store.request_cancel, task_id):
+        if not await self._stored(self._store.request_cancel, task_id):
             await self.status(task_id)  # raises TaskUnknown for an unknown id
             return False
         job = self.jobs.get(task_id)
@@ -299,20 +224,22 @@ class TaskRuntime:
 
     async def status(self, task_id: str) -> Task:
         """Return the record of a task; raises ``TaskUnknown``."""
-        return await self._clerk.have(self._store.task, task_id)
+        return await self._stored(self._store.task, task_id)
 
     async def tasks(self, wanted: TaskFilter, *, limit: int = 100, before: str = "") -> tuple[Task, ...]:
         """List tasks, the newest first."""
-        return await self._clerk.have(self._store.tasks, wanted, limit=limit, before=before)
+        return await self._stored(self._store.tasks, wanted, limit=limit, before=before)
 
     def note_progress(self, task_id: str, progress: Progress) -> None:
         """Store the progress of a task. Call it on the loop; reports are written in batches."""
         job = self.jobs.get(task_id)
         if job is None or job.inner is None:
             return
-        job.progress, job.is_unsaid = progress, True
-        if self._saying is None and self.loop is not None:
-            self._saying = self.loop.call_later(self._settings.progress_every, self._say_now, context=Context())
+        job.progress, job.is_unreported = progress, True
+        if self._progress_timer is None and self.loop is not None:
+            self._progress_timer = self.loop.call_later(
+                self._settings.progress_every, self._store_progress, context=Context()
+            )
 
     def declare(self, module: str, name: str, *, every: float | None = None, timeout: float | None = None) -> None:
         """Register a task of a module. With ``every`` it also runs periodically, on one node, without a user."""
@@ -350,7 +277,7 @@ class TaskRuntime:
             self._dispatch()
 
     async def _outcome(self, job: Job) -> Ending:
-        if not await self._clerk.insist(self._store.start_task, job.id, node=self._node, now=self._clock()):
+        if not await self._insist(self._store.start_task, job.id, **self._here()):
             return cancelled(job.reason or "it was canceled before it ran")
         if job.reason:
             return cancelled(job.reason)
@@ -366,24 +293,15 @@ class TaskRuntime:
 
     async def _record(self, job: Job, ending: Ending) -> None:
         """Record the end; a result that cannot be stored becomes a failure."""
-        if job.is_unsaid:
-            job.is_unsaid = False
-            await self._clerk.insist(self._store.say_progress, job.id, job.progress, node=self._node, now=self._clock())
+        if job.is_unreported:
+            job.is_unreported = False
+            await self._insist(self._store.say_progress, job.id, job.progress, **self._here())
+        state, result, failure = ending
         try:
-            await self._finish(job, ending)
+            await self._insist(self._store.finish_task, job.id, state, **self._here(), result=result, failure=failure)
         except InvalidInputError as error:
-            await self._finish(job, unstorable(error))
-
-    async def _finish(self, job: Job, ending: Ending) -> None:
-        await self._clerk.insist(
-            self._store.finish_task,
-            job.id,
-            ending.state,
-            node=self._node,
-            now=self._clock(),
-            result=ending.result,
-            failure=ending.failure,
-        )
+            failure = Failure(type(error).__name__, f"the result cannot be stored: {error}")
+            await self._insist(self._store.finish_task, job.id, TaskState.FAILED, **self._here(), failure=failure)
 
     def _end(self, job: Job, reason: str) -> None:
         """Cancel a task of this process: remove it from the queue, or cancel and if necessary abandon it."""
@@ -402,12 +320,12 @@ class TaskRuntime:
         """Run background work and restart it when canceled: guarded code can cancel every task of the loop."""
 
         def again(ended: asyncio.Task[Any]) -> None:
-            self._house.discard(ended)
+            self._background.discard(ended)
             if ended.cancelled() and not self._closing:
                 self._stay(work)
 
         task = self._spawn(work())
-        self._house.add(task)
+        self._background.add(task)
         task.add_done_callback(hidden(again))
 
     async def _keep_alive(self) -> None:
@@ -417,7 +335,7 @@ class TaskRuntime:
             try:
                 if len(self.jobs):
                     await self._beat()
-                await self._clerk.have(self._store.mark_lost, silent_since=self._silent_since(), now=self._clock())
+                await self._stored(self._store.mark_lost, silent_since=self._silent_since(), now=self._clock())
                 await self._prune()
             except StoreUnavailable as error:
                 _log.warning("the heartbeat of this node could not be stored: %s", error.__cause__ or error)
@@ -425,7 +343,7 @@ class TaskRuntime:
                 _log.exception("the task heartbeat failed")
 
     async def _beat(self) -> None:
-        for task_id in await self._clerk.have(self._store.beat, node=self._node, now=self._clock()):
+        for task_id in await self._stored(self._store.beat, **self._here()):
             if (job := self.jobs.get(task_id)) is not None:
                 self._end(job, "it was canceled")
 
@@ -433,23 +351,21 @@ class TaskRuntime:
         now = self._clock()
         if self._pruned is None or now - self._pruned >= _HOUR:
             self._pruned = now
-            await self._clerk.have(self._store.prune_tasks, before=now - self._settings.keep)
+            await self._stored(self._store.prune_tasks, before=now - self._settings.keep)
 
-    def _say(self) -> None:
-        self._saying = None
+    def _store_reports(self) -> None:
+        self._progress_timer = None
         for job in self.jobs:
-            if job.is_unsaid:
-                job.is_unsaid = False
-                self._spawn(self._say_one(job, job.progress))
+            if job.is_unreported:
+                job.is_unreported = False
+                self._spawn(self._store_one(job, job.progress))
 
-    async def _say_one(self, job: Job, progress: Progress) -> None:
+    async def _store_one(self, job: Job, progress: Progress) -> None:
         with suppress(StoreUnavailable):  # a later report replaces it
-            await self._clerk.have(self._store.say_progress, job.id, progress, node=self._node, now=self._clock())
+            await self._stored(self._store.say_progress, job.id, progress, **self._here())
 
     async def _ensure(self, entry: ScheduleEntry) -> datetime:
-        return await self._clerk.have(
-            self._store.ensure_schedule, entry.module, entry.name, entry.every, now=self._clock()
-        )
+        return await self._stored(self._store.ensure_schedule, entry.module, entry.name, entry.every, now=self._clock())
 
     async def _claim(self, entry: ScheduleEntry) -> datetime:
         """Try to claim the run of a due entry; leave it to another node if the queue is full."""
@@ -457,10 +373,29 @@ class TaskRuntime:
         if entry.due is None or not self.jobs.has_room(entry.module):
             return now + timedelta(seconds=1)
         job = self._declared.job(entry.module, entry.name, {}, Caller(), scheduled=True)
-        got, following = await self._clerk.have(self._store.claim_run, job.record(self._node), entry.due, now=now)
+        got, following = await self._stored(self._store.claim_run, job.record(self._node), entry.due, now=now)
         if got:
             self._enqueue(job)
         return following
+
+    async def _stored(self, act: Callable[..., T], *args: Any, **named: Any) -> T:
+        """Return the result of a store operation, or raise its error."""
+        result: T = await self._threads.submit(partial(act, *args, **named))
+        return result
+
+    async def _insist(self, act: Callable[..., T], *args: Any, **named: Any) -> T:
+        """Run an operation, and retry while the store is down, for data that must not be lost."""
+        pause = 0.1
+        while True:
+            try:
+                return await self._stored(act, *args, **named)
+            except StoreUnavailable as error:
+                _log.warning("the store is down; a task waits for it: %s", error.__cause__ or error)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    def _here(self) -> dict[str, Any]:
+        return {"node": self._node, "now": self._clock()}
 
     def _silent_since(self) -> datetime:
         return self._clock() - timedelta(seconds=self._settings.silent_after)

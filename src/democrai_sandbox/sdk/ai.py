@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from democrai_sandbox.runtime import sdk_services
 from democrai_sandbox.runtime.ai.asset_calls import as_run
-from democrai_sandbox.runtime.ai.model import AssetRun
+from democrai_sandbox.runtime.ai.model import AssetRun as Run
 from democrai_sandbox.runtime.ai.schema import signature_shape
 
 from .decorators import declare
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Access = Sequence[Mapping[str, Any]]
 
-__all__ = ["AssetRun", "agent", "pipeline", "run_agent", "run_pipeline", "run_tool", "tool"]
+__all__ = ["Run", "agent", "pipeline", "run_agent", "run_pipeline", "run_tool", "tool"]
 
 Function = TypeVar("Function", bound="Callable[..., Any]")
 
@@ -114,17 +114,17 @@ async def run_tool(name: str, arguments: Mapping[str, Any] | None = None) -> Any
     return (await _run("tool", name, arguments)).value
 
 
-async def run_agent(name: str, arguments: Mapping[str, Any] | None = None) -> AssetRun:
+async def run_agent(name: str, arguments: Mapping[str, Any] | None = None) -> Run:
     """Run an agent: its text is the ``value``, and ``denials`` has the denials of its tools."""
     return await _run("agent", name, arguments)
 
 
-async def run_pipeline(name: str, arguments: Mapping[str, Any] | None = None) -> AssetRun:
+async def run_pipeline(name: str, arguments: Mapping[str, Any] | None = None) -> Run:
     """Run a pipeline: the result of its last step is the ``value``."""
     return await _run("pipeline", name, arguments)
 
 
-async def _run(kind: str, name: str, arguments: Mapping[str, Any] | None) -> AssetRun:
+async def _run(kind: str, name: str, arguments: Mapping[str, Any] | None) -> Run:
     entrance = sdk_services.call("ai.entrance", kind, name)
     return as_run(kind, await entrance({} if arguments is None else arguments))
 

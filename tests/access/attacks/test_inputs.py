@@ -223,7 +223,7 @@ def test_deciding_about_long_targets_takes_no_time(make_desk):
 
 def test_more_denials_than_a_page_still_stand_against_an_approval(desk, monkeypatch):
     """The denial that covers an approval may be old and listed after the first page."""
-    monkeypatch.setattr("democrai_sandbox.access.queries._AT_ONCE", 5)
+    monkeypatch.setattr("democrai_sandbox.access.administration._AT_ONCE", 5)
     old = desk.decide(
         "decide_unasked",
         DEMO,

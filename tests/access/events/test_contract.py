@@ -108,7 +108,7 @@ def test_a_burst_is_told_as_little_as_one_event(buses):
     for generation in range(2, 202):
         first.publish(generation)
     assert third_heard.reaches(201), "a busy node holds up no other"
-    assert eventually(lambda: second._ear.inbox._highest == 201)
+    assert eventually(lambda: second._inbox._highest == 201)
     go_on.set()
     assert heard.reaches(201)
     assert heard.generations == [1, 201]
@@ -273,7 +273,7 @@ def test_a_forked_child_does_not_wait_for_threads_that_it_does_not_have(buses):
     bus = buses.open()
     bus.start(lambda _: None)
     assert eventually(lambda: bus.connected)
-    lock = memory._lock if buses.kind == "memory" else bus._mouth._changed
+    lock = memory._lock if buses.kind == "memory" else bus._changed
     held, done = threading.Event(), threading.Event()
 
     def hold():

@@ -12,6 +12,7 @@ import stat
 import subprocess
 import sys
 import time
+from contextlib import closing
 
 import pytest
 
@@ -188,7 +189,7 @@ def test_a_lock_that_others_do_not_find_is_none(tmp_path, monkeypatch):
         os.unlink(tmp_path / "lock")
         take(number, operation)
 
-    with HubFolder.open(tmp_path) as folder:
+    with closing(HubFolder.open(tmp_path)) as folder:
         monkeypatch.setattr(fcntl, "flock", slow)
         assert folder.lock("lock") is None
         monkeypatch.undo()

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from democrai_sandbox.access.events import connected_bus, open_bus, redis_stream
-from democrai_sandbox.access.events.connected_bus import DeliveryState
+from democrai_sandbox.access.events.connected_bus import ConnectedBus
 from democrai_sandbox.access.events.message import Event
 from democrai_sandbox.errors import InvalidInputError
 from tests.access.events.forged import forged_events
@@ -71,8 +71,8 @@ def event(redis, generation, node="somebody"):
 
 def test_a_server_that_is_killed_and_comes_back_is_joined_again(mortal, own_redis, caplog, monkeypatch):
     """The server returns on the same port without data: every node reconnects, and the outage is reported once."""
-    failures, failed = [], DeliveryState.failed
-    monkeypatch.setattr(DeliveryState, "failed", lambda self, *args: (failures.append(self), failed(self, *args)))
+    failures, failed = [], ConnectedBus._failed
+    monkeypatch.setattr(ConnectedBus, "_failed", lambda self, *args: (failures.append(self), failed(self, *args)))
     nodes = [node_in_here(mortal) for _ in range(3)]
     (first, _), (_, heard), _ = nodes
     first.publish(1)

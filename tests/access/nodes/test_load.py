@@ -166,7 +166,7 @@ def test_a_node_looks_for_decisions_while_many_counts_wait_to_be_written(host_ur
             administration.decide_unasked(subject, **kind, target=target, effect=DecisionEffect.APPROVAL)
             assert eventually(lambda target=target: ask(target, register=False).allowed)
         assert "count_again" not in traced.calls
-        asking._registrar._limits = replace(LIMITS, counting_seconds=0)
+        asking._pending._limits = replace(LIMITS, counting_seconds=0)
         assert eventually(lambda: traced.calls.count("count_again") == 25)
     runs = "".join("c" if name == "count_again" else " " for name in traced.calls).split()
     assert [len(run) for run in runs] == [10, 10, 5]

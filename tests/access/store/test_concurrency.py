@@ -241,7 +241,7 @@ def test_all_statements_of_one_reading_see_the_same(store, other):
         other.decide(approval(), now=NOW)
         return before, decisions.changes(connection, 0)
 
-    before, changes = store._database.read(read)
+    before, changes = store.database.read(read)
     assert (before, changes.generation, changes.rows) == (0, 0, ())
     assert store.changes(0).generation == 1
 
@@ -256,12 +256,12 @@ def test_work_that_lost_a_race_is_done_again(store):
         if len(tries) <= times:
             connection.execute(insert(tables.requests), row("kept", target="/again"))
 
-    store._database.act(lambda connection: loses(connection, 2))
+    store.database.act(lambda connection: loses(connection, 2))
     assert len(tries) == 3
     assert [found.id for found in store.requests(RequestFilter(), ALL).items] == ["kept"]
     tries.clear()
     with pytest.raises(StoreUnavailable):
-        store._database.act(lambda connection: loses(connection, 99))
+        store.database.act(lambda connection: loses(connection, 99))
     assert len(tries) == 4
 
 

@@ -119,14 +119,14 @@ def test_what_was_acknowledged_survives_kills_under_load(server, served):
 def test_a_server_that_hangs_is_given_up(server, pattern, monkeypatch):
     """A hanging connection is replaced; if the whole server hangs, it is unavailable until it continues."""
     store = open_store(server.new_database(like=pattern) + "&connect_timeout=2")
-    monkeypatch.setattr(postgresql.TimedConnection, "patience", 0.5)
-    (pid,) = store._database.ask(lambda connection: connection.exec_driver_sql("SELECT pg_backend_pid()").one())
+    monkeypatch.setattr(postgresql.TimedConnection, "timeout", 0.5)
+    (pid,) = store.database.ask(lambda connection: connection.exec_driver_sql("SELECT pg_backend_pid()").one())
     server.signal_process(pid, signal.SIGSTOP)
     began = time.monotonic()
     try:
         assert store.generation() == 0
         server.signal(signal.SIGSTOP)
-        (pid,) = store._database.ask(lambda connection: connection.exec_driver_sql("SELECT pg_backend_pid()").one())
+        (pid,) = store.database.ask(lambda connection: connection.exec_driver_sql("SELECT pg_backend_pid()").one())
         server.signal_process(pid, signal.SIGSTOP)
         with pytest.raises(StoreUnavailable):
             store.generation()
@@ -143,7 +143,7 @@ def test_a_statement_has_its_time(url, monkeypatch):
     store = open_store(url)
     if url.startswith("sqlite"):
         other = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
-        store._database.ask(lambda connection: connection.exec_driver_sql("PRAGMA busy_timeout = 300"))
+        store.database.ask(lambda connection: connection.exec_driver_sql("PRAGMA busy_timeout = 300"))
         other.execute("BEGIN IMMEDIATE")
         release = other.close
     else:
@@ -155,10 +155,10 @@ def test_a_statement_has_its_time(url, monkeypatch):
             held.set()
             done.wait(30)
 
-        thread = threading.Thread(target=lambda: holder._database.act(hold))
+        thread = threading.Thread(target=lambda: holder.database.act(hold))
         thread.start()
         assert held.wait(10)
-        store._database.ask(lambda connection: connection.exec_driver_sql("SET lock_timeout = '300ms'"))
+        store.database.ask(lambda connection: connection.exec_driver_sql("SET lock_timeout = '300ms'"))
 
         def release():
             done.set()

@@ -129,7 +129,7 @@ def test_sqlite_is_told_to_keep_what_was_acknowledged(database):
     def settings(connection):
         return [connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in names]
 
-    assert store._database.ask(settings) == ["wal", 2, 1, 5000]
+    assert store.database.ask(settings) == ["wal", 2, 1, 5000]
     store.close()
 
 
@@ -154,7 +154,7 @@ def test_postgresql_is_told_how_long_to_wait(prepared_database):
     def settings(connection):
         return [connection.exec_driver_sql(f"SHOW {name}").scalar() for name in names]
 
-    assert store._database.ask(settings) == ["5s", "5s", "5s"]
+    assert store.database.ask(settings) == ["5s", "5s", "5s"]
     store.close()
 
 
@@ -172,14 +172,14 @@ def listed(engine):
 def test_no_module_leads_to_the_connections(own_store):
     """Some listeners reference their engine."""
     own_store.decide(approval(), now=NOW)
-    assert not listed(own_store._database._engine)
+    assert not listed(own_store.database._engine)
 
 
 def test_no_module_leads_to_the_connections_of_a_closed_store(own_store):
     """Closing replaces the pool, and the engine could open a connection again."""
-    replaced = own_store._database._engine.pool
+    replaced = own_store.database._engine.pool
     own_store.close()
-    engine = own_store._database._engine
+    engine = own_store.database._engine
     assert engine.pool is not replaced
     assert not listed(engine)
 

@@ -50,24 +50,24 @@ def test_a_time_without_a_zone_is_refused():
         to_micros(datetime(2026, 1, 1))
 
 
-def waiting(turnstile, count):
-    while len(turnstile._waiting) < count:
+def waiting(semaphore, count):
+    while len(semaphore._waiting) < count:
         time.sleep(0.001)
 
 
 def test_who_came_first_goes_first():
     """A waiting thread goes before one that just left and returns."""
-    turnstile, order, threads = FairSemaphore(1), [], []
+    semaphore, order, threads = FairSemaphore(1), [], []
 
     def enter(name):
-        with turnstile.entered(10):
+        with semaphore.entered(10):
             order.append(name)
 
-    with turnstile.entered(1):
+    with semaphore.entered(1):
         for name in range(5):
             threads.append(threading.Thread(target=enter, args=(name,)))
             threads[-1].start()
-            waiting(turnstile, name + 1)
+            waiting(semaphore, name + 1)
     enter("again")
     for thread in threads:
         thread.join(10)
@@ -76,11 +76,11 @@ def test_who_came_first_goes_first():
 
 def test_there_are_never_more_inside_than_places():
     """An error inside releases the place."""
-    turnstile, lock, inside, most = FairSemaphore(3), threading.Lock(), [], []
+    semaphore, lock, inside, most = FairSemaphore(3), threading.Lock(), [], []
 
     def enter():
         for _ in range(50):
-            with pytest.raises(ZeroDivisionError), turnstile.entered(10):
+            with pytest.raises(ZeroDivisionError), semaphore.entered(10):
                 with lock:
                     inside.append(1)
                     most.append(len(inside))
@@ -95,29 +95,29 @@ def test_there_are_never_more_inside_than_places():
     for thread in threads:
         thread.join(30)
     assert (max(most), len(most)) == (3, 400)
-    assert (turnstile._free, len(turnstile._waiting)) == (3, 0)
+    assert (semaphore._free, len(semaphore._waiting)) == (3, 0)
 
 
 def test_who_waits_too_long_goes_away():
     """The timeout raises an error and loses no place."""
-    turnstile = FairSemaphore(1)
-    with turnstile.entered(1), pytest.raises(TimeoutError), turnstile.entered(0.01):
+    semaphore = FairSemaphore(1)
+    with semaphore.entered(1), pytest.raises(TimeoutError), semaphore.entered(0.01):
         pass
-    with turnstile.entered(0.01):
+    with semaphore.entered(0.01):
         pass
-    assert (turnstile._free, len(turnstile._waiting)) == (1, 0)
+    assert (semaphore._free, len(semaphore._waiting)) == (1, 0)
 
 
 def test_a_place_that_came_at_the_last_moment_is_handed_on():
     """A thread that times out at that moment passes the place on."""
-    turnstile = FairSemaphore(1)
-    turnstile._enter(1)
+    semaphore = FairSemaphore(1)
+    semaphore._enter(1)
     late = threading.Event()
-    turnstile._waiting.append(late)
-    turnstile._leave()
+    semaphore._waiting.append(late)
+    semaphore._leave()
     assert late.is_set()
-    turnstile._give_up(late)
-    assert turnstile._free == 1
+    semaphore._give_up(late)
+    assert semaphore._free == 1
 
 
 @pytest.mark.parametrize("enabled", [True, False])

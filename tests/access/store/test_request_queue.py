@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 import pytest
-from tests.access.store.test_listing import NO_MARKS, mark, pages
 
 from democrai_sandbox.access.risk import OPERATIONS, RiskLevel
 from democrai_sandbox.access.store import queries, request_queue
@@ -14,6 +13,7 @@ from democrai_sandbox.errors import InvalidInputError
 from democrai_sandbox.errors.access import AuditRecordUnknown
 from democrai_sandbox.policy import Operation, ResourceType, Subject, SubjectKind
 from tests.access.store.samples import ALL, NOW, about, approval, at, denial, request, sql
+from tests.access.store.test_lists import NO_MARKS, mark, pages
 
 SEND = {"operation": Operation.SEND, "resource_type": ResourceType.NETWORK}
 CONNECT = {"operation": Operation.CONNECT, "resource_type": ResourceType.NETWORK}

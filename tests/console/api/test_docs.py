@@ -17,6 +17,7 @@ from democrai_sandbox.console.problems import STATUSES
 from democrai_sandbox.errors.catalogue import ENTRIES
 from democrai_sandbox.host.scopes import Scope
 from tests.console.pages.asking import Desk
+from tests.services.golden import sentence
 
 DOCS = Path(__file__).parents[3] / "docs"
 API = (DOCS / "api.md").read_text(encoding="utf-8")
@@ -70,6 +71,7 @@ def test_names_of_schemas(admin):
     """Schemas are named after their content, not after a module."""
     schemas = admin.get("/api/v1/openapi.json").json()["components"]["schemas"]
     assert [name for name in schemas if "__" in name or "-" in name] == []
+    sentence("names of schemas", "\n".join(sorted(schemas)))
 
 
 def test_bodies_are_required_only_where_something_has_to_be_said(admin):

@@ -73,7 +73,7 @@ def test_a_module_finds_neither_the_sandbox_nor_the_secrets_of_whom_it_works_for
 @rows(
     "expression",
     [
-        "rendering._environment()",
+        "render._environment()",
         "pages.routers()",
         "api.routers()",
         "api.unversioned()",
@@ -86,7 +86,7 @@ def test_a_module_finds_neither_the_sandbox_nor_the_secrets_of_whom_it_works_for
 def test_what_holds_the_host_together_is_closed_to_guarded_code(hostile, expression):
     """Templates, routes, accounts and parts of a sandbox refuse guarded code."""
     told = hostile.as_administrator(
-        "from democrai_sandbox.console import api, pages, rendering\n"
+        "from democrai_sandbox.console import api, pages, render\n"
         "from democrai_sandbox.host.accounts import Accounts\n"
         "from democrai_sandbox.host.sandbox import Sandbox\n"
         f"def main():\n    return repr({expression})\n"
@@ -94,7 +94,7 @@ def test_what_holds_the_host_together_is_closed_to_guarded_code(hostile, express
     assert told.startswith("TamperDenied: sandbox_guard_denied:"), told
 
 
-@rows("module", ["pages.login", "pages.requests", "api.accounts", "api.deciding", "live", "health"])
+@rows("module", ["pages.accounts", "pages.requests", "api.accounts", "api.decisions", "live_updates", "health"])
 def test_no_module_of_the_console_names_its_routes(hostile, module):
     """A reachable route could be changed to call other code with passwords."""
     told = hostile.as_administrator(

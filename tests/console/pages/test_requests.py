@@ -88,7 +88,7 @@ def test_filters_are_in_the_address(desk, ada, query, found):
 def _nothing(text):
     from democrai_sandbox.access.values import PageRequest, RequestFilter
 
-    return RequestFilter(text=text), Page()
+    return RequestFilter(text=text), PageRequest()
 
 
 def test_a_filter_that_means_nothing_is_said_and_lists_nothing(desk, ada):

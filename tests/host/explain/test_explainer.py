@@ -19,7 +19,7 @@ from democrai_sandbox.host.settings import HostSettings
 from democrai_sandbox.kernel.application import ApplicationPlaces, Kernel
 from democrai_sandbox.kernel.egress.allowlist import AllowlistBuilder
 from democrai_sandbox.kernel.egress.endpoints import SourceEntry
-from democrai_sandbox.kernel.landlock.application_paths import ApplicationPaths
+from democrai_sandbox.kernel.landlock.application import ApplicationPaths
 from democrai_sandbox.kernel.settings import OsSettings
 from democrai_sandbox.kernel.status import ControlState, ControlStatus
 from democrai_sandbox.policy import Subject
@@ -404,7 +404,7 @@ class TestRecorded:
         before = (house.desk.store.pulse(), house.desk.service.answers(), len(house.desk.pending()))
         for target in ("https://p.example.com/x", "https://new.example.com/", URL):
             house.explain(target)
-        house.desk.service._notes.write_uses()
+        house.desk.service._deferred.write_uses()
         after = (house.desk.store.pulse(), house.desk.service.answers(), len(house.desk.pending()))
         assert after == before
         assert house.desk.decide("approvals").items[0].last_used is None

@@ -213,14 +213,15 @@ def test_a_confined_application_gets_its_helper_back_from_the_keeper(app, lab, s
     app(
         """
 from democrai_sandbox.kernel import LandlockSettings
-from democrai_sandbox.kernel.landlock import application, applying as landlock
-from democrai_sandbox.kernel.seccomp import applying, filters
+from democrai_sandbox.kernel.landlock import application, ruleset as landlock
+from democrai_sandbox.kernel.seccomp import filters, process_filter
 paths = application.application_paths([], [options["folder"]], LandlockSettings())
 print(landlock.apply(application.application_plan(paths)), file=sys.stderr)
-print(applying.apply(filters.APPLICATION), file=sys.stderr)
+print(process_filter.apply(filters.APPLICATION), file=sys.stderr)
 """
     )
-    assert app("outcome(lambda: os.kill(control._hold.running._keeper.pid, 0))") in ("PermissionError", "ok")  # by ABI
+    # The ABI decides.
+    assert app("outcome(lambda: os.kill(control._helper.running._keeper.pid, 0))") in ("PermissionError", "ok")
     assert app("open('/proc/self/status').read().count('Seccomp:\\t2')") == 1
     os.kill(app("control.helper_status().details['pid']"), signal.SIGKILL)
     app("control.refresh('test', wait=True, timeout=20)")
@@ -386,7 +387,7 @@ def test_starting_through_sudo_works_and_ends_as_orderly(lab, servers):
         pytest.skip("sudo is not installed")
     if subprocess.run(["sudo", "-n", "true"], capture_output=True, check=False).returncode:
         pytest.skip("sudo does not work here")
-    prelude = "from democrai_sandbox.kernel.egress import elevation; elevation.is_privileged = lambda: False"
+    prelude = "from democrai_sandbox.kernel.egress import helper_process; helper_process.is_privileged = lambda: False"
     with application(lab, prelude=prelude) as app:
         start(app, f"{lab.world.v4}:{servers}")
         assert app("control.status().details['way']") == "sudo"
@@ -400,7 +401,7 @@ def test_starting_through_sudo_works_and_ends_as_orderly(lab, servers):
 def test_an_application_of_an_ordinary_user_attaches_to_a_helper_that_a_service_runs(lab, servers):
     with application(lab, uid=NOBODY) as app:
         app(f"sources[:] = ['{lab.world.v4}:{servers}']")
-        app("control._hold._starter._programs = '/nowhere'")
+        app("control._helper._starter.programs = '/nowhere'")
         with pytest.raises(Failed) as failed:
             app("control.start()")
         assert failed.value.reason == "no_way_up", failed.value

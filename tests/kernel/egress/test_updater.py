@@ -23,10 +23,10 @@ class Follower:
         self.ready = []
         self.between = pause
 
-    def work(self, wishes):
+    def work(self, requests):
         self.began.release()
         assert self.gate.wait(20)
-        self.done.append(wishes)
+        self.done.append(requests)
         if self.errors:
             raise self.errors.pop(0)
 
@@ -55,7 +55,7 @@ def refresher(follower):
 
 
 def reasons(follower):
-    return [wishes.reasons for wishes in follower.done]
+    return [requests.reasons for requests in follower.done]
 
 
 def wait_until(condition):
@@ -67,27 +67,27 @@ def wait_until(condition):
 
 def test_no_thread_is_there_before_the_first_wish(follower, refresher):
     assert not refresher.is_running
-    refresher.wait(refresher.wish("a"), 20)
+    refresher.wait(refresher.request("a"), 20)
     assert refresher.is_running
     assert reasons(follower) == [("a",)]
 
 
 def test_a_burst_becomes_one_more_piece_of_work(follower, refresher):
     follower.gate.clear()
-    refresher.wish("first")
+    refresher.request("first")
     assert follower.began.acquire(timeout=20)
-    numbers = [refresher.wish(f"r{n % 3}", force=n == 50) for n in range(200)]
+    numbers = [refresher.request(f"r{n % 3}", force=n == 50) for n in range(200)]
     follower.gate.set()
     for number in numbers:
         refresher.wait(number, 20)
     assert reasons(follower) == [("first",), ("r0", "r1", "r2")]
-    assert [wishes.force for wishes in follower.done] == [False, True]
+    assert [requests.force for requests in follower.done] == [False, True]
 
 
 def test_whether_work_is_done_is_told_without_raising_what_it_failed_with(follower, refresher):
     follower.gate.clear()
     follower.errors.append(KernelLayerError("away"))
-    number = refresher.wish("a")
+    number = refresher.request("a")
     assert not refresher.settles(number, 0.05)
     follower.gate.set()
     assert refresher.settles(number, 20)
@@ -95,10 +95,10 @@ def test_whether_work_is_done_is_told_without_raising_what_it_failed_with(follow
 
 def test_work_that_had_begun_before_a_wish_does_not_count_for_it(follower, refresher):
     follower.gate.clear()
-    refresher.wish("first")
+    refresher.request("first")
     assert follower.began.acquire(timeout=20)
     follower.errors = [KernelLayerError("of the first")]
-    number = refresher.wish("second")
+    number = refresher.request("second")
     follower.gate.set()
     refresher.wait(number, 20)
     assert ("second",) in reasons(follower)
@@ -107,7 +107,7 @@ def test_work_that_had_begun_before_a_wish_does_not_count_for_it(follower, refre
 def test_a_failure_is_raised_for_everybody_who_waits_with_its_reason_and_fix(follower, refresher):
     follower.gate.clear()
     follower.errors = [HelperFailed("broken", fix="fix it", reason="table_failed")]
-    number, caught = refresher.wish("a"), []
+    number, caught = refresher.request("a"), []
 
     def wait():
         try:
@@ -130,15 +130,15 @@ def test_a_failure_is_raised_for_everybody_who_waits_with_its_reason_and_fix(fol
 
 def test_what_failed_is_tried_again_by_itself_and_by_force(follower, refresher):
     follower.errors = [HelperFailed("broken"), ValueError("a defect"), HelperFailed("broken")]
-    refresher.wish("a")
+    refresher.request("a")
     wait_until(lambda: len(follower.done) == 4)
-    assert [wishes.force for wishes in follower.done] == [False, True, True, True]
+    assert [requests.force for requests in follower.done] == [False, True, True, True]
     assert refresher.is_running
 
 
 def test_a_defect_in_the_work_is_told_and_does_not_end_the_thread(follower, refresher):
     follower.gate.clear()
-    number = refresher.wish("a")
+    number = refresher.request("a")
     follower.errors = [ZeroDivisionError("oops")]
     # A caller that waits after the failure may get the result of the retry.
     release = threading.Thread(target=lambda: (wait_until(lambda: refresher._changed._waiters), follower.gate.set()))
@@ -146,12 +146,12 @@ def test_a_defect_in_the_work_is_told_and_does_not_end_the_thread(follower, refr
     with pytest.raises(KernelLayerError, match="ZeroDivisionError"):
         refresher.wait(number, 20)
     release.join()
-    refresher.wait(refresher.wish("b"), 20)
+    refresher.wait(refresher.request("b"), 20)
 
 
 def test_waiting_ends_with_its_time_while_the_work_goes_on(follower, refresher):
     follower.gate.clear()
-    number = refresher.wish("a")
+    number = refresher.request("a")
     with pytest.raises(HelperFailed) as failed:
         refresher.wait(number, 0.05)
     assert failed.value.reason == "timed_out"
@@ -162,23 +162,23 @@ def test_waiting_ends_with_its_time_while_the_work_goes_on(follower, refresher):
 def test_whoever_is_asked_in_the_course_of_the_work_does_not_wait_for_itself(follower, refresher):
     asked = []
 
-    def work(wishes):
-        follower.done.append(wishes)
+    def work(requests):
+        follower.done.append(requests)
         if len(follower.done) == 1:
-            refresher.wait(refresher.wish("inner"), 20)
+            refresher.wait(refresher.request("inner"), 20)
             asked.append(True)
 
     follower.work = work
-    refresher.wait(refresher.wish("outer"), 20)
+    refresher.wait(refresher.request("outer"), 20)
     wait_until(lambda: reasons(follower) == [("outer",), ("inner",)])
     assert asked
 
 
 def test_stopping_ends_the_thread_and_tells_who_waits(follower, refresher):
     follower.gate.clear()
-    refresher.wish("a")
+    refresher.request("a")
     assert follower.began.acquire(timeout=20)
-    number, caught = refresher.wish("b"), []
+    number, caught = refresher.request("b"), []
 
     def wait():
         with pytest.raises(HelperFailed) as failed:
@@ -195,7 +195,7 @@ def test_stopping_ends_the_thread_and_tells_who_waits(follower, refresher):
     assert caught == ["stopped"]
     assert not refresher.is_running
     refresher.stop()
-    refresher.wish("late")
+    refresher.request("late")
     assert not refresher.is_running
 
 
@@ -234,7 +234,7 @@ def test_it_works_without_being_asked_when_the_pause_is_over():
 
 def test_the_thread_shows_nobody_what_it_works_on(follower, refresher):
     before = threading.enumerate()
-    refresher.wait(refresher.wish("a"), 20)
+    refresher.wait(refresher.request("a"), 20)
     begun = (thread for thread in threading.enumerate() if thread not in before)
     (thread,) = (thread for thread in begun if thread.name == "egress-refresh")
     shown = [value for name, value in vars(thread).items() if "refresher" in repr(value).lower() and name != "_name"]

@@ -121,11 +121,11 @@ def test_a_tree_that_is_bound_read_only_is_noticed_by_the_real_kernel():
     code = (
         "import os, sys; sys.path.insert(0, sys.argv[1])\n"
         "from democrai_sandbox.kernel.helper.cgroups import *\n"
-        "from democrai_sandbox.kernel.helper.protocol import Refused\n"
+        "from democrai_sandbox.kernel.helper.protocol import RequestRefused\n"
         "tree = Tree(sys.argv[2], '/')\n"
         "for act in (find_tree, lambda: tree.application(os.getpid()).make()):\n"
         "    try: act()\n"
-        "    except Refused as refused: print(refused.reason)\n"
+        "    except RequestRefused as refused: print(refused.reason)\n"
     )
     mount = cgroup_mount()
     script = f'mount --bind {mount} {mount} && mount -o remount,bind,ro {mount} && exec "$@"'

@@ -242,7 +242,7 @@ def test_a_reader_that_does_not_read_does_not_hold_the_helper():
     code = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
-from democrai_sandbox.kernel.helper.main import Journal
+from democrai_sandbox.kernel.helper.main import HelperLog
 reading, writing = os.pipe()
 os.set_blocking(writing, False)
 try:
@@ -251,9 +251,9 @@ try:
 except BlockingIOError:
     os.set_blocking(writing, True)
 os.dup2(writing, 2)
-Journal().say("y" * 100_000)
+HelperLog().say("y" * 100_000)
 os.read(reading, 8192)
-Journal().say("z" * 100_000)
+HelperLog().say("z" * 100_000)
 print("went on")
 """
     done = subprocess.run(

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from democrai_sandbox.kernel.landlock import application_paths, application_plan
-from democrai_sandbox.kernel.landlock import application_paths as application
+from democrai_sandbox.kernel.landlock import application, application_paths, application_plan
 from democrai_sandbox.kernel.landlock.rights import EXECUTE, WRITE, FsRight, NetRight
 from democrai_sandbox.kernel.settings import LandlockSettings
 from tests.kernel.landlock.harness import NOBODY

@@ -26,9 +26,9 @@ def load(name, path, kind):
     spec.loader.exec_module(module)
     return module
 native = load("_native", sys.argv[1], importlib.machinery.ExtensionFileLoader)
-building = load("building", sys.argv[2], importlib.machinery.SourceFileLoader)
+raw_ruleset = load("raw_ruleset", sys.argv[2], importlib.machinery.SourceFileLoader)
 fs, allowed, absent, secret = 7 << 1, *sys.argv[3:]
-fd, missing = building.build(native, fs, 0, 0, [(allowed, fs), (absent, fs)], [])
+fd, missing = raw_ruleset.build(native, fs, 0, 0, [(allowed, fs), (absent, fs)], [])
 native.landlock_restrict(fd)
 try:
     open(secret)

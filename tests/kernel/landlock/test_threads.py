@@ -49,6 +49,7 @@ def a_newer_kernel(w, known):
     import threading
     from types import SimpleNamespace
 
+    from democrai_sandbox.kernel import _native
     from democrai_sandbox.kernel.landlock import ruleset as applying
     from democrai_sandbox.kernel.landlock.rights import LandlockSupport
 
@@ -59,7 +60,8 @@ def a_newer_kernel(w, known):
         if flags and not known:
             raise OSError(errno.EINVAL, "no such flag")
 
-    applying.native_module = lambda: SimpleNamespace(landlock_restrict=restrict)
+    found = {name: getattr(_native, name) for name in ("landlock_create", "landlock_add_path", "landlock_add_port")}
+    applying.native_module = lambda: SimpleNamespace(**found, landlock_restrict=restrict)
     threading.Thread(target=threading.Event().wait, args=(40,), daemon=True).start()
     plan = w.RulesetPlan((w.PathRule(str(w.inside), w.WRITE),))
     newer = applying.apply(plan, support=LandlockSupport(7, 8))

@@ -173,9 +173,9 @@ def test_a_threads_name_does_not_pass_for_its_state():
 
 def test_threads_that_cannot_be_counted_are_not_called_covered():
     found = told("""
-        from democrai_sandbox.kernel.seccomp import threads as reading
+        from democrai_sandbox.kernel.seccomp import process_filter
         from pathlib import Path
-        reading._TASKS = Path("/nonexistent")
+        process_filter._TASKS = Path("/nonexistent")
         status = apply(APPLICATION)
         tell(held=call("unshare"), state=status.state, again=now(status).state, reason=status.reason, fix=status.fix)
     """)

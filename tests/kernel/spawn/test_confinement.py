@@ -194,7 +194,7 @@ def test_what_is_not_enforced_is_said():
     sentence("a rule without a port", _said(_of(("network", "connect", "a.example")), 7))
     assert _said(network, 7, packet_filter=True) == ""
     sentence("a unix socket", _said(_of(("network", "connect", "unix:/run/x")), 7))
-    limited = _of().limited(ResourceLimits(processes=5))
+    limited = _of(limits=ResourceLimits(processes=5))
     assert "root" in _said(limited, 7, root=True)
     assert _said(limited, 7) == ""
 

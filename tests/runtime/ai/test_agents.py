@@ -188,7 +188,7 @@ def ending_story(world):
             raise OSError("the database is away")
 
     configure_guard(decider=Broken())
-    calls, scripted, Limits = kit["calls"], kit["ScriptedModel"], kit["Limits"]
+    calls, scripted, Limits = kit["calls"], kit["ScriptedModel"], kit["AgentLimits"]
 
     class Raises:
         async def complete(self, messages, tools):

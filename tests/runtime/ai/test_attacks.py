@@ -184,8 +184,8 @@ def test_what_a_tool_leaves_for_later_runs_as_the_tool(case):
 POWER = """
 import sys
 from democrai_sandbox import guard, process_guard_context
-from democrai_sandbox.runtime import doors, outcomes
-from democrai_sandbox.runtime.ai import calling, checking, naming, running
+from democrai_sandbox.runtime import sdk_services
+from democrai_sandbox.runtime.ai import asset_calls, model, runtime
 
 def read(path):
     with open(path) as file:
@@ -216,17 +216,17 @@ async def weak(path: str) -> dict:
         "function": tried(lambda: strong(path).send(None)),
         "door": tried(guard.door, read),
         "entrance": tried(lambda: guard.entrance(read, subject="x", subject_kind="tool", allowed_paths=[path])),
-        "install": tried(doors.install, {"ai.entrance": read}),
+        "install": tried(sdk_services.install, {"ai.entrance": read}),
         "patch": tried(use, "runtime.ai.asset_calls.plain", lambda value, lists: value),
-        "patch check": tried(use, "runtime.ai.asset_calls.argument_check", lambda schema: None),
-        "class": tried(setattr, running.AiRuntime, "entrance", None),
-        "models": tried(setattr, naming.NamedModel, "complete", None),
+        "patch check": tried(use, "runtime.ai.asset_calls.check_arguments", lambda schema: None),
+        "class": tried(setattr, runtime.AiRuntime, "entrance", None),
+        "models": tried(setattr, model.NamedModel, "complete", None),
         "merge": tried(lambda: process_guard_context(subject="x", allowed_paths=[path]).run(read, path)),
         "runtime": [tried(lambda: sorted(frame.f_locals)) for frame in frames
                     if "/democrai_sandbox/" in frame.f_code.co_filename],
-        "new": tried(type(doors.call("ai.entrance", "tool", "strong"))),
-        "kind": tried(doors.call, "ai.entrance", "module", "demo"),
-        "odd": tried(doors.call, "ai.entrance", ["tool"], {}),
+        "new": tried(type(sdk_services.call("ai.entrance", "tool", "strong"))),
+        "kind": tried(sdk_services.call, "ai.entrance", "module", "demo"),
+        "odd": tried(sdk_services.call, "ai.entrance", ["tool"], {}),
     }
 
 @sdk.action("go")
@@ -235,7 +235,7 @@ async def go(path: str):
 
 @sdk.action("direct")
 async def direct(path: str):
-    entrance = doors.call("ai.entrance", "tool", "strong")
+    entrance = sdk_services.call("ai.entrance", "tool", "strong")
     said = [tried(lambda: entrance()), tried(lambda: entrance({}, {})), tried(lambda: entrance(arguments={}, view=1))]
     return said + [list(await entrance(object()))[0], list(await entrance({"path": path}))]
 """

@@ -77,11 +77,11 @@ WRONG = {
     "dotted": "@ai.tool('a.b')\nasync def x(): ...",
 }
 HEAD = """
-from democrai_sandbox.runtime import doors
+from democrai_sandbox.runtime import sdk_services
 OBJECT = {'type': 'object'}
 
 def sdk_declare(kind, name, options):
-    return lambda function: doors.call("declare", kind, name, options, function)
+    return lambda function: sdk_services.call("declare", kind, name, options, function)
 
 """
 

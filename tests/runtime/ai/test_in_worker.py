@@ -57,8 +57,8 @@ async def peek(path: str) -> str:
 
 @ai.tool("ask_model", access=[])
 async def ask_model(name: str) -> str:
-    from democrai_sandbox.runtime import doors
-    return str(await doors.call("ai.complete", name, [], []))
+    from democrai_sandbox.runtime import sdk_services
+    return str(await sdk_services.call("ai.complete", name, [], []))
 
 @sdk.action("steal")
 async def steal():

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from democrai_sandbox.errors import InvalidInputError
-from democrai_sandbox.runtime.ai.schema import argument_check, check_arguments, check_schema, fits, signature_shape
+from democrai_sandbox.runtime.ai.schema import check_arguments, check_schema, fits, signature_shape
 from tests.services.golden import sentence
 from tests.services.rows import rows
 
@@ -290,12 +290,12 @@ def test_the_validator_agrees_with_jsonschema(hint, value):
 
 
 @given(HINTS, JSON)
-def test_the_quick_check_says_the_same_and_what_fits_can_be_built(hint, value):
-    """It only skips the collection of problems for valid arguments."""
+def test_arguments_are_refused_unless_they_fit_and_what_fits_can_be_built(hint, value):
+    """The check of arguments and the comparison of alternatives agree."""
     shape = signature_shape(function_of(hint))
     fitting = fits({"value": value}, shape.schema)
     try:
-        argument_check(shape.schema)({"value": value})
+        check_arguments({"value": value}, shape.schema)
     except InvalidInputError as error:
         assert not fitting
         assert error.problems

@@ -28,8 +28,8 @@ async def everything():
 
 @sdk.action("steal")
 async def steal():
-    from democrai_sandbox.runtime import doors
-    future = doors.call("engines.call", ["engine", "demo", "who"], {}, None)
+    from democrai_sandbox.runtime import sdk_services
+    future = sdk_services.call("engines.call", ["engine", "demo", "who"], {}, None)
     seen = [type(future).__name__, hasattr(future, "get_coro"), type(future).__module__]
     await future
     return seen

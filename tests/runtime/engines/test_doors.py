@@ -7,26 +7,26 @@ from tests.services.golden import sentence
 MODULE = """
 import asyncio
 from democrai_sandbox import sdk
-from democrai_sandbox.runtime import doors
+from democrai_sandbox.runtime import sdk_services
 
 @sdk.action("open")
 async def open_stream(count=1):
-    return [doors.call("engines.open", ["engine", "demo", "numbers"], {}, None) for _ in range(count)]
+    return [sdk_services.call("engines.open", ["engine", "demo", "numbers"], {}, None) for _ in range(count)]
 
 @sdk.action("next")
 async def next_item(token):
-    return await doors.call("engines.next", token)
+    return await sdk_services.call("engines.next", token)
 
 @sdk.action("close")
 async def close(tokens):
     for token in tokens:
-        doors.call("engines.close", token)
+        sdk_services.call("engines.close", token)
 
 @sdk.action("both")
 async def both(token):
-    first = doors.call("engines.next", token)
+    first = sdk_services.call("engines.next", token)
     try:
-        doors.call("engines.next", token)
+        sdk_services.call("engines.next", token)
     except ValueError as error:
         return [await first, str(error)]
 
@@ -36,7 +36,7 @@ async def settings():
 
 @sdk.action("raw")
 async def raw(arguments):
-    return await doors.call("engines.call", *arguments)
+    return await sdk_services.call("engines.call", *arguments)
 
 @sdk.action("blocking")
 def blocking():

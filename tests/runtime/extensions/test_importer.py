@@ -51,20 +51,20 @@ def loaded_in_a_worker(environment, folder, package):
 IN_PROCESS = """
 import json, os, sys
 from democrai_sandbox import process_guard_context
-from democrai_sandbox.runtime import loading
+from democrai_sandbox.runtime.extensions import importer
 from democrai_sandbox.runtime.extensions.importer import capture_import
 from democrai_sandbox.runtime.calls.outcome import release
 
 folder = sys.argv[1]
-loading.preload()
+importer.preload()
 guard = process_guard_context(subject="demo", allowed_paths=[folder])
 found = {}
 for package in (*sys.argv[2:], "sound"):
     with open(folder + "/module.py", "w") as file:
         file.write("import " + package)
-    name = loading.prepare("module", package, folder)
+    name = importer.prepare("module", package, folder)
     try:
-        release(guard.run(capture_import, loading.import_entry, name, "module.py", folder))
+        release(guard.run(capture_import, importer.import_entry, name, "module.py", folder))
         found[package] = "imported"
     except Exception as error:
         found[package] = [type(error).__name__, getattr(error, "package", ""), getattr(error, "advice", "")]

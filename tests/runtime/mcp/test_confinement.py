@@ -84,7 +84,7 @@ def inside_story(world):
         )
 
         async def use():
-            host.mcp.open()
+            host.mcp.promises.open()
             asked = wide.run(ask, "mcp.tools", "search")
             seen["answer"] = await asked
             seen["by the module"] = seen.copy()
@@ -174,7 +174,7 @@ def door_story(world):
             }
 
         async def use():
-            host.mcp.open()
+            host.mcp.promises.open()
             said["exchanged"] = module.run(exchange)
             said["tools"] = [tool["name"] for tool in await module.run(ask, "mcp.tools", "search")]
             said["call"] = await module.run(ask, "mcp.call", "search", "add", {"a": 1, "b": 1})

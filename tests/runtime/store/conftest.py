@@ -32,7 +32,7 @@ def opened(request, tmp_path_factory):
 def store(opened):
     """Return the store of a node, without rows."""
     _, store, _ = opened
-    with store._database._engine.begin() as connection:
+    with store.database._engine.begin() as connection:
         for table in TABLES:
             connection.exec_driver_sql(f"DELETE FROM {table}")
     return store

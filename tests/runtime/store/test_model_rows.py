@@ -53,7 +53,7 @@ def test_a_name_is_given_once(store):
 def test_what_the_configuration_sets_stays(store):
     """It hides a stored model with its name, which cannot be changed either."""
     add(store)
-    configured = RuntimeStore(store._database, Configured(models=frozenset({"default"})))
+    configured = RuntimeStore(store.database, Configured(models=frozenset({"default"})))
     assert configured.models() == ()
     for act in (
         lambda: add(configured),

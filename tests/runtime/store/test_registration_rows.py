@@ -138,7 +138,7 @@ def test_a_database_that_is_away_is_said_to_be_away(url):
     def broken(*_, **__):
         raise OSError("gone")
 
-    store._database._engine.connect = broken
+    store.database._engine.connect = broken
     for act in (store.mcp_servers, store.tasks, lambda: store.settings("engine", "x")):
         with pytest.raises(StoreUnavailable):
             act()

@@ -281,6 +281,6 @@ def check_refusals(wrong):
         assert wrong[key][0] == "InvalidInputError", key
     for key, file in wrong.items():
         if key.endswith(" frames"):
-            assert file == "tasks.py" or file == "doors.py", key
+            assert file == "tasks.py" or file == "sdk_services.py", key
     assert wrong["blocks"] == "GuardUsageError"
     assert wrong["progress"] == "InvalidInputError"

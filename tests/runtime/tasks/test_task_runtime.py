@@ -333,18 +333,18 @@ def test_a_store_that_is_away_for_a_while_loses_nothing(store, monkeypatch):
     async def story(runtime, surfaces):
         task_id = await runtime.submit("demo", "held", {}, UMA)
         await until(lambda: surfaces.running)
-        act = store._database.act
+        act = store.database.act
 
         def away(work):
             raise StoreUnavailable
 
-        monkeypatch.setattr(store._database, "act", away)
+        monkeypatch.setattr(store.database, "act", away)
         with pytest.raises(StoreUnavailable):
             await runtime.submit("demo", "add", {"a": 1, "b": 2}, UMA)
         surfaces.gate.set()
         await asyncio.sleep(0.6)
         assert (await runtime.status(task_id)).state == "running"
-        monkeypatch.setattr(store._database, "act", act)
+        monkeypatch.setattr(store.database, "act", act)
         return await ended(runtime, task_id)
 
     assert run(store, story).state == "done"

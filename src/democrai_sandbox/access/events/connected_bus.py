@@ -1,4 +1,4 @@
-"""Common part of buses to other processes: a receiver, a sender, and reconnection."""
+"""Common part of buses to other processes: an inbox of events for the node, and a connection that is restored."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from democrai_sandbox.access.worker_thread import WorkerThread
+from democrai_sandbox._util.worker_thread import WorkerThread
 
 from .message import Event, checked_channel, decoded, new_node
 
@@ -41,51 +41,6 @@ class Backoff:
         self._delay = self._first
 
 
-class DeliveryState:
-    """State of event delivery in both directions; warns once when it fails for longer than a moment."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._lock = threading.Lock()
-        self._broken: set[str] = set()
-        self._since = 0.0
-        self._told = False
-
-    @property
-    def on(self) -> bool:
-        """Whether the outage continues."""
-        return bool(self._broken)
-
-    def failed(self, direction: str, error: BaseException) -> None:
-        """Record a failed attempt."""
-        with self._lock:
-            if not self._broken:
-                self._since = time.monotonic()
-            self._broken.add(direction)
-            if self._told or time.monotonic() - self._since < _BRIEF:
-                return
-            self._told = True
-        # The error text may come from the peer, so it is logged quoted and truncated.
-        _LOG.warning(
-            "%s: events are not delivered (%s: %.200r); decisions are polled from the database meanwhile",
-            self._name,
-            type(error).__name__,
-            str(error),
-        )
-
-    def worked(self, direction: str) -> None:
-        """Record a successful attempt."""
-        with self._lock:
-            self._broken.discard(direction)
-            if self._broken or not self._told:
-                return
-            self._told = False
-        _LOG.warning("%s: events are delivered again", self._name)
-
-
-if TYPE_CHECKING:
-    Heard = Callable[[int | None], None]
-
 _REST = 0.01
 """Seconds between two calls: a node gets at most a hundred calls a second."""
 
@@ -93,7 +48,7 @@ _REST = 0.01
 class EventInbox:
     """Received events that wait for the node: the highest generation, and whether there was a gap.
 
-    Has no reference to the node, because other buses of the process hold inboxes.
+    A thread delivers them. No attribute leads to the node, because other buses of the process hold inboxes.
     """
 
     def __init__(self) -> None:
@@ -101,12 +56,12 @@ class EventInbox:
         self._gap = False
         self._highest: int | None = None
         self._closed = False
+        self._worker: WorkerThread | None = None
 
     def hear(self, generation: int) -> None:
         """Store a generation that another node announced."""
         with self._changed:
-            if self._highest is None or generation > self._highest:
-                self._highest = generation
+            self._highest = _higher(generation, self._highest)
             self._changed.notify_all()
 
     def miss(self) -> None:
@@ -114,17 +69,6 @@ class EventInbox:
         with self._changed:
             self._gap = True
             self._changed.notify_all()
-
-    def close(self) -> None:
-        """Deliver nothing anymore."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-
-    @property
-    def closed(self) -> bool:
-        """Whether it is closed."""
-        return self._closed
 
     def take(self) -> list[int | None]:
         """Wait for events and return them: None for a gap, then the generation.
@@ -141,130 +85,38 @@ class EventInbox:
             self._gap, self._highest = False, None
             return news
 
-    def rest(self, seconds: float) -> None:
-        """Wait for a time, or until it is closed."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed, timeout=seconds)
-
-
-class EventReceiver:
-    """Inbox with the thread that delivers its events to the node. No attribute leads to the node."""
-
-    def __init__(self, *, name: str) -> None:
-        self.inbox = EventInbox()
-        self._name = f"{name}-ear"
-        self._worker: WorkerThread | None = None
-
-    def start(self, heard: Heard) -> None:
-        """Start to call ``heard``."""
-        inbox = self.inbox
-        self._worker = WorkerThread(self._name, lambda: _tell_all(inbox, heard))
+    def start(self, name: str, heard: Callable[[int | None], None]) -> None:
+        """Start to call ``heard`` in a thread."""
+        self._worker = WorkerThread(name, lambda: self._deliver(heard))
         self._worker.start()
 
     def stop(self) -> None:
         """Stop delivering and wait for the last call, unless this is called from it."""
-        self.inbox.close()
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
         if self._worker is not None and self._worker is not threading.current_thread():
             self._worker.join()
 
-
-def _tell_all(inbox: EventInbox, heard: Heard) -> None:
-    while news := inbox.take():
-        for generation in news:
-            if inbox.closed:
-                return
-            try:
-                heard(generation)
-            except Exception:  # noqa: BLE001 - the next event is still delivered
-                _LOG.exception("handling an event failed; still listening")
-        inbox.rest(_REST)
-
-
-_SENDING = "sending"
+    def _deliver(self, heard: Callable[[int | None], None]) -> None:
+        while news := self.take():
+            for generation in news:
+                if self._closed:
+                    return
+                try:
+                    heard(generation)
+                except Exception:  # noqa: BLE001 - the next event is still delivered
+                    _LOG.exception("handling an event failed; still listening")
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed, timeout=_REST)
 
 
-class EventSender:
-    """Queue of one: the highest unsent generation, sent as soon as a connection exists.
-
-    One number is enough, because a node that receives it reads all changes up to it.
-    """
-
-    def __init__(self, send: Callable[[int], None], outage: DeliveryState, *, name: str) -> None:
-        self._send = send
-        self._outage = outage
-        self._backoff = Backoff(first=0.05, longest=2)
-        self._changed = threading.Condition()
-        self._highest: int | None = None
-        self._open = False
-        self._retry_now = False
-        self._stopping = False
-        self._name = f"{name}-mouth"
-        self._worker: WorkerThread | None = None
-
-    def start(self) -> None:
-        """Start the sending thread."""
-        self._worker = WorkerThread(self._name, self._run)
-        self._worker.start()
-
-    def say(self, generation: int) -> None:
-        """Queue a generation. Never blocks."""
-        with self._changed:
-            self._keep(generation)
-            self._changed.notify_all()
-
-    def open(self) -> None:
-        """Start sending, because a connection exists."""
-        with self._changed:
-            self._open = self._retry_now = True
-            self._changed.notify_all()
-
-    def close(self) -> None:
-        """Pause sending, because the connection is lost."""
-        with self._changed:
-            self._open = False
-
-    def stop(self) -> None:
-        """Make one attempt to send the waiting generation if a connection exists, and stop the thread."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify_all()
-        if self._worker is not None:
-            self._worker.join()
-
-    def _run(self) -> None:
-        while (generation := self._next()) is not None:
-            try:
-                self._send(generation)
-            except Exception as error:  # noqa: BLE001 - every error is retried
-                self._outage.failed(_SENDING, error)
-                self._wait_with(generation)
-            else:
-                self._outage.worked(_SENDING)
-                self._backoff.reset()
-
-    def _next(self) -> int | None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._stopping or (self._open and self._highest is not None))
-            if not self._open:
-                return None
-            generation, self._highest = self._highest, None
-            self._retry_now = False
-            return generation
-
-    def _wait_with(self, generation: int) -> None:
-        with self._changed:
-            if self._stopping:
-                self._open = False
-                return
-            self._keep(generation)
-            self._changed.wait_for(lambda: self._stopping or self._retry_now, timeout=self._backoff.next())
-
-    def _keep(self, generation: int) -> None:
-        if self._highest is None or generation > self._highest:
-            self._highest = generation
+def _higher(generation: int, other: int | None) -> int:
+    return generation if other is None else max(generation, other)
 
 
 _LISTENING = "listening"
+_SENDING = "sending"
 _INTERRUPT_AGAIN = 0.05
 
 
@@ -276,7 +128,8 @@ class ConnectedBus(ABC):
     """Bus with a connection that may be lost. It reconnects, and the node is notified of a gap each time.
 
     Three threads: one connects and listens, one sends, one notifies the node. A forked child has none of them: there a
-    bus does nothing, and the child opens another one.
+    bus does nothing, and the child opens another one. Of the generations to send only the highest is kept, because a
+    node that receives it reads all changes up to it.
     """
 
     def __init__(self, *, kind: str, channel: str, longest_wait: float) -> None:
@@ -284,25 +137,34 @@ class ConnectedBus(ABC):
         self._channel = checked_channel(channel)
         self._name = f"events-{kind}-{channel}"
         self._process = os.getpid()
-        self._outage = DeliveryState(self._name)
-        self._ear = EventReceiver(name=self._name)
-        self._mouth = EventSender(self._say, self._outage, name=self._name)
-        self._backoff = Backoff(first=0.02, longest=longest_wait)
-        self._joined = threading.Event()
-        self._stopping = threading.Event()
+        self._inbox = EventInbox()
+        self._connect_backoff = Backoff(first=0.02, longest=longest_wait)
+        self._send_backoff = Backoff(first=0.05, longest=2)
         self._life = threading.Lock()
         self._used = False
-        self._worker: WorkerThread | None = None
+        self._threads: tuple[WorkerThread, WorkerThread] | None = None
+        self._stopping = threading.Event()
+        """Set when the listener is to end, after the last attempt to send."""
+        self._changed = threading.Condition()  # of all that follows
+        self._joined = False
+        self._unsent: int | None = None
+        self._retry_now = False
+        self._is_last_attempt = False
+        self._broken: set[str] = set()
+        self._broken_since = 0.0
+        self._warned = False
 
     @property
     def connected(self) -> bool:
         """Whether a connection exists and the last send succeeded."""
-        return self._joined.is_set() and not self._outage.on
+        return self._joined and not self._broken
 
     def publish(self, generation: int) -> None:
-        """Announce a generation. Does nothing before ``start`` and after ``stop``."""
-        if self._worker is not None and os.getpid() == self._process:
-            self._mouth.say(generation)
+        """Announce a generation. Does nothing before ``start`` and after ``stop``; never blocks."""
+        if self._threads is not None and os.getpid() == self._process:
+            with self._changed:
+                self._unsent = _higher(generation, self._unsent)
+                self._changed.notify_all()
 
     def start(self, heard: Callable[[int | None], None]) -> None:
         """Connect and listen in the background; a bus can be started only once."""
@@ -310,10 +172,12 @@ class ConnectedBus(ABC):
             if self._used:
                 raise RuntimeError("a bus can be started only once; open another one")
             self._used = True
-            self._ear.start(heard)
-            self._mouth.start()
-            self._worker = WorkerThread(self._name, self._run)
-            self._worker.start()
+            self._inbox.start(f"{self._name}-inbox", heard)
+            sender = WorkerThread(f"{self._name}-sender", self._send_all)
+            listener = WorkerThread(self._name, self._listen_always)
+            self._threads = sender, listener
+            sender.start()
+            listener.start()
 
     def stop(self) -> None:
         """Send the waiting event, if possible, and release all resources. May be called twice."""
@@ -321,17 +185,21 @@ class ConnectedBus(ABC):
             return
         with self._life:
             self._used = True
-            worker, self._worker = self._worker, None
-        if worker is None:
+            threads, self._threads = self._threads, None
+        if threads is None:
             return
-        self._mouth.stop()
+        sender, listener = threads
+        with self._changed:
+            self._is_last_attempt = True
+            self._changed.notify_all()
+        sender.join()
         self._stopping.set()
-        while worker.is_alive():
+        while listener.is_alive():
             # Repeated, because the thread may have started to wait after the last interrupt.
             self._interrupt()
-            worker.join(_INTERRUPT_AGAIN)
+            listener.join(_INTERRUPT_AGAIN)
         self._let_go()
-        self._ear.stop()
+        self._inbox.stop()
 
     # ---- implemented by each kind
 
@@ -357,30 +225,87 @@ class ConnectedBus(ABC):
     # ---- called by each kind
 
     def _has_joined(self) -> None:
-        self._backoff.reset()
-        self._outage.worked(_LISTENING)
-        self._joined.set()
-        self._ear.inbox.miss()
-        self._mouth.open()
+        self._connect_backoff.reset()
+        self._worked(_LISTENING)
+        with self._changed:
+            self._joined = self._retry_now = True
+            self._changed.notify_all()
+        self._inbox.miss()
 
     def _hear(self, data: bytes) -> None:
         event = decoded(data)
         if event is not None and event.channel == self._channel and event.node != self.node:
-            self._ear.inbox.hear(event.generation)
+            self._inbox.hear(event.generation)
 
     # ---- the threads
 
-    def _run(self) -> None:
+    def _listen_always(self) -> None:
         while not self._stopping.is_set():
             try:
                 self._listen()
             except Exception as error:  # noqa: BLE001 - every error is retried
-                self._mouth.close()
-                self._joined.clear()
+                self._joined = False
                 if not self._stopping.is_set():
-                    self._outage.failed(_LISTENING, error)
-            self._stopping.wait(self._backoff.next())
-        self._joined.clear()
+                    self._failed(_LISTENING, error)
+            self._stopping.wait(self._connect_backoff.next())
+        self._joined = False
 
-    def _say(self, generation: int) -> None:
-        self._send(Event(self.node, generation, self._channel).encoded())
+    def _send_all(self) -> None:
+        while (generation := self._next()) is not None:
+            try:
+                self._send(Event(self.node, generation, self._channel).encoded())
+            except Exception as error:  # noqa: BLE001 - every error is retried
+                self._failed(_SENDING, error)
+                if not self._waits_to_retry(generation):
+                    return
+            else:
+                self._worked(_SENDING)
+                self._send_backoff.reset()
+
+    def _next(self) -> int | None:
+        """Wait for a generation and a connection; None when the bus stops and there is nothing to send."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_last_attempt or (self._joined and self._unsent is not None))
+            if not self._joined:
+                return None
+            generation, self._unsent = self._unsent, None
+            self._retry_now = False
+            return generation
+
+    def _waits_to_retry(self, generation: int) -> bool:
+        """Keep a generation that could not be sent, and wait; return False if the bus stops."""
+        with self._changed:
+            if self._is_last_attempt:
+                return False
+            self._unsent = _higher(generation, self._unsent)
+            pause = self._send_backoff.next()
+            self._changed.wait_for(lambda: self._is_last_attempt or self._retry_now, timeout=pause)
+            return True
+
+    # ---- state of delivery
+
+    def _failed(self, direction: str, error: BaseException) -> None:
+        """Record a failed attempt; warn once if delivery fails for longer than a moment."""
+        with self._changed:
+            if not self._broken:
+                self._broken_since = time.monotonic()
+            self._broken.add(direction)
+            if self._warned or time.monotonic() - self._broken_since < _BRIEF:
+                return
+            self._warned = True
+        # The error text may come from the peer, so it is logged quoted and truncated.
+        _LOG.warning(
+            "%s: events are not delivered (%s: %.200r); decisions are polled from the database meanwhile",
+            self._name,
+            type(error).__name__,
+            str(error),
+        )
+
+    def _worked(self, direction: str) -> None:
+        """Record a successful attempt."""
+        with self._changed:
+            self._broken.discard(direction)
+            if self._broken or not self._warned:
+                return
+            self._warned = False
+        _LOG.warning("%s: events are delivered again", self._name)

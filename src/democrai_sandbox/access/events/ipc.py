@@ -16,13 +16,13 @@ import struct
 import threading
 import time
 import weakref
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
-from democrai_sandbox.access.worker_thread import WorkerThread
+from democrai_sandbox._util.worker_thread import WorkerThread
 from democrai_sandbox.policy import InvalidInputError
 from democrai_sandbox.policy.text import shown
 
@@ -31,7 +31,6 @@ from .message import VERSION, FrameAssembler, StreamError, json_object, to_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from types import TracebackType
 
 _CREDENTIALS = struct.Struct("iII")
 _ROOT = 0
@@ -57,14 +56,6 @@ class HubFolder:
             os.close(number)
             raise PermissionError(wrong)
         return cls(number, status.st_uid)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the folder."""
@@ -152,10 +143,10 @@ def checked_folder(path: object) -> Path:
     """Return the absolute path of a folder after creating it if necessary and checking its owner and mode."""
     absolute = folder_path(path)
     try:
-        with HubFolder.open(absolute):
-            return absolute
+        HubFolder.open(absolute).close()
     except OSError as error:
         raise InvalidInputError.of(f"{shown(str(path))}: {error.strerror or error}", pointer="/folder") from error
+    return absolute
 
 
 def _what_is_wrong(folder: os.stat_result) -> str:
@@ -358,7 +349,7 @@ class IpcBus(ConnectedBus):
             self._hub.forget()
 
     def _listen(self) -> None:
-        with HubFolder.open(self._path) as folder:
+        with closing(HubFolder.open(self._path)) as folder:
             link = self._connect(folder)
         with link:
             with self._sockets:

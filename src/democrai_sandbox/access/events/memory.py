@@ -8,7 +8,7 @@ from collections import defaultdict
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from .connected_bus import EventInbox, EventReceiver
+from .connected_bus import EventInbox
 from .message import checked_channel, new_node
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class MemoryBus:
         self.node = new_node()
         self._channel = checked_channel(channel)
         self._process = os.getpid()
-        self._ear = EventReceiver(name=f"events-memory-{channel}")
+        self._inbox = EventInbox()
         self._used = False
 
     @property
@@ -53,9 +53,9 @@ class MemoryBus:
             if self._used:
                 raise RuntimeError("a bus can be started only once; open another one")
             self._used = True
-            self._ear.start(heard)
-            _listening[self._channel][self.node] = self._ear.inbox
-        self._ear.inbox.miss()
+            self._inbox.start(f"events-memory-{self._channel}", heard)
+            _listening[self._channel][self.node] = self._inbox
+        self._inbox.miss()
 
     def stop(self) -> None:
         """Stop listening. May be called twice."""
@@ -64,4 +64,4 @@ class MemoryBus:
         with _lock:
             self._used = True
             _listening[self._channel].pop(self.node, None)
-        self._ear.stop()
+        self._inbox.stop()

@@ -44,12 +44,12 @@ class Event:
 def decoded(data: bytes) -> Event | None:
     """Decode an event; return None for anything else, such as an event of a later version."""
     fields = json_object(data)
-    if fields is None or not _is_integer(fields.get("v")) or fields["v"] != VERSION:
+    if fields is None or type(fields.get("v")) is not int or fields["v"] != VERSION:
         return None
     node, generation, channel = fields.get("node"), fields.get("generation"), fields.get("channel")
     if not isinstance(node, str) or not isinstance(channel, str):
         return None
-    if not isinstance(generation, int) or isinstance(generation, bool) or not 0 <= generation < _GENERATIONS:
+    if type(generation) is not int or not 0 <= generation < _GENERATIONS:
         return None
     return Event(node, generation, channel)
 
@@ -80,10 +80,6 @@ def checked_channel(channel: object) -> str:
     return channel
 
 
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 _LENGTH = 4
 
 
@@ -103,7 +99,7 @@ class FrameAssembler:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yield the complete messages; raises ``FrameError`` for an invalid length."""
+        """Yield the complete messages; raises ``StreamError`` for an invalid length."""
         self._data += data
         start = 0
         try:

@@ -10,9 +10,9 @@ UNBLOCK it stops immediately, otherwise within about a second.
 from __future__ import annotations
 
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from democrai_sandbox.policy import InvalidInputError
 from democrai_sandbox.policy.text import shown
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 try:
-    from redis import ConnectionPool, RedisError
+    from redis import ConnectionPool, Redis, RedisError
     from redis.backoff import NoBackoff
     from redis.connection import parse_url
     from redis.exceptions import ConnectionError as RedisConnectionError
@@ -37,6 +37,7 @@ except ImportError as error:
 _LONGEST_WAIT = 2.0
 _CONNECT_WITHIN = 1.0
 _ANSWER_WITHIN = 2.0
+_PING_WITHIN = 3.0
 _BLOCK = 1.0
 """Seconds that Redis waits for a new entry before it returns an empty result."""
 _TRUSTED_FOR = 10.0
@@ -92,7 +93,7 @@ class RedisBus(ConnectedBus):
         # The stream was trimmed beyond the last read entry, or replaced by an older or empty one. An empty stream just
         # starts.
         if last != _BEGINNING and (_first_id(first) > last or _first_id(newest) < last):
-            self._ear.inbox.miss()
+            self._inbox.miss()
             return _first_id(newest)
         return _id(entries[-1]) if entries else last
 
@@ -209,3 +210,13 @@ def _checked_longest(longest: object) -> int:
 
 CHECKS: Mapping[str, Callable[[object], Any]] = MappingProxyType({"url": _checked_url, "longest": _checked_longest})
 """Validator of each setting except the channel."""
+
+
+def why_unreachable(url: str) -> str:
+    """Ping a server and return the error, or an empty text. The text may contain parts of the URL."""
+    try:
+        with closing(Redis.from_url(url, socket_connect_timeout=_PING_WITHIN, socket_timeout=_PING_WITHIN)) as server:
+            cast("Any", server).ping()
+    except (RedisError, OSError) as error:
+        return " ".join(str(error).split()) or type(error).__name__
+    return ""

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import bindparam, insert, select, update
 
-from democrai_sandbox.access.audit import canonical, record_hash
+from democrai_sandbox.access.audit import access_dict, canonical, record_hash
 from democrai_sandbox.access.values import AuditRecord
 
-from .rows import access_columns, to_audit_record
+from .rows import to_audit_record
 from .tables import audit, meta
 
 if TYPE_CHECKING:
@@ -99,6 +99,22 @@ class Ledger:
         return record
 
 
+def append(
+    connection: Connection,
+    action: AuditAction,
+    *,
+    actor: str,
+    now: datetime,
+    access: AccessTuple | None = None,
+    request_id: str = "",
+    before: Mapping[str, Any] | None = None,
+    after: Mapping[str, Any] | None = None,
+) -> AuditRecord:
+    """Append an audit record for an event that does not change requests or decisions."""
+    entry = AuditEntry(action, actor, access, request_id, before, after)
+    return Ledger(connection).close([entry], now=now)[0]
+
+
 def audit_rows(database: Database, after: int) -> Iterator[AuditRecord]:
     """Yield all records after a sequence number, in batches."""
     while True:
@@ -111,13 +127,13 @@ def audit_rows(database: Database, after: int) -> Iterator[AuditRecord]:
 
 
 def audit_head(connection: Connection) -> tuple[int, str]:
-    """Return sequence and hash of the last record."""
+    """Return the sequence and hash that the last record must have; (0, "") for an empty audit log."""
     row = connection.execute(_HEAD).one()
     return row.audit_sequence, row.audit_hash
 
 
 def _columns(record: AuditRecord) -> dict[str, Any]:
-    about = _NO_ACCESS if record.access is None else access_columns(record.access)
+    about = _NO_ACCESS if record.access is None else access_dict(record.access)
     return {
         "sequence": record.sequence,
         "at": record.at,

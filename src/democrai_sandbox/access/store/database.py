@@ -8,8 +8,9 @@ import stat
 import threading
 from collections import deque
 from contextlib import ExitStack, contextmanager, suppress
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.event import registry
@@ -39,15 +40,15 @@ class FairSemaphore:
         self._waiting: deque[threading.Event] = deque()
 
     @contextmanager
-    def entered(self, patience: float) -> Iterator[None]:
+    def entered(self, seconds: float) -> Iterator[None]:
         """Hold a place; raises ``TimeoutError`` if none is free in time."""
-        self._enter(patience)
+        self._enter(seconds)
         try:
             yield
         finally:
             self._leave()
 
-    def _enter(self, patience: float) -> None:
+    def _enter(self, seconds: float) -> None:
         with self._lock:
             if self._free:
                 self._free -= 1
@@ -55,13 +56,13 @@ class FairSemaphore:
             turn = threading.Event()
             self._waiting.append(turn)
         try:
-            if turn.wait(patience):
+            if turn.wait(seconds):
                 return
         except BaseException:
             self._give_up(turn)
             raise
         self._give_up(turn)
-        raise TimeoutError(f"no free place within {patience} seconds")
+        raise TimeoutError(f"no free place within {seconds} seconds")
 
     def _give_up(self, turn: threading.Event) -> None:
         with self._lock:
@@ -142,13 +143,17 @@ def without_timeout(connection: Connection) -> Iterator[None]:
         yield
         return
     driver: Any = connection.connection.driver_connection
-    driver.patience = None
+    driver.timeout = None
     try:
         connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
         connection.exec_driver_sql("SET LOCAL lock_timeout = 0")
         yield
     finally:
-        del driver.patience
+        del driver.timeout
+
+
+def _pool(connections: int) -> dict[str, Any]:
+    return {"hide_parameters": True, "pool_size": connections, "max_overflow": 0, "pool_timeout": TIMEOUT_SECONDS}
 
 
 def _sqlite_engine(url: URL, connections: int) -> Engine:
@@ -156,10 +161,7 @@ def _sqlite_engine(url: URL, connections: int) -> Engine:
     _keep_private(path)
     engine = create_engine(
         url,
-        hide_parameters=True,
-        pool_size=connections,
-        max_overflow=0,
-        pool_timeout=TIMEOUT_SECONDS,
+        **_pool(connections),
         connect_args={"timeout": TIMEOUT_SECONDS, "check_same_thread": False, "isolation_level": None},
     )
     event.listen(engine, "connect", _prepare_sqlite)
@@ -222,10 +224,7 @@ def _postgresql_engine(url: URL, connections: int) -> Engine:
 
         engine = create_engine(
             url,
-            hide_parameters=True,
-            pool_size=connections,
-            max_overflow=0,
-            pool_timeout=TIMEOUT_SECONDS,
+            **_pool(connections),
             pool_pre_ping=True,
             # Set the encoding explicitly, because for some databases the driver would return bytes instead of text.
             connect_args={name: value for name, value in settings.items() if name not in url.query}
@@ -247,6 +246,7 @@ def _prepare_postgresql(connection: Any, _record: ConnectionPoolEntry) -> None:
     connection.commit()
 
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _WAIT_SECONDS = TIMEOUT_SECONDS
@@ -303,13 +303,13 @@ class Database:
             return work(connection)
 
     @contextmanager
-    def _entered(self, turnstile: FairSemaphore) -> Iterator[None]:
+    def _entered(self, semaphore: FairSemaphore) -> Iterator[None]:
         """Hold one of the process's connections, or SQLite's write slot."""
         with ExitStack() as held:
             try:
-                held.enter_context(turnstile.entered(_WAIT_SECONDS))
+                held.enter_context(semaphore.entered(_WAIT_SECONDS))
             except TimeoutError:
-                if turnstile is self._writers and not self.is_postgresql:
+                if semaphore is self._writers and not self.is_postgresql:
                     raise StoreUnavailable from TimeoutError(f"another write took longer than {_WAIT_SECONDS} s")
                 raise StoreBusy(self._most) from TimeoutError(
                     f"all {self._most} connections of this process were in use for {_WAIT_SECONDS} s; "
@@ -326,6 +326,51 @@ class Database:
             if isolation and self.is_postgresql:
                 connection.execution_options(isolation_level=isolation)
             yield connection
+
+
+class DatabaseStore:
+    """Base of a store. Its operations are functions with a connection as first argument, bound by the functions below.
+
+    Synchronous and thread-safe. When the database cannot be reached, operations raise ``StoreUnavailable``.
+    """
+
+    def __init__(self, database: Database) -> None:
+        """Use a database with the current schema."""
+        self.database = database
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.database.close()
+
+
+def transaction(work: Callable[Concatenate[Connection, P], T]) -> Callable[Concatenate[DatabaseStore, P], T]:
+    """Return a method that runs a function with ``Database.act``."""
+
+    @wraps(work)
+    def method(self: DatabaseStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.database.act(lambda connection: work(connection, *args, **kwargs))
+
+    return method
+
+
+def consistent_read(work: Callable[Concatenate[Connection, P], T]) -> Callable[Concatenate[DatabaseStore, P], T]:
+    """Return a method that runs a function with ``Database.read``."""
+
+    @wraps(work)
+    def method(self: DatabaseStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.database.read(lambda connection: work(connection, *args, **kwargs))
+
+    return method
+
+
+def query(work: Callable[Concatenate[Connection, P], T]) -> Callable[Concatenate[DatabaseStore, P], T]:
+    """Return a method that runs a function with ``Database.ask``."""
+
+    @wraps(work)
+    def method(self: DatabaseStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.database.ask(lambda connection: work(connection, *args, **kwargs))
+
+    return method
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import IO
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from democrai_sandbox.access.atomic_file import atomic_write
+from democrai_sandbox._util.atomic_file import atomic_write
 from democrai_sandbox.errors import StateUnusable, StoreUnavailable
 from democrai_sandbox.policy import InvalidInputError, nearest
 
@@ -109,7 +109,7 @@ class DatabaseFile:
         return found.st_dev, found.st_ino
 
 
-_PATIENCE = 30.0
+_COPY_WAIT_SECONDS = 30.0
 _TABLES = "SELECT count(*) FROM sqlite_master"
 
 
@@ -134,8 +134,8 @@ def _copy(database: str, made: Path) -> None:
     """Copy in a single step, because a stepwise copy restarts whenever another process writes."""
     try:
         with (
-            closing(sqlite3.connect(database, timeout=_PATIENCE)) as source,
-            closing(sqlite3.connect(made, timeout=_PATIENCE)) as copy,
+            closing(sqlite3.connect(database, timeout=_COPY_WAIT_SECONDS)) as source,
+            closing(sqlite3.connect(made, timeout=_COPY_WAIT_SECONDS)) as copy,
         ):
             source.execute("PRAGMA query_only = ON")
             source.execute(_TABLES).fetchone()  # detects a file that is not a database before copying

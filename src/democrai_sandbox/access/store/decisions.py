@@ -54,7 +54,11 @@ _OUTCOMES = MappingProxyType(
 
 
 def decide(connection: Connection, decision: NewDecision, *, now: datetime) -> Decision:
-    """Store an approval or denial, end the decisions it contradicts or repeats, and answer pending requests."""
+    """Store an approval or denial, end the decisions it contradicts or repeats, and answer pending requests.
+
+    Raises ``RequestUnknown``, or ``DecisionConflict`` if the request was decided meanwhile. The approval of a request
+    with a resume action creates its resumption in the same transaction.
+    """
     state, action = _checked_outcome(decision)
     ledger = Ledger(connection)
     asked = _pending(connection, decision) if decision.request_id else None
@@ -83,7 +87,7 @@ def decide(connection: Connection, decision: NewDecision, *, now: datetime) -> D
 
 
 def revoke(connection: Connection, decision_id: str, *, actor: str, reason: str, now: datetime) -> Decision:
-    """End one decision."""
+    """End a decision; raises ``DecisionUnknown``, or ``DecisionConflict`` if it has already ended."""
     ledger = Ledger(connection)
     found = find_decision(connection, decision_id)
     check_live(found)
@@ -107,7 +111,10 @@ def revocation(decision: Decision, *, actor: str, reason: str, **more: Any) -> A
 
 
 def end_session(connection: Connection, session_key: str, *, actor: str, now: datetime) -> int:
-    """End the approvals of a session, mark its pending requests, and store that it has ended."""
+    """End the approvals of a session, mark its pending requests, and return the number of ended approvals.
+
+    The end of the session is stored: its later requests are marked too and cannot be approved for the session.
+    """
     if not session_key:
         raise InvalidInputError.of("the session key is empty", pointer="/session_key")
     check_identity("session_key", session_key)
@@ -138,7 +145,7 @@ def end_session(connection: Connection, session_key: str, *, actor: str, now: da
 
 
 def end_expired(connection: Connection, *, now: datetime) -> int:
-    """End expired decisions."""
+    """End expired decisions and return their number."""
     over = decisions.c.expires_at <= now
     if connection.execute(select(decisions.c.id).where(is_live, over).limit(1)).first() is None:
         return 0
@@ -202,12 +209,12 @@ def _check_unchanged(connection: Connection, expected: Expected) -> None:
 
 
 def generation(connection: Connection) -> int:
-    """Return the number of the last change."""
+    """Return the number of the last change to the decisions; 0 before the first change."""
     return int(connection.execute(_GENERATION).scalar_one())
 
 
 def changes(connection: Connection, since: int) -> Changes:
-    """Return the changes after a generation; after 0, the decisions in force."""
+    """Return the decisions that changed after a generation, including ended ones; since 0 only those in force."""
     now = generation(connection)
     found = connection.execute(_CHANGED, {"since": since}) if since else connection.execute(_IN_FORCE)
     with pause_collection():
@@ -239,7 +246,7 @@ _GENERATION = select(meta.c.generation)
 
 
 def find_decision(connection: Connection, decision_id: str) -> Decision:
-    """Return one decision."""
+    """Return one decision; raises ``DecisionUnknown``."""
     row = connection.execute(select(decisions).where(decisions.c.id == decision_id)).one_or_none()
     if row is None:
         raise DecisionUnknown(f"decision {decision_id} does not exist")
@@ -403,7 +410,7 @@ _WAITING: Mapping[str, Any] = MappingProxyType(
 
 
 def find_aftermath(connection: Connection, decision_id: str) -> Aftermath:
-    """Return the effects of a decision at the time it was made, from the audit log."""
+    """Return the effects of a decision at the time it was made, from the audit log; raises ``DecisionUnknown``."""
     decision = find_decision(connection, decision_id)
     record = _record_of(connection, decision)
     if record is None:
@@ -416,7 +423,11 @@ def find_aftermath(connection: Connection, decision_id: str) -> Aftermath:
 
 
 def undo(connection: Connection, decision_id: str, *, actor: str, reason: str, now: datetime) -> Undone:
-    """Reverse a decision in force. Requests whose action has already resumed stay answered."""
+    """End a decision, reopen the requests it answered, and restore the decisions it replaced.
+
+    Requests whose action has already resumed stay answered. Raises ``DecisionUnknown``, or ``DecisionConflict`` if the
+    decision has ended or a newer decision prevents it.
+    """
     ledger = Ledger(connection)
     done = find_aftermath(connection, decision_id)
     check_live(done.decision)

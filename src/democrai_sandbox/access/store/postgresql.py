@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 class TimedConnection(psycopg.Connection[Any]):
     """Connection that raises and closes itself if no answer arrives in time."""
 
-    patience: float | None = 6
+    timeout: float | None = 6
     """Timeout in seconds, longer than the server's statement timeout. None disables it."""
 
     def wait(self, gen: Generator[Any, Any, Any], *args: Any, **kwargs: Any) -> Any:
         """Wait like psycopg, with a deadline."""
-        if self.patience is not None:
-            gen = self._bounded(gen, time.monotonic() + self.patience)
+        if self.timeout is not None:
+            gen = self._bounded(gen, time.monotonic() + self.timeout)
         return super().wait(gen, *args, **kwargs)
 
     def _bounded(self, gen: Generator[Any, Any, Any], deadline: float) -> Generator[Any, Any, Any]:

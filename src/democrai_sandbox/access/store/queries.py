@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import Connection, and_, func, literal, not_, select, tuple_
 
-from democrai_sandbox.access.values import DecisionEffect, RequestState, ResultPage
+from democrai_sandbox.access import values
 from democrai_sandbox.errors.access import AuditRecordUnknown
 from democrai_sandbox.policy import InvalidInputError
 
@@ -22,17 +22,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Column, ColumnElement, Row, Select
 
-    from democrai_sandbox.access.values import (
-        AccessTuple,
-        AuditFilter,
-        AuditRecord,
-        Decision,
-        DecisionFilter,
-        PageRequest,
-        RequestFilter,
-        Resumption,
-        StoredRequest,
-    )
     from democrai_sandbox.policy import Subject
 
 LARGEST_PAGE = 1000
@@ -40,7 +29,7 @@ LONGEST_TEXT = 1000
 """Maximum length of a search text, because SQLite limits the length of a pattern."""
 
 
-def list_requests(connection: Connection, wanted: RequestFilter, page: PageRequest) -> ResultPage:
+def list_requests(connection: Connection, wanted: values.RequestFilter, page: values.PageRequest) -> values.ResultPage:
     """List requests, the most recently seen first."""
     table = requests.c
     query = select(*REQUEST_COLUMNS).where(*of_requests(requests, wanted))
@@ -49,7 +38,7 @@ def list_requests(connection: Connection, wanted: RequestFilter, page: PageReque
     return _page(connection, query, [table.last_seen, table.id], page, to_request)
 
 
-def of_requests(table: Any, wanted: RequestFilter) -> Iterator[ColumnElement[bool]]:
+def of_requests(table: Any, wanted: values.RequestFilter) -> Iterator[ColumnElement[bool]]:
     """Yield the conditions of a filter, except the state, for a table or subquery of requests."""
     yield from _common(table, wanted)
     if wanted.subject_kind:
@@ -63,7 +52,9 @@ def of_requests(table: Any, wanted: RequestFilter) -> Iterator[ColumnElement[boo
         yield table.c.first_seen < wanted.older_than
 
 
-def list_decisions(connection: Connection, wanted: DecisionFilter, page: PageRequest) -> ResultPage:
+def list_decisions(
+    connection: Connection, wanted: values.DecisionFilter, page: values.PageRequest
+) -> values.ResultPage:
     """List decisions, the newest first."""
     table = decisions.c
     query = select(decisions).where(*_common(decisions, wanted))
@@ -75,7 +66,7 @@ def list_decisions(connection: Connection, wanted: DecisionFilter, page: PageReq
     return _page(connection, query, [table.created_at, table.id], page, to_decision)
 
 
-def list_audit(connection: Connection, wanted: AuditFilter, page: PageRequest) -> ResultPage:
+def list_audit(connection: Connection, wanted: values.AuditFilter, page: values.PageRequest) -> values.ResultPage:
     """List audit records, the newest first."""
     table = audit.c
     query = select(audit).where(*_of_subject(audit, wanted.subject))
@@ -91,7 +82,7 @@ def list_audit(connection: Connection, wanted: AuditFilter, page: PageRequest) -
     return _page(connection, query, [table.sequence], page, to_audit_record)
 
 
-def list_resumes(connection: Connection, page: PageRequest, *, unfinished: bool) -> ResultPage:
+def list_resumes(connection: Connection, *, unfinished: bool, page: values.PageRequest) -> values.ResultPage:
     """List resumptions, the newest first."""
     query = resume_query()
     if unfinished:
@@ -105,7 +96,7 @@ def resume_query() -> Select[Any]:
     return select(resumes, *(requests.c[name] for name in asked)).join(requests, requests.c.id == resumes.c.request_id)
 
 
-def _common(table: Any, wanted: RequestFilter | DecisionFilter) -> Iterator[ColumnElement[bool]]:
+def _common(table: Any, wanted: values.RequestFilter | values.DecisionFilter) -> Iterator[ColumnElement[bool]]:
     yield from _of_subject(table, wanted.subject)
     for name in ("resource_type", "operation"):
         if value := getattr(wanted, name):
@@ -126,9 +117,9 @@ def _page(
     connection: Connection,
     query: Select[Any],
     order: list[Column[Any]],
-    page: PageRequest,
+    page: values.PageRequest,
     to_value: Callable[[Row[Any]], Any],
-) -> ResultPage:
+) -> values.ResultPage:
     """Return one page. One more row is read to detect a next page."""
     check_limit(page)
     place = str(order[-1])
@@ -138,19 +129,19 @@ def _page(
     rows = connection.execute(query).all()
     shown = rows[: page.limit]
     more = write_mark(place, [shown[-1]._mapping[column] for column in order]) if len(rows) > page.limit else ""  # noqa: SLF001 - documented
-    return ResultPage(tuple(map(to_value, shown)), more)
+    return values.ResultPage(tuple(map(to_value, shown)), more)
 
 
-def check_limit(page: PageRequest) -> None:
+def check_limit(page: values.PageRequest) -> None:
     """Reject a page size outside the limits."""
     if type(page.limit) is not int or not 1 <= page.limit <= LARGEST_PAGE:
         message = f"expected an integer from 1 to {LARGEST_PAGE}, got {page.limit!r}"
         raise InvalidInputError.of(message, pointer="/limit")
 
 
-def write_mark(place: str, values: Sequence[Any]) -> str:
+def write_mark(place: str, last: Sequence[Any]) -> str:
     """Return the cursor after a page; ``place`` names the list."""
-    plain = [value if isinstance(value, int | str) else to_micros(value) for value in values]
+    plain = [value if isinstance(value, int | str) else to_micros(value) for value in last]
     return base64.urlsafe_b64encode(json.dumps([place, *plain]).encode()).decode().rstrip("=")
 
 
@@ -158,12 +149,12 @@ def read_mark(text: str, place: str, order: Sequence[Column[Any]]) -> list[Any]:
     """Return the values of the last item, or reject a cursor that does not belong to this list."""
     try:
         named, *plain = json.loads(base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True))
-        values = [_typed(value, column) for value, column in zip(plain, order, strict=True)]
+        last = [_typed(value, column) for value, column in zip(plain, order, strict=True)]
     except (ValueError, TypeError, OverflowError, RecursionError):
-        named, values = None, []
+        named, last = None, []
     if named != place:
         raise InvalidInputError.of("this cursor does not belong to this list", pointer="/after")
-    return values
+    return last
 
 
 def _typed(value: object, column: Column[Any]) -> Any:
@@ -174,8 +165,8 @@ def _typed(value: object, column: Column[Any]) -> Any:
     return from_micros(value) if isinstance(column.type, Moment) else value
 
 
-def _literals(values: Sequence[Any], order: Sequence[Column[Any]]) -> list[Any]:
-    return [literal(value, column.type) for value, column in zip(values, order, strict=True)]
+def _literals(last: Sequence[Any], order: Sequence[Column[Any]]) -> list[Any]:
+    return [literal(value, column.type) for value, column in zip(last, order, strict=True)]
 
 
 _ALIKE = 100
@@ -189,18 +180,18 @@ _OLDEST = select(requests.c.first_seen).where(is_pending).order_by(requests.c.fi
 
 
 def pulse(connection: Connection) -> tuple[int, int]:
-    """Return two numbers, one of which grows with every decision, new request or note."""
+    """Return the generation and the audit sequence. They change with every change on any node."""
     row = connection.execute(_PULSE).one()
     return row.generation, row.audit_sequence
 
 
 def oldest_pending(connection: Connection) -> datetime | None:
-    """Return the time of the oldest pending request."""
+    """Return the time of the oldest pending request, or None."""
     found: datetime | None = connection.execute(_OLDEST).scalar_one_or_none()
     return found
 
 
-def decision_seconds(connection: Connection, *, since: datetime, until: datetime | None) -> tuple[float, ...]:
+def decision_seconds(connection: Connection, since: datetime, until: datetime | None = None) -> tuple[float, ...]:
     """Return the waiting time of each request that was decided from ``since`` on and before ``until``."""
     table = requests.c
     query = select(table.first_seen, table.decided_at).where(table.decided_at.is_not(None), table.decided_at >= since)
@@ -211,8 +202,8 @@ def decision_seconds(connection: Connection, *, since: datetime, until: datetime
     return tuple(max(0.0, (decided - asked).total_seconds()) for asked, decided in rows)
 
 
-def find_record(connection: Connection, sequence: int) -> AuditRecord:
-    """Return one audit record."""
+def find_record(connection: Connection, sequence: int) -> values.AuditRecord:
+    """Return one audit record; raises ``AuditRecordUnknown``."""
     row = None
     if 0 < sequence < _HIGHEST:
         row = connection.execute(select(audit).where(audit.c.sequence == sequence)).one_or_none()
@@ -221,52 +212,37 @@ def find_record(connection: Connection, sequence: int) -> AuditRecord:
     return to_audit_record(row)
 
 
-def find_resume(connection: Connection, request_id: str) -> Resumption | None:
+def find_resume(connection: Connection, request_id: str) -> values.Resumption | None:
     """Return the resumption of a request, or None if it was not started."""
     row = connection.execute(resume_query().where(resumes.c.request_id == request_id)).one_or_none()
     return None if row is None else to_resume(row)
 
 
-def waiting_for(connection: Connection, access: AccessTuple) -> tuple[StoredRequest, ...]:
-    """Return the pending requests for an access, the newest first."""
+def waiting_for(connection: Connection, access: values.AccessTuple) -> tuple[values.StoredRequest, ...]:
+    """Return the pending requests for an access in any spelling, the newest first, at most 100."""
     query = select(*REQUEST_COLUMNS).where(is_pending, requests.c.digest == access.digest)
     rows = connection.execute(query.order_by(requests.c.id.desc()).limit(_ALIKE))
     return tuple(map(to_request, rows))
 
 
-def of_same_subject(connection: Connection, access: AccessTuple) -> tuple[Decision, ...]:
-    """Return the latest decisions about a subject and resource type, including ended ones."""
-    return _latest(connection, _all().where(*_subject(access), _kind(access)).limit(_OF_SUBJECT))
+def related(connection: Connection, access: values.AccessTuple) -> tuple[values.Decision, ...]:
+    """Return the latest decisions about the subject and resource type, then of other subjects about the target.
 
-
-def of_same_target(connection: Connection, access: AccessTuple) -> tuple[Decision, ...]:
-    """Return decisions about a target for other subjects, among the latest decisions."""
-    newest = _all().limit(_OF_OTHERS).subquery()
-    which = and_(newest.c.target == access.target, newest.c.resource_type == access.resource_type.value)
-    same = and_(
-        newest.c.subject_kind == access.subject.kind.value,
-        newest.c.subject_name == access.subject.name,
+    They include ended decisions. Those of other subjects are searched among the latest decisions.
+    """
+    subject, table = access.subject, decisions.c
+    latest = select(decisions).order_by(table.created_at.desc(), table.id.desc())
+    of_subject = latest.where(
+        table.subject_kind == subject.kind.value,
+        table.subject_name == subject.name,
+        table.resource_type == access.resource_type.value,
     )
-    query = select(newest).where(which, not_(same)).order_by(newest.c.created_at.desc(), newest.c.id.desc())
-    return _latest(connection, query)
-
-
-def _all() -> Select[Any]:
-    return select(decisions).order_by(decisions.c.created_at.desc(), decisions.c.id.desc())
-
-
-def _subject(access: AccessTuple) -> tuple[ColumnElement[bool], ...]:
-    subject = access.subject
-    return decisions.c.subject_kind == subject.kind.value, decisions.c.subject_name == subject.name
-
-
-def _kind(access: AccessTuple) -> ColumnElement[bool]:
-    found: ColumnElement[bool] = decisions.c.resource_type == access.resource_type.value
-    return found
-
-
-def _latest(connection: Connection, query: Select[Any]) -> tuple[Decision, ...]:
-    return tuple(map(to_decision, connection.execute(query)))
+    newest = latest.limit(_OF_OTHERS).subquery()
+    which = and_(newest.c.target == access.target, newest.c.resource_type == access.resource_type.value)
+    same = and_(newest.c.subject_kind == subject.kind.value, newest.c.subject_name == subject.name)
+    of_target = select(newest).where(which, not_(same)).order_by(newest.c.created_at.desc(), newest.c.id.desc())
+    rows = (*connection.execute(of_subject.limit(_OF_SUBJECT)), *connection.execute(of_target))
+    return tuple(map(to_decision, rows))
 
 
 class SubjectCounts(NamedTuple):
@@ -287,11 +263,11 @@ def count_by_subject(connection: Connection) -> dict[tuple[str, str], SubjectCou
     asked = (requests.c.subject_kind, requests.c.subject_name, requests.c.state)
     for kind, name, state, number in connection.execute(select(*asked, func.count()).group_by(*asked)):
         counts = found[kind, name]
-        pending = number if state == RequestState.PENDING else 0
+        pending = number if state == values.RequestState.PENDING else 0
         found[kind, name] = counts._replace(pending=counts.pending + pending, requests=counts.requests + number)
     decided = (decisions.c.subject_kind, decisions.c.subject_name, decisions.c.effect)
     live = select(*decided, func.count()).where(decisions.c.ended_at.is_(None)).group_by(*decided)
     for kind, name, effect, number in connection.execute(live):
-        changed = {"approvals": number} if effect == DecisionEffect.APPROVAL else {"denials": number}
+        changed = {"approvals": number} if effect == values.DecisionEffect.APPROVAL else {"denials": number}
         found[kind, name] = found[kind, name]._replace(**changed)
     return dict(found)

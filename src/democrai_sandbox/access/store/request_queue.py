@@ -13,16 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Integer, and_, bindparam, case, func, literal_column, select, tuple_, update
 
+from democrai_sandbox.access import values
 from democrai_sandbox.access.risk import NO_HISTORY, NOT_ASSESSED, History, RiskAssessment, assess
-from democrai_sandbox.access.values import (
-    MOST_USERS,
-    DecisionEffect,
-    DecisionScope,
-    PendingGroup,
-    RequestFilter,
-    RequestState,
-    ResultPage,
-)
 from democrai_sandbox.policy import InvalidInputError
 
 from .audit_log import SYSTEM
@@ -35,14 +27,13 @@ if TYPE_CHECKING:
 
     from sqlalchemy import BindParameter, ColumnElement, Row, Select
 
-    from democrai_sandbox.access.values import AccessTuple, PageRequest
 
 _AT_ONCE = 100
 _DIGESTS: BindParameter[Any] = bindparam("digests", expanding=True)
-_IS_DENIAL = decisions.c.effect == DecisionEffect.DENIAL.value
+_IS_DENIAL = decisions.c.effect == values.DecisionEffect.DENIAL.value
 _IS_REVOKED = (
-    (decisions.c.effect == DecisionEffect.APPROVAL.value)
-    & (decisions.c.scope == DecisionScope.PERMANENT.value)
+    (decisions.c.effect == values.DecisionEffect.APPROVAL.value)
+    & (decisions.c.scope == values.DecisionScope.PERMANENT.value)
     & decisions.c.ended_at.is_not(None)
     & (decisions.c.ended_by != SYSTEM)
 )
@@ -65,8 +56,13 @@ def histories(connection: Connection, digests: Collection[str]) -> dict[str, His
     return {row.digest: History(int(row.denials), int(row.revocations)) for row in found}
 
 
-def assessments(connection: Connection, access: AccessTuple, targets: Sequence[str] = ()) -> tuple[RiskAssessment, ...]:
-    """Return the risk of one access; with targets that cover it, the risk of the same about each of them."""
+def assessments(
+    connection: Connection, access: values.AccessTuple, targets: Sequence[str] = ()
+) -> tuple[RiskAssessment, ...]:
+    """Return the risk of approving an access, from its target and from earlier decisions about it.
+
+    With targets that cover it, return the risk of the same about each of them instead.
+    """
     others = [replace(access, target=target) for target in targets]
     known = histories(connection, {one.digest for one in (access, *others)})
     own = assess(access, known.get(access.digest, NO_HISTORY))
@@ -75,13 +71,13 @@ def assessments(connection: Connection, access: AccessTuple, targets: Sequence[s
     return tuple(assess(one, known.get(one.digest, NO_HISTORY), includes=own) for one in others)
 
 
-def rank_new(connection: Connection, request_id: str, access: AccessTuple) -> None:
+def rank_new(connection: Connection, request_id: str, access: values.AccessTuple) -> None:
     """Store the rank of a new request."""
     connection.execute(_SET_RANK, {"its_id": request_id, "rank": assessments(connection, access)[0].level.rank})
 
 
 def rank_waiting(connection: Connection) -> int:
-    """Store the rank of a batch of pending requests that have none; return their number."""
+    """Assess a batch of pending requests that an earlier version stored without a risk; return their number."""
     rows = connection.execute(_LEFT).all()
     known = histories(connection, {row.digest for row in rows}) if rows else {}
     ranks = [
@@ -100,17 +96,20 @@ _MARK = (requests.c.risk, requests.c.id)
 _SHOWN = ("id", "digest", "subject_kind", "subject_name", "resource_type", "operation", "target", "chain", "risk")
 _WHOSE = ("user_id", "organization_id", "session_key")
 _FILTERED = (*_WHOSE, "subject_kind", "subject_name", "resource_type", "operation", "target_folded", "first_seen")
-_EVERYTHING = RequestFilter()
+_EVERYTHING = values.RequestFilter()
 _RANK = bindparam("rank", type_=Integer)
 _LAST = bindparam("last", type_=requests.c.id.type)
 _MOST = bindparam("most", type_=Integer)
 _REMEMBERED = 64
 
 
-def list_queue(connection: Connection, wanted: RequestFilter, page: PageRequest) -> ResultPage:
-    """List groups of pending requests. Groups consist of the requests that match the filter."""
+def list_queue(connection: Connection, wanted: values.RequestFilter, page: values.PageRequest) -> values.ResultPage:
+    """List groups (``PendingGroup``) of pending requests that match a filter, by risk, then by their newest request.
+
+    A group moves only when another user requests the same access; repeated requests do not move it between pages.
+    """
     check_limit(page)
-    if any(state != RequestState.PENDING for state in wanted.states):
+    if any(state != values.RequestState.PENDING for state in wanted.states):
         raise InvalidInputError.of("the queue contains only pending requests", pointer="/states")
     narrowed = replace(wanted, states=())
     rank, last = read_mark(page.after, _PLACE, _MARK) if page.after else (None, "")
@@ -118,32 +117,32 @@ def list_queue(connection: Connection, wanted: RequestFilter, page: PageRequest)
     rows = connection.execute(query, {"rank": rank, "last": last, "most": page.limit + 1}).all()
     shown = rows[: page.limit]
     more = write_mark(_PLACE, [shown[-1].risk, shown[-1].id]) if len(rows) > page.limit else ""
-    return ResultPage(tuple(_groups(connection, narrowed, shown)), more)
+    return values.ResultPage(tuple(_groups(connection, narrowed, shown)), more)
 
 
-def count_states(connection: Connection, wanted: RequestFilter) -> dict[RequestState, int]:
+def count_states(connection: Connection, wanted: values.RequestFilter) -> dict[values.RequestState, int]:
     """Count the requests of each state in the filter, or of all; at most the latest ``MOST_COUNTED`` of each."""
-    states = _states(wanted) or tuple(RequestState)
+    states = _states(wanted) or tuple(values.RequestState)
     row = connection.execute(_counts(replace(wanted, states=states)), {"most": MOST_COUNTED}).one()
     return {state: int(getattr(row, state.value)) for state in states}
 
 
-def _states(wanted: RequestFilter) -> tuple[RequestState, ...]:
+def _states(wanted: values.RequestFilter) -> tuple[values.RequestState, ...]:
     try:
-        return tuple(dict.fromkeys(map(RequestState, wanted.states)))
+        return tuple(dict.fromkeys(map(values.RequestState, wanted.states)))
     except ValueError as error:
         raise InvalidInputError.of(str(error), pointer="/states") from None
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _counts(wanted: RequestFilter) -> Select[Any]:
+def _counts(wanted: values.RequestFilter) -> Select[Any]:
     narrowed = replace(wanted, states=())
     return select(*(_count(state, narrowed).scalar_subquery().label(state.value) for state in wanted.states))
 
 
 # Cached, because building these statements takes longer than running them, and users mostly view the same page.
 @lru_cache(maxsize=_REMEMBERED)
-def _heads(wanted: RequestFilter, *, is_first: bool) -> Select[Any]:
+def _heads(wanted: values.RequestFilter, *, is_first: bool) -> Select[Any]:
     """Select the newest request of each group, up to the page size."""
     table = requests.c
     query = (
@@ -156,7 +155,7 @@ def _heads(wanted: RequestFilter, *, is_first: bool) -> Select[Any]:
     return query if is_first else query.where(tuple_(table.risk, table.id) < tuple_(_RANK, _LAST))
 
 
-def _newest(head: Any, wanted: RequestFilter) -> Any:
+def _newest(head: Any, wanted: values.RequestFilter) -> Any:
     others = requests.alias("others")
     query = (
         select(others.c.id)
@@ -167,7 +166,9 @@ def _newest(head: Any, wanted: RequestFilter) -> Any:
     return query.correlate(head).scalar_subquery()
 
 
-def _groups(connection: Connection, wanted: RequestFilter, heads: Sequence[Row[Any]]) -> list[PendingGroup]:
+def _groups(
+    connection: Connection, wanted: values.RequestFilter, heads: Sequence[Row[Any]]
+) -> list[values.PendingGroup]:
     if not heads:
         return []
     digests = {"digests": [head.digest for head in heads]}
@@ -182,12 +183,12 @@ def _groups(connection: Connection, wanted: RequestFilter, heads: Sequence[Row[A
     ]
 
 
-def _members(wanted: RequestFilter) -> ColumnElement[bool]:
+def _members(wanted: values.RequestFilter) -> ColumnElement[bool]:
     return and_(is_pending, requests.c.digest.in_(_DIGESTS), *of_requests(requests, wanted))
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _totals(wanted: RequestFilter) -> Select[Any]:
+def _totals(wanted: values.RequestFilter) -> Select[Any]:
     table = requests.c
     return (
         select(
@@ -205,7 +206,7 @@ def _totals(wanted: RequestFilter) -> Select[Any]:
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _users(wanted: RequestFilter) -> Select[Any]:
+def _users(wanted: values.RequestFilter) -> Select[Any]:
     """Select the latest users of each group."""
     table = requests.c
     latest = (
@@ -216,14 +217,14 @@ def _users(wanted: RequestFilter) -> Select[Any]:
     )
     place = func.row_number().over(partition_by=latest.c.digest, order_by=latest.c.latest.desc()).label("place")
     placed = select(latest, place).subquery()
-    named = select(placed.c.digest, placed.c.user_id).where(placed.c.place <= MOST_USERS)
+    named = select(placed.c.digest, placed.c.user_id).where(placed.c.place <= values.MOST_USERS)
     return named.order_by(placed.c.digest, placed.c.place)
 
 
-def _group(head: Row[Any], total: Row[Any], users: Sequence[str], history: History) -> PendingGroup:
+def _group(head: Row[Any], total: Row[Any], users: Sequence[str], history: History) -> values.PendingGroup:
     access = to_access(head)
     risk = assess(access, history)
-    return PendingGroup(
+    return values.PendingGroup(
         access=access,
         newest_id=head.id,
         requests=total.requests,
@@ -239,10 +240,10 @@ def _group(head: Row[Any], total: Row[Any], users: Sequence[str], history: Histo
     )
 
 
-def _count(state: RequestState, wanted: RequestFilter) -> Select[Any]:
+def _count(state: values.RequestState, wanted: values.RequestFilter) -> Select[Any]:
     table = requests.c
     query = select(*(table[name] for name in _FILTERED)).where(table.state == literal_column(f"'{state.value}'"))
-    if wanted == _EVERYTHING or state is RequestState.PENDING:
+    if wanted == _EVERYTHING or state is values.RequestState.PENDING:
         # Pending requests are not part of the history and have separate indexes.
         found = query.where(*of_requests(requests, wanted)).with_only_columns(table.id)
         return select(func.count()).select_from(found.limit(_MOST).subquery())
@@ -251,5 +252,5 @@ def _count(state: RequestState, wanted: RequestFilter) -> Select[Any]:
 
 
 def _pending(table: Any) -> ColumnElement[bool]:
-    found: ColumnElement[bool] = table.c.state == literal_column(f"'{RequestState.PENDING.value}'")
+    found: ColumnElement[bool] = table.c.state == literal_column(f"'{values.RequestState.PENDING.value}'")
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -122,11 +123,11 @@ def _is_waiting_for_more(connection: Connection, request: NewRequest, most: int)
 
 
 def _origin_shown(origin: Requester) -> dict[str, str]:
-    return {name: value for name, value in _origin_columns(origin).items() if value}
+    return {name: value for name, value in asdict(origin).items() if value}
 
 
 def count_again(connection: Connection, request_id: str, times: int, *, now: datetime) -> bool:
-    """Add to the count of a pending request."""
+    """Add to the count of a pending request; return False if it is not pending anymore."""
     if times < 1:
         raise InvalidInputError.of(f"expected an integer of at least 1, got {times}", pointer="/times")
     moment = literal(now, Moment)  # never moves back, because the clocks of nodes differ a little
@@ -144,7 +145,8 @@ def count_again(connection: Connection, request_id: str, times: int, *, now: dat
 def attach_resume(connection: Connection, request: NewRequest, *, now: datetime) -> bool:
     """Attach a resume action to a pending request of the same requester that has none yet.
 
-    The organization must match as well: it is not part of a request's identity, but the action resumes in it. The task
+    Returns False if that request already has an action, is decided, or has another user, organization or session. The
+    organization must match as well: it is not part of a request's identity, but the action resumes in it. The task
     becomes that of the caller with the action.
     """
     origin, context = request.origin, request.resume_context
@@ -167,7 +169,7 @@ def attach_resume(connection: Connection, request: NewRequest, *, now: datetime)
 
 
 def age_out(connection: Connection, *, before: datetime, now: datetime) -> int:
-    """Drop pending requests that were last seen before ``before``."""
+    """Drop pending requests that were last seen before a time and return their number. No decision is made."""
     old = is_pending & (requests.c.last_seen < before)
     if connection.execute(select(requests.c.id).where(old).limit(1)).first() is None:
         return 0
@@ -192,7 +194,7 @@ def age_out(connection: Connection, *, before: datetime, now: datetime) -> int:
 
 
 def find_request(connection: Connection, request_id: str) -> StoredRequest:
-    """Return one request. Its state changes only under the ledger."""
+    """Return one request; raises ``RequestUnknown``. Its state changes only under the ledger."""
     row = connection.execute(select(*REQUEST_COLUMNS).where(requests.c.id == request_id)).one_or_none()
     if row is None:
         raise RequestUnknown(f"request {request_id} does not exist")
@@ -236,9 +238,10 @@ def replace_contexts(database: Database, reseal: Callable[[StoredRequest, bytes]
 
 
 def settle(connection: Connection) -> None:
-    """Wait for the ledger, under which contexts are sealed: earlier holders have stored theirs.
+    """Wait until contexts sealed with earlier keys are stored, so that ``replace_contexts`` sees them.
 
-    Later holders seal with the key that encrypts then.
+    Contexts are sealed under the ledger: its earlier holders have stored theirs, and later holders seal with the key
+    that encrypts then.
     """
     Ledger(connection)
 
@@ -282,7 +285,7 @@ def _columns(request: NewRequest, request_id: str, now: datetime) -> dict[str, A
     return {
         "id": request_id,
         **tuple_columns(request.access),
-        **_origin_columns(request.origin),
+        **asdict(request.origin),
         "raw_target": request.raw_target,
         "chain": json.dumps(request.chain),
         "resume_action": request.resume_action,
@@ -294,13 +297,4 @@ def _columns(request: NewRequest, request_id: str, now: datetime) -> dict[str, A
         "session_ended": 0,
         "decided_by": "",
         "reason": "",
-    }
-
-
-def _origin_columns(origin: Requester) -> dict[str, str]:
-    return {
-        "user_id": origin.user_id,
-        "organization_id": origin.organization_id,
-        "session_key": origin.session_key,
-        "task_id": origin.task_id,
     }

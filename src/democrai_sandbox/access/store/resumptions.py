@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, and_, insert, or_, select, update
 
+from democrai_sandbox.access.audit import access_dict
 from democrai_sandbox.access.snapshot import covers
 from democrai_sandbox.access.values import AuditAction, DecisionEffect, ResumptionState, new_id
 
 from .audit_log import SYSTEM, AuditEntry, Ledger
 from .queries import resume_query
 from .requests import find_request
-from .rows import access_columns, to_access, to_resume
+from .rows import to_access, to_resume
 from .tables import decisions, is_denial, is_live, requests, resumes
 
 if TYPE_CHECKING:
@@ -89,10 +90,12 @@ def claim_resume(connection: Connection, *, node: str, lease_until: datetime, no
 
 
 def finish_resume(
-    connection: Connection, *, resume: Resumption, node: str, error: str, retry_at: datetime | None, now: datetime
+    connection: Connection, resume: Resumption, *, node: str, error: str, retry_at: datetime | None, now: datetime
 ) -> bool:
-    """Store the result of an attempt, unless another node holds the lease.
+    """Store the result of an attempt: no error means success, an error without ``retry_at`` means final failure.
 
+    After a success the context is removed. Returns False and writes nothing if another node holds the lease or the
+    resumption is finished.
     The attempt number is compared too, because a node may have lost its lease and claimed it again.
     """
     ledger = Ledger(connection)
@@ -133,7 +136,7 @@ def _is_approved(connection: Connection, resume: Row[Any], access: AccessTuple, 
 
 def _of_same_place(access: AccessTuple) -> list[ColumnElement[bool]]:
     """Return the conditions for decisions with the same subject, resource type and operation."""
-    return [decisions.c[name] == value for name, value in access_columns(access).items() if name != "target"]
+    return [decisions.c[name] == value for name, value in access_dict(access).items() if name != "target"]
 
 
 def _left(state: ResumptionState, error: str) -> dict[str, Any]:

@@ -5,19 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from democrai_sandbox.access.values import (
-    AccessTuple,
-    AuditAction,
-    AuditRecord,
-    Decision,
-    DecisionEffect,
-    DecisionScope,
-    Requester,
-    RequestState,
-    Resumption,
-    ResumptionState,
-    StoredRequest,
-)
+from democrai_sandbox.access import values
+from democrai_sandbox.access.audit import access_dict
 from democrai_sandbox.policy import Operation, ResourceType, Subject, SubjectKind
 
 from . import tables
@@ -32,36 +21,25 @@ REQUEST_COLUMNS = (
 """All columns of a request except the encrypted context, which is fetched only for decryption."""
 
 
-def access_columns(access: AccessTuple) -> dict[str, str]:
-    """Return the access columns of an audit row."""
-    return {
-        "subject_kind": access.subject.kind.value,
-        "subject_name": access.subject.name,
-        "resource_type": access.resource_type.value,
-        "operation": access.operation.value,
-        "target": access.target,
-    }
-
-
-def tuple_columns(access: AccessTuple) -> dict[str, str]:
+def tuple_columns(access: values.AccessTuple) -> dict[str, str]:
     """Return the access columns with digest and folded target, for lookups."""
-    return {**access_columns(access), "digest": access.digest, "target_folded": access.target.casefold()}
+    return {**access_dict(access), "digest": access.digest, "target_folded": access.target.casefold()}
 
 
-def to_access(row: Row[Any]) -> AccessTuple:
+def to_access(row: Row[Any]) -> values.AccessTuple:
     """Return the access of a row."""
     subject = Subject(SubjectKind(row.subject_kind), row.subject_name)
-    return AccessTuple(subject, ResourceType(row.resource_type), Operation(row.operation), row.target)
+    return values.AccessTuple(subject, ResourceType(row.resource_type), Operation(row.operation), row.target)
 
 
-def to_origin(row: Row[Any]) -> Requester:
+def to_origin(row: Row[Any]) -> values.Requester:
     """Return the origin of a request."""
-    return Requester(row.user_id, row.organization_id, row.session_key, row.task_id)
+    return values.Requester(row.user_id, row.organization_id, row.session_key, row.task_id)
 
 
-def to_request(row: Row[Any]) -> StoredRequest:
+def to_request(row: Row[Any]) -> values.StoredRequest:
     """Return a request from the columns in ``REQUEST_COLUMNS``."""
-    return StoredRequest(
+    return values.StoredRequest(
         id=row.id,
         access=to_access(row),
         raw_target=row.raw_target,
@@ -69,7 +47,7 @@ def to_request(row: Row[Any]) -> StoredRequest:
         origin=to_origin(row),
         resume_action=row.resume_action,
         has_context=bool(row.has_context),
-        state=RequestState(row.state),
+        state=values.RequestState(row.state),
         first_seen=row.first_seen,
         last_seen=row.last_seen,
         count=row._mapping["count"],  # noqa: SLF001 - the documented way where a column is named like a method
@@ -83,13 +61,13 @@ def to_request(row: Row[Any]) -> StoredRequest:
     )
 
 
-def to_decision(row: Row[Any]) -> Decision:
+def to_decision(row: Row[Any]) -> values.Decision:
     """Return a decision."""
-    return Decision(
+    return values.Decision(
         id=row.id,
         access=to_access(row),
-        effect=DecisionEffect(row.effect),
-        scope=DecisionScope(row.scope),
+        effect=values.DecisionEffect(row.effect),
+        scope=values.DecisionScope(row.scope),
         session_key=row.session_key,
         created_at=row.created_at,
         created_by=row.created_by,
@@ -103,15 +81,15 @@ def to_decision(row: Row[Any]) -> Decision:
     )
 
 
-def to_resume(row: Row[Any]) -> Resumption:
+def to_resume(row: Row[Any]) -> values.Resumption:
     """Return a resumption from its columns and those of its request."""
-    return Resumption(
+    return values.Resumption(
         id=row.id,
         request_id=row.request_id,
         action=row.resume_action,
         origin=to_origin(row),
         subject=Subject(SubjectKind(row.subject_kind), row.subject_name),
-        state=ResumptionState(row.state),
+        state=values.ResumptionState(row.state),
         attempts=row.attempts,
         created_at=row.created_at,
         next_attempt=row.next_attempt,
@@ -121,15 +99,15 @@ def to_resume(row: Row[Any]) -> Resumption:
     )
 
 
-def to_audit_record(row: Row[Any]) -> AuditRecord:
+def to_audit_record(row: Row[Any]) -> values.AuditRecord:
     """Return an audit record; a tampered row that cannot be decoded becomes a record with a wrong hash."""
     try:
-        action = AuditAction(row.action)
+        action = values.AuditAction(row.action)
         access = None if row.subject_kind is None else to_access(row)
         before, after = _json_object(row.before), _json_object(row.after)
     except ValueError:
-        action, access, before, after = AuditAction.CHECK_FAILED, None, {}, {"unreadable": repr(tuple(row))}
-    return AuditRecord(
+        action, access, before, after = values.AuditAction.CHECK_FAILED, None, {}, {"unreadable": repr(tuple(row))}
+    return values.AuditRecord(
         sequence=row.sequence,
         at=row.at,
         action=action,

@@ -90,14 +90,14 @@ def _fill(connection: Connection) -> None:
     """Create the schema, unless another process did so while this one waited for the lock."""
     with without_timeout(connection):
         _lock(connection)
-        if _version(connection) == _NOTHING:
+        if _found(connection).version == _NOTHING:
             _upgrade(connection)
 
 
 def _upgraded(connection: Connection) -> str:
     with without_timeout(connection):
         _lock(connection)
-        before = _version(connection)
+        before = _found(connection).version
         if before in _older():
             _upgrade(connection)
     return before
@@ -140,10 +140,6 @@ def _listed(connection: Connection, table: str) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def _version(connection: Connection) -> str:
-    return _found(connection).version
-
-
 def _older() -> frozenset[str]:
     from .alembic_upgrade import known_versions  # noqa: PLC0415 - Alembic is loaded only where there is something to migrate
 
@@ -158,7 +154,7 @@ def _upgrade(connection: Connection) -> None:
 
 T = TypeVar("T")
 
-_PATIENCE = 3.0
+_PEEK_WAIT_SECONDS = 3.0
 
 
 def peek_schema(url: str) -> Schema:
@@ -181,7 +177,7 @@ class _ReadOnlyDatabase:
         is_alone = not os.path.exists(f"{file}-wal")  # noqa: PTH110 - an inaccessible folder is not an error here
         uri = f"file:{quote(file)}?mode=ro{'&immutable=1' if is_alone else ''}"
         self._engine = create_engine(
-            "sqlite://", creator=lambda: sqlite3.connect(uri, uri=True, timeout=_PATIENCE), poolclass=NullPool
+            "sqlite://", creator=lambda: sqlite3.connect(uri, uri=True, timeout=_PEEK_WAIT_SECONDS), poolclass=NullPool
         )
 
     def ask(self, work: Callable[[Connection], T]) -> T:

@@ -6,21 +6,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import (
-    BigInteger,
-    CheckConstraint,
-    Column,
-    ForeignKey,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    Table,
-    Text,
-    TypeDecorator,
-    literal_column,
-    text,
-)
+import sqlalchemy as sa
 
 from democrai_sandbox.access.risk import NOT_ASSESSED
 from democrai_sandbox.access.values import AuditAction, DecisionEffect, DecisionScope, RequestState, ResumptionState
@@ -29,8 +15,6 @@ from democrai_sandbox.policy import Operation, ResourceType, SubjectKind
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from enum import StrEnum
-
-    from sqlalchemy import Dialect
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -68,277 +52,200 @@ def from_stored(text: str) -> str:
     return _MARKED.sub(lambda found: chr(int(found.group(1), 16)), text)
 
 
-class AnyText(TypeDecorator[str]):
+class AnyText(sa.TypeDecorator[str]):
     """Text from outside, stored without loss."""
 
-    impl = Text
+    impl = sa.Text
     cache_ok = True
 
-    def process_bind_param(self, value: str | None, dialect: Dialect) -> Any:  # noqa: ARG002 - SQLAlchemy's signature
+    def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> Any:  # noqa: ARG002 - SQLAlchemy's signature
         """Encode for the database."""
         return None if value is None else to_stored(value)
 
-    def process_result_value(self, value: Any, dialect: Dialect) -> str | None:  # noqa: ARG002 - the same
+    def process_result_value(self, value: Any, dialect: sa.Dialect) -> str | None:  # noqa: ARG002 - the same
         """Decode from the database."""
         return None if value is None else from_stored(value)
 
 
-class Moment(TypeDecorator[datetime]):
+class Moment(sa.TypeDecorator[datetime]):
     """Aware time, stored as an integer."""
 
-    impl = BigInteger().with_variant(Integer(), "sqlite")
+    impl = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
     cache_ok = True
 
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:  # noqa: ARG002 - the same
+    def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> Any:  # noqa: ARG002 - the same
         """Encode for the database."""
         return None if value is None else to_micros(value)
 
-    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:  # noqa: ARG002 - the same
+    def process_result_value(self, value: Any, dialect: sa.Dialect) -> datetime | None:  # noqa: ARG002 - the same
         """Decode from the database."""
         return None if value is None else from_micros(value)
 
 
 def big_integer() -> Any:
     """Return the type of 64-bit counters, with the name that SQLite's strict tables know."""
-    return BigInteger().with_variant(Integer(), "sqlite")
+    return sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
-metadata = MetaData()
+metadata = sa.MetaData()
 
 
-def _one_of(column: str, values: type[StrEnum]) -> CheckConstraint:
+def _one_of(column: str, values: type[StrEnum]) -> sa.CheckConstraint:
     listed = ", ".join(f"'{value.value}'" for value in values)
-    return CheckConstraint(f"{column} IN ({listed})", name=f"ck_{column}")
+    return sa.CheckConstraint(f"{column} IN ({listed})", name=f"ck_{column}")
 
 
 def _about(*, required: bool = True) -> Iterator[Any]:
     """Yield the access columns of a row."""
     for name in ("subject_kind", "subject_name", "resource_type", "operation"):
-        yield Column(name, Text, nullable=not required)
-    yield Column("target", AnyText, nullable=not required)
+        yield sa.Column(name, sa.Text, nullable=not required)
+    yield sa.Column("target", AnyText, nullable=not required)
     yield _one_of("subject_kind", SubjectKind)
     yield _one_of("resource_type", ResourceType)
     yield _one_of("operation", Operation)
 
 
-meta = Table(
+def _texts(*names: str) -> Iterator[sa.Column[str]]:
+    for name in names:
+        yield sa.Column(name, AnyText, nullable=False)
+
+
+def _partial_index(name: str, *columns: str, where: str, unique: bool = False) -> sa.Index:
+    return sa.Index(name, *columns, unique=unique, sqlite_where=sa.text(where), postgresql_where=sa.text(where))
+
+
+meta = sa.Table(
     "access_meta",
     metadata,
-    Column("id", Integer, primary_key=True, autoincrement=False),
-    Column("generation", big_integer(), nullable=False),
-    Column("audit_sequence", big_integer(), nullable=False),
-    Column("audit_hash", Text, nullable=False),
-    CheckConstraint("id = 1", name="ck_single"),
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("generation", big_integer(), nullable=False),
+    sa.Column("audit_sequence", big_integer(), nullable=False),
+    sa.Column("audit_hash", sa.Text, nullable=False),
+    sa.CheckConstraint("id = 1", name="ck_single"),
     sqlite_strict=True,
 )
 
-requests = Table(
+requests = sa.Table(
     "access_requests",
     metadata,
-    Column("id", AnyText, primary_key=True),
-    Column("digest", Text, nullable=False),
+    sa.Column("id", AnyText, primary_key=True),
+    sa.Column("digest", sa.Text, nullable=False),
     *_about(),
-    Column("target_folded", AnyText, nullable=False),
-    Column("raw_target", AnyText, nullable=False),
-    Column("chain", Text, nullable=False),
-    Column("user_id", AnyText, nullable=False),
-    Column("organization_id", AnyText, nullable=False),
-    Column("session_key", AnyText, nullable=False),
-    Column("task_id", AnyText, nullable=False),
-    Column("resume_action", AnyText, nullable=False),
-    Column("resume_context", LargeBinary),
-    Column("state", Text, nullable=False),
-    Column("first_seen", Moment, nullable=False),
-    Column("last_seen", Moment, nullable=False),
-    Column("count", big_integer(), nullable=False),
-    Column("session_ended", Integer, nullable=False),
-    Column("decided_at", Moment),
-    Column("decided_by", AnyText, nullable=False),
-    Column("reason", AnyText, nullable=False),
-    Column("risk", Integer, nullable=False, server_default=text(str(NOT_ASSESSED))),
-    Column("decision_id", AnyText),
-    Column("ended_at", Moment),
-    Column("ended_by", AnyText, nullable=False, server_default=""),
+    *_texts("target_folded", "raw_target"),
+    sa.Column("chain", sa.Text, nullable=False),
+    *_texts("user_id", "organization_id", "session_key", "task_id", "resume_action"),
+    sa.Column("resume_context", sa.LargeBinary),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("first_seen", Moment, nullable=False),
+    sa.Column("last_seen", Moment, nullable=False),
+    sa.Column("count", big_integer(), nullable=False),
+    sa.Column("session_ended", sa.Integer, nullable=False),
+    sa.Column("decided_at", Moment),
+    *_texts("decided_by", "reason"),
+    sa.Column("risk", sa.Integer, nullable=False, server_default=sa.text(str(NOT_ASSESSED))),
+    sa.Column("decision_id", AnyText),
+    sa.Column("ended_at", Moment),
+    sa.Column("ended_by", AnyText, nullable=False, server_default=""),
     _one_of("state", RequestState),
-    Index(
-        "uq_access_requests_pending",
-        "digest",
-        "user_id",
-        "session_key",
-        unique=True,
-        sqlite_where=text("state = 'pending'"),
-        postgresql_where=text("state = 'pending'"),
+    _partial_index(
+        "uq_access_requests_pending", "digest", "user_id", "session_key", where="state = 'pending'", unique=True
     ),
-    Index("ix_access_requests_seen", "state", "last_seen", "id"),
-    Index(
-        "ix_access_requests_asker",
-        "user_id",
-        "subject_kind",
-        "subject_name",
-        sqlite_where=text("state = 'pending'"),
-        postgresql_where=text("state = 'pending'"),
-    ),
-    Index(
-        "ix_access_requests_session",
-        "session_key",
-        sqlite_where=text("state = 'pending' AND session_key <> ''"),
-        postgresql_where=text("state = 'pending' AND session_key <> ''"),
-    ),
-    Index(
-        "ix_access_requests_risk",
-        "state",
-        "risk",
-        "id",
-        sqlite_where=text("state = 'pending'"),
-        postgresql_where=text("state = 'pending'"),
-    ),
-    Index(
-        "ix_access_requests_group",
-        "state",
-        "digest",
-        "id",
-        sqlite_where=text("state = 'pending'"),
-        postgresql_where=text("state = 'pending'"),
-    ),
-    Index(
-        "ix_access_requests_waiting",
-        "state",
-        "first_seen",
-        sqlite_where=text("state = 'pending'"),
-        postgresql_where=text("state = 'pending'"),
-    ),
-    Index(
-        "ix_access_requests_decided",
-        "decided_at",
-        sqlite_where=text("decided_at IS NOT NULL"),
-        postgresql_where=text("decided_at IS NOT NULL"),
-    ),
-    Index(
-        "ix_access_requests_decision",
-        "decision_id",
-        sqlite_where=text("decision_id IS NOT NULL"),
-        postgresql_where=text("decision_id IS NOT NULL"),
-    ),
+    sa.Index("ix_access_requests_seen", "state", "last_seen", "id"),
+    _partial_index("ix_access_requests_asker", "user_id", "subject_kind", "subject_name", where="state = 'pending'"),
+    _partial_index("ix_access_requests_session", "session_key", where="state = 'pending' AND session_key <> ''"),
+    _partial_index("ix_access_requests_risk", "state", "risk", "id", where="state = 'pending'"),
+    _partial_index("ix_access_requests_group", "state", "digest", "id", where="state = 'pending'"),
+    _partial_index("ix_access_requests_waiting", "state", "first_seen", where="state = 'pending'"),
+    _partial_index("ix_access_requests_decided", "decided_at", where="decided_at IS NOT NULL"),
+    _partial_index("ix_access_requests_decision", "decision_id", where="decision_id IS NOT NULL"),
     sqlite_strict=True,
 )
 
-decisions = Table(
+decisions = sa.Table(
     "access_decisions",
     metadata,
-    Column("id", AnyText, primary_key=True),
-    Column("digest", Text, nullable=False),
+    sa.Column("id", AnyText, primary_key=True),
+    sa.Column("digest", sa.Text, nullable=False),
     *_about(),
-    Column("target_folded", AnyText, nullable=False),
-    Column("effect", Text, nullable=False),
-    Column("scope", Text, nullable=False),
-    Column("session_key", AnyText, nullable=False),
-    Column("created_at", Moment, nullable=False),
-    Column("created_by", AnyText, nullable=False),
-    Column("reason", AnyText, nullable=False),
-    Column("request_id", AnyText, ForeignKey("access_requests.id")),
-    Column("generation", big_integer(), nullable=False),
-    Column("expires_at", Moment),
-    Column("ended_at", Moment),
-    Column("ended_by", AnyText, nullable=False),
-    Column("last_used", Moment),
+    sa.Column("target_folded", AnyText, nullable=False),
+    sa.Column("effect", sa.Text, nullable=False),
+    sa.Column("scope", sa.Text, nullable=False),
+    sa.Column("session_key", AnyText, nullable=False),
+    sa.Column("created_at", Moment, nullable=False),
+    *_texts("created_by", "reason"),
+    sa.Column("request_id", AnyText, sa.ForeignKey("access_requests.id")),
+    sa.Column("generation", big_integer(), nullable=False),
+    sa.Column("expires_at", Moment),
+    sa.Column("ended_at", Moment),
+    sa.Column("ended_by", AnyText, nullable=False),
+    sa.Column("last_used", Moment),
     _one_of("effect", DecisionEffect),
     _one_of("scope", DecisionScope),
-    CheckConstraint("(scope = 'session') = (session_key <> '')", name="ck_session"),
-    CheckConstraint("effect = 'approval' OR scope = 'permanent'", name="ck_denial"),
-    Index(
-        "uq_access_decisions_live",
-        "digest",
-        "effect",
-        "scope",
-        "session_key",
-        unique=True,
-        sqlite_where=text("ended_at IS NULL"),
-        postgresql_where=text("ended_at IS NULL"),
+    sa.CheckConstraint("(scope = 'session') = (session_key <> '')", name="ck_session"),
+    sa.CheckConstraint("effect = 'approval' OR scope = 'permanent'", name="ck_denial"),
+    _partial_index(
+        "uq_access_decisions_live", "digest", "effect", "scope", "session_key", where="ended_at IS NULL", unique=True
     ),
-    Index("ix_access_decisions_generation", "generation"),
-    Index("ix_access_decisions_digest", "digest"),
-    Index(
-        "ix_access_decisions_live",
-        "generation",
-        sqlite_where=text("ended_at IS NULL"),
-        postgresql_where=text("ended_at IS NULL"),
+    sa.Index("ix_access_decisions_generation", "generation"),
+    sa.Index("ix_access_decisions_digest", "digest"),
+    _partial_index("ix_access_decisions_live", "generation", where="ended_at IS NULL"),
+    sa.Index("ix_access_decisions_created", "created_at", "id"),
+    sa.Index("ix_access_decisions_subject", "subject_kind", "subject_name", "created_at", "id"),
+    _partial_index("ix_access_decisions_session", "session_key", where="ended_at IS NULL AND session_key <> ''"),
+    _partial_index(
+        "ix_access_decisions_denials", "subject_kind", "subject_name", where="ended_at IS NULL AND effect = 'denial'"
     ),
-    Index("ix_access_decisions_created", "created_at", "id"),
-    Index("ix_access_decisions_subject", "subject_kind", "subject_name", "created_at", "id"),
-    Index(
-        "ix_access_decisions_session",
-        "session_key",
-        sqlite_where=text("ended_at IS NULL AND session_key <> ''"),
-        postgresql_where=text("ended_at IS NULL AND session_key <> ''"),
-    ),
-    Index(
-        "ix_access_decisions_denials",
-        "subject_kind",
-        "subject_name",
-        sqlite_where=text("ended_at IS NULL AND effect = 'denial'"),
-        postgresql_where=text("ended_at IS NULL AND effect = 'denial'"),
-    ),
-    Index(
-        "ix_access_decisions_expiry",
-        "expires_at",
-        sqlite_where=text("ended_at IS NULL AND expires_at IS NOT NULL"),
-        postgresql_where=text("ended_at IS NULL AND expires_at IS NOT NULL"),
-    ),
+    _partial_index("ix_access_decisions_expiry", "expires_at", where="ended_at IS NULL AND expires_at IS NOT NULL"),
     sqlite_strict=True,
 )
 
-audit = Table(
+audit = sa.Table(
     "access_audit",
     metadata,
-    Column("sequence", big_integer(), primary_key=True, autoincrement=False),
-    Column("at", Moment, nullable=False),
-    Column("action", Text, nullable=False),
-    Column("actor", AnyText, nullable=False),
+    sa.Column("sequence", big_integer(), primary_key=True, autoincrement=False),
+    sa.Column("at", Moment, nullable=False),
+    sa.Column("action", sa.Text, nullable=False),
+    sa.Column("actor", AnyText, nullable=False),
     *_about(required=False),
-    Column("request_id", AnyText, nullable=False),
-    Column("before", Text, nullable=False),
-    Column("after", Text, nullable=False),
-    Column("previous_hash", Text, nullable=False),
-    Column("hash", Text, nullable=False),
+    sa.Column("request_id", AnyText, nullable=False),
+    sa.Column("before", sa.Text, nullable=False),
+    sa.Column("after", sa.Text, nullable=False),
+    sa.Column("previous_hash", sa.Text, nullable=False),
+    sa.Column("hash", sa.Text, nullable=False),
     _one_of("action", AuditAction),
-    Index("ix_access_audit_request", "request_id", "sequence"),
+    sa.Index("ix_access_audit_request", "request_id", "sequence"),
     sqlite_strict=True,
 )
 
-resumes = Table(
+resumes = sa.Table(
     "access_resumes",
     metadata,
-    Column("id", AnyText, primary_key=True),
-    Column("request_id", AnyText, ForeignKey("access_requests.id"), nullable=False, unique=True),
-    Column("decision_id", AnyText, ForeignKey("access_decisions.id"), nullable=False),
-    Column("state", Text, nullable=False),
-    Column("attempts", Integer, nullable=False),
-    Column("created_at", Moment, nullable=False),
-    Column("next_attempt", Moment, nullable=False),
-    Column("leased_by", AnyText, nullable=False),
-    Column("lease_until", Moment),
-    Column("last_error", AnyText, nullable=False),
-    Column("finished_at", Moment),
+    sa.Column("id", AnyText, primary_key=True),
+    sa.Column("request_id", AnyText, sa.ForeignKey("access_requests.id"), nullable=False, unique=True),
+    sa.Column("decision_id", AnyText, sa.ForeignKey("access_decisions.id"), nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("attempts", sa.Integer, nullable=False),
+    sa.Column("created_at", Moment, nullable=False),
+    sa.Column("next_attempt", Moment, nullable=False),
+    sa.Column("leased_by", AnyText, nullable=False),
+    sa.Column("lease_until", Moment),
+    sa.Column("last_error", AnyText, nullable=False),
+    sa.Column("finished_at", Moment),
     _one_of("state", ResumptionState),
-    Index(
-        "ix_access_resumes_due",
-        "next_attempt",
-        sqlite_where=text("finished_at IS NULL"),
-        postgresql_where=text("finished_at IS NULL"),
-    ),
-    Index("ix_access_resumes_created", "created_at", "id"),
+    _partial_index("ix_access_resumes_due", "next_attempt", where="finished_at IS NULL"),
+    sa.Index("ix_access_resumes_created", "created_at", "id"),
     sqlite_strict=True,
 )
 
-ended_sessions = Table(
+ended_sessions = sa.Table(
     "access_ended_sessions",
     metadata,
-    Column("session_key", AnyText, primary_key=True),
-    Column("ended_at", Moment, nullable=False),
+    sa.Column("session_key", AnyText, primary_key=True),
+    sa.Column("ended_at", Moment, nullable=False),
     sqlite_strict=True,
 )
 
 # Literal instead of a bound value, so that PostgreSQL uses the partial indexes.
-is_pending = requests.c.state == literal_column(f"'{RequestState.PENDING.value}'")
+is_pending = requests.c.state == sa.literal_column(f"'{RequestState.PENDING.value}'")
 is_live = decisions.c.ended_at.is_(None)
-is_denial = decisions.c.effect == literal_column(f"'{DecisionEffect.DENIAL.value}'")
+is_denial = decisions.c.effect == sa.literal_column(f"'{DecisionEffect.DENIAL.value}'")

@@ -107,16 +107,8 @@ def _signed_in(request: Request) -> Visitor:
 def show_me(visitor: Annotated[Visitor, Depends(_signed_in)]) -> Me:
     """Return the caller and its rights; needs no scope."""
     caller, scopes = visitor.caller, visitor.identity.scopes
-    return Me(
-        user_id=caller.user_id,
-        name=visitor.name,
-        organization_id=caller.organization_id,
-        session_key=caller.session_key,
-        role=caller.role,
-        access_level=caller.access_level,
-        may_decide=visitor.may_decide,
-        scopes=None if scopes is None else sorted(scopes),
-    )
+    shown = None if scopes is None else sorted(scopes)
+    return Me.of(caller, name=visitor.name, may_decide=visitor.may_decide, scopes=shown)
 
 
 @accounts.get("/tokens", **operation(Scope.ACCOUNTS_MANAGE, 404))
@@ -149,20 +141,8 @@ def revoke_token(request: Request, token_id: Id, visitor: Manager) -> Ended:
 @accounts.get("/sessions", **operation(Scope.ACCOUNTS_MANAGE, 404))
 def list_sessions(request: Request, visitor: Manager) -> SessionList:
     """List your sessions."""
-    present = visitor.identity.session_key
-    return SessionList(
-        items=[
-            SessionItem(
-                id=session.id,
-                address=session.address,
-                user_agent=session.user_agent,
-                created_at=session.created_at,
-                last_seen=session.last_seen,
-                is_present=session.id == present,
-            )
-            for session in _accounts(request).sessions_of(visitor.caller.user_id)
-        ]
-    )
+    present, found = visitor.identity.session_key, _accounts(request).sessions_of(visitor.caller.user_id)
+    return SessionList(items=[SessionItem.of(session, is_present=session.id == present) for session in found])
 
 
 @accounts.delete("/sessions", **operation(Scope.ACCOUNTS_MANAGE, 404))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from fastapi import Depends, Query, Request
 from pydantic import Field
 
-from democrai_sandbox.access import values  # noqa: TC001 - FastAPI reads the annotations
+from democrai_sandbox.access import values
 from democrai_sandbox.access.values import AccessTuple, DecisionEffect, DecisionFilter, RequestState
 from democrai_sandbox.console.auth import Visitor, holder, require_recent_password, sandbox_of
 from democrai_sandbox.console.problems import told as told_of
@@ -22,10 +22,7 @@ from democrai_sandbox.policy import Operation, ResourceType
 from democrai_sandbox.runtime.access_environment import serving
 
 from . import schemas
-from .idempotency import (
-    Repeatable,  # noqa: TC001 - FastAPI reads the annotations
-    Repeating,  # noqa: TC001 - FastAPI reads the annotations
-)
+from .idempotency import Repeatable, Repeating
 from .openapi import operation, router
 from .schemas import (
     ABOUT_VERSION,
@@ -113,7 +110,7 @@ def show_decision(request: Request, decision_id: Id, visitor: Reader) -> Decisio
     return DecisionDetail(**dict(shown), version=version)
 
 
-deciding = router("decisions")
+decision_calls = router("decisions")
 Decider = Annotated[Visitor, Depends(holder(Scope.REQUESTS_DECIDE))]
 _DECIDES = operation(Scope.REQUESTS_DECIDE, 404, 409, body=True)
 _MOST_AT_ONCE = 500
@@ -199,7 +196,7 @@ class Revocation(ApiInput):
 _NO_VERDICT, _NO_PERMANENT_VERDICT, _NO_REVOCATION = RequestVerdict(), PermanentVerdict(), Revocation()
 
 
-@deciding.post("/requests/decide", **_DECIDES)
+@decision_calls.post("/requests/decide", **_DECIDES)
 def decide_requests(request: Request, bulk: Bulk, visitor: Decider, repeated: Repeating) -> BulkResult:
     """Decide many requests separately: a failed one does not stop the others. `dry_run` only previews."""
     administration = sandbox_of(request).access.administration
@@ -223,7 +220,7 @@ def decide_requests(request: Request, bulk: Bulk, visitor: Decider, repeated: Re
     return repeated.run(visitor, bulk, BulkResult, act)
 
 
-@deciding.post("/requests/{request_id}/approve-session", **_DECIDES)
+@decision_calls.post("/requests/{request_id}/approve-session", **_DECIDES)
 def approve_for_session(
     request: Request, request_id: Id, visitor: Decider, repeated: Repeating, verdict: RequestVerdict = _NO_VERDICT
 ) -> schemas.DecisionResult:
@@ -232,7 +229,7 @@ def approve_for_session(
     return _decided(visitor, repeated, verdict, partial(decide, request_id, **_said(verdict)))
 
 
-@deciding.post("/requests/{request_id}/approve", **_DECIDES)
+@decision_calls.post("/requests/{request_id}/approve", **_DECIDES)
 def approve(
     request: Request,
     request_id: Id,
@@ -254,7 +251,7 @@ def approve(
     return _decided(visitor, repeated, verdict, decide)
 
 
-@deciding.post("/requests/{request_id}/deny", **_DECIDES)
+@decision_calls.post("/requests/{request_id}/deny", **_DECIDES)
 def deny(
     request: Request, request_id: Id, visitor: Decider, repeated: Repeating, verdict: RequestVerdict = _NO_VERDICT
 ) -> schemas.DecisionResult:
@@ -263,7 +260,7 @@ def deny(
     return _decided(visitor, repeated, verdict, partial(decide, request_id, **_said(verdict)))
 
 
-@deciding.post("/decisions", status_code=201, **operation(Scope.REQUESTS_DECIDE, 409, body=True))
+@decision_calls.post("/decisions", status_code=201, **operation(Scope.REQUESTS_DECIDE, 409, body=True))
 def decide_unasked(request: Request, unasked: Unasked, visitor: Decider, repeated: Repeating) -> schemas.DecisionResult:
     """Approve or deny an access permanently, without a request."""
     if unasked.effect == "approval":
@@ -282,7 +279,7 @@ def decide_unasked(request: Request, unasked: Unasked, visitor: Decider, repeate
     return _decided(visitor, repeated, unasked, decide)
 
 
-@deciding.post("/decisions/{decision_id}/revoke", **operation(Scope.APPROVALS_REVOKE, 404, 409, body=True))
+@decision_calls.post("/decisions/{decision_id}/revoke", **operation(Scope.APPROVALS_REVOKE, 404, 409, body=True))
 def revoke(
     request: Request,
     decision_id: Id,

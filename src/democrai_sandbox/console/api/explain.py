@@ -10,8 +10,7 @@ from pydantic import Field
 from democrai_sandbox.console.auth import Visitor, holder, require_administrator, sandbox_of
 from democrai_sandbox.errors.error_line import LONGEST
 from democrai_sandbox.host.explain.explainer import explain, explain_line
-from democrai_sandbox.host.explain.explanation import AccessToExplain, AccessVerdict
-from democrai_sandbox.host.explain.explanation import LayerEffect as LayerState
+from democrai_sandbox.host.explain.explanation import AccessToExplain, AccessVerdict, LayerEffect
 from democrai_sandbox.host.scopes import Scope
 from democrai_sandbox.policy import chain_from_list
 
@@ -20,9 +19,10 @@ from .openapi import operation, router
 from .schemas import ApiAnswer, ApiInput, Members, SubjectText, Text
 
 if TYPE_CHECKING:
-    from democrai_sandbox.host.explain.explanation import Explanation, LayerAnswer
+    from democrai_sandbox.host.explain.explanation import Explanation
 
-explaining = router("explain")
+explanations = router("explain")
+Reader = Annotated[Visitor, Depends(holder(Scope.SUBJECTS_READ))]
 
 
 class ExplainQuestion(ApiInput):
@@ -52,7 +52,7 @@ class ExplainedLayer(ApiAnswer):
     """Answer of one layer."""
 
     layer: Text
-    answer: LayerState
+    answer: LayerEffect
     text: Text
     decides: bool
     """Whether this layer decides."""
@@ -130,10 +130,8 @@ class ExplainedLine(ApiAnswer):
     explanations: list[Explained]
 
 
-@explaining.post("/explain", **operation(Scope.SUBJECTS_READ, body=True))
-def explain_access(
-    request: Request, question: ExplainQuestion, visitor: Annotated[Visitor, Depends(holder(Scope.SUBJECTS_READ))]
-) -> Explained:
+@explanations.post("/explain", **operation(Scope.SUBJECTS_READ, body=True))
+def explain_access(request: Request, question: ExplainQuestion, visitor: Reader) -> Explained:
     """Explain an access: the result now, the layer that decides, and the change that would allow it."""
     require_administrator(visitor)
     asked = AccessToExplain(
@@ -149,53 +147,34 @@ def explain_access(
     return _explained(explain(sandbox_of(request), asked))
 
 
-@explaining.post("/explain/line", **operation(Scope.SUBJECTS_READ, body=True))
-def explain_error_line(
-    request: Request, given: ExplainLine, visitor: Annotated[Visitor, Depends(holder(Scope.SUBJECTS_READ))]
-) -> ExplainedLine:
+@explanations.post("/explain/line", **operation(Scope.SUBJECTS_READ, body=True))
+def explain_error_line(request: Request, given: ExplainLine, visitor: Reader) -> ExplainedLine:
     """Explain an error line and predict the same access now. Lines of other programs are refused."""
     require_administrator(visitor)
     found = explain_line(sandbox_of(request), given.line, user_id=given.user_id, session_key=given.session_key)
-    entry, reading = found.reading.entry, found.reading
-    return ExplainedLine.model_validate(
-        {
-            **{name: getattr(entry, name) for name in ("code", "title", "is_ours", "meaning", "cause", "fix")},
-            **{name: getattr(reading, name) for name in ("text", "detail", "subject", "operation", "target")},
-            "layer": entry.layer.value,
-            "word": reading.word,
-            "request_id": reading.request_id,
-            "note": found.note,
-            "explanations": [_explained(one) for one in found.explanations],
-        }
+    entry = found.reading.entry
+    return ExplainedLine.of(
+        found.reading,
+        **{name: getattr(entry, name) for name in ("code", "title", "is_ours", "meaning", "cause", "fix")},
+        layer=entry.layer.value,
+        note=found.note,
+        explanations=[_explained(one) for one in found.explanations],
     )
 
 
 def _explained(found: Explanation) -> Explained:
-    return Explained.model_validate(
-        {
-            "subject": found.question.subject,
-            "verdict": found.verdict,
-            "words": found.words,
-            "layers": [_layer(one) for one in found.layers],
-            "access": found.access,
-            "rule": found.rule,
-            "nearest": found.nearest,
-            "hint": found.hint,
-            "entry": None if found.entry is None else dict(found.entry),
-            "file": found.file,
-            "kernel": found.kernel,
-            "chain": list(reversed(found.links)),
-            "advice": list(found.advice),
-        }
-    )
-
-
-def _layer(one: LayerAnswer) -> ExplainedLayer:
-    return ExplainedLayer(
-        layer=one.layer,
-        answer=one.answer,
-        text=one.text,
-        decides=one.decides,
-        decision_id="" if one.decision is None else one.decision.id,
-        request_id="" if one.request is None else one.request.id,
+    layers = [
+        ExplainedLayer.of(
+            one,
+            decision_id="" if one.decision is None else one.decision.id,
+            request_id="" if one.request is None else one.request.id,
+        )
+        for one in found.layers
+    ]
+    return Explained.of(
+        found,
+        subject=found.question.subject,
+        layers=layers,
+        entry=None if found.entry is None else dict(found.entry),
+        chain=list(reversed(found.links)),
     )

@@ -9,16 +9,13 @@ from pydantic import Field
 
 from democrai_sandbox.console.auth import Visitor, holder, require_administrator, require_fresh, sandbox_of
 from democrai_sandbox.host import extension_admin, extension_overview
-from democrai_sandbox.host.extension_overview import ExtensionState  # noqa: TC001 - FastAPI reads the annotations
+from democrai_sandbox.host.extension_overview import ExtensionState
 from democrai_sandbox.host.scopes import Scope
-from democrai_sandbox.manifests.lint import (
-    FindingCode,  # noqa: TC001 - the same
-    Severity,  # noqa: TC001 - the same
-)
+from democrai_sandbox.manifests.lint import FindingCode, Severity
 from democrai_sandbox.manifests.models import DEFAULT_TIMEOUT_MS, McpTransport
 from democrai_sandbox.runtime.access_environment import serving
-from democrai_sandbox.runtime.extensions.settings import McpApproval  # noqa: TC001 - FastAPI reads the annotations
-from democrai_sandbox.runtime.installs.status import InstallState  # noqa: TC001 - the same
+from democrai_sandbox.runtime.extensions.settings import McpApproval
+from democrai_sandbox.runtime.installs.status import InstallState
 
 from .openapi import operation, router
 from .schemas import ApiAnswer, ApiInput, Members, Named, Text
@@ -165,8 +162,8 @@ def list_extensions(request: Request, visitor: Reader) -> ExtensionList:
     """List all extensions with their functions; administrators also see their folders and problems."""
     del visitor
     sandbox = sandbox_of(request)
-    items = [ExtensionEntry.model_validate(_entry(sandbox, one)) for one in extension_overview.list_extensions(sandbox)]
-    return ExtensionList(items=items)
+    found = extension_overview.list_extensions(sandbox)
+    return ExtensionList(items=[ExtensionEntry.of(one, **_counts(sandbox, one)) for one in found])
 
 
 @extensions.get("/extensions/{kind}/{name}", **operation(Scope.SUBJECTS_READ, 404))
@@ -176,17 +173,18 @@ def show_extension(request: Request, kind: Kind, name: ExtensionName, visitor: R
     sandbox = sandbox_of(request)
     found = extension_overview.extension_profile(sandbox, kind, name)
     whole = found.overview
-    facts = {
-        "folder": whole.folder,
-        "manifest_file": found.manifest_file,
-        "manifest": "\n".join(found.lines),
-        "problems": [_problem(problem) for problem in whole.problems],
-        "findings": whole.findings,
-        "install": whole.install,
-        "limits": [dict(zip(("section", "name", "number"), limit, strict=True)) for limit in found.limits],
-        "printed": found.printed,
-    }
-    return ExtensionDetail.model_validate({**_entry(sandbox, whole), **facts})
+    return ExtensionDetail.of(
+        whole,
+        **_counts(sandbox, whole),
+        manifest_file=found.manifest_file,
+        manifest="\n".join(found.lines),
+        problems=[
+            ManifestProblem.of(problem, suggestion=problem.suggestion or "", line=extension_overview.line_of(problem))
+            for problem in whole.problems
+        ],
+        limits=[dict(zip(("section", "name", "number"), limit, strict=True)) for limit in found.limits],
+        printed=found.printed,
+    )
 
 
 @extensions.post(
@@ -220,22 +218,11 @@ def change_settings(
     return Settings.model_validate(changed)
 
 
-def _entry(sandbox: Sandbox, one: ExtensionSummary) -> dict[str, Any]:
-    names = ("kind", "name", "state", "version", "description", "isolation")
-    facts: dict[str, Any] = {name: getattr(one, name) for name in names}
-    counts = {"problem_count": len(one.problems), "finding_count": len(one.findings)}
-    return {
-        **facts,
-        **counts,
-        "offers": extension_overview.runnable_functions(
-            sandbox, extension_overview.find_extension(sandbox, one.kind, one.name)
-        ),
-    }
-
-
-def _problem(problem: Any) -> dict[str, Any]:
-    place = {"pointer": problem.pointer, "message": problem.message, "suggestion": problem.suggestion or ""}
-    return {**place, "line": extension_overview.line_of(problem)}
+def _counts(sandbox: Sandbox, one: ExtensionSummary) -> dict[str, Any]:
+    """Return the members of an entry that the summary does not have: its functions, and two counts."""
+    extension = extension_overview.find_extension(sandbox, one.kind, one.name)
+    offers = extension_overview.runnable_functions(sandbox, extension)
+    return {"offers": offers, "problem_count": len(one.problems), "finding_count": len(one.findings)}
 
 
 mcp = router("mcp-servers")

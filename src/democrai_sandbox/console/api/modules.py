@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime  # noqa: TC003 - FastAPI reads the annotations
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends, Path, Query, Request
-from fastapi.responses import Response  # noqa: TC002 - FastAPI reads the annotations
+from fastapi.responses import Response
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 

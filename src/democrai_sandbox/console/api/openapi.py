@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,6 +39,46 @@ _WORDS = MappingProxyType(
         504: "The extension exceeded its timeout.",
     }
 )
+_PUBLISHED = MappingProxyType(
+    {
+        "AccessItem": "Access",
+        "AccessReason": "Reason",
+        "AccessVerdict": "Verdict",
+        "AuditItem": "AuditRecord",
+        "AuditVerification": "AuditReport",
+        "CallResult": "Result",
+        "DecisionEffect": "Effect",
+        "DecisionItem": "Decision",
+        "DecisionResult": "Outcome",
+        "DecisionScope": "Scope",
+        "ExplainedLayer": "Layer",
+        "InstallSummary": "Install",
+        "LatestOutput": "Printed",
+        "LayerEffect": "Answer",
+        "ListPage": "Page",
+        "ManifestFinding": "Finding",
+        "ManifestRule": "Rule",
+        "ModelItem": "ModelEntry",
+        "ModuleCall": "Call",
+        "ModuleFunction": "Offered",
+        "ReportArea": "Area",
+        "ReportLineState": "LineState",
+        "RequestGroupItem": "RequestGroup",
+        "RequestOrigin": "Origin",
+        "ResumeStatus": "Resume",
+        "ResumptionState": "ResumeState",
+        "RiskLevel": "Risk",
+        "SessionItem": "Session",
+        "StartedTask": "Started",
+        "SubjectObservation": "Observation",
+        "SubjectTotals": "SubjectCounts",
+        "TargetChoice": "Choice",
+        "TaskUser": "TaskOrigin",
+        "TokenItem": "Token",
+    }
+)
+"""Names of the document that differ from the names of their classes; clients generate code from them."""
+_CLASS_NAME = re.compile(r"[A-Za-z]+")
 _ABOUT = """All functions of the console, for programs.
 
 Send a token as `Authorization: Bearer dsb_...`; a token acts for its owner, within its scopes. The session cookie
@@ -110,6 +151,28 @@ def _described(app: FastAPI) -> dict[str, Any]:
         schemas[model.__name__].pop("$defs", None)
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
+    parts["schemas"] = {
+        _published(name): {**schema, "title": _published(schema["title"])} for name, schema in schemas.items()
+    }
+    _publish_references(made)
     parts["securitySchemes"] = _SCHEMES
     made["security"] = [{name: []} for name in _SCHEMES]
     return made
+
+
+def _published(name: str) -> str:
+    """Return the name of the document for a class, which can be generic."""
+    return _CLASS_NAME.sub(lambda found: _PUBLISHED.get(found[0], found[0]), name)
+
+
+def _publish_references(value: Any) -> None:
+    """Let all references within a value use the names of the document."""
+    if isinstance(value, dict):
+        if "$ref" in value:
+            prefix, _, name = value["$ref"].rpartition("/")
+            value["$ref"] = f"{prefix}/{_published(name)}"
+        value = value.values()
+    elif not isinstance(value, list):
+        return
+    for inner in value:
+        _publish_references(inner)

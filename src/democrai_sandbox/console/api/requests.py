@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime  # noqa: TC003 - FastAPI reads the annotations
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Depends, Query, Request
 from pydantic import AwareDatetime, Field
 
-from democrai_sandbox.access.risk import RiskLevel  # noqa: TC001 - the same
+from democrai_sandbox.access.risk import RiskLevel
 from democrai_sandbox.access.values import RequestFilter, RequestState
 from democrai_sandbox.console.auth import Visitor, holder, sandbox_of
 from democrai_sandbox.errors import ExternalAccessAdminRequired
 from democrai_sandbox.host.decisions import decision_targets
 from democrai_sandbox.host.scopes import Scope
-from democrai_sandbox.policy import Operation, ResourceType, SubjectKind  # noqa: TC001 - the same
+from democrai_sandbox.policy import Operation, ResourceType, SubjectKind
 from democrai_sandbox.runtime.access_environment import serving
 
 from . import schemas
-from .idempotency import Repeating  # noqa: TC001 - the same
+from .idempotency import Repeating
 from .openapi import operation, router
 from .schemas import ApiAnswer, ApiInput, Id, Paging, SubjectText, Text, subject_of
 
@@ -225,15 +225,8 @@ def _choices(administration: Administration, found: values.StoredRequest, visito
         versions, risks = administration.versions(found.access, targets), administration.risks(found.access, targets)
         known = zip(versions, risks, strict=True)
     return [
-        TargetChoice(
-            target=one.target,
-            label=one.label,
-            words=one.words,
-            warnings=list(one.warnings),
-            is_exact=one.is_exact,
-            version=version,
-            risk=risk.level if risk else None,
-            risk_reasons=[RiskReason.model_validate(reason) for reason in risk.reasons] if risk else [],
+        TargetChoice.of(
+            one, version=version, risk=risk.level if risk else None, risk_reasons=risk.reasons if risk else ()
         )
         for one, (version, risk) in zip(offered, known, strict=True)
     ]

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import datetime  # noqa: TC003 - pydantic reads the annotations
-from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
+from datetime import datetime
+from typing import Annotated, Any, Generic, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from democrai_sandbox.access import values
 from democrai_sandbox.console.plain_json import jsonable
 from democrai_sandbox.policy import InvalidInputError, Operation, Problem, ResourceType, Subject
-
-if TYPE_CHECKING:
-    from democrai_sandbox.access.values import AuditAction, DecisionEffect, DecisionScope, RequestState, ResumptionState
 
 Text = Annotated[str, BeforeValidator(jsonable)]
 """Any text. Names, targets and reasons come from extensions and can contain lone surrogates."""
@@ -36,6 +33,11 @@ class ApiAnswer(BaseModel):
     """Base of answers, filled from the attributes of a value."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, from_attributes=True)
+
+    @classmethod
+    def of(cls, value: object, **other: object) -> Self:
+        """Return the answer with the attributes of a value, except for the members in ``other``."""
+        return cls.model_validate({name: getattr(value, name) for name in cls.model_fields.keys() - other} | other)
 
 
 class ApiInput(BaseModel):
@@ -131,7 +133,7 @@ class AccessRequest(ApiAnswer):
     origin: RequestOrigin
     resume_action: Text
     has_context: bool
-    state: RequestState
+    state: values.RequestState
     first_seen: datetime
     last_seen: datetime
     count: int
@@ -151,8 +153,8 @@ class DecisionItem(ApiAnswer):
 
     id: str
     access: AccessItem
-    effect: DecisionEffect
-    scope: DecisionScope
+    effect: values.DecisionEffect
+    scope: values.DecisionScope
     session_key: Text
     created_at: datetime
     created_by: Text
@@ -177,7 +179,7 @@ class AuditItem(ApiAnswer):
 
     sequence: int
     at: datetime
-    action: AuditAction
+    action: values.AuditAction
     actor: Text
     access: AccessItem | None
     request_id: Text
@@ -192,7 +194,7 @@ class ResumeStatus(ApiAnswer):
 
     id: str
     action: Text
-    state: ResumptionState
+    state: values.ResumptionState
     attempts: int
     created_at: datetime
     next_attempt: datetime

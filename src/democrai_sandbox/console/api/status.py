@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import datetime  # noqa: TC003 - FastAPI reads the annotations
+from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from fastapi import Depends, Request
 
@@ -12,12 +12,10 @@ from democrai_sandbox.console.auth import Visitor, require_administrator, sandbo
 from democrai_sandbox.console.health import aside, observer
 from democrai_sandbox.host.scopes import Scope
 from democrai_sandbox.host.status import report
+from democrai_sandbox.host.status_report import ReportArea, ReportLineState
 
 from .openapi import operation, router
 from .schemas import ApiAnswer, Members, Text
-
-if TYPE_CHECKING:
-    from democrai_sandbox.host.status_report import ReportArea, ReportLineState
 
 status = router("status")
 

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime  # noqa: TC003 - FastAPI reads the annotations
-from typing import TYPE_CHECKING, Annotated, Any
+from datetime import datetime
+from typing import Annotated, Any
 
 from fastapi import Depends, Path, Request
 from pydantic import Field
 
 from democrai_sandbox.console.auth import Visitor, holder, require_administrator, sandbox_of
 from democrai_sandbox.host import shadow_runs
-from democrai_sandbox.host.observations import AccessReason  # noqa: TC001 - FastAPI reads the annotations
+from democrai_sandbox.host.observations import AccessReason
 from democrai_sandbox.host.scopes import Scope
 from democrai_sandbox.host.subject_overview import known_subjects, subject_profile
-from democrai_sandbox.manifests import ChangeEffect  # noqa: TC001 - the same
+from democrai_sandbox.manifests import ChangeEffect
 from democrai_sandbox.policy import Subject, SubjectKind
 from democrai_sandbox.runtime.access_environment import serving
 
-from . import schemas  # noqa: TC001 - the same
+from . import schemas
 from .openapi import operation, router
 from .schemas import ApiAnswer, ApiInput, Id, Named, SubjectText, Text, subject_named
-
-if TYPE_CHECKING:
-    from democrai_sandbox.host.observations import MatchedAccess
-    from democrai_sandbox.host.shadow_runs import ShadowDetail, ShadowOverview
-    from democrai_sandbox.host.subject_overview import SubjectProfile
-    from democrai_sandbox.runtime.store import ShadowRun
 
 subjects = router("subjects")
 Reader = Annotated[Visitor, Depends(holder(Scope.SUBJECTS_READ))]
@@ -120,27 +114,13 @@ def show_subject(
     """Show declarations, decisions and observed accesses of a subject side by side."""
     with serving(visitor.caller):
         found = subject_profile(sandbox_of(request), Subject(kind, name))
-    return SubjectDetail.model_validate(_shown(found))
-
-
-def _shown(found: SubjectProfile) -> dict[str, Any]:
-    return {
-        "subject": found.subject,
-        "manifest_file": found.manifest_file,
-        "inherits": found.inherits,
-        "problems": found.problems,
-        "declared": found.declared,
-        "approvals": found.approvals,
-        "denials": found.denials,
-        "observed": [_observation(seen) for seen in found.observed],
-        "requests": found.requests,
-    }
-
-
-def _observation(seen: MatchedAccess) -> dict[str, Any]:
-    names = ("resource_type", "operation", "target", "result", "reason", "count", "first", "last")
-    facts = {name: getattr(seen.observed, name) for name in names}
-    return {**facts, "declared": seen.declared, "decision_id": "" if seen.decided is None else seen.decided.id}
+    observed = [
+        SubjectObservation.of(
+            seen.observed, declared=seen.declared, decision_id="" if seen.decided is None else seen.decided.id
+        )
+        for seen in found.observed
+    ]
+    return SubjectDetail.of(found, observed=observed)
 
 
 shadows = router("shadows")
@@ -223,7 +203,9 @@ class ShadowReport(Shadow):
 def list_shadows(request: Request, visitor: Reader) -> ShadowList:
     """List shadow runs, active ones first."""
     found = shadow_runs.list_shadows(sandbox_of(request), visitor.caller)
-    return ShadowList(items=[_entry(one) for one in found])
+    return ShadowList(
+        items=[ShadowEntry.of(one.run, would_be_denied=one.denied, would_be_allowed=one.allowed) for one in found]
+    )
 
 
 @shadows.post("/shadows", **operation(Scope.REQUESTS_DECIDE, 404, 409, body=True))
@@ -240,7 +222,14 @@ def start_shadow(request: Request, order: NewShadow, visitor: Starter) -> Shadow
 @shadows.get("/shadows/{shadow_id}", **operation(Scope.SUBJECTS_READ, 404))
 def show_shadow(request: Request, shadow_id: Id, visitor: Reader) -> ShadowReport:
     """Show the observed accesses that the candidate would newly deny or allow, and the differences of the manifests."""
-    return _report(shadow_runs.show_shadow(sandbox_of(request), shadow_id, visitor.caller))
+    found = shadow_runs.show_shadow(sandbox_of(request), shadow_id, visitor.caller)
+    return ShadowReport.of(
+        found.run,
+        would_be_denied=found.denied,
+        would_be_allowed=found.allowed,
+        changes=found.changes,
+        problem=found.problem,
+    )
 
 
 @shadows.post("/shadows/{shadow_id}/end", **operation(Scope.REQUESTS_DECIDE, 404))
@@ -249,28 +238,3 @@ def end_shadow(request: Request, shadow_id: Id, visitor: Starter) -> Shadow:
     with serving(visitor.caller):
         run = shadow_runs.end_shadow(sandbox_of(request), shadow_id, visitor.caller)
     return Shadow.model_validate(run)
-
-
-def _facts(run: ShadowRun) -> dict[str, Any]:
-    return {name: getattr(run, name) for name in Shadow.model_fields}
-
-
-def _entry(one: ShadowOverview) -> ShadowEntry:
-    counts = {"would_be_denied": one.denied, "would_be_allowed": one.allowed}
-    return ShadowEntry.model_validate({**_facts(one.run), **counts})
-
-
-def _report(found: ShadowDetail) -> ShadowReport:
-    run = found.run
-    return ShadowReport.model_validate(
-        {
-            **_facts(run),
-            "candidate": run.candidate,
-            "would_be_denied": found.denied,
-            "would_be_allowed": found.allowed,
-            "other_denied": run.other_denied,
-            "other_allowed": run.other_allowed,
-            "changes": found.changes,
-            "problem": found.problem,
-        }
-    )

@@ -19,10 +19,7 @@ from democrai_sandbox.host.accounts.passwords import random_password
 from democrai_sandbox.host.scopes import Scope
 from democrai_sandbox.policy import InvalidInputError
 
-from .parameters import (
-    Administrator,  # noqa: TC001 - FastAPI reads the annotations
-    SignedInUser,  # noqa: TC001 - FastAPI reads the annotations
-)
+from .parameters import Administrator, SignedInUser
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

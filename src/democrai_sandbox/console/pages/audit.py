@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from fastapi import APIRouter
-from fastapi.responses import HTMLResponse, RedirectResponse  # noqa: TC002 - FastAPI reads the annotations
-from starlette.requests import Request  # noqa: TC002 - the same
+from fastapi.responses import HTMLResponse, RedirectResponse
+from starlette.requests import Request
 
 from democrai_sandbox.access.audit import verify_store
 from democrai_sandbox.access.values import AuditAction, AuditFilter

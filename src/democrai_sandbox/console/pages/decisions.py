@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Form
 from pydantic import BaseModel
-from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotations
-from starlette.responses import Response  # noqa: TC002 - the same
+from starlette.requests import Request
+from starlette.responses import Response
 
 from democrai_sandbox.access.administration import LONGEST_REASON
 from democrai_sandbox.access.values import DecisionEffect, DecisionScope, PageRequest, ResultPage

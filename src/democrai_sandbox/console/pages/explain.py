@@ -7,9 +7,9 @@ import re
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Form
-from fastapi.responses import Response  # noqa: TC002 - FastAPI reads the annotations
+from fastapi.responses import Response
 from pydantic import BaseModel
-from starlette.requests import Request  # noqa: TC002 - the same
+from starlette.requests import Request
 
 from democrai_sandbox.access.administration import LONGEST_REASON
 from democrai_sandbox.access.values import AccessTuple, DecisionEffect
@@ -35,7 +35,7 @@ from democrai_sandbox.runtime.access_environment import serving
 from . import drafts
 from .parameters import Administrator, administrator, text_of
 from .request_decision import STATELESS, UnconfirmedDecision, read_versions, reason_problem, spelled_out
-from .requests import Maybe  # noqa: TC001 - FastAPI reads the annotations
+from .requests import Maybe
 
 if TYPE_CHECKING:
     from democrai_sandbox.console.auth import RefusedPassword, Visitor

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 from fastapi import APIRouter, Form
-from fastapi.responses import HTMLResponse, RedirectResponse  # noqa: TC002 - FastAPI reads the annotations
+from fastapi.responses import HTMLResponse, RedirectResponse
 from pydantic import BaseModel, Field
-from starlette.requests import Request  # noqa: TC002 - the same
+from starlette.requests import Request
 
 from democrai_sandbox.console.auth import require_fresh, sandbox_of
 from democrai_sandbox.console.render import is_present, redirect, render, state_mark, url

@@ -9,13 +9,9 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 from fastapi import APIRouter, Form
-from fastapi.responses import (
-    HTMLResponse,  # noqa: TC002 - FastAPI reads the annotations
-    RedirectResponse,  # noqa: TC002 - FastAPI reads the annotations
-    Response,  # noqa: TC002 - FastAPI reads the annotations
-)
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request  # noqa: TC002 - the same
+from starlette.requests import Request
 
 from democrai_sandbox.access.values import PageRequest, RequestFilter, RequestState, ResultPage
 from democrai_sandbox.console.auth import sandbox_of

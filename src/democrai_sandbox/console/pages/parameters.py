@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
 
 from fastapi import Depends
-from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotations
+from starlette.requests import Request
 
 from democrai_sandbox.access.values import DecisionFilter, DecisionScope, PageRequest, RequestFilter, RequestState
 from democrai_sandbox.console.auth import Visitor, person

@@ -6,8 +6,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter
-from fastapi.responses import HTMLResponse, RedirectResponse  # noqa: TC002 - FastAPI reads the annotations
-from starlette.requests import Request  # noqa: TC002 - the same
+from fastapi.responses import HTMLResponse, RedirectResponse
+from starlette.requests import Request
 
 from democrai_sandbox.console.auth import sandbox_of
 from democrai_sandbox.console.render import redirect, render
@@ -15,7 +15,7 @@ from democrai_sandbox.host.status import report
 from democrai_sandbox.host.status_report import ReportArea
 from democrai_sandbox.kernel.status import plain
 
-from .parameters import Administrator  # noqa: TC001 - the same
+from .parameters import Administrator
 
 if TYPE_CHECKING:
     from democrai_sandbox.host.status_report import ReportLine

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Form
-from fastapi.responses import HTMLResponse  # noqa: TC002 - FastAPI reads the annotations
-from starlette.requests import Request  # noqa: TC002 - the same
-from starlette.responses import Response  # noqa: TC002 - the same
+from fastapi.responses import HTMLResponse
+from starlette.requests import Request
+from starlette.responses import Response
 
 from democrai_sandbox.console.auth import sandbox_of
 from democrai_sandbox.console.render import redirect, render

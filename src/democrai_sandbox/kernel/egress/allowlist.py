@@ -51,7 +51,6 @@ class AllowlistBuilder:
     """Builder of the allowlist, which reads every source at each build. A failed source only loses its own entries."""
 
     def __init__(self, sources: Iterable[EndpointSource] = ()) -> None:
-        """Start with these sources; you can add more later."""
         self._sources: tuple[EndpointSource, ...] = ()
         self._adding = threading.Lock()
         for source in sources:
@@ -69,47 +68,28 @@ class AllowlistBuilder:
 
     def build(self) -> Allowlist:
         """Return the current allowlist. Errors of sources do not propagate."""
-        gathering = _Gathering()
+        sources: dict[tuple[str, int, str], dict[str, None]] = {}
+        addresses: dict[tuple[str, int, str], dict[str, None]] = {}
+        patterns: dict[NotMaterialised, None] = {}
+        failed: list[FailedSource] = []
         for source in self._sources:
-            gathering.take(source)
-        return gathering.result()
-
-
-class _Gathering:
-    def __init__(self) -> None:
-        self._wanted: dict[tuple[str, int, str], dict[str, None]] = {}
-        self._addresses: dict[tuple[str, int, str], dict[str, None]] = {}
-        self._patterns: dict[NotMaterialised, None] = {}
-        self._failed: list[FailedSource] = []
-
-    def take(self, source: EndpointSource) -> None:
-        """Add all entries of a source, or none if it fails."""
-        try:
-            found = [_materialised(entry) for entry in source.endpoints()]
-        except Exception as error:  # noqa: BLE001 - a failed source must not affect the others
-            text = f"{type(error).__name__}: {without_user(error)}"
-            self._failed.append(FailedSource(source.name, text))
-            return
-        for item in found:
-            if isinstance(item, NotMaterialised):
-                self._patterns[item] = None
+            try:
+                found = [_materialised(entry) for entry in source.endpoints()]
+            except Exception as error:  # noqa: BLE001 - a failed source must not affect the others
+                failed.append(FailedSource(source.name, f"{type(error).__name__}: {without_user(error)}"))
                 continue
-            for endpoint in item:
-                self._wanted.setdefault(endpoint.key, {})[endpoint.source] = None
-                self._addresses.setdefault(endpoint.key, {}).update(dict.fromkeys(endpoint.addresses))
-
-    def result(self) -> Allowlist:
-        endpoints = (
-            Endpoint(
-                *key, source=_joined(sources), addresses=tuple(sorted(list(self._addresses[key])[-_MOST_ADDRESSES:]))
-            )
-            for key, sources in self._wanted.items()
+            for item in found:
+                if isinstance(item, NotMaterialised):
+                    patterns[item] = None
+                    continue
+                for endpoint in item:
+                    sources.setdefault(endpoint.key, {})[endpoint.source] = None
+                    addresses.setdefault(endpoint.key, {}).update(dict.fromkeys(endpoint.addresses))
+        endpoints = tuple(
+            Endpoint(*key, source=_joined(names), addresses=tuple(sorted(list(addresses[key])[-_MOST_ADDRESSES:])))
+            for key, names in sorted(sources.items())
         )
-        return Allowlist(
-            tuple(sorted(endpoints, key=lambda endpoint: endpoint.key)),
-            tuple(sorted(self._patterns)),
-            tuple(self._failed),
-        )
+        return Allowlist(endpoints, tuple(sorted(patterns)), tuple(failed))
 
 
 def _materialised(entry: SourceEntry) -> tuple[Endpoint, ...] | NotMaterialised:

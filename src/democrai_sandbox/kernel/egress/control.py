@@ -16,7 +16,7 @@ from .helper_client import NOT_RUNNING, TIMED_OUT, HelperClient
 from .helper_process import HelperConnection, HelperStarter
 from .policy_file import PolicyFile, policy_path, socket_path, sweep
 from .status import EgressMeasurements, connections, egress_status, helper_status, internet_sockets, own_cgroup
-from .updater import AllowlistUpdater, UpdateThread
+from .updater import AllowlistUpdater, EgressFollower, UpdateThread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from .allowlist import AllowlistBuilder
     from .endpoints import ChildCgroup, Endpoint, ObservedConnection
-    from .updater import UpdateRequests
 
 _WITHIN = 5.0
 """Seconds that a subject's first connection waits for the packet filter to permit it."""
@@ -41,10 +40,6 @@ _SILENT_FOR = 3.0
 """Seconds for which a helper that did not respond counts as stalled, unless it answers earlier."""
 _STATUS_WITHIN = 2.0
 _AGAIN = "retry soon: the helper restarts automatically; see the log and the status for details"
-_WITHOUT_REFRESH = 3600.0
-_SHORTEST_PAUSE = 1.0
-_ATTEMPTS = 3
-"""Attempts with a killed helper: its successor may be killed as well."""
 _AFTER_RESTART = frozenset({NOT_RUNNING, "bad_request"})
 """Reasons of a helper that is restarting, or has not applied a policy yet."""
 
@@ -66,7 +61,6 @@ class EgressControl:
         flow: FlowLog | None = None,
         starter: HelperStarter | None = None,
     ) -> None:
-        """Create the parts without starting or writing anything."""
         self.builder = builder
         self.flow = flow or FlowLog()
         self.observed = ObservedEndpoints(in_use=connections)
@@ -77,10 +71,10 @@ class EgressControl:
         self._folders = (data_dir, state_dir)
         self._file = PolicyFile(self.policy_file)
         self._client = HelperClient(self.socket)
-        self._hold = HelperConnection(self._client, starter or self._own_starter(), self.flow)
-        self._applying = AllowlistUpdater(builder, self._file, self._client, self.flow)
-        self._following = _EgressFollower(self._applying, self._hold, self.observed, settings.refresh_seconds)
-        self._refresher = UpdateThread(self._following)
+        self._helper = HelperConnection(self._client, starter or self._own_starter(), self.flow)
+        self._updater = AllowlistUpdater(builder, self._file, self._client, self.flow)
+        follower = EgressFollower(self._updater, self._helper, self.observed, settings.refresh_seconds)
+        self._update_thread = UpdateThread(follower)
         self._older: frozenset[int] = frozenset()
         self._failure: KernelLayerError | None = None
         self._stalled_until = 0.0
@@ -99,9 +93,9 @@ class EgressControl:
         try:
             if removed := sweep(*self._folders):
                 self.flow("egress.swept", files=removed)
-            self._applying.write()
-            self._hold.start()
-            self._applying.run("start", force=True, pid=self._pid)
+            self._updater.write()
+            self._helper.start()
+            self._updater.run("start", force=True, pid=self._pid)
             # Read here: a socket keeps the cgroup in which it was created, so the rules do not apply to these.
             self._older = internet_sockets()
             for pid in further_pids:
@@ -115,12 +109,12 @@ class EgressControl:
     def follow(self) -> None:
         """Start the thread that follows changes."""
         if self._is_on():
-            self._refresher.start()
+            self._update_thread.start()
 
     def stop(self) -> None:
         """Remove the rules and stop the helper. Safe to call twice."""
         if os.getpid() == self._pid:  # a fork must not remove its parent's rules
-            self._refresher.stop()
+            self._update_thread.stop()
             self._end()
 
     def join(self, pid: int) -> None:
@@ -133,14 +127,14 @@ class EgressControl:
     def refresh(self, reason: str, *, wait: bool = False, timeout: float = _WITHIN) -> None:
         """Rebuild and apply the allowlist; with ``wait``, return when that is done, or raise."""
         if self._is_on():
-            number = self._refresher.wish(reason, force=True)
+            number = self._update_thread.request(reason, force=True)
             if wait:
-                self._refresher.wait(number, timeout)
+                self._update_thread.wait(number, timeout)
 
     def changed(self) -> None:
         """Start an update after a change of decisions, declarations or registries. Never waits."""
         if self._is_on():
-            self._refresher.wish("changed")
+            self._update_thread.request("changed")
 
     def observe(self, endpoint: ObservedConnection) -> None:
         """Make sure that the packet filter permits a connection that the guard has permitted; raise otherwise."""
@@ -150,7 +144,7 @@ class EgressControl:
         if self._covers(endpoint):
             return
         if _get_running_loop() is None:
-            self._refresher.wait(self._wish_for(endpoint), 0.0 if self.stalled else _WITHIN)
+            self._update_thread.wait(self._request_for(endpoint), 0.0 if self.stalled else _WITHIN)
         else:
             self._open_on_loop(endpoint)
         if not self._covers(endpoint):
@@ -194,7 +188,7 @@ class EgressControl:
     @property
     def failures(self) -> int:
         """Number of failed updates of the allowlist since the start."""
-        return self._applying.failures
+        return self._updater.failures
 
     def ping(self, within: float) -> int:
         """Return the helper's process id; raise when it does not answer within this number of seconds."""
@@ -211,13 +205,13 @@ class EgressControl:
     @property
     def is_kept(self) -> bool:
         """Whether the helper would be restarted by its keeper or by the program that started it."""
-        running = self._hold.running
+        running = self._helper.running
         return running is not None and running.is_kept
 
     @property
     def keeper_pid(self) -> int:
         """Process id of the keeper; 0 when another program restarts the helper."""
-        running = self._hold.running
+        running = self._helper.running
         return 0 if running is None else running.keeper_pid
 
     def status(self) -> ControlStatus:
@@ -230,7 +224,7 @@ class EgressControl:
 
     def _facts(self) -> EgressMeasurements:
         answer: dict[str, Any] = {}
-        running, error = self._hold.running, self._failure
+        running, error = self._helper.running, self._failure
         if running is not None:
             try:
                 answer = self._client.status(timeout=_STATUS_WITHIN)
@@ -246,12 +240,12 @@ class EgressControl:
             comes_back=running is not None and running.is_kept,
             helper=answer,
             helper_error=error,
-            applied=self._applying.applied,
-            apply_error=self._applying.error,
+            applied=self._updater.applied,
+            apply_error=self._updater.error,
             cgroup=own_cgroup(),
             older_sockets=len(self._older & internet_sockets()),
             observed=len(self.observed),
-            following=self._refresher.is_running,
+            following=self._update_thread.is_running,
         )
 
     # ---- internal ----------------------------------------------------------------------------------------------------
@@ -267,11 +261,11 @@ class EgressControl:
 
     def _is_on(self) -> bool:
         """Whether the control runs in this process: started, not stopped, and not in a fork."""
-        return self._hold.running is not None and os.getpid() == self._pid
+        return self._helper.running is not None and os.getpid() == self._pid
 
-    def _wish_for(self, endpoint: ObservedConnection) -> int:
+    def _request_for(self, endpoint: ObservedConnection) -> int:
         self._tell("egress.observed", endpoint)
-        return self._refresher.wish("observed")
+        return self._update_thread.request("observed")
 
     def _tell(self, event: str, endpoint: ObservedConnection) -> None:
         place = {"host": endpoint.host, "port": endpoint.port, "addresses": endpoint.addresses}
@@ -285,20 +279,20 @@ class EgressControl:
         key = (endpoint.subject_kind, endpoint.subject, endpoint.host, endpoint.port)
         opening = self._opening.pop(key, None)
         moment = 0.0 if opening or self._opening or self.stalled else _WITHIN_ON_LOOP
-        opening = opening or _Opening(self._wish_for(endpoint), monotonic())
-        if self.stalled or self._refresher.settles(opening.number, moment):
-            self._refresher.wait(opening.number, 0.0)
+        opening = opening or _Opening(self._request_for(endpoint), monotonic())
+        if self.stalled or self._update_thread.settles(opening.number, moment):
+            self._update_thread.wait(opening.number, 0.0)
             return
         waited = monotonic() - opening.since
         if waited > _WITHIN or (waited > _SILENT_AFTER and not self._is_at_work()):
-            self._refresher.wait(opening.number, 0.0)
+            self._update_thread.wait(opening.number, 0.0)
         if len(self._opening) >= _MOST_OPENING:  # of connections that were given up
             self._opening.clear()
         self._opening[key] = opening
-        raise HelperOpening("the way for the connection is not open yet", fix=_AGAIN, reason=TIMED_OUT)
+        raise HelperOpening("the packet filter does not permit the connection yet", fix=_AGAIN, reason=TIMED_OUT)
 
     def _is_at_work(self) -> bool:
-        """Tell whether the helper answers; it is asked each second. One that does not is taken for stalled."""
+        """Whether the helper answers, at most one ping per second. A helper that does not answer counts as stalled."""
         now = monotonic()
         if now - self._answered < _SILENT_AFTER:
             return True
@@ -309,64 +303,19 @@ class EgressControl:
         return False
 
     def _covers(self, endpoint: ObservedConnection) -> bool:
-        applied = self._applying.applied
+        applied = self._updater.applied
         places = addresses_of(endpoint) or (endpoint.host,)
         return applied is not None and all((place, endpoint.port) in applied.pairs for place in places)
 
     def _end(self) -> None:
-        self._hold.stop()
-        self._applying.applied = None
+        self._helper.stop()
+        self._updater.applied = None
         self._file.remove()
         self.flow("egress.ended")
 
 
 class _Opening(NamedTuple):
-    """A wish that a connection of an event loop waits for."""
+    """Update that a connection of an event loop waits for."""
 
     number: int
     since: float
-
-
-class _EgressFollower:
-    """Work of the refresher's thread."""
-
-    def __init__(
-        self, applying: AllowlistUpdater, hold: HelperConnection, observed: ObservedEndpoints, seconds: int
-    ) -> None:
-        self._applying = applying
-        self._hold = hold
-        self._observed = observed
-        self._regular = float(seconds or _WITHOUT_REFRESH)
-        self._ended = False
-
-    def work(self, wishes: UpdateRequests) -> None:
-        """Apply the current allowlist; wait for the helper to return if it has ended."""
-        reason = ",".join(wishes.reasons)
-        force, self._ended = wishes.force or self._ended, False
-        pid = None
-        for _ in range(_ATTEMPTS):
-            try:
-                self._applying.run(reason, force=force, pid=pid)
-            except HelperFailed as error:
-                if error.reason != NOT_RUNNING:
-                    raise
-                self._hold.revive(error)
-                force, pid = True, os.getpid()
-            else:
-                return
-        self._applying.run(reason, force=force, pid=pid)
-
-    def watched(self) -> Iterable[int]:
-        """Return the descriptors of the helper to wait for."""
-        return self._hold.watched()
-
-    def heard(self, ready: Iterable[int]) -> None:
-        """Forward the helper's log, and handle its end."""
-        self._ended = self._hold.heard(ready) or self._ended
-
-    def pause(self) -> float:
-        """Return the time to the next run: zero when the helper has ended, else until the next expiry."""
-        if self._ended:
-            return 0.0
-        expiry = self._observed.next_expiry()
-        return self._regular if expiry is None else min(self._regular, max(_SHORTEST_PAUSE, expiry))

@@ -23,7 +23,6 @@ from democrai_sandbox.policy.text import shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-if TYPE_CHECKING:
     StillPermitted = Callable[[str, str, str, int], bool]
     """Whether a subject (kind, name) may connect to a host and port now."""
 
@@ -204,10 +203,8 @@ def _place(text: str) -> str:
         return text
     scheme, authority = match.groups()
     host = authority.rpartition("@")[2]
-    return f"{_known_scheme(scheme.lower())}://{host}" if host else ""
-
-
-def _known_scheme(scheme: str) -> str:
-    """Return the part of ``postgresql+driver`` or ``git+ssh`` that determines the port."""
+    # The port depends on one part of "postgresql+driver" or "git+ssh".
+    scheme = scheme.lower()
     first, _, last = scheme.partition("+")
-    return next((part for part in (scheme, last, first) if part in DEFAULT_PORTS), scheme)
+    known = next((part for part in (scheme, last, first) if part in DEFAULT_PORTS), scheme)
+    return f"{known}://{host}" if host else ""

@@ -61,7 +61,6 @@ class HelperClient:
     """Client of the helper. It holds no open connection, so any thread or forked process may use it."""
 
     def __init__(self, path: str, *, timeout: float = _WITHIN) -> None:
-        """Store the path of the socket without connecting."""
         self.path = path
         self.timeout = timeout
 
@@ -74,7 +73,7 @@ class HelperClient:
                 fix="run the helper and the application from the same installation",
                 reason="version",
             )
-        return self._number(answer, "pid")
+        return _number(answer, "pid")
 
     def apply(self, pid: int | None = None, *, timeout: float | None = None) -> dict[str, Any]:
         """Apply the policy file and move a process into its cgroup; return the helper's answer."""
@@ -90,7 +89,10 @@ class HelperClient:
         answer = self._ask({"action": "child", "endpoints": wanted}, expected=1)
         (descriptor,) = answer.descriptors
         try:
-            return ChildCgroup(descriptor, self._number(answer.fields, "child"), self._text(answer.fields, "cgroup"))
+            number, path = _number(answer.fields, "child"), answer.fields.get("cgroup")
+            if type(path) is not str:
+                raise _bad("'cgroup' is not a text")
+            return ChildCgroup(descriptor, number, path)
         except HelperFailed:
             os.close(descriptor)
             raise
@@ -119,25 +121,15 @@ class HelperClient:
         try:
             exchange.run(body)
             fields = _parsed(exchange.received)
-            exchange.expect_descriptors(expected)
+            if len(exchange.descriptors) != expected:
+                raise _bad(  # noqa: TRY301 - the handler closes the descriptors
+                    f"it has {len(exchange.descriptors)} descriptors instead of {expected}"
+                )
         except BaseException:
-            exchange.drop_descriptors()
+            for descriptor in exchange.descriptors:
+                os.close(descriptor)
             raise
         return HelperAnswer(fields, tuple(exchange.descriptors))
-
-    @staticmethod
-    def _number(fields: dict[str, Any], name: str) -> int:
-        value = fields.get(name)
-        if type(value) is not int or value < 0:
-            raise _bad(f"{name!r} is not a number")
-        return value
-
-    @staticmethod
-    def _text(fields: dict[str, Any], name: str) -> str:
-        value = fields.get(name)
-        if type(value) is not str:
-            raise _bad(f"{name!r} is not a text")
-        return value
 
 
 class _HelperExchange:
@@ -150,7 +142,6 @@ class _HelperExchange:
         self.descriptors: list[int] = []
 
     def run(self, body: bytes) -> None:
-        """Send the request and receive the whole answer."""
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as link:
                 self._connect(link)
@@ -166,16 +157,6 @@ class _HelperExchange:
                 fix=_RESTART,
                 reason=NOT_RUNNING,
             ) from error
-
-    def expect_descriptors(self, number: int) -> None:
-        """Reject an answer with the wrong number of descriptors."""
-        if len(self.descriptors) != number:
-            raise _bad(f"it has {len(self.descriptors)} descriptors instead of {number}")
-
-    def drop_descriptors(self) -> None:
-        """Close received descriptors that are not needed."""
-        while self.descriptors:
-            os.close(self.descriptors.pop())
 
     def _wait(self, link: socket.socket) -> None:
         left = self._deadline - monotonic()
@@ -271,6 +252,13 @@ def _parsed(received: bytes) -> dict[str, Any]:
     if not answer["ok"]:
         raise refusal(answer)
     return answer
+
+
+def _number(fields: dict[str, Any], name: str) -> int:
+    value = fields.get(name)
+    if type(value) is not int or value < 0:
+        raise _bad(f"{name!r} is not a number")
+    return value
 
 
 def refusal(answer: dict[str, Any]) -> HelperFailed:

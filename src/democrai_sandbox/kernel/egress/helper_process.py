@@ -12,7 +12,9 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, NamedTuple
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from democrai_sandbox.kernel.flow_log import FlowLog
+
+    Log = Callable[[str], None]
 
 PROGRAMS = "/usr/bin:/bin:/usr/sbin:/sbin"
 """Folders with ``sudo`` and ``pkexec``. PATH is not used, because other users may control it."""
@@ -56,7 +60,7 @@ def elevation(*, desktop: bool = False, programs: str = PROGRAMS) -> Elevation:
     """Return the way for this process; raise ``HelperFailed`` with the reason ``no_way_up`` without one."""
     if is_privileged():
         return Elevation(Way.DIRECT)
-    if _gains_nothing():
+    if "NoNewPrivs:\t1" in _STATUS.read_text("utf-8", "replace").splitlines():
         raise no_way_up("this process cannot gain privileges (no_new_privs is set)")
     if desktop and (pkexec := shutil.which("pkexec", path=programs)):
         return Elevation(Way.PKEXEC, (pkexec, "--disable-internal-agent"))
@@ -99,13 +103,6 @@ def _user() -> str:
         return f"#{os.getuid()}"
 
 
-def _gains_nothing() -> bool:
-    return "NoNewPrivs:\t1" in _STATUS.read_text("utf-8", "replace").splitlines()
-
-
-if TYPE_CHECKING:
-    Log = Callable[[str], None]
-
 _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
 _KEEPER = Path(__file__).resolve().with_name("keeper.py")
 _WITHIN = 20.0
@@ -120,38 +117,28 @@ _CLEAR = frozenset({FOREIGN_SOCKET, "version", "socket_path_too_long"})
 _LONGEST_LINE = 8 * 1024
 _LARGE_PIPE = 256 * 1024
 _ONE_READ = 4096
+_write_helper_line = partial(write_line, source="helper")
 
 
+@dataclass(slots=True, kw_only=True)
 class HelperStarter:
     """Starter of this process's helper."""
 
-    def __init__(
-        self,
-        *,
-        socket_path: str,
-        policy_file: str,
-        refresh_seconds: int = 60,
-        desktop: bool = False,
-        debug: bool = False,
-        log: Log | None = None,
-        within: float | None = None,
-        programs: str = PROGRAMS,
-    ) -> None:
-        """Store the helper's arguments. ``log`` gets each line of its standard error."""
-        self.socket_path = socket_path
-        self._policy_file = policy_file
-        self._refresh_seconds = refresh_seconds
-        self._desktop = desktop
-        self._debug = debug
-        self._log = log or _written
-        self._within = within
-        self._programs = programs
+    socket_path: str
+    policy_file: str
+    refresh_seconds: int = 60
+    desktop: bool = False
+    debug: bool = False
+    log: Log = _write_helper_line
+    """Receiver of each line of the helper's standard error."""
+    within: float | None = None
+    programs: str = PROGRAMS
 
     def command(self) -> list[str]:
         """Return the helper's command line, without sudo or pkexec."""
-        told = ("--socket", self.socket_path, "--policy-file", self._policy_file)
-        numbers = ("--refresh-seconds", str(self._refresh_seconds), "--parent-pid", str(os.getpid()))
-        return [*helper_command(), *told, *numbers, *(("--debug",) if self._debug else ())]
+        paths = ("--socket", self.socket_path, "--policy-file", self.policy_file)
+        numbers = ("--refresh-seconds", str(self.refresh_seconds), "--parent-pid", str(os.getpid()))
+        return [*helper_command(), *paths, *numbers, *(("--debug",) if self.debug else ())]
 
     def start(self, client: HelperClient) -> RunningHelper:
         """Return the helper that answers at the socket: an existing one, or a new one."""
@@ -159,9 +146,9 @@ class HelperStarter:
         if pid:
             return RunningHelper(Way.ATTACH, pid)
         self._make_folder()
-        way, prefix = elevation(desktop=self._desktop, programs=self._programs)
-        running = RunningHelper.launch(way, [*prefix, *self.command()], self._log)
-        within = self._within or (_WITHIN_ASKING if way is Way.PKEXEC else _WITHIN)
+        way, prefix = elevation(desktop=self.desktop, programs=self.programs)
+        running = RunningHelper.launch(way, [*prefix, *self.command()], self.log)
+        within = self.within or (_WITHIN_ASKING if way is Way.PKEXEC else _WITHIN)
         try:
             running.await_answer(client, monotonic() + within)
         except BaseException:
@@ -209,7 +196,6 @@ class RunningHelper:
         lines: int = -1,
         log: Log | None = None,
     ) -> None:
-        """Store the started processes and descriptors."""
         self.way = way
         self.pid = pid
         self.lines = lines
@@ -217,18 +203,19 @@ class RunningHelper:
         self._keeper = keeper
         self._keeper_pid = 0 if keeper is None else keeper.pid
         self._word = word
-        self._log = log or _written
+        self._log = log or _write_helper_line
         self._unfinished = b""
         self._last_line = ""
 
     @classmethod
     def launch(cls, way: Way, command: list[str], log: Log) -> RunningHelper:
         """Start a keeper, which starts the command."""
+        interpreter = helper_command()[0]  # not the link in a virtual environment
         ours, theirs = socket.socketpair()
         lines, written = os.pipe2(os.O_CLOEXEC)
         try:
             keeper = subprocess.Popen(  # noqa: S603 - this interpreter, with files of this package
-                [command_python(), "-I", "-S", "-B", str(_KEEPER), str(theirs.fileno()), *command],
+                [interpreter, "-I", "-S", "-B", str(_KEEPER), str(theirs.fileno()), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=written,
                 stderr=written,
@@ -241,7 +228,7 @@ class RunningHelper:
             ours.close()
             os.close(lines)
             raise HelperFailed(
-                f"the process for the helper could not be started: {command_python()}: {error.strerror}",
+                f"the process for the helper could not be started: {interpreter}: {error.strerror}",
                 fix="make that interpreter executable for this user, and check the process limit",
                 reason=NOT_RUNNING,
             ) from error
@@ -249,7 +236,8 @@ class RunningHelper:
             theirs.close()
             os.close(written)
         os.set_blocking(lines, False)
-        _enlarge(lines)
+        with suppress(OSError):  # a larger pipe, so that the helper can write more before it must wait for a reader
+            fcntl.fcntl(lines, fcntl.F_SETPIPE_SZ, _LARGE_PIPE)
         return cls(way, keeper=keeper, word=ours, lines=lines, log=log)
 
     @property
@@ -276,9 +264,9 @@ class RunningHelper:
                 if error.reason not in _NOBODY:
                     raise
                 if monotonic() > deadline:
-                    said = self._last_line or error.what
                     raise HelperFailed(
-                        f"the helper was started ({self.way}) but did not answer in time: {said}",
+                        f"the helper was started ({self.way}) but did not answer in time: "
+                        f"{self._last_line or error.what}",
                         fix=error.fix,
                         reason=TIMED_OUT,
                     ) from error
@@ -301,8 +289,10 @@ class RunningHelper:
                 return
             *lines, rest = (self._unfinished + data).split(b"\n")
             self._unfinished = rest[-_LONGEST_LINE:]
-            for line in lines:
-                self._take_line(line.decode("utf-8", "replace"))
+            for line in (raw.decode("utf-8", "replace") for raw in lines):
+                if line.strip():
+                    self._last_line = line
+                    self._log(line)
 
     def hurry(self) -> None:
         """Start the helper now if it is not running."""
@@ -313,13 +303,18 @@ class RunningHelper:
         self._tell(b"l")
 
     def await_end(self) -> None:
-        """Wait for the end of a helper that has announced it."""
-        self._await_keeper(monotonic() + _STOPPING)
+        """Wait for its end while reading the log, so that the helper is not blocked by a full pipe."""
+        deadline = monotonic() + _STOPPING
+        while self._keeper is not None and self.is_kept and (left := deadline - monotonic()) > 0:
+            if self.lines >= 0:
+                self.read_log(min(left, _LOOK))
+            else:
+                sleep(min(left, _LOOK))
 
     def stop(self) -> None:
         """Stop the helper, as far as this process may. A helper managed by another program keeps running."""
         self._tell(b"s")
-        self._await_keeper(monotonic() + _STOPPING)
+        self.await_end()
         if self._keeper is not None and self._keeper.poll() is None:
             # The keeper stops on this command even if a confined process may not signal it.
             with suppress(OSError, subprocess.TimeoutExpired):
@@ -330,14 +325,6 @@ class RunningHelper:
             self._word = None
         self.read_log()
         self._close_lines()
-
-    def _await_keeper(self, deadline: float) -> None:
-        """Wait for its end while reading the log, so that the helper is not blocked by a full pipe."""
-        while self._keeper is not None and self.is_kept and (left := deadline - monotonic()) > 0:
-            if self.lines >= 0:
-                self.read_log(min(left, _LOOK))
-            else:
-                sleep(min(left, _LOOK))
 
     def _tell(self, word: bytes) -> None:
         if self._word is not None:
@@ -359,11 +346,6 @@ class RunningHelper:
             self._keeper_pid = int(number)
         return bool(said)
 
-    def _take_line(self, line: str) -> None:
-        if line.strip():
-            self._last_line = line
-            self._log(line)
-
     def _close_lines(self) -> None:
         lines, self.lines = self.lines, -1
         if lines >= 0:
@@ -384,21 +366,6 @@ class RunningHelper:
         )
 
 
-def command_python() -> str:
-    """Return the path of the interpreter, not of the link in a virtual environment."""
-    return helper_command()[0]
-
-
-def _written(line: str) -> None:
-    write_line(line, "helper")
-
-
-def _enlarge(pipe: int) -> None:
-    """Enlarge the pipe, so that the helper can write more before it must wait for a reader."""
-    with suppress(OSError):
-        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _LARGE_PIPE)
-
-
 _RETURNING = 4.0
 """Seconds to wait for a helper that is restarting."""
 _HURRY_EVERY = 1.0
@@ -413,7 +380,6 @@ class HelperConnection:
     """The running helper of this process, if any. One thread at a time may use it, except for ``running``."""
 
     def __init__(self, client: HelperClient, starter: HelperStarter, flow: FlowLog) -> None:
-        """Store the parts without starting anything."""
         self.running: RunningHelper | None = None
         self._client = client
         self._starter = starter

@@ -2,9 +2,6 @@
 
 A helper answers its own application only. A refusal shows that it runs; its rules are in the policy file, and in the
 packet filter, which only root can read. The dry run computes the transactions without applying them.
-
-A helper answers its own application only. A refusal shows that it runs; its rules are in the policy file, and in the
-packet filter, which only root can read.
 """
 
 from __future__ import annotations
@@ -16,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from democrai_sandbox.errors import HelperFailed, PolicyFileRefused
+from democrai_sandbox.kernel.helper import iptables
 from democrai_sandbox.kernel.helper.application_rules import APPLICATION, ApplicationFilter, FilterPart
 from democrai_sandbox.kernel.helper.cgroups import PREFIX, find_tree
 from democrai_sandbox.kernel.helper.cleanup import process_namespace
-from democrai_sandbox.kernel.helper.iptables import Commands, FilterListing, IpVersion, Owner, application_of, tables
 from democrai_sandbox.kernel.helper.policy import parse_policy, read_policy
 from democrai_sandbox.kernel.helper.processes import facts
 from democrai_sandbox.kernel.helper.protocol import RequestRefused
@@ -28,7 +25,6 @@ from democrai_sandbox.kernel.helper.resolver import Resolver, name_servers
 from .helper_client import HelperClient
 
 if TYPE_CHECKING:
-    from democrai_sandbox.kernel.helper.iptables import FilterChange
     from democrai_sandbox.kernel.helper.policy import Policy, PolicyEndpoint
     from democrai_sandbox.kernel.settings import OsSettings
 
@@ -74,7 +70,7 @@ def list_helpers(settings: OsSettings, *, data_dir: str, state_dir: str) -> tupl
 def list_chains() -> tuple[FoundChain, ...]:
     """Return all our rules on this machine; raise ``HelperFailed`` if they cannot be read."""
     try:
-        found, _ = tables(Commands())
+        found, _ = iptables.tables(iptables.Commands())
         listings = [(table.family.value, table.read()) for table in found]
     except RequestRefused as refused:
         raise HelperFailed(refused.error, fix=refused.fix, reason=refused.reason) from None
@@ -82,10 +78,10 @@ def list_chains() -> tuple[FoundChain, ...]:
         FoundChain(
             family,
             name,
-            application_of(name),
+            iptables.application_of(name),
             count,
             any(jump.chain == name for jump in listing.jumps),
-            not Path(f"/proc/{application_of(name)}").exists(),
+            not Path(f"/proc/{iptables.application_of(name)}").exists(),
         )
         for family, listing in listings
         for name, count in listing.chains.items()
@@ -119,7 +115,7 @@ def _endpoints(path: str) -> tuple[PolicyEndpoint, ...] | None:
 
 
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_PROGRAMS = ((IpVersion.IPV4, "iptables-restore"), (IpVersion.IPV6, "ip6tables-restore"))
+_PROGRAMS = ((iptables.IpVersion.IPV4, "iptables-restore"), (iptables.IpVersion.IPV6, "ip6tables-restore"))
 
 
 class FilterTransaction(NamedTuple):
@@ -153,35 +149,32 @@ def dry_run(path: str, pid: int) -> DryRun:
     resolver = Resolver()
     resolver.ask(policy.endpoints, patient=True)
     found = resolver.resolve(policy.endpoints)
-    owner = Owner(pid, _start_time(pid), process_namespace())
+    owner = iptables.Owner(pid, _start_time(pid), process_namespace())
     allowed = found.allowed | name_servers()
     transactions = []
     for family, program in _PROGRAMS:
-        paper = _RecordingFilter(family)
+        recording = _RecordingFilter(family)
         part = FilterPart(_group(pid), 0, frozenset(each for each in allowed if each.family is family))
-        ApplicationFilter(paper, owner).install({APPLICATION: part})
-        transactions.append(FilterTransaction(family.value, program, paper.text))
+        ApplicationFilter(recording, owner).install({APPLICATION: part})
+        transactions.append(FilterTransaction(family.value, program, recording.text))
     return DryRun(policy, tuple(transactions), found.unresolved, found.withheld)
 
 
-class _RecordingFilter:
-    """Stand-in for a packet filter without our rules. It records changes."""
+class _RecordingFilter(iptables.FilterTable):
+    """Stand-in for a packet filter without our rules. It runs no programs, and records the changes."""
 
-    def __init__(self, family: IpVersion) -> None:
+    def __init__(self, family: iptables.IpVersion) -> None:
         self.family = family
         self.text = ""
 
-    def read(self) -> FilterListing:
-        """Return an empty listing."""
-        return FilterListing({}, ())
+    def read(self) -> iptables.FilterListing:
+        return iptables.FilterListing({}, ())
 
-    def commit(self, change: FilterChange) -> None:
-        """Record the change."""
+    def commit(self, change: iptables.FilterChange) -> None:
         self.text = change.text()
 
 
 def _start_time(pid: int) -> int:
-    """Return the start time of a process; 0 if it does not exist."""
     try:
         return facts(pid).start_time
     except RequestRefused:

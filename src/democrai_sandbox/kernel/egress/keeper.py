@@ -49,7 +49,6 @@ class Keeper:
     """Keeper of one helper at a time, which follows the application's commands."""
 
     def __init__(self, word: int, command: list[str]) -> None:
-        """Store the descriptor and the command without starting anything."""
         self._word = socket.socket(fileno=word)
         self._command = command
         self._kept = False
@@ -102,7 +101,8 @@ class Keeper:
         helper, standby = _Look("helper"), _Look("standby of the keeper")
         over = False
         while not over and not self._ending:
-            self._have_standby()
+            while self._kept and self._standby is None and self._fork():
+                pass  # a new keeper starts a standby as well
             bond = [] if self._standby is None else [self._standby.bond]
             ready = self._helper.wait([self._word, *bond], _LOOK)
             over = self._helper.has_ended()
@@ -112,14 +112,9 @@ class Keeper:
             if self._standby is not None and self._standby.bond in ready:
                 self._bury_standby(self._standby)
             # Read commands first: a command sent before the helper's end applies to it.
-            if self._word in ready and self._listen() == "stop":
+            if self._word in ready and self._listen():
                 self._helper.stop()
         return self._helper.collect()
-
-    def _have_standby(self) -> None:
-        """Start a standby while the helper is to be kept, if possible."""
-        while self._kept and self._standby is None and self._fork():
-            pass
 
     def _fork(self) -> bool:
         """Fork a standby. In the standby, return when the keeper has ended."""
@@ -139,7 +134,11 @@ class Keeper:
         ours.close()
         with theirs:
             self._stand_by(keeper, theirs)
-        self._succeed(keeper)
+        # The keeper has ended: keep a helper that is not a child of this process.
+        time.sleep(_BEFORE_SUCCESSION)
+        _say(f"the keeper {keeper} ended; process {os.getpid()} takes its place")
+        with suppress(OSError):  # the application may have ended too
+            self._word.send(b"%d\n" % os.getpid(), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         return True
 
     def _bury_standby(self, standby: _KeeperStandby) -> None:
@@ -162,15 +161,8 @@ class Keeper:
             self._helper.forget()
             self._helper, self._started = _Helper(int(told)), time.monotonic()
 
-    def _succeed(self, keeper: int) -> None:
-        """Become the keeper of a helper that is not a child of this process."""
-        time.sleep(_BEFORE_SUCCESSION)
-        _say(f"the keeper {keeper} ended; process {os.getpid()} takes its place")
-        with suppress(OSError):  # the application may have ended too
-            self._word.send(b"%d\n" % os.getpid(), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-
-    def _listen(self) -> str:
-        """Read the application's commands, in order."""
+    def _listen(self) -> bool:
+        """Read the application's commands, in order; return whether to stop the helper."""
         words = ""
         with suppress(OSError):  # the application may have ended without reading everything
             words = self._word.recv(64).decode("ascii", "replace")
@@ -180,7 +172,7 @@ class Keeper:
             if word == "n":
                 self._hurried = time.monotonic()
         self._ending = not words or "s" in words
-        return "stop" if "s" in words else ""
+        return "s" in words
 
     def _rest(self, lasted: float) -> None:
         """Wait before the next start, longer each time."""
@@ -212,7 +204,6 @@ class _KeeperStandby:
             self.bond.send(b"%d" % helper, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
     def end(self) -> None:
-        """Kill the standby."""
         with suppress(OSError):
             os.kill(self.pid, signal.SIGKILL)  # an unreaped child, so the id is still its own
         with suppress(ChildProcessError):
@@ -240,7 +231,6 @@ class _Helper:
         return [other for other in others if other in ready]
 
     def has_ended(self) -> bool:
-        """Return whether the process has ended."""
         if self._handle >= 0:
             return bool(select.select([self._handle], [], [], 0)[0])
         try:
@@ -249,7 +239,6 @@ class _Helper:
             return not _is_there(self.pid)
 
     def stop(self) -> None:
-        """Send SIGTERM."""
         with suppress(OSError):  # owned by another user; it then stops on the application's request
             if self._handle >= 0:
                 signal.pidfd_send_signal(self._handle, signal.SIGTERM)
@@ -272,7 +261,6 @@ class _Helper:
         return code if code >= 0 else 128 - code
 
     def forget(self) -> None:
-        """Close the process descriptor."""
         handle, self._handle = self._handle, -1
         if handle >= 0:
             os.close(handle)
@@ -286,7 +274,6 @@ class _Look:
         self._stood = 0
 
     def at(self, pid: int) -> None:
-        """Check the process once."""
         stands = pid > 0 and _state(pid) in {b"T", b"t"}
         if stands and self._stood == pid:
             with suppress(OSError):  # owned by another user
@@ -296,7 +283,6 @@ class _Look:
 
 
 def _state(pid: int) -> bytes:
-    """Return the state letter of a process; empty when it does not exist."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - avoids importing pathlib
             return file.read().rpartition(b")")[2].split()[0]

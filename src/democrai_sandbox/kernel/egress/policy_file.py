@@ -68,7 +68,6 @@ class PolicyFile:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Store the path without touching the file."""
         self.path = os.fspath(path)
         self._folder, self._name = os.path.split(self.path)
         self._held = -1
@@ -159,7 +158,6 @@ class PolicyFile:
         return number >= 0 and os.path.samestat(found, os.fstat(number))
 
     def _sweep(self, folder: int) -> None:
-        """Remove the files of killed writers."""
         for name in os.listdir(folder):
             if name.startswith(f".{self._name}.") and name.endswith(_UNFINISHED):
                 with suppress(OSError):
@@ -203,20 +201,15 @@ def _placed(configured: str, default: Path, pid: int) -> str:
 
 
 def _write_new(folder: int, name: str, content: bytes) -> None:
-    """Create a file and write its content to disk."""
     number = os.open(name, _OPEN_NEW, 0o600, dir_fd=folder)
     try:
         os.fchmod(number, 0o600)  # independent of the umask and default ACLs
-        _write_all(number, content)
+        rest = memoryview(content)
+        while rest:
+            rest = rest[os.write(number, rest) :]
         os.fsync(number)
     finally:
         os.close(number)
-
-
-def _write_all(number: int, content: bytes) -> None:
-    rest = memoryview(content)
-    while rest:
-        rest = rest[os.write(number, rest) :]
 
 
 _OURS = re.compile(
@@ -258,7 +251,7 @@ def _exists(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except (OSError, OverflowError):
-        return True
+        pass
     return True
 
 

@@ -85,17 +85,10 @@ _MOST_LISTED = 100
 _UNSUPPORTED = frozenset({"no_cgroup2", "cgroup_read_only", "no_iptables", "no_ip6tables"})
 """Requirements that the machine lacks, by the helper's reason."""
 _HELPER_FIELDS = (
-    "cgroup",
-    "populated",
-    "chains",
-    "families",
-    "sets",
-    "children",
-    "warnings",
-    "unresolved",
-    "withheld",
-    "last_refresh",
+    *("cgroup", "populated", "chains", "families", "sets", "children"),
+    *("warnings", "unresolved", "withheld", "last_refresh"),
 )
+_NOT_APPLIED = "the helper was restarted and has not applied a policy yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +120,6 @@ class EgressMeasurements:
 
 
 class _EgressProblem(NamedTuple):
-    """Problem with its fix."""
-
     reason: str
     fix: str
 
@@ -192,18 +183,14 @@ def _flaws(facts: EgressMeasurements) -> list[_EgressProblem]:
         what = f"the rules cannot be updated: {facts.helper_error.what}"
         found.append(_EgressProblem(what, facts.helper_error.fix))
     elif facts.helper.get("in_force") is False:
-        found.append(_not_in_force(facts.helper))
+        problems = facts.helper.get("problems")
+        named = "; ".join(f"{name}: {text}" for name, text in problems.items()) if isinstance(problems, dict) else ""
+        what = f"the rules are not in force ({named or _NOT_APPLIED})"
+        found.append(_EgressProblem(what, "they are applied again at the next refresh"))
     elif facts.apply_error is not None:
         what = f"the last change was not applied: {facts.apply_error.what}"
         found.append(_EgressProblem(what, facts.apply_error.fix))
     return found
-
-
-def _not_in_force(answer: dict[str, Any]) -> _EgressProblem:
-    problems = answer.get("problems")
-    told = "; ".join(f"{name}: {text}" for name, text in problems.items()) if isinstance(problems, dict) else ""
-    what = told or "the helper was restarted and has not applied a policy yet"
-    return _EgressProblem(f"the rules are not in force ({what})", "they are applied again at the next refresh")
 
 
 def _remarks(facts: EgressMeasurements) -> list[_EgressProblem]:
@@ -213,17 +200,12 @@ def _remarks(facts: EgressMeasurements) -> list[_EgressProblem]:
     if failed:
         names = ", ".join(source.name for source in failed)
         found.append(_EgressProblem(f"{names} could not be read, so its endpoints are blocked", "see failed_sources"))
-    unresolved = _unresolved(facts)
-    if unresolved:
+    answer = facts.applied.answer if facts.applied is not None else {}
+    unresolved = facts.helper.get("unresolved", answer.get("unresolved"))
+    if isinstance(unresolved, list) and unresolved:
         what = f"{len(unresolved)} hosts could not be resolved and are blocked"
         found.append(_EgressProblem(what, "correct the names, or the DNS configuration of this machine"))
     return found
-
-
-def _unresolved(facts: EgressMeasurements) -> list[object]:
-    answer = facts.applied.answer if facts.applied is not None else {}
-    unresolved = facts.helper.get("unresolved", answer.get("unresolved"))
-    return unresolved if isinstance(unresolved, list) else []
 
 
 def _details(facts: EgressMeasurements) -> dict[str, object]:

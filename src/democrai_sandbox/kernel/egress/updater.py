@@ -7,20 +7,22 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from time import monotonic, time
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from democrai_sandbox._util.worker_thread import WorkerThread
 from democrai_sandbox.errors import HelperFailed, KernelLayerError
 
-from .helper_client import TIMED_OUT, readable
+from .helper_client import NOT_RUNNING, TIMED_OUT, readable
 from .policy_file import PolicyFile, digest_of, encoded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from democrai_sandbox.kernel.flow_log import FlowLog
 
-    from .allowlist import Allowlist, AllowlistBuilder
+    from .allowlist import Allowlist, AllowlistBuilder, ObservedEndpoints
     from .helper_client import HelperClient
+    from .helper_process import HelperConnection
 
 _WITHIN = 15.0
 """Timeout of one update in seconds, which includes resolving names."""
@@ -42,7 +44,6 @@ class AllowlistUpdater:
     """Update of the allowlist, one at a time. Any thread may read ``applied`` and ``error`` at any time."""
 
     def __init__(self, builder: AllowlistBuilder, file: PolicyFile, client: HelperClient, flow: FlowLog) -> None:
-        """Store the parts."""
         self.applied: AppliedAllowlist | None = None
         self.error: KernelLayerError | None = None
         """Error of the last attempt; the previously applied allowlist stays in force."""
@@ -103,6 +104,10 @@ class AllowlistUpdater:
 
 _FIRST_PAUSE = 0.2
 _LONGEST_PAUSE = 30.0
+_WITHOUT_REFRESH = 3600.0
+_SHORTEST_PAUSE = 1.0
+_ATTEMPTS = 3
+"""Attempts with a killed helper: its successor may be killed as well."""
 
 
 class UpdateRequests(NamedTuple):
@@ -113,24 +118,49 @@ class UpdateRequests(NamedTuple):
     """Whether a caller wants a run even without changes."""
 
 
-class Follower(Protocol):
-    """Work of the thread."""
+class EgressFollower:
+    """Work of the update thread: run updates, forward the helper's log, and wait for a helper that has ended."""
 
-    def work(self, wishes: UpdateRequests) -> None:
-        """Run once. Callers that wait get a ``KernelLayerError``, and the run is retried later."""
-        ...
+    def __init__(
+        self, updater: AllowlistUpdater, helper: HelperConnection, observed: ObservedEndpoints, seconds: int
+    ) -> None:
+        self._updater = updater
+        self._helper = helper
+        self._observed = observed
+        self._regular = float(seconds or _WITHOUT_REFRESH)
+        self._ended = False
+
+    def work(self, requests: UpdateRequests) -> None:
+        """Apply the current allowlist; wait for the helper to return if it has ended."""
+        reason = ",".join(requests.reasons)
+        force, self._ended = requests.force or self._ended, False
+        pid = None
+        for _ in range(_ATTEMPTS):
+            try:
+                self._updater.run(reason, force=force, pid=pid)
+            except HelperFailed as error:
+                if error.reason != NOT_RUNNING:
+                    raise
+                self._helper.revive(error)
+                force, pid = True, os.getpid()
+            else:
+                return
+        self._updater.run(reason, force=force, pid=pid)
 
     def watched(self) -> Iterable[int]:
-        """Return descriptors to wait for."""
-        ...
+        """Return the descriptors of the helper to wait for."""
+        return self._helper.watched()
 
     def heard(self, ready: Iterable[int]) -> None:
-        """Handle readable descriptors."""
-        ...
+        """Forward the helper's log, and handle its end."""
+        self._ended = self._helper.heard(ready) or self._ended
 
     def pause(self) -> float:
-        """Return the seconds until the next run without a request."""
-        ...
+        """Return the time to the next run: zero when the helper has ended, else until the next expiry."""
+        if self._ended:
+            return 0.0
+        expiry = self._observed.next_expiry()
+        return self._regular if expiry is None else min(self._regular, max(_SHORTEST_PAUSE, expiry))
 
 
 @dataclass(slots=True)
@@ -144,8 +174,7 @@ class _RunResult:
 class UpdateThread:
     """Thread that runs a follower's work. Callers hold no lock during a run."""
 
-    def __init__(self, follower: Follower) -> None:
-        """Store the follower; ``start`` starts the thread."""
+    def __init__(self, follower: EgressFollower) -> None:
         self._follower = follower
         self._changed = threading.Condition()
         self._number = 0
@@ -167,10 +196,10 @@ class UpdateThread:
         """Start the thread; do nothing if it was already started or stopped."""
         with self._changed:
             if self._thread is None and not self._ending:
-                self._thread = _DaemonThread("egress-refresh", self._run)
+                self._thread = WorkerThread("egress-refresh", self._run)
                 self._thread.start()
 
-    def wish(self, reason: str, *, force: bool = False) -> int:
+    def request(self, reason: str, *, force: bool = False) -> int:
         """Request a run and return immediately, with the number to wait for."""
         self.start()
         with self._changed:
@@ -208,7 +237,8 @@ class UpdateThread:
             )
         if error is not None:
             # A new object per waiting caller, because a traceback grows with every raise.
-            raise type(error)(*error.args, fix=error.fix, **_reason(error)) from error
+            reason = {"reason": error.reason} if isinstance(error, HelperFailed) else {}
+            raise type(error)(*error.args, fix=error.fix, **reason) from error
 
     def stop(self) -> None:
         """Stop the thread and wait for it; waiting callers get an error."""
@@ -236,7 +266,8 @@ class UpdateThread:
                 due = min(due, monotonic() + self._follower.pause())
             if self._is_wanted(due):
                 self._once()
-                due = monotonic() + (self._backoff() if self._failures else self._follower.pause())
+                backoff = min(_FIRST_PAUSE * 2 ** min(self._failures - 1, 16), _LONGEST_PAUSE)
+                due = monotonic() + (backoff if self._failures else self._follower.pause())
 
     def _is_wanted(self, due: float) -> bool:
         return not self._ending and (bool(self._reasons) or monotonic() >= due)
@@ -256,26 +287,3 @@ class UpdateThread:
         with self._changed:
             self._outcome = _RunResult(number, error)
             self._changed.notify_all()
-
-    def _backoff(self) -> float:
-        return float(min(_FIRST_PAUSE * 2 ** min(self._failures - 1, 16), _LONGEST_PAUSE))
-
-
-def _reason(error: KernelLayerError) -> dict[str, str]:
-    return {"reason": error.reason} if isinstance(error, HelperFailed) else {}
-
-
-class _DaemonThread(threading.Thread):
-    """Daemon thread that drops its reference to the work on start.
-
-    Guarded code can list all threads. The function of an ordinary thread would lead it to the allowlist.
-    """
-
-    def __init__(self, name: str, work: Callable[[], None]) -> None:
-        super().__init__(name=name, daemon=True)
-        self._work: Callable[[], None] | None = work
-
-    def run(self) -> None:
-        work, self._work = self._work, None
-        if work is not None:
-            work()

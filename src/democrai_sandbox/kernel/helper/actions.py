@@ -15,8 +15,8 @@ from .protocol import VERSION, HelperRequest, RequestRefused
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from .application_rules import EnforcerProtocol
     from .arguments import Arguments
+    from .enforcer import Enforcer
     from .main import HelperLog
     from .processes import Handle, ProcessFamily
     from .user_files import UserFiles
@@ -41,19 +41,19 @@ class Actions:
 
     def __init__(
         self,
-        enforcement: EnforcerProtocol,
+        enforcer: Enforcer,
         family: ProcessFamily,
         arguments: Arguments,
-        errands: UserFiles,
-        journal: HelperLog,
+        user_files: UserFiles,
+        log: HelperLog,
     ) -> None:
-        self._enforcement = enforcement
+        self._enforcer = enforcer
         self._family = family
         self._arguments = arguments
-        self._errands = errands
-        self._journal = journal
+        self._user_files = user_files
+        self._log = log
         self._lock = threading.Lock()
-        self._entrances = JoinSockets(family, journal)
+        self._join_sockets = JoinSockets(family, log)
         self._applied = False
         self.in_force = True
         """Whether rules may exist, including those of a predecessor; false after they are cleared."""
@@ -93,9 +93,9 @@ class Actions:
         if outcome.child is not None:
             try:
                 with self._alone():
-                    self._enforcement.release(outcome.child)
+                    self._enforcer.release(outcome.child)
             except RequestRefused as refused:
-                self._journal.say(f"child {outcome.child} could not be released: {refused}")
+                self._log.say(f"child {outcome.child} could not be released: {refused}")
 
     def resume(self) -> None:
         """Continue after a killed predecessor: apply the current policy file for the whole application."""
@@ -109,19 +109,19 @@ class Actions:
             if not self._applied:
                 return
             try:
-                found, error = self._enforcement.refresh(), ""
+                found, error = self._enforcer.refresh(), ""
             except RequestRefused as refused:
                 found, error = {}, str(refused)
             if error and error != self._refresh["error"]:
-                self._journal.say(f"the refresh failed; the rules stay unchanged: {error}")
+                self._log.say(f"the refresh failed; the rules stay unchanged: {error}")
             self._refresh = {"at": time.time(), "error": error}
-            self._journal.flow("refresh", error=error, found=found)
+            self._log.flow("refresh", error=error, found=found)
 
     def repair(self) -> None:
         """Restore applied rules that another program has changed."""
         with self._alone():
-            if self._applied and self._enforcement.repair():
-                self._journal.say("another program changed the packet filter; the rules were restored")
+            if self._applied and self._enforcer.repair():
+                self._log.say("another program changed the packet filter; the rules were restored")
 
     def close(self, patience: float) -> bool:
         """Refuse all requests from now on; return whether the running request finished in time."""
@@ -137,9 +137,9 @@ class Actions:
             self._lock.release()
 
     def _put_in_force(self, target: Handle) -> dict[str, Any]:
-        policy = read_policy(self._arguments.policy_file, self._errands.user.uid, self._errands.open_file)
+        policy = read_policy(self._arguments.policy_file, self._user_files.user.uid, self._user_files.open_file)
         target.check()  # it may have ended during the wait
-        fields = self._enforcement.apply(policy, target.pid)
+        fields = self._enforcer.apply(policy, target.pid)
         self._applied = self.in_force = True
         return {"digest": policy.digest, **fields}
 
@@ -153,14 +153,14 @@ class Actions:
     def _join(self, request: HelperRequest, _: Handle) -> ActionResult:
         with self._family.target(request.fields.get("pid")) as target, self._alone():
             target.check()
-            return ActionResult(self._enforcement.join(target.pid))
+            return ActionResult(self._enforcer.join(target.pid))
 
     def _child(self, request: HelperRequest, _: Handle) -> ActionResult:
         endpoints = requested_endpoints(request.fields.get("endpoints"))
         with self._alone():
-            fields, procs = self._enforcement.child(endpoints)
+            fields, procs = self._enforcer.child(endpoints)
         try:
-            descriptor = self._entrances.opened(procs)
+            descriptor = self._join_sockets.opened(procs)
         except OSError as error:
             self.undo(ActionResult(fields, child=fields["child"]))
             raise RequestRefused(
@@ -173,11 +173,11 @@ class Actions:
         if type(child) is not int or child < 0:
             raise RequestRefused("bad_request", "child must be a number", "send the number from the answer of child")
         with self._alone():
-            return ActionResult(self._enforcement.release(child))
+            return ActionResult(self._enforcer.release(child))
 
     def _status(self, _: HelperRequest, __: Handle) -> ActionResult:
         with self._alone():
-            found = self._enforcement.status()
+            found = self._enforcer.status()
         own = {
             "pid": os.getpid(),
             "version": VERSION,
@@ -196,6 +196,6 @@ class Actions:
             error = f"only the application itself (process {self._family.parent.pid}) may remove its rules"
             raise RequestRefused("not_the_parent", error, "stop the kernel layer in the process of the application")
         with self._alone():
-            fields = self._enforcement.clear()
+            fields = self._enforcer.clear()
             self._applied = self.in_force = False
         return ActionResult({**fields, "exiting": True} if ends else fields, ends=ends)

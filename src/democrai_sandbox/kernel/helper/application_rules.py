@@ -3,68 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from .iptables import FilterChange, IpVersion, application_of, chain_rules, jump, tables
 from .protocol import RequestRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from .cgroups import Cgroup
-    from .iptables import Allow, Commands, FilterListing, Owner
-    from .policy import Policy, PolicyEndpoint
-
-
-class PacketFilter(Protocol):
-    """Packet filter of one IP version."""
-
-    @property
-    def family(self) -> IpVersion:
-        """IP version."""
-
-    def read(self) -> FilterListing:
-        """Return our chains and jumps."""
-
-    def commit(self, change: FilterChange) -> None:
-        """Apply a change atomically."""
-
-
-class EnforcerProtocol(Protocol):
-    """Enforcer of one application's rules. Not thread-safe; failures raise ``Refused``."""
-
-    def probe(self) -> list[str]:
-        """Return warnings; raise if this machine cannot enforce anything."""
-
-    def sweep(self) -> dict[str, Any]:
-        """Remove leftovers of dead applications, and take over the rules of a killed predecessor."""
-
-    def apply(self, policy: Policy, pid: int) -> dict[str, Any]:
-        """Apply a policy, then move the process in; return the fields of the answer."""
-
-    def refresh(self) -> dict[str, Any]:
-        """Resolve the names again, and renew the rules if they changed."""
-
-    def repair(self) -> bool:
-        """Restore rules that another program modified; return whether that was necessary."""
-
-    def join(self, pid: int) -> dict[str, Any]:
-        """Move another process in."""
-
-    def child(self, endpoints: Sequence[PolicyEndpoint]) -> tuple[dict[str, Any], int]:
-        """Create a cgroup for a child; return the fields of the answer and its cgroup.procs, opened for writing."""
-
-    def release(self, child: int) -> dict[str, Any]:
-        """Kill the remaining processes of a child and remove its cgroup."""
-
-    def status(self) -> dict[str, Any]:
-        """Return the measured state."""
-
-    def clear(self) -> dict[str, Any]:
-        """Remove the rules, and move the members out."""
-
-    def remove(self) -> None:
-        """Kill the members, then remove the rules and the cgroup."""
+    from .iptables import Allow, Commands, FilterListing, FilterTable, Owner
 
 
 APPLICATION = "application"
@@ -90,7 +38,7 @@ class _Held:
 class ApplicationFilter:
     """Our rules for one application in one filter. Parts are ``application``, and ``S<n>`` for each set of children."""
 
-    def __init__(self, table: PacketFilter, owner: Owner) -> None:
+    def __init__(self, table: FilterTable, owner: Owner) -> None:
         """Start with the assumption that the filter has no rules of this application."""
         self.family = table.family
         self._table = table
@@ -240,7 +188,6 @@ class ApplicationRules:
     """All packet filters as one."""
 
     def __init__(self, commands: Commands, owner: Owner) -> None:
-        """Start without filters; ``find`` looks for them."""
         self._commands = commands
         self._owner = owner
         self._filters: tuple[ApplicationFilter, ...] = ()

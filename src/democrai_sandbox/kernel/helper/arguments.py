@@ -90,7 +90,7 @@ def expected_user(parent: Handle, environment: Mapping[str, str]) -> User:
 
 
 class _HelperParser(argparse.ArgumentParser):
-    """Parser that raises ``Refused`` instead of exiting."""
+    """Parser that raises ``RequestRefused`` instead of exiting."""
 
     def error(self, message: str) -> NoReturn:
         raise RequestRefused("bad_arguments", message, "see --help")

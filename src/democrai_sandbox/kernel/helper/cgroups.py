@@ -1,22 +1,13 @@
 """Cgroups: find the mounted tree; create, join, kill and remove a cgroup; move processes in and out.
 
 The cgroup of an application is at the top of the tree, not below its previous cgroup. That one may be delegated to the
-application's user, who could then leave ours by writing to ``cgroup.procs``.
-
-The file for joining a cgroup is never handed out. The kernel only checks its opener, which is root, so its holder could
-move any process of the machine into the cgroup, cut it off from the network, and have it killed. Instead, a child asks
-over a socket, and the helper moves the process that the kernel names.
-
-The cgroup of an application is at the top of the tree, not below its previous cgroup. That one may be delegated to the
-application's user, who could then leave ours by writing to ``cgroup.procs``.
-
-The file for joining a cgroup is never handed out. The kernel only checks its opener, which is root, so its holder could
-move any process of the machine into the cgroup, cut it off from the network, and have it killed.
+application's user, who could then leave ours by writing to ``cgroup.procs``. That file is never handed out: the kernel
+only checks its opener, which is root, so its holder could move any process of the machine into the cgroup. Instead, a
+child asks over a socket, and the helper moves the process that the kernel names.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import re
@@ -30,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from .processes import network_of, own_network
+from .processes import network_of
 from .protocol import RequestRefused
 
 if TYPE_CHECKING:
@@ -116,7 +107,6 @@ class Cgroup:
     __slots__ = ("_folder", "relative")
 
     def __init__(self, folder: Path, relative: str) -> None:
-        """Store the folder without creating it."""
         self._folder = folder
         self.relative = relative
 
@@ -148,12 +138,12 @@ class Cgroup:
     def make(self, mark: str = "") -> int:
         """Create it unless it exists, mark its owner, and return its identity."""
         try:
-            with contextlib.suppress(FileExistsError):
+            with suppress(FileExistsError):
                 self._folder.mkdir()
                 # Independent of the umask: the application may read, but not write.
                 self._folder.chmod(0o755)
             if mark:
-                with contextlib.suppress(OSError):  # a kernel without extended attributes; the rules name the owner too
+                with suppress(OSError):  # a kernel without extended attributes; the rules name the owner too
                     os.setxattr(self._folder, _MARK, mark.encode())
             return self._folder.stat().st_ino
         except OSError as error:
@@ -240,7 +230,7 @@ class Cgroup:
         while self.populated() and time.monotonic() < end:
             for group in (self, *self.inside(), *(deeper for each in self.inside() for deeper in each.inside())):
                 for pid in group.members():
-                    with contextlib.suppress(ProcessLookupError):
+                    with suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
             time.sleep(0.002)
 
@@ -290,7 +280,6 @@ class CgroupMembers:
     """Processes of one application's cgroup."""
 
     def __init__(self) -> None:
-        """Start without members."""
         self._origins: dict[int, str] = {}
 
     def join(self, tree: Tree, group: Cgroup, pid: int) -> None:
@@ -324,7 +313,7 @@ class CgroupMembers:
 
 def same_network(pid: int) -> None:
     """Refuse a process in another network namespace, where the rules would have no effect."""
-    if network_of(pid) not in {None, own_network()}:
+    if network_of(pid) not in {None, network_of()}:
         text = f"process {pid} is in another network namespace than the helper, whose rules would not apply to it"
         raise RequestRefused("other_network", text, "start the helper in the network namespace of the application")
 
@@ -353,10 +342,9 @@ _SPACE = socket.CMSG_SPACE(_CREDENTIALS.size)
 class JoinSockets:
     """Open entry sockets: one per child that has not joined yet."""
 
-    def __init__(self, family: ProcessFamily, journal: HelperLog) -> None:
-        """Start without sockets; the first one starts the thread."""
+    def __init__(self, family: ProcessFamily, log: HelperLog) -> None:
         self._family = family
-        self._journal = journal
+        self._log = log
         self._lock = threading.Lock()
         self._open: dict[int, tuple[socket.socket, int]] = {}
         self._events: select.epoll | None = None
@@ -373,7 +361,7 @@ class JoinSockets:
         with self._lock:
             if self._events is None:
                 self._events = select.epoll()
-                threading.Thread(target=self._serve, args=(self._events,), name="entrances", daemon=True).start()
+                threading.Thread(target=self._serve, args=(self._events,), name="join-sockets", daemon=True).start()
             self._open[ours.fileno()] = (ours, procs)
             self._events.register(ours, select.EPOLLIN)
         return theirs.detach()
@@ -402,7 +390,7 @@ class JoinSockets:
                 os.write(procs, str(pid).encode())
             answer = ENTERED
         except RequestRefused as refused:
-            self._journal.say(f"a process may not join a child's cgroup: {refused}")
+            self._log.say(f"a process may not join a child's cgroup: {refused}")
         except (OSError, StopIteration) as error:
-            self._journal.say(f"a process could not be moved into a child's cgroup: {error}")
+            self._log.say(f"a process could not be moved into a child's cgroup: {error}")
         ours.send(answer, socket.MSG_NOSIGNAL)

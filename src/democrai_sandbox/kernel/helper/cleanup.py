@@ -2,9 +2,6 @@
 
 A process id is not enough, because it may have been reused. The rules contain the start time of their application in a
 comment, and its cgroup contains it in an attribute.
-
-A process id is not enough, because it may have been reused. The rules contain the start time of their application in a
-comment, and its cgroup contains it in an attribute.
 """
 
 from __future__ import annotations

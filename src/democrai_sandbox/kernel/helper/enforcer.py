@@ -2,9 +2,6 @@
 
 The rules of children belong to a set of children with the same endpoints, so another child of a subject only needs a
 folder, not a packet filter change. The cgroup per child serves to kill a child with all its descendants.
-
-The rules belong to the set, so another child of a subject only needs a folder, not a packet filter change. The cgroup
-per child serves to kill a child with all its descendants.
 """
 
 from __future__ import annotations
@@ -70,7 +67,6 @@ class ChildRegistry:
     """Sets and children of one application."""
 
     def __init__(self, cgroup: Cgroup, clock: Callable[[], float] = time.monotonic) -> None:
-        """Start with no children, below the application's cgroup."""
         self._cgroup = cgroup
         self._clock = clock
         self._sets: dict[int, ChildSet] = {}
@@ -213,7 +209,7 @@ MOST_IN_ALL = 100_000
 
 
 class Enforcer:
-    """Enforcer of one application's allowlist. Not thread-safe; failures raise ``Refused``."""
+    """Enforcer of one application's allowlist. Not thread-safe; failures raise ``RequestRefused``."""
 
     def __init__(
         self,
@@ -224,10 +220,9 @@ class Enforcer:
         resolver: Resolver | None = None,
         servers: Callable[[], frozenset[Allow]] = name_servers,
     ) -> None:
-        """Store the application's identity without changing anything."""
         self._owner = Owner(parent_pid, start_time, process_namespace())
         self._commands = Commands() if commands is None else commands
-        self._ruling = ApplicationRules(self._commands, self._owner)
+        self._rules = ApplicationRules(self._commands, self._owner)
         self._resolver = Resolver() if resolver is None else resolver
         self._servers = servers
         self._tree: Tree | None = None
@@ -244,14 +239,14 @@ class Enforcer:
         same_network(self._owner.pid)
         group = self._group()
         step_out(find_tree(), group)
-        self._ruling.take_over()
+        self._rules.take_over()
         # Test now, instead of at the first policy, whether the cgroup can be created. It is not marked, because an
         # existing one may belong to a dead application with the same process id, and must be removed by the sweep.
         existed = group.identity() is not None
         group.make()
         if not existed:
             group.remove()
-        return list(self._ruling.warnings)
+        return list(self._rules.warnings)
 
     def sweep(self) -> dict[str, Any]:
         """Remove leftovers of dead applications, and take over the rules of a killed predecessor."""
@@ -260,7 +255,7 @@ class Enforcer:
             return {**answer, "took_over": False}
         self._group()
         self._inherited()
-        return {**answer, "took_over": self._ruling.take_over()}
+        return {**answer, "took_over": self._rules.take_over()}
 
     def apply(self, policy: Policy, pid: int) -> dict[str, Any]:
         """Apply a policy, then move the process in; return the fields of the answer."""
@@ -312,19 +307,19 @@ class Enforcer:
 
     def status(self) -> dict[str, Any]:
         """Return the measured state."""
-        group, children, ruling = self._group(), self._inherited(), self._ruling
-        problems = ruling.problems(group)
+        group, children, rules = self._group(), self._inherited(), self._rules
+        problems = rules.problems(group)
         return {
             "cgroup": group.path,
             "populated": group.populated(),
             "members": group.members(),
-            "families": ruling.families,
-            "chains": ruling.chains,
-            "in_force": ruling.complete and not problems,
+            "families": rules.families,
+            "chains": rules.chains,
+            "in_force": rules.complete and not problems,
             "problems": problems,
             "endpoints": 0 if self._policy is None else len(self._policy.endpoints),
             **self._resolved(),
-            "warnings": list(ruling.warnings),
+            "warnings": list(rules.warnings),
             "last_apply": dict(self._last),
             "sets": len(children.sets),
             "children": len(children),
@@ -337,7 +332,7 @@ class Enforcer:
         for each in self._inherited().sets:
             _end(each.cgroup)
         moved = self._members.move_out(group)
-        self._ruling.clear()
+        self._rules.clear()
         removed = group.remove()
         self._forget()
         return {"moved": moved, "removed": removed}
@@ -346,7 +341,7 @@ class Enforcer:
         """Kill the members and remove the rules and the cgroup, after the application has ended."""
         group = self._group()
         _end(group)
-        self._ruling.clear()
+        self._rules.clear()
         self._forget()
         if not group.remove():
             raise RequestRefused("busy", f"the cgroup {group.path} is still in use", "the next helper removes it")
@@ -354,12 +349,12 @@ class Enforcer:
     def _group(self) -> Cgroup:
         if self._tree is None:
             self._tree = find_tree()
-            self._ruling.find()
+            self._rules.find()
         return self._tree.application(self._owner.pid)
 
     def _ready(self) -> tuple[Cgroup, Tree]:
         group = self._group()
-        if self._tree is None or not self._ruling.complete or group.identity() is None:
+        if self._tree is None or not self._rules.complete or group.identity() is None:
             raise RequestRefused("bad_request", "no policy is in force yet", "send apply first")
         return group, self._tree
 
@@ -383,9 +378,9 @@ class Enforcer:
             "endpoints": 0 if self._policy is None else len(self._policy.endpoints),
             **self._resolved(),
             "cgroup": self._group().path,
-            "chains": self._ruling.chains,
-            "families": self._ruling.families,
-            "warnings": list(self._ruling.warnings),
+            "chains": self._rules.chains,
+            "families": self._rules.families,
+            "warnings": list(self._rules.warnings),
             "changed": changed,
             "seconds": self._last["seconds"],
         }
@@ -395,8 +390,7 @@ class Enforcer:
         return {"addresses": len(allowed), "unresolved": list(unresolved), "withheld": list(withheld)}
 
     def _renew(self, *, patient: bool) -> bool:
-        """Create the cgroup, resolve all names, and apply the rules."""
-        self._ruling.find()
+        self._rules.find()
         group, children = self._group(), self._inherited()
         wanted = () if self._policy is None else self._policy.endpoints
         known = [each for each in children.sets if each.endpoints is not None]
@@ -427,7 +421,7 @@ class Enforcer:
         else:
             wanted[APPLICATION] = WantedRules(self._group(), self._resolution.allowed | self._servers())
         _check_total(wanted.values())
-        return self._ruling.install(wanted, kept)
+        return self._rules.install(wanted, kept)
 
     def _allowed(self, child_set: ChildSet) -> frozenset[Allow]:
         """Return the destinations of a set. Without endpoints it gets no name servers, which could carry data out."""
@@ -436,7 +430,6 @@ class Enforcer:
         return allowed | self._servers() if child_set.endpoints else allowed
 
     def _permit(self, child_set: ChildSet, *, new: bool) -> None:
-        """Apply a set's rules unless they are in force."""
         if new:
             self._resolver.ask(child_set.endpoints or ())
         allowed = self._allowed(child_set)

@@ -1,9 +1,7 @@
 """Files that permit starting the helper: a rule for sudo or polkit, or a systemd unit.
 
-Without a polkit rule, ``pkexec`` asks the user at the machine. ``democrai-sandbox helper`` prints these files. A file
-is commented out if another user than root could change the programs that it starts.
-
-Without a polkit rule, ``pkexec`` asks the user at the machine. ``democrai-sandbox helper`` prints these files.
+``democrai-sandbox helper`` prints them. A file is commented out if another user than root could change the programs
+that it starts. Without a polkit rule, ``pkexec`` asks the user at the machine.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from .arguments import helper_command
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
 _MOST_TOLD = 8
 _NOT_LOADED = frozenset({"site-packages", "dist-packages", "test", "idlelib", "tkinter", "turtledemo"})
@@ -34,7 +32,6 @@ class Weakness(NamedTuple):
     fix: str
 
     def __str__(self) -> str:
-        """Return the problem with its fix."""
         return f"{self.path} {self.why}; to fix it: {self.fix}"
 
 
@@ -58,18 +55,9 @@ def _all(interpreter: Path, library: Path, helper: Path) -> Iterator[Path]:
     for start in (interpreter, library, helper, *(path.resolve() for path in extra if path.exists())):
         yield from reversed([start, *start.parents])
     for folder in (library, helper):
-        yield from _below(folder)
-
-
-def _below(folder: Path) -> Iterator[Path]:
-    for place, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if name not in _NOT_LOADED]
-        yield from _joined(place, folders)
-        yield from _joined(place, files)
-
-
-def _joined(place: str, names: Iterable[str]) -> Iterator[Path]:
-    return (Path(place, name) for name in names)
+        for place, folders, files in os.walk(folder):
+            folders[:] = [name for name in folders if name not in _NOT_LOADED]
+            yield from (Path(place, name) for name in (*folders, *files))
 
 
 def _weakness(path: Path) -> Weakness | None:

@@ -2,15 +2,6 @@
 
 A chain rejects connections that are not permitted and *returns* for the others, so that the host's rules still apply. A
 process in two nested cgroups is restricted by both.
-
-A firewall reload removes our rules, and the application would be unrestricted until the next refresh. The kernel
-reports changes by ``nft`` and ``iptables-nft``, but not by ``iptables-legacy``.
-
-A chain rejects connections that are not permitted and *returns* for the others, so that the host's rules still apply. A
-process in two nested cgroups is restricted by both.
-
-A firewall reload removes our rules, and the application would be unrestricted until the next refresh. The kernel
-reports changes by ``nft`` and ``iptables-nft``, but not by ``iptables-legacy``.
 """
 
 from __future__ import annotations
@@ -38,14 +29,6 @@ _SECONDS = 15.0
 _ENVIRONMENT = {"PATH": ":".join(PLACES), "LC_ALL": "C"}
 
 
-class CommandResult(NamedTuple):
-    """Result of a program."""
-
-    status: int
-    output: str
-    errors: str
-
-
 @dataclass(frozen=True, slots=True)
 class Commands:
     """Runner of programs. It does not use ``PATH``, which the user who started the helper controls."""
@@ -58,10 +41,10 @@ class Commands:
         candidates = (Path(place, name) for place in self.places)
         return next((str(path) for path in candidates if os.access(path, os.X_OK)), None)
 
-    def run(self, argv: Sequence[str], text: str = "") -> CommandResult:
+    def run(self, argv: Sequence[str], text: str = "") -> subprocess.CompletedProcess[str]:
         """Run a program until it ends or the timeout passes."""
         try:
-            done = subprocess.run(  # noqa: S603 - a path from fixed folders, no shell, no client input
+            return subprocess.run(  # noqa: S603 - a path from fixed folders, no shell, no client input
                 argv,
                 input=text,
                 capture_output=True,
@@ -81,7 +64,6 @@ class Commands:
             raise RequestRefused(
                 "table_failed", f"{argv[0]} cannot be run: {error.strerror}", "reinstall iptables"
             ) from None
-        return CommandResult(done.returncode, done.stdout, done.stderr)
 
 
 _NETWORK = Path("/proc/sys/net")
@@ -188,7 +170,6 @@ class FilterChange:
     """Atomic transaction of packet filter changes."""
 
     def __init__(self) -> None:
-        """Start an empty transaction."""
         self._chains: list[str] = []
         self._deleted: list[str] = []
         self._rules: list[str] = []
@@ -225,7 +206,6 @@ class FilterTable:
     """Packet filter of one IP version."""
 
     def __init__(self, commands: Commands, family: IpVersion) -> None:
-        """Find the tools."""
         self.family = family
         self._commands = commands
         name = {IpVersion.IPV4: "iptables", IpVersion.IPV6: "ip6tables"}[family]
@@ -235,15 +215,15 @@ class FilterTable:
     def commit(self, change: FilterChange) -> None:
         """Apply a change atomically."""
         done = self._commands.run((self._restore, "--noflush", "-w", _WAIT_SECONDS), change.text())
-        if done.status:
-            raise self._failed(self._restore, done.errors)
+        if done.returncode:
+            raise self._failed(self._restore, done.stderr)
 
     def read(self) -> FilterListing:
         """Return our chains and jumps."""
         done = self._commands.run((self._save, "-t", "filter"))
-        if done.status:
-            raise self._failed(self._save, done.errors)
-        return parse(done.output)
+        if done.returncode:
+            raise self._failed(self._save, done.stderr)
+        return parse(done.stdout)
 
     def _found(self, name: str) -> str:
         path = self._commands.find(name)
@@ -319,7 +299,10 @@ _BETWEEN = 1.0
 
 
 class FilterChangeListener:
-    """Listener for changes."""
+    """Listener for changes by other programs, such as a firewall reload, which removes our rules.
+
+    The kernel reports changes by ``nft`` and ``iptables-nft``, but not by ``iptables-legacy``.
+    """
 
     def __init__(self) -> None:
         """Start listening; without permission, never report a change."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Mapping, Sequence
 
-    from .application_rules import EnforcerProtocol
+    from .enforcer import Enforcer
 
 _STDERR = 2
 _LONGEST = select.PIPE_BUF - 1
@@ -76,21 +76,19 @@ _LINGER = 2.0
 EXIT_ENDED, EXIT_REFUSED, EXIT_BAD_ARGUMENTS, EXIT_PARENT_GONE, EXIT_LEFT_BEHIND = 0, 1, 2, 3, 4
 
 
-def run(
-    words: Sequence[str], environment: Mapping[str, str], enforcement: Callable[[int, int], EnforcerProtocol]
-) -> int:
+def run(words: Sequence[str], environment: Mapping[str, str], new_enforcer: Callable[[int, int], Enforcer]) -> int:
     """Run the helper and return its exit status. Errors are written to standard error."""
-    journal = HelperLog()
+    log = HelperLog()
     try:
         arguments = parse(words)
-        journal.debug = arguments.debug
-        return _live(arguments, environment, enforcement, journal)
+        log.debug = arguments.debug
+        return _live(arguments, environment, new_enforcer, log)
     except RequestRefused as error:
         refused = error
     except Exception as error:  # noqa: BLE001 - the program that started the helper needs a readable last line
-        journal.say(traceback.format_exc())
+        log.say(traceback.format_exc())
         refused = RequestRefused("failed", f"{type(error).__name__}: {error}", "see the lines before this one")
-    journal.last_word(refused)
+    log.last_word(refused)
     return {"bad_arguments": EXIT_BAD_ARGUMENTS, "gone": EXIT_PARENT_GONE}.get(refused.reason, EXIT_REFUSED)
 
 
@@ -102,86 +100,75 @@ def reset_environment() -> None:
     os.chdir("/")
     with suppress(PermissionError):  # already the leader of a process group
         os.setsid()  # ignore signals of the terminal, because the helper must end after the application
-    _have_descriptors()
-
-
-def _have_descriptors() -> None:
-    """Raise the descriptor limit to the maximum; the soft limit comes from the starting process."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError):  # the soft limit comes from the starting process
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class _HelperRun:
     """State of a running helper: its application, the enforcer, and the process for file operations."""
 
-    def __init__(
-        self, arguments: Arguments, parent: Handle, user: User, enforcer: EnforcerProtocol, journal: HelperLog
-    ) -> None:
+    def __init__(self, arguments: Arguments, parent: Handle, user: User, enforcer: Enforcer, log: HelperLog) -> None:
         self._arguments = arguments
         self._family = ProcessFamily(parent, user.uid)
         self._enforcer = enforcer
-        self._journal = journal
+        self._log = log
         self._took_over = False
-        self._errands = UserFiles(user)  # before any threads
+        self._user_files = UserFiles(user)  # before any threads
 
     def live(self) -> int:
-        """Check the machine, take over existing rules, serve, and clean up."""
         try:
             for warning in self._enforcer.probe():
-                self._journal.say(f"warning: {warning}")
+                self._log.say(f"warning: {warning}")
             swept = self._enforcer.sweep()
             self._took_over = swept.get("took_over") is True
-            self._journal.flow("sweep", found=swept)
-            with _listen(self._arguments.socket, self._errands) as listener:
+            self._log.flow("sweep", found=swept)
+            with _listen(self._arguments.socket, self._user_files) as listener:
                 return self._serve(listener)
         finally:
-            self._errands.close()
+            self._user_files.close()
 
     def _serve(self, listener: socket.socket) -> int:
-        arguments, parent, journal = self._arguments, self._family.parent, self._journal
+        arguments, parent, log = self._arguments, self._family.parent, self._log
         watch = EventWait(parent, listener)
         watch.heed_signals()
-        actions = Actions(self._enforcer, self._family, arguments, self._errands, journal)
-        work = partial(_keep_up, actions, arguments.refresh_seconds, journal, resume=self._took_over)
+        actions = Actions(self._enforcer, self._family, arguments, self._user_files, log)
+        work = partial(_keep_up, actions, arguments.refresh_seconds, log, resume=self._took_over)
         threading.Thread(target=work, daemon=True).start()
-        threading.Thread(target=_keep_whole, args=(actions, journal), daemon=True).start()
-        journal.say(f"serving process {parent.pid} of user {self._family.user} at {arguments.socket}")
-        happened = HelperServer(listener, self._family, actions, watch, journal).run()
-        self._remove(self._errands.remove_socket, arguments.socket)  # first: later it may be another helper's
+        threading.Thread(target=_keep_whole, args=(actions, log), daemon=True).start()
+        log.say(f"serving process {parent.pid} of user {self._family.user} at {arguments.socket}")
+        happened = HelperServer(listener, self._family, actions, watch, log).run()
+        self._remove(self._user_files.remove_socket, arguments.socket)  # first: later it may be another helper's
         actions.close(_PATIENCE)
         if happened is HelperEvent.PARENT_GONE or (actions.in_force and watch.parent_ends_within(_LINGER)):
-            return self._after_the_parent()
-        journal.say("stopping; applied rules stay in force")
+            log.say(f"process {parent.pid} has ended; removing its rules")
+            self._remove(self._user_files.remove_file, arguments.policy_file)
+            return EXIT_ENDED if _removed(self._enforcer, log) else EXIT_LEFT_BEHIND
+        log.say("stopping; applied rules stay in force")
         return EXIT_ENDED
-
-    def _after_the_parent(self) -> int:
-        self._journal.say(f"process {self._family.parent.pid} has ended; removing its rules")
-        self._remove(self._errands.remove_file, self._arguments.policy_file)
-        return EXIT_ENDED if _removed(self._enforcer, self._journal) else EXIT_LEFT_BEHIND
 
     def _remove(self, act: Callable[[str], None], path: str) -> None:
         try:
             act(path)
         except (OSError, RequestRefused) as error:
-            self._journal.say(f"{path} could not be removed: {error}")
+            self._log.say(f"{path} could not be removed: {error}")
 
 
 def _live(
     arguments: Arguments,
     environment: Mapping[str, str],
-    enforcement: Callable[[int, int], EnforcerProtocol],
-    journal: HelperLog,
+    new_enforcer: Callable[[int, int], Enforcer],
+    log: HelperLog,
 ) -> int:
     try:
         parent = Handle.of(arguments.parent_pid)
     except RequestRefused:
         # Restarted after the application and the first helper have ended: clean up after them.
-        journal.flow("sweep", found=enforcement(arguments.parent_pid, 0).sweep())
+        log.flow("sweep", found=new_enforcer(arguments.parent_pid, 0).sweep())
         raise
     user = expected_user(parent, environment)
     _step_out(parent.pid)
-    return _HelperRun(arguments, parent, user, enforcement(parent.pid, parent.start_time), journal).live()
+    return _HelperRun(arguments, parent, user, new_enforcer(parent.pid, parent.start_time), log).live()
 
 
 def _step_out(parent_pid: int) -> None:
@@ -196,9 +183,9 @@ def _step_out(parent_pid: int) -> None:
             Cgroup(Path(tree.mount), "").add(os.getpid())
 
 
-def _listen(path: str, errands: UserFiles) -> socket.socket:
+def _listen(path: str, user_files: UserFiles) -> socket.socket:
     try:
-        return errands.place_socket(path)
+        return user_files.place_socket(path)
     except OSError as error:
         text = f"the socket {path} cannot be created: {error.strerror}"
         if error.errno in {errno.EEXIST, errno.EADDRINUSE}:
@@ -208,35 +195,35 @@ def _listen(path: str, errands: UserFiles) -> socket.socket:
         raise RequestRefused("socket_refused", text, fix) from None
 
 
-def _keep_up(actions: Actions, seconds: int, journal: HelperLog, *, resume: bool) -> None:
+def _keep_up(actions: Actions, seconds: int, log: HelperLog, *, resume: bool) -> None:
     """Take over a predecessor's work, then renew the rules periodically; 0 disables that."""
     if resume:
-        _try(actions.resume, "taking over from the previous helper failed; its rules stay", journal)
+        _try(actions.resume, "taking over from the previous helper failed; its rules stay", log)
     while seconds:
         time.sleep(seconds)
-        _try(actions.refresh, "the refresh failed; the rules stay unchanged", journal)
+        _try(actions.refresh, "the refresh failed; the rules stay unchanged", log)
 
 
-def _keep_whole(actions: Actions, journal: HelperLog) -> None:
+def _keep_whole(actions: Actions, log: HelperLog) -> None:
     """Restore the rules whenever another program has changed the packet filter."""
     notices = FilterChangeListener()
     while notices.wait():
-        _try(actions.repair, "checking the rules after a packet filter change failed", journal)
+        _try(actions.repair, "checking the rules after a packet filter change failed", log)
 
 
-def _try(act: Callable[[], None], otherwise: str, journal: HelperLog) -> None:
+def _try(act: Callable[[], None], otherwise: str, log: HelperLog) -> None:
     try:
         act()
     except Exception as error:  # noqa: BLE001 - the next run may succeed
-        journal.say(f"{otherwise}: {type(error).__name__}: {error}")
+        log.say(f"{otherwise}: {type(error).__name__}: {error}")
 
 
-def _removed(enforcer: EnforcerProtocol, journal: HelperLog) -> bool:
+def _removed(enforcer: Enforcer, log: HelperLog) -> bool:
     for attempt in range(_ATTEMPTS):
         try:
             enforcer.remove()
         except Exception as error:  # noqa: BLE001 - retry, so that no rules stay because of one failure
-            journal.say(f"the rules could not be removed (attempt {attempt + 1}): {error}")
+            log.say(f"the rules could not be removed (attempt {attempt + 1}): {error}")
             time.sleep(_BETWEEN_ATTEMPTS)
         else:
             return True

@@ -108,7 +108,8 @@ def canonical_host(text: str) -> str:
     address = _address(text)
     if address is not None:
         # A connection to the unspecified address goes to this machine, so the rule needs the loopback address.
-        return str(_loopback(address)) if address.is_unspecified else str(address)
+        loopback = "127.0.0.1" if address.version == 4 else "::1"  # noqa: PLR2004 - the two versions of IP
+        return loopback if address.is_unspecified else str(address)
     host = text.lower().removesuffix(".")
     if "*" in host:
         raise ValueError("a wildcard is not a single host; remove it from the file")
@@ -237,10 +238,6 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
             return None
         return address.ipv4_mapped or address
     return address
-
-
-def _loopback(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
-    return "127.0.0.1" if address.version == 4 else "::1"  # noqa: PLR2004 - the two versions of IP
 
 
 def _shown(value: object) -> str:

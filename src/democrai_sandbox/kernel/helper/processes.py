@@ -78,23 +78,14 @@ def cgroup_of(pid: int) -> str:
     return next((line[len("0::") :] for line in lines if line.startswith("0::")), "")
 
 
-def network_of(pid: int) -> tuple[int, int] | None:
-    """Return the network namespace of a process; None without the right to read it (CAP_SYS_PTRACE)."""
-    return _network(_PROC / str(pid), pid)
-
-
-def own_network() -> tuple[int, int] | None:
-    """Return the network namespace of the calling thread."""
-    return _network(_PROC / "thread-self", os.getpid())
-
-
-def _network(folder: Path, pid: int) -> tuple[int, int] | None:
+def network_of(pid: int | None = None) -> tuple[int, int] | None:
+    """Return the network namespace of a process or the calling thread; None without the right to read it."""
     try:
-        found = (folder / "ns" / "net").stat()
-    except PermissionError:
+        found = (_PROC / ("thread-self" if pid is None else str(pid)) / "ns" / "net").stat()
+    except PermissionError:  # for another process, CAP_SYS_PTRACE is missing
         return None
     except OSError:
-        raise gone(pid) from None
+        raise gone(pid or os.getpid()) from None
     return found.st_dev, found.st_ino
 
 
@@ -107,7 +98,8 @@ class Handle:
     def __init__(self, pid: int, descriptor: int | None, start_time: int) -> None:
         self.pid = pid
         self.start_time = start_time
-        self._descriptor = descriptor
+        self.descriptor = descriptor
+        """Descriptor that becomes readable when the process ends, if the kernel supports it."""
 
     @classmethod
     def of(cls, pid: int, *, descriptor: int | None = None, pidfds: bool = True) -> Handle:
@@ -123,16 +115,11 @@ class Handle:
             raise
         return handle
 
-    @property
-    def descriptor(self) -> int | None:
-        """Descriptor that becomes readable when the process ends, if the kernel supports it."""
-        return self._descriptor
-
     def alive(self) -> bool:
         """Whether it is still the same process and has not ended."""
-        if self._descriptor is not None:
+        if self.descriptor is not None:
             poll = select.poll()
-            poll.register(self._descriptor, select.POLLIN)
+            poll.register(self.descriptor, select.POLLIN)
             return not poll.poll(0)
         try:
             found = facts(self.pid)
@@ -147,7 +134,7 @@ class Handle:
 
     def close(self) -> None:
         """Close the descriptor."""
-        descriptor, self._descriptor = self._descriptor, None
+        descriptor, self.descriptor = self.descriptor, None
         if descriptor is not None:
             with suppress(OSError):
                 os.close(descriptor)

@@ -9,49 +9,27 @@ VERSION = 1
 LONGEST_LINE = 64 * 1024
 _LONGEST_TEXT = 2000
 
+# fmt: off
 Reason = Literal[
-    "bad_arguments",
-    "bad_request",
-    "busy",
-    "cgroup_read_only",
-    "confined",
-    "failed",
-    "foreign_uid",
-    "gone",
-    "no_cgroup2",
-    "no_ip6tables",
-    "no_iptables",
-    "not_a_descendant",
-    "not_privileged",
-    "not_the_parent",
-    "other_network",
-    "policy_invalid",
-    "policy_missing",
-    "policy_mode",
-    "policy_owner",
-    "policy_too_large",
-    "policy_torn",
-    "policy_type",
-    "socket_path_too_long",
-    "socket_refused",
-    "socket_taken",
-    "table_failed",
+    "bad_arguments", "bad_request", "busy", "cgroup_read_only", "confined", "failed", "foreign_uid", "gone",
+    "no_cgroup2", "no_ip6tables", "no_iptables", "not_a_descendant", "not_privileged", "not_the_parent",
+    "other_network", "policy_invalid", "policy_missing", "policy_mode", "policy_owner", "policy_too_large",
+    "policy_torn", "policy_type", "socket_path_too_long", "socket_refused", "socket_taken", "table_failed",
     "unknown_action",
 ]
+# fmt: on
 
 
 class RequestRefused(Exception):  # noqa: N818 - part of the protocol, with a reason
     """Request that the helper refused or could not complete; ``reason`` is machine-readable."""
 
     def __init__(self, reason: Reason, error: str, fix: str = "") -> None:
-        """Store the reason, the message and the fix."""
         super().__init__(reason, error, fix)
         self.reason: Reason = reason
         self.error = error
         self.fix = fix
 
     def __str__(self) -> str:
-        """Return one line for a log."""
         return f"{self.reason}: {self.error}" + (f"; to fix it: {self.fix}" if self.fix else "")
 
     def again(self) -> RequestRefused:

@@ -2,9 +2,6 @@
 
 Addresses stay valid for a while after a name has stopped resolving to them: large services return a few of many
 addresses each time, and the filter checks every packet of a connection, not only the first one.
-
-Addresses stay valid for a while after a name has stopped resolving to them: large services return a few of many
-addresses each time, and the filter checks every packet of a connection, not only the first one.
 """
 
 from __future__ import annotations
@@ -15,7 +12,6 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -50,13 +46,6 @@ class Resolution(NamedTuple):
     """Names that resolve to loopback or link-local addresses, which DNS may not open; see ``_acceptable``."""
 
 
-class _AddressReach(Enum):
-    FAR = auto()
-    NEAR = auto()
-    """Loopback or link-local."""
-    NOWHERE = auto()
-
-
 @dataclass(slots=True)
 class _Name:
     addresses: dict[str, float] = field(default_factory=dict)
@@ -77,7 +66,6 @@ class Resolver:
         keep_seconds: float = KEEP_SECONDS,
         hosts: str = "/etc/hosts",
     ) -> None:
-        """Store the lookup function and the clock."""
         self._lookup = system_lookup if lookup is None else lookup
         self._clock = clock
         self._keep = keep_seconds
@@ -223,18 +211,17 @@ def _acceptable(host: str, address: str, local: dict[str, set[str]]) -> bool:
     The name server of a permitted name could answer with an address of this machine, and so open a local database.
     Loopback and link-local addresses are opened only if the policy or the machine's hosts file contains them.
     """
-    reach = _reach(address)
-    return reach is _AddressReach.FAR or (
-        reach is _AddressReach.NEAR and (_is_fixed(host) or address in local.get(host, ()))
-    )
+    is_near = _is_near(address)
+    return is_near is False or (is_near is True and (_is_fixed(host) or address in local.get(host, ())))
 
 
 @lru_cache(maxsize=_MOST_NAMES)
-def _reach(address: str) -> _AddressReach:
+def _is_near(address: str) -> bool | None:
+    """Whether an address is loopback or link-local; None for an address that cannot be a destination."""
     parsed = ipaddress.ip_address(address)
     if parsed.is_unspecified or parsed.is_multicast:
-        return _AddressReach.NOWHERE
-    return _AddressReach.NEAR if parsed.is_loopback or parsed.is_link_local else _AddressReach.FAR
+        return None
+    return parsed.is_loopback or parsed.is_link_local
 
 
 def _local_names(path: str) -> dict[str, set[str]]:

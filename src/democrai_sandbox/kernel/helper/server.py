@@ -160,14 +160,14 @@ class HelperServer:
     """
 
     def __init__(
-        self, listener: socket.socket, family: ProcessFamily, actions: Actions, watch: EventWait, journal: HelperLog
+        self, listener: socket.socket, family: ProcessFamily, actions: Actions, watch: EventWait, log: HelperLog
     ) -> None:
         self._listener = listener
         self._listener.settimeout(0)
         self._family = family
         self._actions = actions
         self._watch = watch
-        self._journal = journal
+        self._log = log
         self._parents = ConnectionQueue("parent", self._serve, threads=16, waiting=_room())
         self._others = ConnectionQueue("others", self._serve, threads=8, waiting=32)
         self._refusals = ConnectionQueue("refusals", self._serve, threads=2, waiting=16)
@@ -184,7 +184,7 @@ class HelperServer:
         except (BlockingIOError, ConnectionError, InterruptedError):
             return
         except OSError as error:  # for example, no free descriptor
-            self._journal.say(f"a connection could not be accepted: {error}")
+            self._log.say(f"a connection could not be accepted: {error}")
             time.sleep(_AFTER_EXHAUSTION)
             return
         try:
@@ -212,7 +212,6 @@ class HelperServer:
             connection.sendall(encode_answer((visit.refused or _BUSY).answer()))
 
     def _serve(self, visit: ClientConnection) -> None:
-        """Serve one connection; an error affects only this connection."""
         try:
             with visit.connection:
                 if visit.client is None:
@@ -221,9 +220,9 @@ class HelperServer:
                 with visit.client:
                     self._hear(visit.connection, visit.client)
         except OSError as error:
-            self._journal.flow("connection.lost", error=str(error))
+            self._log.flow("connection.lost", error=str(error))
         except Exception:  # noqa: BLE001 - one request must never stop the helper
-            self._journal.say(f"a request failed: {traceback.format_exc()}")
+            self._log.say(f"a request failed: {traceback.format_exc()}")
 
     def _hear(self, connection: socket.socket, client: Handle) -> None:
         try:
@@ -234,14 +233,14 @@ class HelperServer:
         except RequestRefused as refused:
             self._turn_away(connection, refused)
             return
-        self._journal.flow("request", action=request.action, client=client.pid)
+        self._log.flow("request", action=request.action, client=client.pid)
         try:
             outcome = self._actions.answer(request, client)
         except RequestRefused as refused:
-            self._journal.say(f"{request.action[:40]!a} for process {client.pid} refused: {refused}")
+            self._log.say(f"{request.action[:40]!a} for process {client.pid} refused: {refused}")
             self._turn_away(connection, refused)
         except Exception as error:  # noqa: BLE001 - report it to the client and continue
-            self._journal.say(f"{request.action} failed: {traceback.format_exc()}")
+            self._log.say(f"{request.action} failed: {traceback.format_exc()}")
             self._turn_away(
                 connection, RequestRefused("failed", f"{type(error).__name__}: {error}", "see the helper's log")
             )
@@ -268,7 +267,7 @@ class HelperServer:
 
     def _turn_away(self, connection: socket.socket, refused: RequestRefused) -> None:
         """Answer before reading everything, then discard the remaining input, so that the client gets the answer."""
-        self._journal.flow("refused", reason=refused.reason, error=refused.error)
+        self._log.flow("refused", reason=refused.reason, error=refused.error)
         connection.settimeout(_DRAIN_WITHIN)
         connection.sendall(encode_answer(refused.answer()))
         connection.shutdown(socket.SHUT_WR)

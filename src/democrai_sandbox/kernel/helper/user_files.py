@@ -3,10 +3,6 @@
 If root follows a path that a user chose, it may open files that the user cannot, or block in a file system that the
 user provides. So the helper forks a process at the start, before any threads. That process forks a child for each
 operation, which drops all privileges, has a few seconds, and returns a descriptor.
-
-If root follows a path that a user chose, it may open files that the user cannot, or block in a file system that the
-user provides. So the helper forks a process at the start, before any threads. That process forks a child for each
-operation, which drops all privileges, has a few seconds, and returns a descriptor.
 """
 
 from __future__ import annotations
@@ -21,6 +17,7 @@ import signal
 import socket
 import stat
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
@@ -85,7 +82,12 @@ class UserFiles:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:
             with theirs:
-                self._hand_over(json.dumps([act, path]).encode(), theirs)
+                try:
+                    socket.send_fds(self._link, [json.dumps([act, path]).encode()], [theirs.fileno()])
+                except OSError:
+                    error = "the helper's process for file operations has ended"
+                    fix = "restart the helper; the rules stay in force meanwhile"
+                    raise RequestRefused("failed", error, fix) from None
             ours.settimeout(2 * _WITHIN)
             data, descriptors, _, _ = socket.recv_fds(ours, _LONGEST, 1, socket.MSG_CMSG_CLOEXEC)
         if not data:
@@ -94,13 +96,6 @@ class UserFiles:
         if number:
             raise OSError(number, text, path)
         return descriptors[0] if descriptors else -1
-
-    def _hand_over(self, data: bytes, reply: socket.socket) -> None:
-        try:
-            socket.send_fds(self._link, [data], [reply.fileno()])
-        except OSError:
-            error = "the helper's process for file operations has ended"
-            raise RequestRefused("failed", error, "restart the helper; the rules stay in force meanwhile") from None
 
 
 def _dispatch(link: socket.socket, user: User) -> NoReturn:
@@ -124,7 +119,6 @@ def _dispatch(link: socket.socket, user: User) -> NoReturn:
 
 
 def _await(child: int) -> None:
-    """Wait for the child, and kill it after the timeout."""
     try:
         handle = os.pidfd_open(child)
     except OSError:
@@ -196,14 +190,6 @@ def _clear_the_place(path: str) -> None:
     place.unlink()
 
 
-def _remove_socket(path: str) -> int:
-    return _remove(path, stat.S_ISSOCK)
-
-
-def _remove_file(path: str) -> int:
-    return _remove(path, stat.S_ISREG)
-
-
 def _remove(path: str, expected: Callable[[int], bool]) -> int:
     place = Path(path)
     with suppress(FileNotFoundError):
@@ -216,6 +202,6 @@ def _remove(path: str, expected: Callable[[int], bool]) -> int:
 _ACTS: dict[str, Callable[[str], int]] = {
     "open_file": _open_file,
     "place_socket": _place_socket,
-    "remove_socket": _remove_socket,
-    "remove_file": _remove_file,
+    "remove_socket": partial(_remove, expected=stat.S_ISSOCK),
+    "remove_file": partial(_remove, expected=stat.S_ISREG),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .application_paths import ApplicationPaths, application_paths, application_plan
+from .application import ApplicationPaths, application_paths, application_plan
 from .rights import (
     EXECUTE,
     FILE_RIGHTS,

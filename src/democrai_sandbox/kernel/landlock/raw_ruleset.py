@@ -1,16 +1,11 @@
-"""Create a ruleset from plain numbers.
-
-The spawn server loads this file by its path, without the package: standard library only.
-
-The spawn server loads this file by its path, without the package: standard library only.
-"""
+"""Create a ruleset from plain numbers. Standard library only: the spawn server loads this file by its path."""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,21 +21,8 @@ _NOT_THERE = frozenset(
 )
 
 
-class Native(Protocol):
-    """Functions of the compiled module."""
-
-    def landlock_create(self, fs: int, net: int, scoped: int, /) -> int:
-        """Return the descriptor of a new ruleset."""
-
-    def landlock_add_path(self, ruleset: int, fd: int, access: int, /) -> None:
-        """Allow rights at and below a descriptor."""
-
-    def landlock_add_port(self, ruleset: int, port: int, access: int, /) -> None:
-        """Allow rights for one TCP port."""
-
-
 def build(  # noqa: PLR0917 - the spawn server passes the fields of a request in this order
-    native: Native,
+    native: Any,
     fs: int,
     net: int,
     scoped: int,
@@ -65,7 +47,7 @@ def build(  # noqa: PLR0917 - the spawn server passes the fields of a request in
     return ruleset, missing
 
 
-def _add_path(native: Native, ruleset: int, path: str, mask: int, *, exact: bool) -> bool:
+def _add_path(native: Any, ruleset: int, path: str, mask: int, *, exact: bool) -> bool:
     """Add a rule for the target of the path, following symlinks; return whether it exists."""
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)

@@ -195,18 +195,15 @@ def landlock_support(forced: int | None = None) -> LandlockSupport:
         return LandlockSupport(0, 0, error.what, error.fix)
     kernel_abi = native.landlock_abi()
     if kernel_abi < 1:
-        return LandlockSupport(0, 0, *_reason(native.landlock_errno()))
+        number = native.landlock_errno()
+        unknown = f"the kernel reports {os.strerror(number)!r} for Landlock"
+        return LandlockSupport(0, 0, *_WHY.get(number, (unknown, "check the kernel log for landlock")))
     limit = _limit_from_environment() if forced is None else forced
     if limit is None or limit >= kernel_abi:
         return LandlockSupport(min(kernel_abi, HIGHEST_ABI), kernel_abi)
     if limit < 1:
         return LandlockSupport(0, kernel_abi, f"{FORCED} disables it", f"remove {FORCED}", forced=True)
     return LandlockSupport(min(limit, HIGHEST_ABI), kernel_abi, forced=True)
-
-
-def _reason(number: int) -> tuple[str, str]:
-    unknown = f"the kernel reports {os.strerror(number)!r} for Landlock"
-    return _WHY.get(number, (unknown, "check the kernel log for landlock"))
 
 
 @cache

@@ -11,18 +11,8 @@ from typing import NamedTuple, Self
 from democrai_sandbox.errors import KernelLayerError, KernelUnsupported
 from democrai_sandbox.kernel.status import ControlState, ControlStatus
 
-from . import raw_ruleset
-from .rights import (
-    THREAD_SYNC,
-    Feature,
-    FsRight,
-    LandlockSupport,
-    NetRight,
-    ScopeRight,
-    landlock_support,
-    native_module,
-    supported,
-)
+from . import raw_ruleset, rights
+from .rights import Feature, FsRight, LandlockSupport, NetRight, landlock_support, native_module, supported
 
 _HIGHEST_PORT = 65535
 
@@ -48,7 +38,6 @@ class PortRule:
     rights: NetRight
 
     def __post_init__(self) -> None:
-        """Reject invalid port numbers."""
         if not 0 <= self.port <= _HIGHEST_PORT:
             raise KernelLayerError(
                 f"the Landlock rule port {self.port!r} is invalid", fix=f"use a number from 0 to {_HIGHEST_PORT}"
@@ -69,7 +58,7 @@ class RulesetPlan:
 
 
 class RulesetNumbers(NamedTuple):
-    """Plan for one ABI, in the format of :func:`building.build` and the spawn server."""
+    """Plan for one ABI, in the format of :func:`raw_ruleset.build` and the spawn server."""
 
     fs: int
     net: int
@@ -93,11 +82,9 @@ class Ruleset:
         os.close(self.fd)
 
     def __enter__(self) -> Self:
-        """Close it at the end of a block."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close it."""
         self.close()
 
 
@@ -114,20 +101,10 @@ def numbers(plan: RulesetPlan, abi: int) -> RulesetNumbers:
     return RulesetNumbers(
         int(known.fs),
         int(net),
-        int(known.scoped if plan.scopes else ScopeRight(0)),
+        int(known.scoped if plan.scopes else 0),
         [(path, int(rights)) for path, rights in paths.items()],
         [(number, int(rights)) for number, rights in ports.items() if rights],
     )
-
-
-def handled(plan: RulesetPlan, abi: int) -> tuple[Feature, ...]:
-    """Return the features of this plan that a kernel with this ABI enforces."""
-    return tuple(feature for feature in supported(abi).features if _wants(plan, feature))
-
-
-def lacking(plan: RulesetPlan, abi: int) -> tuple[Feature, ...]:
-    """Return the features of this plan that a kernel with this ABI lacks."""
-    return tuple(feature for feature in supported(abi).lacking if _wants(plan, feature))
 
 
 def build(plan: RulesetPlan, abi: int) -> Ruleset:
@@ -143,7 +120,8 @@ def build(plan: RulesetPlan, abi: int) -> Ruleset:
         ) from error
     absent = frozenset(missing)
     covered = tuple(path for path, _ in plain.paths if path not in absent)
-    return Ruleset(fd, covered, tuple(missing), tuple(feature.name for feature in handled(plan, abi)))
+    features = tuple(feature.name for feature in supported(abi).features if _wants(plan, feature))
+    return Ruleset(fd, covered, tuple(missing), features)
 
 
 def _wanted_net(plan: RulesetPlan) -> NetRight:
@@ -194,11 +172,10 @@ def unsupported(support: LandlockSupport) -> ControlStatus:
 
 
 def _restrict(ruleset: int, *, synchronise: bool) -> bool:
-    """Restrict; return whether all threads are covered."""
     native = native_module()
     if synchronise:
         try:
-            native.landlock_restrict(ruleset, THREAD_SYNC)
+            native.landlock_restrict(ruleset, rights.THREAD_SYNC)
         except OSError as error:
             if error.errno != errno.EINVAL:  # EINVAL: the kernel does not know the flag
                 raise _refused(error) from error
@@ -231,7 +208,7 @@ def _other_threads() -> set[int]:
 
 
 def _status(plan: RulesetPlan, support: LandlockSupport, built: Ruleset, threads: int, covered: int) -> ControlStatus:
-    without = lacking(plan, support.abi)
+    without = [feature for feature in supported(support.abi).lacking if _wants(plan, feature)]
     holes = [feature.without for feature in without if feature.without]
     reasons = [f"{_threads(threads - covered)} not covered, because they existed before"] if covered < threads else []
     reasons += [f"ABI {support.abi}: {hole}" for hole in holes]

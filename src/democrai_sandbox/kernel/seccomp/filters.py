@@ -10,19 +10,9 @@ from typing import TYPE_CHECKING
 
 from democrai_sandbox.errors import KernelUnsupported
 
+from . import syscalls
 from .bpf import ARCHITECTURE, NUMBER, RET_ERRNO, Assembler, argument
-from .syscalls import (
-    NEWEST,
-    TABLE,
-    X32_BIT,
-    X32_LEGACY,
-    Action,
-    Architecture,
-    Group,
-    Syscall,
-    allowed_numbers,
-    this_architecture,
-)
+from .syscalls import TABLE, Action, Architecture, Group, this_architecture
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -181,7 +171,11 @@ def inspect_socket(code: Assembler, *, child: bool, inet: Inet, unix: bool) -> N
         code.go(REFUSE)
     elif child:
         code.if_equal(AF_NETLINK, "socket:netlink", REFUSE)
-        _inspect_netlink(code)
+        # Names and addresses of interfaces may be read; other protocols configure, watch, or send messages. Without
+        # network rules, no protocol is allowed: the C library resolves names without netlink.
+        code.label("socket:netlink")
+        code.load(argument(2))
+        code.if_equal(NETLINK_ROUTE, ALLOW, REFUSE)
     else:
         code.if_equal(AF_NETLINK, ALLOW)
         code.if_equal(AF_ALG, ALLOW, REFUSE)
@@ -195,18 +189,8 @@ def inspect_socket(code: Assembler, *, child: bool, inet: Inet, unix: bool) -> N
             _inspect_any_internet(code)
 
 
-def _inspect_netlink(code: Assembler) -> None:
-    """Allow the protocol for reading names and addresses of interfaces; others configure, watch, or send messages.
-
-    Without network rules, no protocol is allowed: the C library resolves names without netlink.
-    """
-    code.label("socket:netlink")
-    code.load(argument(2))
-    code.if_equal(NETLINK_ROUTE, ALLOW, REFUSE)
-
-
 def _inspect_any_internet(code: Assembler) -> None:
-    """Refuse raw packets, and protocols that differ on the wire.
+    """Refuse raw packets, and protocols with other packets than TCP and UDP.
 
     SOCK_PACKET with AF_INET is an old name of AF_PACKET. SMC continues without IP after the connection.
     """
@@ -244,20 +228,6 @@ def inspect_socketpair(code: Assembler, *, unix: bool) -> None:
         code.if_equal(SOCK_STREAM, ALLOW)
         code.if_equal(SOCK_SEQPACKET, ALLOW, REFUSE)
 
-
-__all__ = [
-    "ANSWERS",
-    "APPLICATION",
-    "FIX_ARCHITECTURE",
-    "NO_EXEC",
-    "RET_ALLOW",
-    "RET_KILL_PROCESS",
-    "Inet",
-    "Profile",
-    "child_profile",
-    "program",
-    "rows",
-]
 
 RET_ALLOW = 0x7FFF0000
 RET_KILL_PROCESS = 0x80000000
@@ -320,7 +290,7 @@ def child_profile(
     return Profile(allow_exec=True, child=True, inet=inet, unix=unix, fastopen=fastopen, multicast=multicast)
 
 
-def rows(profile: Profile, arch: Architecture) -> tuple[Syscall, ...]:
+def rows(profile: Profile, arch: Architecture) -> tuple[syscalls.Syscall, ...]:
     """Return the table rows that a program of the profile decides about."""
     return tuple(row for row in TABLE if row.number(arch) is not None and _concerns(profile, row.group))
 
@@ -403,17 +373,17 @@ _Range = tuple[int, "int | str"]
 """First number of a range, and its return value or the label of its part."""
 
 
-def _ranges(profile: Profile, decided: Sequence[Syscall], arch: Architecture) -> list[_Range]:
+def _ranges(profile: Profile, decided: Sequence[syscalls.Syscall], arch: Architecture) -> list[_Range]:
     """Return the first number of each range, with equal neighbors merged."""
     unknown = RET_ALLOW if profile.only_exec else ANSWERS[Action.ENOSYS]
-    open_numbers = _open_to_children(profile, arch) if profile.child else range(NEWEST + 1)
+    open_numbers = _open_to_children(profile, arch) if profile.child else range(syscalls.NEWEST + 1)
     answers: dict[int, int | str] = dict.fromkeys(open_numbers, RET_ALLOW)
     answers |= {row.number(arch) or 0: ANSWERS.get(row.action, _part(row.name)) for row in decided}
     for number in range(max(answers) + 2):
         answers.setdefault(number, unknown)
     if arch is Architecture.X86_64:
-        first, last = X32_LEGACY
-        answers |= {first: ANSWERS[Action.EPERM], last + 1: unknown, X32_BIT: ANSWERS[Action.EPERM]}
+        first, last = syscalls.X32_LEGACY
+        answers |= {first: ANSWERS[Action.EPERM], last + 1: unknown, syscalls.X32_BIT: ANSWERS[Action.EPERM]}
     merged: list[_Range] = []
     for number, answer in sorted(answers.items()):
         if not merged or merged[-1][1] != answer:
@@ -423,7 +393,7 @@ def _ranges(profile: Profile, decided: Sequence[Syscall], arch: Architecture) ->
 
 def _open_to_children(profile: Profile, arch: Architecture) -> Iterator[int]:
     """Yield the numbers that a child may use with any arguments: those of the list, and those without inspection."""
-    yield from allowed_numbers(arch)
+    yield from syscalls.allowed_numbers(arch)
     for row in TABLE:
         number = row.number(arch)
         if number is not None and not _concerns(profile, row.group):

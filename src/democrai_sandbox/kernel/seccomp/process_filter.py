@@ -119,9 +119,11 @@ def apply(profile: Profile) -> ControlStatus:
     current, own = threads(), threading.get_native_id()
     # The filters of other threads do not count then: they are the reason why these threads could not be covered.
     left_out = frozenset(current.keys() - {own}) if offender else frozenset()
+    decided = rows(profile, arch)
+    calls = {action.value: tuple(row.name for row in decided if row.action is action) for action in Action}
     details = {
         "architecture": arch.value,
-        "syscalls": _by_action(profile, arch),
+        "syscalls": {action: names for action, names in calls.items() if names},
         "filters": current[own].filters if current else None,
         "synchronised": not offender,
     }
@@ -171,13 +173,6 @@ def _measured(
     elif not bare:
         return ControlStatus(NAME, ControlState.ACTIVE, details=details)
     return ControlStatus(NAME, ControlState.PARTIAL, reason, _FIX_THREADS, details)
-
-
-def _by_action(profile: Profile, arch: Architecture) -> dict[str, tuple[str, ...]]:
-    """Return the names of refused and inspected calls, by action."""
-    decided = rows(profile, arch)
-    found = {action.value: tuple(row.name for row in decided if row.action is action) for action in Action}
-    return {action: names for action, names in found.items() if names}
 
 
 def _failed(error: OSError, arch: Architecture) -> ControlStatus:

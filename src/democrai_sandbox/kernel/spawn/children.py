@@ -30,7 +30,6 @@ class StartedProgram:
     __slots__ = ("deadline", "ended", "let_go", "lifeline", "mark", "pid", "pidfd", "report", "timed_out")
 
     def __init__(self, pid: int, pidfd: int, lifeline: int, deadline: float | None, mark: int) -> None:
-        """Take over its process descriptor and its lifeline."""
         self.pid = pid
         self.mark = mark
         self.pidfd = pidfd
@@ -65,13 +64,16 @@ class StartedPrograms:
     """All children by process id."""
 
     def __init__(self, native: Any) -> None:
-        """Start without children."""
         self.known: dict[int, StartedProgram] = {}
         self.standby = 0
         """Child of the server that runs no program and survives the removal of orphans."""
         self._timed: dict[int, StartedProgram] = {}
         """Running children with a deadline."""
-        self._own = OwnChildren(native)
+        self._native = native
+        try:  # kept open, because each end of a child reads it
+            self._list = os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._list = -1
         most = resource.getrlimit(MARKING)[1]
         self._largest_mark = _LARGEST_MARK if most == resource.RLIM_INFINITY else min(most, _LARGEST_MARK)
 
@@ -133,7 +135,7 @@ class StartedPrograms:
         """
         found = False
         running = None
-        for pid in self._own.strangers(self.known):
+        for pid in self._strangers(self.known):
             if pid == self.standby or _has_ended(pid):
                 continue
             if running is None:
@@ -150,25 +152,13 @@ class StartedPrograms:
         for child in self.known.values():
             child.signal(signal.SIGKILL)
         while _wait_for_any() and time.monotonic() < last:
-            for pid in self._own.strangers({}):
+            for pid in self._strangers({}):
                 with suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(_PAUSE)
 
-
-class OwnChildren:
-    """Direct children of this single-threaded process. The list stays open, because each end of a child reads it."""
-
-    def __init__(self, native: Any) -> None:
-        """Open the list, if the kernel provides it."""
-        self._native = native
-        try:
-            self._list = os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            self._list = -1
-
-    def strangers(self, known: dict[int, Any]) -> list[int]:
-        """Return the process ids that are not known."""
+    def _strangers(self, known: dict[int, Any]) -> list[int]:
+        """Return the direct children of this single-threaded process that are not known."""
         if self._list < 0:
             return [pid for pid in _processes() if pid not in known and _parent(pid) == os.getpid()]
         try:
@@ -179,7 +169,6 @@ class OwnChildren:
 
 
 def _mark_of(pid: int) -> int | None:
-    """Return the mark of a process; None if it does not exist."""
     try:
         return resource.prlimit(pid, MARKING)[1]
     except OSError:

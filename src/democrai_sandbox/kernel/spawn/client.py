@@ -2,9 +2,6 @@
 
 Functions that a request needs are bound to names here, and the sockets have the interpreter's built-in type. Subjects
 in this process can replace functions and methods of the standard library, and could otherwise read or forge requests.
-
-Functions that a request needs are bound to names here, and the sockets have the interpreter's built-in type. Subjects
-in this process can replace functions and methods of the standard library, and could otherwise read or forge requests.
 """
 
 from __future__ import annotations
@@ -78,7 +75,6 @@ class PassedDescriptors:
     """Descriptors of a request, without duplicates."""
 
     def __init__(self) -> None:
-        """Start without descriptors."""
         self.numbers: list[int] = []
 
     def index(self, descriptor: int) -> int:
@@ -148,7 +144,6 @@ class SpawnedChild:
     __slots__ = ("_lifeline", "_lock", "_returncode", "missing", "pid", "pidfd", "timed_out")
 
     def __init__(self, pid: int, pidfd: int, lifeline: _socket.socket, missing: tuple[str, ...]) -> None:
-        """Take over the process descriptor and the lifeline."""
         self.pid = pid
         self.pidfd = pidfd
         """Readable after the program has ended; closed with the rest."""
@@ -225,8 +220,6 @@ class SpawnedChild:
                 pidfd_send_signal(self.pidfd, number, None, flags)
 
 
-__all__ = ["SpawnOrder", "SpawnServer", "SpawnedChild"]
-
 _SERVER = Path(__file__).with_name("server.py")
 _KEPT = ("LD_LIBRARY_PATH",)
 """Environment variables that an interpreter may need to start; the server does not get the host's settings."""
@@ -243,7 +236,6 @@ _KIND = (int(socket.AF_UNIX), int(socket.SOCK_SEQPACKET))
 _LEVEL, _RIGHTS, _RECEIVE_WITHIN = int(socket.SOL_SOCKET), int(socket.SCM_RIGHTS), int(socket.SO_RCVTIMEO)
 _TIMEVAL = struct.Struct("@ll")
 _ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
-_QUIET = int(socket.MSG_NOSIGNAL)
 _GONE = {errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF}
 
 
@@ -279,9 +271,11 @@ class SpawnServer:
             with socket.socket(*_KIND, 0, fileno=far.detach()) as theirs:
                 # Before the first packet: the kernel adds the sender's process id only to packets sent after this.
                 theirs.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+                # Isolated, without site, and without writing bytecode.
+                command = [interpreter or sys.executable, "-I", "-S", "-B", str(_SERVER)]
                 # A separate session, so that signals of the terminal do not reach the server.
                 process = subprocess.Popen(  # noqa: S603 - this interpreter, with a file of this package
-                    _command(interpreter or sys.executable, theirs.fileno(), held),
+                    [*command, str(theirs.fileno()), str(held), str(getpid())],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     pass_fds=(theirs.fileno(), held),
@@ -457,7 +451,7 @@ class SpawnServer:
         begin = monotonic()
         while True:
             try:
-                self._link.sendmsg([packet], rights, _QUIET)
+                self._link.sendmsg([packet], rights, _NO_SIGNAL)
             except OSError as error:
                 if error.errno != errno.ETOOMANYREFS or monotonic() - begin > self._patience:
                     raise
@@ -466,7 +460,6 @@ class SpawnServer:
                 return
 
     def _lost(self, error: OSError) -> SpawnFailed:
-        """Return the error for a failure on the link."""
         if isinstance(error, BlockingIOError):
             return SpawnFailed("the spawn server does not answer in time", fix=_AGAIN)
         if error.errno not in _GONE:
@@ -502,8 +495,3 @@ def _received(lifeline: _socket.socket) -> _SpawnAnswer:
 
 def _timeval(seconds: float) -> bytes:
     return _TIMEVAL.pack(int(seconds), int(seconds % 1 * 1_000_000))
-
-
-def _command(interpreter: str, link: int, bond: int) -> list[str]:
-    """Return the command: isolated, without ``site``, and without writing bytecode."""
-    return [interpreter, "-I", "-S", "-B", str(_SERVER), str(link), str(bond), str(getpid())]

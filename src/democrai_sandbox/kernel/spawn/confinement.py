@@ -5,18 +5,12 @@ described in words, for the result and the status.
 
 This code runs in the application beside subjects, which can replace functions and methods of the standard library, even
 of ``enum``. So it uses plain numbers, compares operations by identity, and prepares filters in advance.
-
-The rules contain more than the kernel can enforce: hosts, URL paths, single operations. The unenforced part is
-described in words, for the result and the status.
-
-This code runs in the application beside subjects, which can replace functions and methods of the standard library, even
-of ``enum``. So it uses plain numbers, compares operations by identity, and prepares filters in advance.
 """
 
 from __future__ import annotations
 
 import resource
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -34,7 +28,7 @@ if TYPE_CHECKING:
 
 _NAMES = ("address_space", "cpu_seconds", "open_files", "processes", "wall_seconds")
 # Read before a subject could replace them.
-_AS, _CPU, _NOFILE, _NPROC = resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC
+_RLIMITS = (resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +57,8 @@ class ResourceLimits:
 
     def rlimits(self) -> tuple[tuple[int, int], ...]:
         """Return the limits for the kernel: pairs of a resource number and its limit."""
-        wanted = (
-            (_AS, self.address_space),
-            (_CPU, self.cpu_seconds),
-            (_NOFILE, self.open_files),
-            (_NPROC, self.processes),
-        )
-        return tuple((number, value) for number, value in wanted if value is not None)
+        values = (self.address_space, self.cpu_seconds, self.open_files, self.processes)
+        return tuple((number, value) for number, value in zip(_RLIMITS, values, strict=True) if value is not None)
 
 
 NO_LIMITS = ResourceLimits()
@@ -90,6 +79,7 @@ _OWN_NETWORK = ("/proc/net", "/proc/self/net", "/proc/thread-self/net")
 _IPV4_PARTS = _IPV6_DIGITS = 4
 _MULTICAST = range(224, 240)
 """First bytes of IPv4 multicast addresses."""
+_READING = (Operation.READ,)
 _WRITING = (Operation.CREATE, Operation.MODIFY, Operation.DELETE)
 _READ_RIGHTS, _EXECUTE_RIGHTS, _WRITE_RIGHTS = int(rights.READ), int(rights.EXECUTE), int(rights.WRITE)
 _LIST_RIGHTS = int(rights.FsRight.READ_DIR)
@@ -125,10 +115,6 @@ class ChildConfinement:
     """Whether the child may read its whole folder in /proc, including the network tables."""
     limits: ResourceLimits = NO_LIMITS
 
-    def limited(self, limits: ResourceLimits) -> ChildConfinement:
-        """Return a copy with limits that are at least as strict as these."""
-        return replace(self, limits=self.limits.stricter(limits))
-
 
 class Enforcement(NamedTuple):
     """Confinement in the format of a ``SpawnOrder``, for one kernel."""
@@ -159,7 +145,7 @@ def confinement_of(
     ports = sorted({target.port for target in hosts if target.port is not None})
     any_port = any(target.port is None for target in hosts)
     return ChildConfinement(
-        paths_read=_unique(runtime_read, own_read, _paths(files, (Operation.READ,))),
+        paths_read=_unique(runtime_read, own_read, _paths(files, _READING)),
         paths_listed=_unique(runtime_listed),
         paths_execute=_unique(runtime_execute, _paths(files, (Operation.EXECUTE,)), _programs(rules)),
         paths_write=_unique(_WRITTEN_DEVICES, own_write, () if temp is None else (temp,), _paths(files, _WRITING)),
@@ -168,7 +154,8 @@ def confinement_of(
         has_network=bool(hosts),
         unix=bool(sockets),
         multicast=any(_is_multicast(target.host) for target in hosts),
-        whole_proc=any(_is_of_own_network(path) for path in _paths(files, (Operation.READ,))),
+        # The network tables of /proc, or a folder that contains them.
+        whole_proc=any(path in _OWN_PROC or _is_beneath(path, _OWN_NETWORK) for path in _paths(files, _READING)),
         limits=limits,
     )
 
@@ -234,8 +221,9 @@ def plan(confinement: ChildConfinement, abi: int, *, exact: bool = False) -> Lan
     for path, mask in _path_rules(confinement):
         paths[path] = paths.get(path, 0) | mask & fs
     ports: dict[int, int] = {}
-    for port, mask in _port_rules(confinement):
-        ports[port] = ports.get(port, 0) | mask & net
+    for numbers, mask in ((confinement.connect_ports or (), _CONNECT), (confinement.bind_ports, _BIND)):
+        for port in numbers:
+            ports[port] = ports.get(port, 0) | mask & net
     opened = [(port, mask) for port, mask in ports.items() if mask]
     whole = int(confinement.whole_proc)
     return LandlockPlan(fs, net, scoped, list(paths.items()), opened, _READ_RIGHTS, int(exact), whole)
@@ -258,7 +246,8 @@ def unenforced(confinement: ChildConfinement, abi: int, *, packet_filter: bool, 
     supported = rights.supported(abi)
     if not supported.fs:
         yield "files: this kernel has no Landlock"
-    yield from _unenforced_files(supported)
+    else:
+        yield from _unenforced_files(supported)
     if confinement.has_network and not packet_filter:
         yield from _unenforced_network(confinement, supported)
     if confinement.unix:
@@ -268,8 +257,6 @@ def unenforced(confinement: ChildConfinement, abi: int, *, packet_filter: bool, 
 
 
 def _unenforced_files(supported: rights.SupportedRights) -> Iterator[str]:
-    if not supported.fs:
-        return
     if not supported.fs & rights.FsRight.TRUNCATE:
         yield "truncating files outside the rules with truncate() (Landlock ABI 3, Linux 6.2)"
     if not supported.fs & rights.FsRight.IOCTL_DEV:
@@ -318,24 +305,11 @@ def _is_beneath(path: str, roots: Iterable[str]) -> bool:
     return any(path == root or path.startswith(root.rstrip("/") + "/") for root in roots)
 
 
-def _port_rules(confinement: ChildConfinement) -> Iterator[tuple[int, int]]:
-    for port in confinement.connect_ports or ():
-        yield port, _CONNECT
-    for port in confinement.bind_ports:
-        yield port, _BIND
-
-
 def _targets(rules: Iterable[AccessRule]) -> tuple[list[NetworkTarget], list[NetworkTarget]]:
-    """Return the targets of the network rules: hosts, and unix sockets."""
     texts = {rule.normalized_target: None for rule in rules if rule.resource_type is ResourceType.NETWORK}
     targets = [parse_declaration(text) for text in texts]
     sockets = [target for target in targets if target.kind is TargetKind.UNIX]
     return [target for target in targets if target.kind is not TargetKind.UNIX], sockets
-
-
-def _is_of_own_network(path: str) -> bool:
-    """Whether a path is in the network tables of /proc, or contains them."""
-    return path in _OWN_PROC or _is_beneath(path, _OWN_NETWORK)
 
 
 def _is_multicast(host: str) -> bool:

@@ -4,19 +4,8 @@ A request is one packet on the link. Its first descriptor is the lifeline of the
 requests of several threads are independent, and a process that inherited the link cannot send answers to the
 application. A body too large for a packet is passed as the second descriptor, a sealed memfd.
 
-A request to start a program consists of numbers, a filter, and texts separated by null bytes. To start programs fast,
-C code parses all but the plan; ``_native/order.c`` contains the same layout. All other requests are JSON.
-
-Functions that the application needs are bound to names here, because a subject in its process could replace them.
-
-A request is one packet on the link. Its first descriptor is the lifeline of the caller, on which the answer returns. So
-requests of several threads are independent, and a process that inherited the link cannot send answers to the
-application. A body too large for a packet is passed as the second descriptor, a sealed memfd.
-
-A request to start a program consists of numbers, a filter, and texts separated by null bytes. To start programs fast,
-C code parses all but the plan; ``_native/order.c`` contains the same layout. All other requests are JSON.
-
-Functions that the application needs are bound to names here, because a subject in its process could replace them.
+C code parses a request to start a program, except the plan: ``_native/order.c`` contains the same layout. All other
+requests are JSON. Functions that the application needs are bound to names here, because a subject could replace them.
 """
 
 from __future__ import annotations
@@ -180,7 +169,6 @@ def parsed_answer(packet: bytes) -> dict[str, Any]:
 
 
 def _microseconds(seconds: float | None) -> int:
-    """Return a time as a number; 0 for none."""
     return 0 if seconds is None else round(seconds * _MICROSECONDS) or 1
 
 

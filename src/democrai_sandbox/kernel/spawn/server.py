@@ -14,6 +14,8 @@ import os
 import resource
 import select
 import signal
+import socket
+import struct
 import sys
 import time
 from contextlib import suppress
@@ -35,13 +37,13 @@ def _load(name: str, path: Path) -> Any:
 
 
 if TYPE_CHECKING:
-    from . import children, packets, protocol, standby, starts
+    from democrai_sandbox.kernel.landlock import raw_ruleset
+
+    from . import children, protocol, standby
 else:
     protocol = _load("protocol", _HERE / "protocol.py")
-    packets = _load("packets", _HERE / "packets.py")
     children = _load("children", _HERE / "children.py")
-    _load("raw_ruleset", _HERE.parent / "landlock" / "raw_ruleset.py")
-    starts = _load("starts", _HERE / "starts.py")
+    raw_ruleset = _load("raw_ruleset", _HERE.parent / "landlock" / "raw_ruleset.py")
     standby = _load("standby", _HERE / "standby.py")
 
 _SWEEP_SOON = 0.05
@@ -52,6 +54,9 @@ _SPARE_DESCRIPTORS = 300
 """Descriptors for one request with its maximum number of descriptors, and for the server."""
 _PER_CHILD = 2
 _READABLE = select.EPOLLIN
+_CUT = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
+_REPORT = struct.Struct("=i16s")
+"""Format written by ``_native/confined.c``."""
 
 
 def native_module() -> Any:
@@ -63,11 +68,124 @@ def native_module() -> Any:
     raise ImportError(f"the compiled module of the kernel layer for this interpreter is missing in {_HERE.parent}")
 
 
+class RequestPacket:
+    """Packet with its descriptors; those that are not taken are closed."""
+
+    __slots__ = ("_flags", "files", "lifeline", "packet", "sender")
+
+    def __init__(self, native: Any, link: int) -> None:
+        """Receive a packet; raise ``EOFError`` when the application has ended."""
+        self.packet, self.lifeline, self.files, self.sender, self._flags = native.receive(link)
+        # Some kernels report a sender of 0 at the end of the stream.
+        if not self.packet and self.lifeline < 0 and not self.files and not self.sender:
+            raise EOFError
+
+    def body(self, application: int) -> bytes:
+        """Return the body, after checking that the application sent it."""
+        if self.sender != application:
+            raise protocol.BadRequestError(f"process {self.sender} is not the application")
+        if self._flags & _CUT:
+            raise protocol.BadRequestError("the packet is too large, or no descriptor is free for its files")
+        packet: bytes = self.packet
+        if packet != protocol.IN_FILE or not self.files:
+            return packet
+        file = self.files.pop(0)
+        try:
+            return protocol.unsealed(file)
+        finally:
+            os.close(file)
+
+    def close(self) -> None:
+        """Close the descriptors that were not taken, except the lifeline."""
+        for file in self.files:
+            os.close(file)
+        self.files.clear()
+
+
+class FailedStepError(Exception):
+    """Failed step of a start; the program does not run."""
+
+    def __init__(self, step: str, error: OSError) -> None:
+        super().__init__(step)
+        self.step = step
+        self.errno = error.errno or errno.EIO
+
+
+class Starts:
+    """State shared by all starts."""
+
+    def __init__(self, native: Any, baseline: list[int]) -> None:
+        self._native = native
+        self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        self._ignored = _ignored_signals()
+        self.baseline = baseline
+        """Ruleset of the first layer of every child, after it was sent."""
+
+    def give_baseline(self, plan: protocol.LandlockPlan) -> list[str]:
+        """Store the application's lists, once; return the missing paths."""
+        if self.baseline:
+            raise protocol.BadRequestError("the baseline is already set")
+        ruleset, missing = self._ruleset(plan)
+        self.baseline = [ruleset]
+        return missing
+
+    def start(
+        self, body: bytes, files: list[int], plan: protocol.LandlockPlan | None, mark: int
+    ) -> tuple[int, int, int, list[str]]:
+        """Execute a request; return the pid, the pidfd, the report, and the missing paths of the plan.
+
+        The report is -1 for a running program. A program that must wait for the helper has a descriptor, which closes
+        when the program runs, or contains data for ``_failure_of``.
+        """
+        if plan is None:
+            return (*self._carried_out(body, files, self.baseline, mark), [])
+        own, missing = self._ruleset(plan)
+        try:
+            return (*self._carried_out(body, files, [*self.baseline, own], mark), missing)
+        finally:
+            os.close(own)
+
+    def _carried_out(self, body: bytes, files: list[int], rulesets: list[int], mark: int) -> tuple[int, int, int]:
+        try:
+            pid, pidfd, *report = self._native.spawn(
+                body, files, rulesets, self._null, (children.MARKING, mark), self._ignored
+            )
+        except ValueError as error:
+            raise protocol.BadRequestError(str(error)) from error
+        except OSError as error:
+            raise FailedStepError((error.strerror or "").partition(":")[0], error) from error
+        return pid, pidfd, report[0] if report else -1
+
+    def _ruleset(self, plan: protocol.LandlockPlan) -> tuple[int, list[str]]:
+        try:
+            return raw_ruleset.build(
+                self._native, plan.fs, plan.net, plan.scoped, plan.paths, plan.ports, exact=bool(plan.exact)
+            )
+        except OSError as error:
+            raise FailedStepError("landlock", error) from error
+
+
+def _failure_of(report: bytes) -> FailedStepError | None:
+    """Return the step at which a program failed; None for a running program."""
+    if len(report) < _REPORT.size:
+        return None
+    number, step = _REPORT.unpack_from(report)
+    return FailedStepError(step.rstrip(b"\0").decode("ascii", "replace"), OSError(number, os.strerror(number)))
+
+
+def _ignored_signals() -> int:
+    """Return the ignored signals of this process as a bit mask; all if the kernel does not report them."""
+    with suppress(OSError), open("/proc/self/status", encoding="ascii", errors="replace") as status:  # noqa: PTH123
+        for line in status:
+            if line.startswith("SigIgn:"):
+                return int(line.split()[1], 16)
+    return (1 << 64) - 1
+
+
 class ServerLoop:
     """Event loop of the spawn server."""
 
     def __init__(self, native: Any, inheritance: standby.Inheritance, watched: int) -> None:
-        """Watch the link and the application, and start the standby."""
         self._native = native
         self._inheritance = inheritance
         self._link = inheritance.link
@@ -77,7 +195,7 @@ class ServerLoop:
         self._by_descriptor: dict[int, children.StartedProgram] = {}
         self._awaited: dict[int, tuple[children.StartedProgram, bytes]] = {}
         """Children that wait for the helper before their program starts, by report descriptor, with their answer."""
-        self._starts = starts.Starts(native, list(inheritance.rulesets))
+        self._starts = Starts(native, list(inheritance.rulesets))
         self._started = self._refused = 0
         self._most = max(1, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_DESCRIPTORS) // _PER_CHILD)
         self._sweep_at: float | None = None
@@ -98,7 +216,8 @@ class ServerLoop:
     def _new_standby(self) -> standby.Standby:
         """Fork a process that takes over when this one ends, with the current baseline."""
         inheritance = self._inheritance._replace(rulesets=tuple(self._starts.baseline))
-        made = standby.Standby(standby.command_of(__file__), inheritance, self._watched)
+        command = [sys.executable, "-I", "-S", "-B", __file__]
+        made = standby.Standby(command, inheritance, self._watched)
         self._children.standby = made.pid
         self._events.register(made.descriptor, _READABLE)
         return made
@@ -148,7 +267,7 @@ class ServerLoop:
 
     def _serve_request(self) -> None:
         try:
-            request = packets.RequestPacket(self._native, self._link)
+            request = RequestPacket(self._native, self._link)
         except BlockingIOError:
             return
         except OSError as error:
@@ -163,7 +282,7 @@ class ServerLoop:
         finally:
             request.close()
 
-    def _answer(self, request: packets.RequestPacket, lifeline: int) -> None:
+    def _answer(self, request: RequestPacket, lifeline: int) -> None:
         """Execute a request and send the result; a child keeps the lifeline."""
         child = None
         try:
@@ -176,7 +295,7 @@ class ServerLoop:
                 answer = self._refusal(error="bad request: unknown kind of request")
         except protocol.BadRequestError as error:
             answer = self._refusal(error=f"bad request: {error}")
-        except starts.FailedStepError as error:
+        except FailedStepError as error:
             answer = self._refusal(step=error.step, errno=error.errno)
         except Exception as error:  # noqa: BLE001 - one bad request must not stop the server
             answer = self._refusal(error=f"{type(error).__name__}: {error}")
@@ -201,7 +320,7 @@ class ServerLoop:
         child, answer = self._awaited.pop(report)
         self._events.unregister(report)
         try:
-            failure = starts.failure_of(os.read(report, 64))
+            failure = _failure_of(os.read(report, 64))
         finally:
             os.close(report)
             child.report = -1
@@ -330,18 +449,14 @@ class ServerLoop:
             child.signal(signal.SIGKILL)
 
 
-def _ignore_signals() -> None:
-    """Ignore signals for the application, which needs this process to stop its children at shutdown."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
-        signal.signal(number, signal.SIG_IGN)
-
-
 def main() -> None:
     """Take the link, become the subreaper, protect this process from others, and serve."""
     link, bond, application, *rulesets = map(int, sys.argv[1:])
     for number in (link, bond, *rulesets):
         os.set_inheritable(number, False)  # noqa: FBT003 - positional-only
-    _ignore_signals()
+    # These are for the application, which needs this process to stop its children at shutdown.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
     native = native_module()
     native.set_subreaper()
     native.set_dumpable(False)

@@ -12,7 +12,6 @@ import os
 import select
 import signal
 import socket
-import sys
 import time
 from contextlib import suppress
 from typing import NamedTuple, NoReturn
@@ -32,10 +31,6 @@ class Inheritance(NamedTuple):
     """Held open by all servers and standbys; it closes for the application when none is left."""
     application: int
     rulesets: tuple[int, ...] = ()
-
-    def arguments(self) -> list[str]:
-        """Return the arguments for the server's program."""
-        return [str(number) for number in (self.link, self.bond, self.application, *self.rulesets)]
 
 
 class Standby:
@@ -72,24 +67,25 @@ def _stand_by(server: int, command: list[str], inheritance: Inheritance, watched
     poll = select.poll()
     poll.register(bond, select.POLLIN)
     poll.register(watched, select.POLLIN)
-    stood = False
+    was_stopped = False
     while True:
         ready = {number for number, _ in poll.poll(_LOOK_SECONDS * 1000)}
         if watched in ready:
             os._exit(0)
         if bond in ready:
             break
-        stands = _stands_still(server)
-        if stood and stands:
+        stopped = is_stopped(server)
+        if was_stopped and stopped:
             with suppress(OSError):
                 os.kill(server, signal.SIGCONT)
-        stood = stands
+        was_stopped = stopped
     time.sleep(_PAUSE)
     for number in (inheritance.link, own_bond, *inheritance.rulesets):
         os.set_inheritable(number, True)  # noqa: FBT003 - positional-only
     for number in (watched, bond):
         os.close(number)
-    os.execv(command[0], [*command, *inheritance.arguments()])  # noqa: S606 - the server's program
+    numbers = (inheritance.link, own_bond, inheritance.application, *inheritance.rulesets)
+    os.execv(command[0], [*command, *map(str, numbers)])  # noqa: S606 - the server's program
 
 
 def _keep_only(wanted: set[int]) -> None:
@@ -102,14 +98,10 @@ def _keep_only(wanted: set[int]) -> None:
     os.closerange(most, os.sysconf("SC_OPEN_MAX"))
 
 
-def _stands_still(pid: int) -> bool:
+def is_stopped(pid: int) -> bool:
+    """Whether a process is stopped by a signal or a debugger."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - avoids importing pathlib
             return file.read().rpartition(b")")[2].split()[0] in {b"T", b"t"}
     except (OSError, IndexError):
         return False
-
-
-def command_of(file: str) -> list[str]:
-    """Return the server's program without its arguments."""
-    return [sys.executable, "-I", "-S", "-B", file]

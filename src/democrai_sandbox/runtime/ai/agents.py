@@ -1,8 +1,5 @@
 """Bodies of agents and pipelines: the loop of model and tools within time limits, and steps in order.
 
-``asyncio.timeout`` around every call would set a timer each time. All calls have the same timeout, so a timer that was
-set before a call began fires before the call's deadline, and is then set to that deadline.
-
 The loop runs inside the agent's guard, and each tool inside its own guard on top. The model can only request tool
 calls.
 """
@@ -25,69 +22,8 @@ from .model import AgentLimits, Message, Model, ToolCall, ToolOffer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
-    from types import TracebackType
-    from typing import Self
 
     from democrai_sandbox.guard import Entrance
-
-
-class RunTimeout:
-    """Context for a whole run; ``begin`` and ``end`` surround a part. Work past its deadline is canceled."""
-
-    def __init__(self, seconds: float, part_seconds: float) -> None:
-        """Take the limits for the run and for a part."""
-        self._seconds, self._part_seconds = seconds, part_seconds
-        self._part_end: float | None = None
-        self._cancelled = ""
-
-    async def __aenter__(self) -> Self:
-        task = asyncio.current_task()
-        if task is None:
-            raise RuntimeError("a time limit needs a running task")
-        self._task, self._loop = task, asyncio.get_running_loop()
-        self._before = task.cancelling()
-        now = self._loop.time()
-        self._end = now + self._seconds
-        self._timer = self._loop.call_at(min(self._end, now + self._part_seconds), self._look)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._timer.cancel()
-        if self._cancelled and self._task.uncancel() <= self._before and kind is asyncio.CancelledError:
-            raise TimeoutError from error
-
-    def begin(self) -> None:
-        """Begin a part."""
-        self._part_end = self._loop.time() + self._part_seconds
-
-    def end(self) -> None:
-        """End the part, and undo its own cancellation if the code swallowed it."""
-        self._part_end = None
-        self.part_is_over_time()
-
-    def part_is_over_time(self) -> bool:
-        """Return whether a canceled part exceeded its own timeout; undo its cancellation in that case."""
-        if self._cancelled != "part":
-            return False
-        self._cancelled = ""
-        return self._task.uncancel() <= self._before
-
-    def check(self) -> None:
-        """Raise the cancellation of the task if the code that ran swallowed it."""
-        if self._task.cancelling() > self._before:
-            raise asyncio.CancelledError
-
-    def _look(self) -> None:
-        now = self._loop.time()
-        if now >= self._end or (self._part_end is not None and now >= self._part_end):
-            self._cancelled = "run" if now >= self._end else "part"
-            self._part_end = None
-            self._task.cancel()
-        if now < self._end:
-            next_part = self._part_end or now + self._part_seconds
-            self._timer = self._loop.call_at(min(self._end, next_part), self._look)
 
 
 LONGEST_RESULT = 100_000
@@ -121,15 +57,28 @@ def agent_body(plan: AgentPlan) -> Callable[[dict[str, Any]], Awaitable[Outcome]
     prompt = caller(plan.prompt)
 
     async def run(given: dict[str, Any]) -> Outcome:
-        patience = RunTimeout(plan.limits.seconds, plan.limits.tool_seconds)
+        outcome = await prompt(given)
+        if not is_value(outcome):
+            return outcome
+        return (VALUE, await _Conversation(plan, opening(plan, outcome[1], given)).run())
+
+    return _within(plan.limits.seconds, f"agent {plan.name}", run)
+
+
+def _within(
+    seconds: float | None, who: str, body: Callable[[dict[str, Any]], Awaitable[Outcome]]
+) -> Callable[[dict[str, Any]], Awaitable[Outcome]]:
+    """Return a body that raises ``RunStopped`` when it takes longer than ``seconds``."""
+
+    async def run(given: dict[str, Any]) -> Outcome:
+        timeout = asyncio.timeout(seconds)
         try:
-            async with patience:
-                outcome = await prompt(given)
-                if not is_value(outcome):
-                    return outcome
-                return (VALUE, await _Conversation(plan, patience, opening(plan, outcome[1], given)).run())
+            async with timeout:
+                return await body(given)
         except TimeoutError:
-            raise RunStopped(f"agent {plan.name} did not finish within {plan.limits.seconds:g} s") from None
+            if not timeout.expired():
+                raise
+            raise RunStopped(f"{who} did not finish within {seconds:g} s") from None
 
     return run
 
@@ -164,9 +113,8 @@ def _is_reply(reply: Any) -> bool:
 class _Conversation:
     """One run of an agent."""
 
-    def __init__(self, plan: AgentPlan, patience: RunTimeout, messages: list[Message]) -> None:
+    def __init__(self, plan: AgentPlan, messages: list[Message]) -> None:
         self._plan = plan
-        self._patience = patience
         self._messages = messages
         self._calls = 0
         self._denials: list[dict[str, Any]] = []
@@ -212,19 +160,22 @@ class _Conversation:
         return outcome if isinstance(outcome, str) else self._told(tool.label, outcome)
 
     async def _called(self, entrance: Entrance, arguments: Any) -> Outcome | str:
-        self._patience.begin()
+        task = asyncio.current_task()
+        before = task.cancelling() if task else 0
+        timeout = asyncio.timeout(self._plan.limits.tool_seconds)
         try:
-            outcome: Outcome = await entrance(arguments)
+            async with timeout:
+                outcome: Outcome = await entrance(arguments)
+        except TimeoutError:
+            if not timeout.expired():
+                raise
+            return _error("tool_timeout", f"the tool took longer than {self._plan.limits.tool_seconds:g} s")
         except asyncio.CancelledError:
-            if self._patience.part_is_over_time():
-                return _error("tool_timeout", f"the tool took longer than {self._plan.limits.tool_seconds:g} s")
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if task is None or task.cancelling() > before:
                 raise
             return _error("tool_failed", "the tool canceled itself")  # it raised CancelledError without a cancellation
-        finally:
-            self._patience.end()
-        self._patience.check()
+        if task and task.cancelling() > before:
+            raise asyncio.CancelledError  # the tool swallowed the cancellation of the run
         return outcome
 
     def _told(self, label: str, outcome: Outcome) -> str:
@@ -327,17 +278,7 @@ def pipeline_body(plan: PipelinePlan) -> Callable[[dict[str, Any]], Awaitable[Ou
                 denials += more_denials
         return (VALUE, [value, turns, calls, denials])
 
-    async def run_in_time(given: dict[str, Any]) -> Outcome:
-        patience = asyncio.timeout(plan.seconds)
-        try:
-            async with patience:
-                return await run(given)
-        except TimeoutError:
-            if not patience.expired():
-                raise
-            raise RunStopped(f"pipeline {plan.name} did not finish within {plan.seconds:g} s") from None
-
-    return run if plan.seconds is None else run_in_time
+    return _within(plan.seconds, f"pipeline {plan.name}", run)
 
 
 def _runner(step: PipelineStep) -> Callable[[Any], Awaitable[Outcome]]:

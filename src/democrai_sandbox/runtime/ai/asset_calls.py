@@ -1,7 +1,7 @@
 """Calls between tools, agents and pipelines: arguments are plain data and checked, results are outcomes.
 
 Everything here runs inside the guard of an asset, or of the module that calls one. An outcome is one of
-``runtime.outcomes``, or one of the three forms below. It is plain data, so objects never cross between subjects.
+``calls.outcome``, or one of the three forms below. It is plain data, so objects never cross between subjects.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from democrai_sandbox.runtime.calls.outcome import VALUE, Outcome, capture, capt
 from democrai_sandbox.runtime.calls.threads import CallThreads
 
 from .model import AssetRun
-from .schema import argument_check, signature_shape
+from .schema import check_arguments, signature_shape
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from .schema import Build
 
-if TYPE_CHECKING:
     Body = Callable[[dict[str, Any]], Awaitable[Outcome]]
 
 ARGUMENTS = "arguments"
@@ -57,12 +56,11 @@ def name_of(function: Any) -> str:
 
 def entry(schema: Mapping[str, Any], body: Body) -> Callable[[Any], Awaitable[Outcome]]:
     """Return the function behind an entrance: it copies and checks the arguments before anything else reads them."""
-    check = argument_check(schema)
 
     async def enter(arguments: Any) -> Outcome:
         try:
             given = plain(arguments, lists=True)
-            check(given)
+            check_arguments(given, schema)
         except InvalidInputError as error:
             return (ARGUMENTS, [[item.pointer, item.message, item.suggestion] for item in error.problems])
         try:
@@ -137,8 +135,7 @@ def settled(outcome: Outcome) -> Any:
     if kind == STOPPED:
         raise STOPPING_ERRORS[outcome[1]](outcome[2])
     if kind == STEP:
-        _, number, name, inner = outcome
-        _raise_step(number, name, inner)
+        _raise_step(*outcome[1:])
     return release(outcome)
 
 

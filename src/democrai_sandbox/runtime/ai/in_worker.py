@@ -21,14 +21,12 @@ from .model import KINDS, Message, ToolCall, ToolOffer
 from .runtime import AiRuntime, called, own_places
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
     from types import FunctionType
 
-    from democrai_sandbox.guard import Entrance
     from democrai_sandbox.policy import AccessRule
     from democrai_sandbox.runtime.extensions.importer import Surface
 
-    from .asset_calls import Body
     from .assets import Asset
 
 
@@ -109,26 +107,19 @@ def open_tool(name: str, surfaces: Iterable[Surface]) -> tuple[Surface, ...]:
     short = name.rpartition(".")[2]
     for surface in surfaces:
         if (surface.kind, surface.name) == ("tool", short):
-            return (surface._replace(function=cast("FunctionType", _plainly(caller(called(surface.function))))),)
+            return (surface._replace(function=cast("FunctionType", _by_name(caller(called(surface.function))))),)
     raise InvalidInputError.of(f"the module declares no tool {short!r}")
-
-
-def _plainly(body: Body) -> Callable[..., Any]:
-    async def run(**arguments: Any) -> Any:
-        return await body(arguments)
-
-    return run
 
 
 def _callable(surface: Surface, module: str, runtime: AiRuntime) -> Surface:
     """Return a surface that enters the asset's own guard when the module calls it."""
     entrance = runtime.entrance(None, surface.kind, f"{module}.{surface.name}")
-    return surface._replace(function=cast("FunctionType", _through(entrance)))
+    return surface._replace(function=cast("FunctionType", _by_name(entrance)))
 
 
-def _through(entrance: Entrance) -> Callable[..., Any]:
+def _by_name(body: Callable[[dict[str, Any]], Awaitable[Any]]) -> Callable[..., Any]:
     async def run(**arguments: Any) -> Any:
-        return await entrance(arguments)
+        return await body(arguments)
 
     return run
 

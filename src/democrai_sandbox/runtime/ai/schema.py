@@ -1,7 +1,5 @@
 """JSON Schema from a typed signature, validation of arguments against it, and typed values from checked arguments.
 
-Arguments from a model, another module or a pipeline are checked here before any code of the tool reads them.
-
 Annotations are code of the function's author, so all of this runs inside that subject's guard. Only the schema, which
 is plain data, leaves it.
 """
@@ -22,7 +20,6 @@ from democrai_sandbox.policy.text import shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-if TYPE_CHECKING:
     Schema = Mapping[str, Any]
 
 MOST_PROBLEMS = 20
@@ -37,6 +34,8 @@ _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "array": ((list, tuple), "a list"),
     "object": ((dict,), "an object"),
 }
+
+_SCALAR_TYPES = {name: kinds for name, (kinds, _) in _TYPES.items() if name not in ("array", "object")}
 
 
 def check_arguments(value: object, schema: Schema) -> None:
@@ -91,12 +90,19 @@ def _members(value: dict[str, Any], schema: Schema, pointer: str) -> Iterator[Pr
             yield Problem(pointer, f"'{name}' is missing")
     for name, item in value.items():
         if name in properties:
-            yield from problems(item, properties[name], pointer_to(pointer, name))
+            if not _is_valid_scalar(item, properties[name]):
+                yield from problems(item, properties[name], pointer_to(pointer, name))
         elif further is False:
             absent = [known for known in properties if known not in value]
             yield Problem(pointer_to(pointer, name), f"unknown name {shown(name)}", nearest(name, absent))
         elif further is not True:
             yield from problems(item, further, pointer_to(pointer, name))
+
+
+def _is_valid_scalar(value: object, schema: Schema) -> bool:
+    """Return whether a value is a scalar of the type of its schema. Most arguments are, so they need no more checks."""
+    kinds = _SCALAR_TYPES.get(schema.get("type", ""), ())
+    return type(value) in kinds and "enum" not in schema and "anyOf" not in schema
 
 
 def _items(value: list[Any], schema: Schema, pointer: str) -> Iterator[Problem]:
@@ -172,48 +178,6 @@ _KEYWORDS: dict[str, Callable[[Any, str, int], bool]] = {
     "prefixItems": _is_schemas,
     "anyOf": _is_schemas,
 }
-
-
-_FAST_SCALARS: dict[str, tuple[type, ...]] = {
-    "string": (str,),
-    "integer": (int,),
-    "number": (int, float),
-    "boolean": (bool,),
-}
-
-
-def argument_check(schema: Mapping[str, Any]) -> Callable[[Any], None]:
-    """Return a function that refuses arguments like ``check_arguments``."""
-    properties, required = schema.get("properties", {}), tuple(schema.get("required", ()))
-    members = {name: _member(inner) for name, inner in properties.items()}
-    closed = schema.get("additionalProperties") is False
-
-    def check(given: Any) -> None:
-        if closed and type(given) is dict and _fit(given, members, required):
-            return
-        check_arguments(given, schema)
-
-    return check
-
-
-def _fit(given: dict[str, Any], members: Mapping[str, Any], required: tuple[str, ...]) -> bool:
-    for name in required:
-        if name not in given:
-            return False
-    for name, value in given.items():
-        member = members.get(name)
-        if member is None:
-            return False
-        kinds, schema = member
-        if type(value) not in kinds if schema is None else not fits(value, schema):
-            return False
-    return True
-
-
-def _member(schema: Mapping[str, Any]) -> tuple[tuple[type, ...], Mapping[str, Any] | None]:
-    """Return the types of a scalar; otherwise its schema."""
-    kinds = _FAST_SCALARS.get(schema.get("type", "")) if "anyOf" not in schema and "enum" not in schema else None
-    return ((), schema) if kinds is None else (kinds, None)
 
 
 JsonSchema = dict[str, Any]

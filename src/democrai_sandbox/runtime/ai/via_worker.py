@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from democrai_sandbox.access.caller import Caller
 from democrai_sandbox.errors import TamperDenied
 from democrai_sandbox.errors.services import ModelFailed
-from democrai_sandbox.guard import door, plain, served
+from democrai_sandbox.guard import door, plain
 from democrai_sandbox.guard.contexts import make_guard
 from democrai_sandbox.guard.interface import RawView
 from democrai_sandbox.policy import InvalidInputError
+from democrai_sandbox.runtime.access_environment import caller_of
 from democrai_sandbox.runtime.sdk_services import SdkFutures
 
 from .asset_calls import as_run
@@ -19,37 +19,14 @@ from .model import KINDS, AssetRun, Message, Model, NamedModel, ToolCall, ToolOf
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from democrai_sandbox.access.caller import Caller
     from democrai_sandbox.guard import Guard
+    from democrai_sandbox.runtime.extensions.importer import Surface
+    from democrai_sandbox.runtime.worker.handle import WorkerHandle
+    from democrai_sandbox.runtime.worker.process import SurfaceInfo
 
     from .asset_calls import Body
     from .assets import Asset
-
-
-class AssetSurface(Protocol):
-    """A function that the code in a worker declared."""
-
-    @property
-    def kind(self) -> str: ...  # noqa: D102 - the attributes of a tuple
-    @property
-    def name(self) -> str: ...  # noqa: D102
-    @property
-    def options(self) -> dict[str, Any]: ...  # noqa: D102
-
-
-class AssetWorker(Protocol):
-    """The part of a module's worker that is needed here."""
-
-    async def call(
-        self,
-        kind: str,
-        name: str,
-        params: Mapping[str, Any] | None = None,
-        *,
-        caller: Caller = ...,
-        timeout: float | None = None,  # noqa: ASYNC109 - the worker's own
-    ) -> Any:
-        """Call a function there on behalf of ``caller``, and return its result."""
-        ...
 
 
 class WorkerAsset(NamedTuple):
@@ -59,7 +36,7 @@ class WorkerAsset(NamedTuple):
     name: str
     """Name without the module's name."""
     model: str
-    worker: AssetWorker
+    worker: WorkerHandle
 
     async def run(self, params: dict[str, Any], caller: Caller, seconds: float) -> AssetRun:
         """Run it there, and return its result; raise its denial or error."""
@@ -76,7 +53,7 @@ class WorkerAssets:
         self._found: dict[str, WorkerAsset] = {}
         self.promises = SdkFutures("ai.complete", patience=300.0)
 
-    def declare(self, module: str, surfaces: Iterable[AssetSurface], worker: AssetWorker) -> None:
+    def declare(self, module: str, surfaces: Iterable[Surface | SurfaceInfo], worker: WorkerHandle) -> None:
         """Register the assets that a module declared and validated in its worker."""
         for surface in surfaces:
             if surface.kind in KINDS:
@@ -131,16 +108,6 @@ def _guard_of(view: RawView) -> Guard:
     )
 
 
-class ToolWorker(Protocol):
-    """The part of a tool's worker that is needed here."""
-
-    async def call(
-        self, kind: str, name: str, params: Mapping[str, Any], *, caller: Caller, ancestors: tuple[str, ...]
-    ) -> Any:
-        """Call the tool there on behalf of ``caller``, at the end of a call chain, and return its outcome."""
-        ...
-
-
 class IsolatedTools:
     """Creates the replacement for a tool's function, which asks the worker through the host."""
 
@@ -148,7 +115,7 @@ class IsolatedTools:
         """Create the service; it works after ``promises`` is open."""
         self.promises = SdkFutures("the tool", patience=300.0)
 
-    def body(self, asset: Asset, worker: ToolWorker) -> Body:
+    def body(self, asset: Asset, worker: WorkerHandle) -> Body:
         """Return a body for the entrance of a tool. Called by the host, outside every guard."""
 
         def ask(view: tuple[Any, ...] | None, given: dict[str, Any]) -> Any:
@@ -156,7 +123,7 @@ class IsolatedTools:
             if raw is None or raw.labels[-1] != asset.label or raw.narrowed:
                 raise TamperDenied(asset.label)
             return self.promises.promise(
-                worker.call("tool", asset.short, given, caller=_caller(raw), ancestors=raw.labels[:-1])
+                worker.call("tool", asset.short, given, caller=caller_of(raw), ancestors=raw.labels[:-1])
             )
 
         knock = door(ask)
@@ -165,10 +132,3 @@ class IsolatedTools:
             return await knock(given)
 
         return run
-
-
-def _caller(view: RawView) -> Caller:
-    """Return the caller for the tool: the identity from its guard, with the role of the served request."""
-    who = Caller(user_id=view.user_id, organization_id=view.organization_id, session_key=view.session_key)
-    present = served()
-    return present if type(present) is Caller and present[:3] == who[:3] else who

@@ -90,13 +90,8 @@ class RuntimeSettings:
 
     def folders(self, kind: str) -> tuple[str, ...]:
         """Return the folders that contain extensions of a kind, the main one first."""
-        main = {"module": self.modules_path, "engine": self.engines_path, "extractor": self.extractors_path}[kind]
-        extra = {
-            "module": self.extra_module_dirs,
-            "engine": self.extra_engine_dirs,
-            "extractor": self.extra_extractor_dirs,
-        }[kind]
-        return (*((main,) if main else ()), *extra)
+        main = getattr(self, f"{kind}s_path")
+        return (*((main,) if main else ()), *getattr(self, f"extra_{kind}_dirs"))
 
     def data_of(self, subject: Subject) -> str:
         """Return the data folder of a subject."""

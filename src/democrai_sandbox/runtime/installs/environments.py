@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox import policy
+from democrai_sandbox._util.atomic_file import atomic_write
 from democrai_sandbox.errors.extensions import InstallBusy
 from democrai_sandbox.manifests import EngineManifest, ExtractorManifest
 from democrai_sandbox.runtime.child_process import BASE_INTERPRETER
@@ -103,17 +104,8 @@ class EnvironmentFolder:
 
     def finish(self, installed: InstalledEnvironment) -> None:
         """Make an environment current, atomically, also across a crash of the machine."""
-        unfinished = self.root / f"current.{os.getpid()}"
-        with unfinished.open("w", encoding="utf-8") as file:
-            json.dump(asdict(installed), file)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(self._current)
-        descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        with atomic_write(self._current) as unfinished:
+            unfinished.write_text(json.dumps(asdict(installed)), encoding="utf-8")
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[int]:

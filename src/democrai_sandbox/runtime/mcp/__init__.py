@@ -19,8 +19,9 @@ from democrai_sandbox.errors.services import (
     McpUnreachable,
 )
 from democrai_sandbox.runtime.extensions.settings import McpApproval
+from democrai_sandbox.runtime.store import RuntimeStore as McpRegistry
 
-from .runtime import McpRegistry, McpRuntime, McpSettings
+from .runtime import McpRuntime, McpSettings
 
 __all__ = [
     "McpApproval",

@@ -135,9 +135,7 @@ _LONGEST_ANNOUNCEMENT = 8192
 class McpHttpClient(httpx2.AsyncClient):
     """Client for the transports of the library. Created and used inside the guard."""
 
-    def __init__(
-        self, server: str, scope: anyio.CancelScope, *, tls: ssl.SSLContext, most_bytes: int, most_brackets: int
-    ) -> None:
+    def __init__(self, order: ConversationRequest, scope: anyio.CancelScope, tls: ssl.SSLContext) -> None:
         """Take the scope that ends the conversation, and a TLS context: the guard cannot read certificate files."""
         # No proxies from the environment: traffic would leave through another host than the registered one. No
         # compression, so that the counted size is the size in memory. Timeouts belong to the conversation.
@@ -152,10 +150,10 @@ class McpHttpClient(httpx2.AsyncClient):
         """HTTP status of the last answer if it was an error; otherwise 0."""
         self.opens_streams = True
         """Whether to open a stream for messages that the server initiates; only SSE needs it."""
-        self._server = server
+        self._server = order.server
         self._scope = scope
-        self._left = most_bytes
-        self._brackets_left = most_brackets
+        self._left = order.answer_bytes
+        self._brackets_left = order.answer_brackets
 
     def given(self, *_: Any, **__: Any) -> Self:
         """Return this client where the library would create one, and ignore its settings."""
@@ -266,31 +264,18 @@ class ConversationRequest(NamedTuple):
     closing_seconds: float
 
 
-class _ConversationDeadline:
-    """Phase of a conversation, and its deadline."""
-
-    def __init__(self, scope: anyio.CancelScope) -> None:
-        self._scope = scope
-        self.phase = ""
-
-    def begin(self, phase: str, seconds: float) -> None:
-        self.phase = phase
-        self._scope.deadline = anyio.current_time() + seconds
-
-
 async def converse(order: ConversationRequest, tls: ssl.SSLContext) -> str:
     """Return the server's answer as JSON text."""
     answer: str | None = None
+    phase = ""
     with anyio.CancelScope() as scope:
-        deadline = _ConversationDeadline(scope)
-        limits = {"most_bytes": order.answer_bytes, "most_brackets": order.answer_brackets}
-        wire = McpHttpClient(order.server, scope, tls=tls, **limits)
+        wire = McpHttpClient(order, scope, tls)
         try:
-            deadline.begin("connecting", order.seconds)
+            phase, scope.deadline = "connecting", anyio.current_time() + order.seconds
             async with _client(order, wire) as client:
-                deadline.begin("answering", order.seconds)
+                phase, scope.deadline = "answering", anyio.current_time() + order.seconds
                 answer = await _ask(order, client.session)
-                deadline.begin("closing", order.closing_seconds)
+                phase, scope.deadline = "closing", anyio.current_time() + order.closing_seconds
         except Exception as error:  # noqa: BLE001 - groups of them too; raised below as one error
             wire.fail(error)
     # The answer is complete: an error while closing does not change it.
@@ -298,7 +283,7 @@ async def converse(order: ConversationRequest, tls: ssl.SSLContext) -> str:
         return answer
     if wire.failure is not None:
         raise one_error(order.server, wire.failure, wire.status) from None
-    raise McpTimeout(order.server, f"the server took longer than {order.seconds:g} s while {deadline.phase}")
+    raise McpTimeout(order.server, f"the server took longer than {order.seconds:g} s while {phase}")
 
 
 @asynccontextmanager

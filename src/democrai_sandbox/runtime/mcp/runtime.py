@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from democrai_sandbox.access.caller import Caller
 from democrai_sandbox.errors import GuardUsageError, NetworkDenied
 from democrai_sandbox.errors.services import McpBusy, McpDisabled, McpMissing, McpToolFailed, McpUnknown
-from democrai_sandbox.guard import is_guarded, plain
+from democrai_sandbox.guard import AccessQuestion, is_guarded, plain
 from democrai_sandbox.guard.contexts import make_guard
 from democrai_sandbox.policy import DecisionCode, InvalidInputError, Operation, ResourceType, Subject, SubjectKind
 from democrai_sandbox.policy.text import invisible_character
@@ -33,50 +33,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from types import ModuleType
 
+    from democrai_sandbox.access.checks import AccessService
     from democrai_sandbox.guard import Guard
     from democrai_sandbox.guard.interface import RawView
     from democrai_sandbox.manifests import McpServer
     from democrai_sandbox.policy import AccessDecision
+    from democrai_sandbox.runtime.store import RuntimeStore
 
-
-class EndpointQuestion(NamedTuple):
-    """Access question about an endpoint, with the fields of ``AccessQuestion``, which only the core can create."""
-
-    subject: str
-    subject_kind: str
-    subject_chain: tuple[str, ...]
-    resource_type: str
-    operation: str
-    target: str
-    register_request: bool
-    user_id: str | None
-    organization_id: str | None
-    session_key: str | None
-    resume_action: str = ""
-    resume_context: str | None = None
-
-
-class EndpointDecider(Protocol):
-    """Decides about endpoints; the access-policy service does."""
-
-    def decide(self, question: EndpointQuestion, /) -> AccessDecision:
-        """Return the decision about an endpoint, and file a request if wanted and none exists."""
-        ...
-
-
-class McpRegistry(Protocol):
-    """Registry of the servers; the runtime's store is one."""
-
-    def mcp_server(self, name: str) -> McpServer:
-        """Return one entry; raises a ``LookupError`` if it is unknown."""
-        ...
-
-    def mcp_servers(self) -> tuple[McpServer, ...]:
-        """Return all entries by name."""
-        ...
-
-
-__all__ = ["McpApproval", "McpSettings"]
 
 MEGABYTE = 1 << 20
 
@@ -154,7 +117,7 @@ _USED = (Operation.SEND, Operation.RECEIVE)
 
 
 def check_endpoint(
-    decider: EndpointDecider, server: McpServer, caller: Caller, chain: tuple[str, ...], *, required: bool
+    decider: AccessService, server: McpServer, caller: Caller, chain: tuple[str, ...], *, required: bool
 ) -> None:
     """Ask about the endpoint before anything is sent; raise the guard's own ``NetworkDenied``.
 
@@ -187,20 +150,12 @@ def guard_of(server: McpServer, caller: Caller, chain: tuple[str, ...]) -> Guard
 
 def _question(
     server: McpServer, operation: Operation, caller: Caller, chain: tuple[str, ...], *, register: bool
-) -> EndpointQuestion:
-    subject = Subject(SubjectKind.MCP, server.name)
-    return EndpointQuestion(
-        subject=subject.name,
-        subject_kind=subject.kind.value,
-        subject_chain=(*chain, str(subject)),
-        resource_type=ResourceType.NETWORK.value,
-        operation=operation.value,
-        target=server.target,
-        register_request=register,
-        user_id=caller.user_id or None,
-        organization_id=caller.organization_id or None,
-        session_key=caller.session_key or None,
-    )
+) -> AccessQuestion:
+    kind = SubjectKind.MCP.value
+    what = (ResourceType.NETWORK.value, operation.value, server.target)
+    who = (caller.user_id or None, caller.organization_id or None, caller.session_key or None)
+    # A structure of the core, which takes its members as one sequence.
+    return AccessQuestion((server.name, kind, (*chain, f"{kind}:{server.name}"), *what, register, *who, "", None))  # type: ignore[call-arg, arg-type]
 
 
 def _passes(answer: AccessDecision, *, required: bool) -> bool:
@@ -208,7 +163,7 @@ def _passes(answer: AccessDecision, *, required: bool) -> bool:
     return answer.allowed is True if required else answer.code != DecisionCode.DENIED
 
 
-def _denial(question: EndpointQuestion, answer: AccessDecision) -> NetworkDenied:
+def _denial(question: AccessQuestion, answer: AccessDecision) -> NetworkDenied:
     denial = NetworkDenied(
         question.target,
         subject=question.subject,
@@ -233,8 +188,8 @@ class McpRuntime:
 
     def __init__(
         self,
-        registry: McpRegistry,
-        decider: EndpointDecider,
+        registry: RuntimeStore,
+        decider: AccessService,
         settings: McpSettings | None = None,
         *,
         tls: ssl.SSLContext | None = None,
@@ -250,10 +205,6 @@ class McpRuntime:
         self._under_way: Counter[tuple[str, ...]] = Counter()
         self.promises = SdkFutures("mcp", patience=_LONGEST_CALL)
         """Gives extension code bare futures of this runtime's results."""
-
-    def open(self) -> None:
-        """Serve extension code on the running loop, which is the host's."""
-        self.promises.open()
 
     def prepare(self) -> None:
         """Load the library now, which takes about a second, instead of with the first call."""
@@ -325,20 +276,15 @@ class McpRuntime:
         return library, server
 
     def _order(self, library: ModuleType, server: McpServer, tool: str, arguments: str) -> Any:
-        settings = self._settings
-        return library.Order(
+        limits = ("answer_bytes", "answer_brackets", "tools", "pages", "depth", "closing_seconds")
+        return library.ConversationRequest(
             server=server.name,
             transport=str(server.transport),
             url=server.endpoint_url,
             seconds=server.timeout_ms / 1000,
             tool=tool,
             arguments=arguments,
-            answer_bytes=settings.answer_bytes,
-            answer_brackets=settings.answer_brackets,
-            tools=settings.tools,
-            pages=settings.pages,
-            depth=settings.depth,
-            closing_seconds=settings.closing_seconds,
+            **{name: getattr(self._settings, name) for name in limits},
         )
 
     def _arguments(self, arguments: object) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from democrai_sandbox.errors import ExternalAccessCheckFailed, NetworkDenied
 from democrai_sandbox.errors.services import MediaClosed, MediaRedirectRefused, MediaTooLarge
+from democrai_sandbox.guard import AccessQuestion
 from democrai_sandbox.guard.contexts import make_guard
 from democrai_sandbox.kernel import flow_log
 from democrai_sandbox.policy import AccessDecision, DecisionCode, NetworkIndex, Operation, ResourceType, SandboxError
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Mapping
 
+    from democrai_sandbox.access.checks import AccessService
     from democrai_sandbox.guard import Guard
     from democrai_sandbox.runtime.extensions.shadow_runs import ShadowRuns
 
@@ -43,35 +45,10 @@ def masked_url(url: str) -> str:
     return _QUERY.sub("?***", url)
 
 
-class MediaQuestion(NamedTuple):
-    """Access question for the service, with the same fields as a question of the guard."""
-
-    subject: str
-    subject_kind: str
-    subject_chain: tuple[str, ...]
-    resource_type: str
-    operation: str
-    target: str
-    register_request: bool
-    user_id: Any
-    organization_id: Any
-    session_key: Any
-    resume_action: str = ""
-    resume_context: str | None = None
-
-
-class MediaDecider(Protocol):
-    """The part of the access-policy service that is needed here."""
-
-    def decide(self, question: Any, /) -> AccessDecision:
-        """Return the decision about a question, and file a request if none exists."""
-        ...
-
-
 class MediaAuthority:
     """Authorizes each hop separately."""
 
-    def __init__(self, judge: MediaDecider, log: MediaFlowLog, shadows: ShadowRuns | None = None) -> None:
+    def __init__(self, judge: AccessService, log: MediaFlowLog, shadows: ShadowRuns | None = None) -> None:
         """Ask this service about URLs that the rules of a subject do not cover.
 
         ``shadows`` records where the candidate of a subject would decide differently.
@@ -102,19 +79,13 @@ class MediaAuthority:
         )
 
     def _decide(self, asker: Asker, hop: Hop) -> AccessDecision:
-        question = MediaQuestion(
-            subject=asker.subject.name,
-            subject_kind=asker.subject.kind.value,
-            subject_chain=asker.chain,
-            resource_type=ResourceType.NETWORK.value,
-            operation=Operation.RECEIVE.value,
-            # Ambiguous paths differ only in their spelling.
-            target=hop.url if hop.target.ambiguous else hop.target.normalized,
-            register_request=True,
-            user_id=asker.user_id,
-            organization_id=asker.organization_id,
-            session_key=asker.session_key,
-        )
+        subject, target = asker.subject, hop.target
+        # Ambiguous paths differ only in their spelling.
+        place = hop.url if target.ambiguous else target.normalized
+        what = (ResourceType.NETWORK.value, Operation.RECEIVE.value, place)
+        who = (asker.user_id, asker.organization_id, asker.session_key)
+        # A structure of the core, which takes its members as one sequence.
+        question = AccessQuestion((subject.name, subject.kind.value, asker.chain, *what, True, *who, "", None))  # type: ignore[call-arg, arg-type]
         try:
             return self._judge.decide(question)
         except SandboxError:

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections import deque
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,7 +15,7 @@ from democrai_sandbox.errors.services import MediaBusy, MediaClosed, MediaTimeou
 from .values import FetchResult, MediaHead
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from concurrent.futures import Executor
     from typing import Self
 
@@ -46,6 +46,27 @@ class FetchSlots:
             else:
                 self._waiting.setdefault(subject, deque()).append(place)
         return place
+
+    async def wait(self, subject: str) -> None:
+        """Wait for a slot without blocking the loop."""
+        with self._queued(subject) as place:
+            await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(place)), self._limits.waiting_seconds)
+
+    def wait_blocking(self, subject: str) -> None:
+        """Wait for a slot."""
+        with self._queued(subject) as place:
+            place.result(self._limits.waiting_seconds)
+
+    @contextmanager
+    def _queued(self, subject: str) -> Iterator[Future[None]]:
+        place = self.take(subject)
+        try:
+            yield place
+        except BaseException as error:
+            self.give_up(subject, place)
+            if isinstance(error, TimeoutError):
+                raise MediaBusy(f"{subject} has too many running fetches") from None
+            raise
 
     def give_up(self, subject: str, place: Future[None]) -> None:
         """Stop waiting; a slot that was just assigned goes to the next caller."""
@@ -143,25 +164,28 @@ class FetchJob:
             return future
 
     async def step(self, function: Callable[[], _T]) -> _T:
-        """Run a step without blocking the loop; end the flow if the wait fails."""
+        """Run a step without blocking the loop; end the flow if the step or the wait fails."""
         future = asyncio.wrap_future(self.submit(function))
-        try:
+        with self.ending_on_error():
             return await asyncio.wait_for(future, self.left + _GRACE)
-        except TimeoutError as error:
-            self.finish()
-            raise _as_media(error) from None
-        except BaseException:
-            self.finish()
-            raise
 
     def step_blocking(self, function: Callable[[], _T]) -> _T:
         """Run a step and wait for it."""
         future = self.submit(function)
-        try:
+        with self.ending_on_error():
             return future.result(self.left + _GRACE)
-        except TimeoutError as error:
+
+    @contextmanager
+    def ending_on_error(self) -> Iterator[None]:
+        """End the flow if the block fails; its timeout becomes one of media."""
+        try:
+            yield
+        except MediaTimeout as error:
             self.finish()
-            raise _as_media(error) from None
+            raise error from None
+        except TimeoutError:
+            self.finish()
+            raise MediaTimeout("the fetch exceeded its timeout") from None
         except BaseException:
             self.finish()
             raise
@@ -271,30 +295,3 @@ class FetchStream:
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
-
-
-async def wait_for_place(slots: FetchSlots, subject: str, seconds: float) -> None:
-    """Wait for a slot without blocking the loop."""
-    place = slots.take(subject)
-    try:
-        await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(place)), seconds)
-    except TimeoutError:
-        slots.give_up(subject, place)
-        raise MediaBusy(f"{subject} has too many running fetches") from None
-    except BaseException:
-        slots.give_up(subject, place)
-        raise
-
-
-def wait_for_place_blocking(slots: FetchSlots, subject: str, seconds: float) -> None:
-    """Wait for a slot."""
-    place = slots.take(subject)
-    try:
-        place.result(seconds)
-    except TimeoutError:
-        slots.give_up(subject, place)
-        raise MediaBusy(f"{subject} has too many running fetches") from None
-
-
-def _as_media(error: TimeoutError) -> MediaTimeout:
-    return error if isinstance(error, MediaTimeout) else MediaTimeout("the fetch exceeded its timeout")

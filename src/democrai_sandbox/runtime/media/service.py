@@ -16,7 +16,7 @@ import ssl
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, cast
 
 from democrai_sandbox.errors import ExternalAccessCheckFailed, RuntimeServiceFailed
 from democrai_sandbox.errors.services import MediaBusy, MediaClosed, MediaError, MediaTimeout
@@ -25,19 +25,29 @@ from democrai_sandbox.policy import InvalidInputError, SandboxError
 from democrai_sandbox.runtime.calls.outcome import VALUE, describe
 
 from .cache import CachedFetch, MediaCache
-from .fetch import FetchOptions, FetchParts, MediaAuthority, MediaDecider, MediaFlowLog
-from .fetch_job import FetchJob, FetchSlots, FetchStream, wait_for_place, wait_for_place_blocking
+from .fetch import FetchOptions, FetchParts, MediaAuthority, MediaFlowLog
+from .fetch_job import FetchJob, FetchSlots, FetchStream
 from .http_request import forwarded, proxied, read_url, request_headers
 from .values import Asker, FetchResult, MediaLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
-    from typing import Self
+    from typing import Self, Unpack
 
+    from democrai_sandbox.access.checks import AccessService
     from democrai_sandbox.runtime.extensions.shadow_runs import ShadowRuns
 
 _METHODS = ("GET", "HEAD")
 _KEY_BYTES = 32
+
+
+class MediaOptions(TypedDict, total=False):
+    """Options of a fetch: limits may be lower than those of the host, not higher."""
+
+    method: str
+    headers: dict[str, str] | None
+    max_bytes: int | None
+    timeout: float | None
 
 
 class ProxyAnswer(NamedTuple):
@@ -54,7 +64,7 @@ class Media:
 
     def __init__(
         self,
-        judge: MediaDecider,
+        judge: AccessService,
         *,
         data_dir: str | None = None,
         limits: MediaLimits | None = None,
@@ -83,81 +93,41 @@ class Media:
 
     # ---- fetch, stream, proxy ----------------------------------------------------------------------------------------
 
-    async def fetch(
-        self,
-        asker: Asker,
-        url: str,
-        *,
-        method: str = "GET",
-        headers: dict[str, str] | None = None,
-        max_bytes: int | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109 - it bounds what threads do as well
-    ) -> FetchResult:
+    async def fetch(self, asker: Asker, url: str, **options: Unpack[MediaOptions]) -> FetchResult:
         """Return a complete response, also for error statuses. Raise a denial for a URL that is not permitted."""
-        wish = self._wish(url, method, headers, (max_bytes, timeout), streamed=False)
+        wish = self._wish(url, streamed=False, **options)
         running = self._start(asker, wish, await self._place(asker))
         try:
             return await running.step(running.fetch_whole)
         finally:
             running.finish()
 
-    def fetch_blocking(
-        self,
-        asker: Asker,
-        url: str,
-        *,
-        method: str = "GET",
-        headers: dict[str, str] | None = None,
-        max_bytes: int | None = None,
-        timeout: float | None = None,
-    ) -> FetchResult:
+    def fetch_blocking(self, asker: Asker, url: str, **options: Unpack[MediaOptions]) -> FetchResult:
         """Return a complete response, for code in a separate thread."""
-        wish = self._wish(url, method, headers, (max_bytes, timeout), streamed=False)
+        wish = self._wish(url, streamed=False, **options)
         running = self._start(asker, wish, self._place_blocking(asker))
         try:
             return running.step_blocking(running.fetch_whole)
         finally:
             running.finish()
 
-    async def stream(
-        self,
-        asker: Asker,
-        url: str,
-        *,
-        method: str = "GET",
-        headers: dict[str, str] | None = None,
-        max_bytes: int | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109 - likewise
-    ) -> FetchStream:
+    async def stream(self, asker: Asker, url: str, **options: Unpack[MediaOptions]) -> FetchStream:
         """Return a response whose body arrives in parts. The timeout, at most an hour, covers the whole stream."""
-        return await self._stream(asker, self._wish(url, method, headers, (max_bytes, timeout), streamed=True))
+        return await self._stream(asker, self._wish(url, streamed=True, **options))
 
-    def stream_blocking(
-        self,
-        asker: Asker,
-        url: str,
-        *,
-        method: str = "GET",
-        headers: dict[str, str] | None = None,
-        max_bytes: int | None = None,
-        timeout: float | None = None,
-    ) -> FetchStream:
+    def stream_blocking(self, asker: Asker, url: str, **options: Unpack[MediaOptions]) -> FetchStream:
         """Return a stream for code in a separate thread; its body is read with ``read_blocking``."""
-        wish = self._wish(url, method, headers, (max_bytes, timeout), streamed=True)
+        wish = self._wish(url, streamed=True, **options)
         running = self._start(asker, wish, self._place_blocking(asker))
-        try:
-            head = running.step_blocking(running.flow.open)
-        except BaseException:
-            running.finish()
-            raise
-        return FetchStream(running, head, None)
+        with running.ending_on_error():
+            return FetchStream(running, running.step_blocking(running.flow.open), None)
 
     async def proxy(self, asker: Asker, url: str, request: Mapping[str, str], *, method: str = "GET") -> ProxyAnswer:
         """Return the response for a browser that asks the host for an external URL on behalf of a module.
 
         ``request`` are the browser's headers: those about ranges and conditions are forwarded, all others dropped.
         """
-        wish = self._wish(url, method, forwarded(request), (None, None), streamed=True)
+        wish = self._wish(url, method=method, headers=forwarded(request), streamed=True)
         stream = await self._stream(asker, wish)
         return ProxyAnswer(stream.status, proxied(stream.head), stream)
 
@@ -188,24 +158,18 @@ class Media:
 
     async def _stream(self, asker: Asker, wish: FetchOptions) -> FetchStream:
         running = self._start(asker, wish, await self._place(asker))
-        try:
-            head = await running.step(running.flow.open)
-        except BaseException:
-            running.finish()
-            raise
-        return FetchStream(running, head, asyncio.get_running_loop())
+        with running.ending_on_error():
+            return FetchStream(running, await running.step(running.flow.open), asyncio.get_running_loop())
 
     async def _place(self, asker: Asker) -> str:
         self._sweep()
-        subject = str(asker.subject)
-        await wait_for_place(self._slots, subject, self.limits.waiting_seconds)
-        return subject
+        await self._slots.wait(str(asker.subject))
+        return str(asker.subject)
 
     def _place_blocking(self, asker: Asker) -> str:
         self._sweep()
-        subject = str(asker.subject)
-        wait_for_place_blocking(self._slots, subject, self.limits.waiting_seconds)
-        return subject
+        self._slots.wait_blocking(str(asker.subject))
+        return str(asker.subject)
 
     def _sweep(self) -> None:
         """End abandoned streams, which would occupy slots."""
@@ -226,15 +190,16 @@ class Media:
     def _wish(
         self,
         url: str,
-        method: str,
-        headers: dict[str, str] | None,
-        asked: tuple[int | None, float | None],
         *,
         streamed: bool,
+        method: str = "GET",
+        headers: dict[str, str] | None = None,
+        max_bytes: int | None = None,
+        timeout: float | None = None,
     ) -> FetchOptions:
         if method not in _METHODS:
             raise InvalidInputError.of(f"expected the method {' or '.join(_METHODS)}", pointer="/method")
-        limits, (max_bytes, seconds) = self.limits, asked
+        limits = self.limits
         most_bytes = limits.stream_bytes if streamed else limits.fetch_bytes
         most_seconds = limits.stream_seconds if streamed else limits.fetch_seconds
         return FetchOptions(
@@ -242,7 +207,7 @@ class Media:
             method,
             request_headers({} if headers is None else headers),
             int(_at_most(max_bytes, most_bytes, "/max_bytes")),
-            _at_most(seconds, most_seconds, "/timeout"),
+            _at_most(timeout, most_seconds, "/timeout"),
         )
 
     def _cache_of(self, asker: Asker) -> MediaCache | None:
@@ -278,7 +243,6 @@ def _at_most(asked: float | None, most: float, pointer: str) -> float:
 
 MEDIA = "media"
 """Outcome of an error of this package, followed by its code and its text."""
-_OPTIONS = frozenset({"method", "headers", "max_bytes", "timeout"})
 _log = logging.getLogger(__name__)
 
 
@@ -388,13 +352,13 @@ def _asker(view: Any) -> Asker:
     return Asker.of_view(view)
 
 
-def _options(options: object) -> Mapping[str, Any]:
+def _options(options: object) -> MediaOptions:
     if type(options) is not dict:
         raise InvalidInputError.of("expected a dict of options", pointer="/options")
-    unknown = options.keys() - _OPTIONS
+    unknown = options.keys() - MediaOptions.__annotations__.keys()
     if unknown:
         raise InvalidInputError.of(f"unknown options: {', '.join(sorted(unknown))}", pointer="/options")
-    return options
+    return cast("MediaOptions", options)
 
 
 async def _settle(future: asyncio.Future[Any], work: Callable[[], Coroutine[Any, Any, Any]]) -> None:

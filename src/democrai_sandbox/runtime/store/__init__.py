@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from democrai_sandbox.errors.services import EntryConfigured, EntryExists, EntryUnknown
 
-from .model_rows import StoredModel
-from .registration_rows import Configured
+from .registration_rows import Configured, StoredModel
 from .shadow_rows import ShadowDifference, ShadowEffect, ShadowRun
 from .store import RuntimeStore, open_runtime_store
 from .values import Failure, NewTask, Progress, Task, TaskCaller, TaskFilter, TaskState

@@ -1,4 +1,4 @@
-"""Registrations by administrators: MCP servers, and the stored configuration of engines and extractors.
+"""Entries that administrators add while the host runs: MCP servers, models, and settings of engines and extractors.
 
 Each change is recorded in the audit log, in the same transaction, with the actor and the changed keys, without values.
 """
@@ -8,15 +8,15 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
-from democrai_sandbox.access.store.audit_log import SYSTEM, AuditEntry, Ledger
+from democrai_sandbox.access.store.audit_log import AuditEntry, Ledger
 from democrai_sandbox.access.values import AuditAction
 from democrai_sandbox.errors.services import EntryConfigured, EntryExists, EntryUnknown
 from democrai_sandbox.manifests import ManifestError, McpServer, make_manifest
 from democrai_sandbox.policy import InvalidInputError
 
-from .tables import engine_settings, mcp_servers
+from .tables import engine_settings, mcp_servers, models
 from .values import LONGEST_SETTINGS, checked_name, from_json, to_json
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("democrai_sandbox.runtime")
 _FIELDS = ("name", "transport", "endpoint_url", "enabled", "timeout_ms")
 _KINDS = ("engine", "extractor")
+_KEY = "api_key"
 
 
 class Configured(NamedTuple):
@@ -43,21 +44,30 @@ class Configured(NamedTuple):
     def check_model(self, name: str) -> None:
         """Refuse to change a model that the configuration or the application sets."""
         if name in self.models:
-            place = f"extensions.models.{name}"
-            raise EntryConfigured(f"model {name} is set in the configuration: change {place} there, and restart")
+            raise _configured(f"model {name} is", f"extensions.models.{name}")
 
     def check_server(self, name: str) -> None:
         """Refuse to change a server that the configuration sets."""
         if name in self.servers:
-            place = f"extensions.mcp.servers.{name}"
-            raise EntryConfigured(f"MCP server {name} is set in the configuration: change {place} there, and restart")
+            raise _configured(f"MCP server {name} is", f"extensions.mcp.servers.{name}")
 
     def check_settings(self, kind: str, name: str) -> None:
         """Refuse to change settings that the configuration sets."""
         if f"{kind}:{name}" in self.settings:
-            place = f"extensions.{kind}s.{name}.settings"
-            message = f"the settings of {kind} {name} are set in the configuration: change {place} there, and restart"
-            raise EntryConfigured(message)
+            raise _configured(f"the settings of {kind} {name} are", f"extensions.{kind}s.{name}.settings")
+
+
+def _configured(what: str, place: str) -> EntryConfigured:
+    return EntryConfigured(f"{what} set in the configuration: change {place} there, and restart")
+
+
+class StoredModel(NamedTuple):
+    """A model in the database."""
+
+    name: str
+    settings: Mapping[str, Any]
+    sealed_key: bytes = b""
+    """Empty for a model without a key."""
 
 
 def checked_server(entry: McpServer | Mapping[str, object]) -> McpServer:
@@ -66,7 +76,7 @@ def checked_server(entry: McpServer | Mapping[str, object]) -> McpServer:
     return make_manifest(value, McpServer)
 
 
-def add_server(connection: Connection, server: McpServer, now: datetime, actor: str = SYSTEM) -> McpServer:
+def add_server(connection: Connection, server: McpServer, *, now: datetime, actor: str) -> McpServer:
     """Add an entry; raises ``EntryExists``."""
     ledger = Ledger(connection)
     if connection.execute(select(mcp_servers.c.name).where(mcp_servers.c.name == server.name)).first() is not None:
@@ -77,7 +87,7 @@ def add_server(connection: Connection, server: McpServer, now: datetime, actor: 
 
 
 def update_server(
-    connection: Connection, name: str, changes: Mapping[str, object], now: datetime, actor: str = SYSTEM
+    connection: Connection, name: str, changes: Mapping[str, object], *, now: datetime, actor: str
 ) -> McpServer:
     """Change an entry, but not its name, because approvals refer to it. Raises ``EntryUnknown``."""
     if changes.get("name", name) != name:
@@ -90,7 +100,7 @@ def update_server(
     return server
 
 
-def remove_server(connection: Connection, name: str, now: datetime, actor: str = SYSTEM) -> None:
+def remove_server(connection: Connection, name: str, *, now: datetime, actor: str) -> None:
     """Remove an entry; raises ``EntryUnknown``."""
     ledger = Ledger(connection)
     if connection.execute(delete(mcp_servers).where(mcp_servers.c.name == name)).rowcount != 1:
@@ -117,6 +127,102 @@ def list_servers(connection: Connection) -> tuple[McpServer, ...]:
     return tuple(found)
 
 
+# ---- models
+
+
+def add_model(connection: Connection, made: Callable[[], StoredModel], *, now: datetime, actor: str) -> StoredModel:
+    """Add the model that ``made`` returns, which may seal a key; raises ``EntryExists``."""
+    ledger = Ledger(connection)
+    model = made()
+    if _model_row(connection, model.name) is not None:
+        raise EntryExists(f"model {model.name} already exists")
+    name = checked_name(model.name, "/name")
+    connection.execute(insert(models), {"name": name, **_model_columns(model), "created_at": now, "updated_at": now})
+    close_with(ledger, note(actor, f"model:{name}", "model_added", keys=_named(model)), now)
+    return model
+
+
+def change_model(
+    connection: Connection, name: str, changed: Callable[[StoredModel], StoredModel], *, now: datetime, actor: str
+) -> StoredModel:
+    """Store the model that ``changed`` returns, under the same name; raises ``EntryUnknown``."""
+    ledger = Ledger(connection)
+    before = get_model(connection, name)
+    after = changed(before)._replace(name=name)
+    connection.execute(update(models).where(models.c.name == name).values(**_model_columns(after), updated_at=now))
+    close_with(ledger, note(actor, f"model:{name}", "model_changed", keys=_differing(before, after)), now)
+    return after
+
+
+def remove_model(connection: Connection, name: str, *, now: datetime, actor: str) -> StoredModel:
+    """Remove and return a model with its key; raises ``EntryUnknown``."""
+    ledger = Ledger(connection)
+    before = get_model(connection, name)
+    connection.execute(delete(models).where(models.c.name == name))
+    close_with(ledger, note(actor, f"model:{name}", "model_removed"), now)
+    return before
+
+
+def get_model(connection: Connection, name: str) -> StoredModel:
+    """Return one model; raises ``EntryUnknown``."""
+    row = _model_row(connection, name)
+    if row is None:
+        raise EntryUnknown(f"model {name} is not in the database")
+    return _model(row)
+
+
+def list_models(connection: Connection) -> tuple[StoredModel, ...]:
+    """Return all models by name."""
+    return tuple(_model(row) for row in connection.execute(select(models).order_by(models.c.name)))
+
+
+def replace_model_keys(connection: Connection, reseal: Callable[[StoredModel], bytes | None]) -> int:
+    """Replace the sealed keys for which ``reseal`` returns another; return their number."""
+    found = [(model, reseal(model)) for model in list_models(connection) if model.sealed_key]
+    changed = [
+        {"its_name": model.name, "old": model.sealed_key, "new": new}
+        for model, new in found
+        if new is not None and new != model.sealed_key
+    ]
+    if changed:
+        connection.execute(_REPLACE_KEY, changed)
+    return len(changed)
+
+
+_REPLACE_KEY = (
+    update(models)
+    .where(models.c.name == bindparam("its_name"), models.c.api_key == bindparam("old"))
+    .values(api_key=bindparam("new"))
+)
+
+
+def _model_row(connection: Connection, name: str) -> Row[Any] | None:
+    return connection.execute(select(models).where(models.c.name == name)).one_or_none()
+
+
+def _model(row: Row[Any]) -> StoredModel:
+    settings = from_json(row.settings)
+    return StoredModel(row.name, settings if isinstance(settings, dict) else {}, bytes(row.api_key or b""))
+
+
+def _model_columns(model: StoredModel) -> dict[str, Any]:
+    text = to_json(dict(model.settings), longest=LONGEST_SETTINGS, pointer="/options")
+    return {"settings": text, _KEY: model.sealed_key or None}
+
+
+def _named(model: StoredModel) -> list[str]:
+    return sorted({*model.settings, *([_KEY] if model.sealed_key else [])})
+
+
+def _differing(before: StoredModel, after: StoredModel) -> list[str]:
+    names = {*before.settings, *after.settings}
+    found = {name for name in names if before.settings.get(name) != after.settings.get(name)}
+    return sorted(found | ({_KEY} if before.sealed_key != after.sealed_key else set()))
+
+
+# ---- settings of engines and extractors
+
+
 def get_settings(connection: Connection, kind: str, name: str) -> dict[str, Any]:
     """Return the stored configuration; empty if none is stored."""
     text = connection.execute(select(engine_settings.c.settings).where(*_same(kind, name))).scalar()
@@ -136,32 +242,21 @@ def change_settings(
     """Store and return the configuration that ``changed`` makes of the current one, atomically."""
     ledger = Ledger(connection)
     before = get_settings(connection, kind, name)
-    after = _checked_settings(changed(dict(before)))
-    _write_settings(connection, kind, name, after, now)
+    after: Any = changed(dict(before))
+    if type(after) is not dict or not all(type(key) is str for key in after):
+        raise InvalidInputError.of("expected an object whose keys are texts", pointer="/settings")
+    values = {"settings": to_json(after, longest=LONGEST_SETTINGS, pointer="/settings"), "updated_at": now}
+    if connection.execute(update(engine_settings).where(*_same(kind, name)).values(**values)).rowcount == 0:
+        row = {"kind": kind, "name": checked_name(name, "/name"), **values}
+        connection.execute(insert(engine_settings), row)
     keys = sorted({key for key in (*before, *after) if before.get(key) != after.get(key)})
     close_with(ledger, note(actor, f"{kind}:{name}", "settings_changed", keys=keys), now)
     return after
 
 
-def note_install(connection: Connection, kind: str, name: str, now: datetime, actor: str) -> None:
+def note_install(connection: Connection, kind: str, name: str, *, now: datetime, actor: str) -> None:
     """Record in the audit log who started the installation of an engine or extractor."""
     close_with(Ledger(connection), note(actor, f"{kind}:{name}", "install_started"), now)
-
-
-def _checked_settings(settings: object) -> dict[str, Any]:
-    if type(settings) is not dict or not all(type(key) is str for key in settings):
-        raise InvalidInputError.of("expected an object whose keys are texts", pointer="/settings")
-    return settings
-
-
-def _write_settings(
-    connection: Connection, kind: str, name: str, settings: Mapping[str, object], now: datetime
-) -> None:
-    text = to_json(settings, longest=LONGEST_SETTINGS, pointer="/settings")
-    values = {"settings": text, "updated_at": now}
-    if connection.execute(update(engine_settings).where(*_same(kind, name)).values(**values)).rowcount == 0:
-        row = {"kind": kind, "name": checked_name(name, "/name"), **values}
-        connection.execute(insert(engine_settings), row)
 
 
 def remove_settings(connection: Connection, kind: str, name: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -96,7 +96,7 @@ def start(connection: Connection, run: ShadowRun) -> None:
     ledger.close([_entry(run, AuditAction.SHADOW_STARTED, run.started_by)], now=run.started_at)
 
 
-def end(connection: Connection, run_id: str, actor: str, now: datetime) -> bool:
+def end(connection: Connection, run_id: str, *, actor: str, now: datetime) -> bool:
     """End a run; False if it has already ended."""
     ledger = Ledger(connection)
     run = find(connection, run_id)
@@ -142,7 +142,7 @@ def find(connection: Connection, run_id: str) -> ShadowRun:
     return _run(row)
 
 
-def listed(connection: Connection, *, running: bool) -> tuple[ShadowRun, ...]:
+def listed(connection: Connection, *, running: bool = False) -> tuple[ShadowRun, ...]:
     """Return runs, the newest first."""
     query = select(shadow_runs).order_by(shadow_runs.c.ended_at.is_(None).desc(), shadow_runs.c.id.desc())
     query = query.where(shadow_runs.c.ended_at.is_(None)) if running else query.limit(_MOST_RUNS)
@@ -194,53 +194,26 @@ def _entry(run: ShadowRun, action: AuditAction, actor: str) -> AuditEntry:
 
 
 def _columns(run: ShadowRun) -> dict[str, Any]:
-    return {
-        "id": run.id,
-        "kind": run.subject.kind.value,
-        "name": run.subject.name,
-        "candidate": run.candidate,
-        "started_by": run.started_by,
-        "ended_by": run.ended_by,
-        "started_at": run.started_at,
-        "ended_at": run.ended_at,
-        "other_denied": run.other_denied,
-        "other_allowed": run.other_allowed,
-    }
+    columns = _members(run)
+    subject = columns.pop("subject")
+    return {**columns, "kind": subject.kind.value, "name": subject.name}
 
 
 def _run(row: Row[Any]) -> ShadowRun:
-    return ShadowRun(
-        row.id,
-        Subject(SubjectKind(row.kind), row.name),
-        row.candidate,
-        row.started_at,
-        row.started_by,
-        row.ended_at,
-        row.ended_by,
-        row.other_denied,
-        row.other_allowed,
-    )
+    columns = dict(row._mapping)  # noqa: SLF001 - a documented name
+    return ShadowRun(subject=Subject(SubjectKind(columns.pop("kind")), columns.pop("name")), **columns)
 
 
 def _finding_columns(run_id: str, finding: ShadowDifference) -> dict[str, Any]:
-    return {
-        "run_id": run_id,
-        "digest": finding.digest,
-        "effect": finding.effect.value,
-        "resource_type": finding.resource_type,
-        "operation": finding.operation,
-        "target": finding.target,
-        "user_id": finding.user_id,
-        "chain": json.dumps(finding.chain),
-        "count": finding.count,
-        "first_seen": finding.first_seen,
-        "last_seen": finding.last_seen,
-    }
+    changed = {"effect": finding.effect.value, "chain": json.dumps(finding.chain)}
+    return {**_members(finding), **changed, "run_id": run_id, "digest": finding.digest}
 
 
 def _finding(row: Row[Any]) -> ShadowDifference:
+    columns = {field.name: row._mapping[field.name] for field in fields(ShadowDifference)}  # noqa: SLF001 - likewise
     effect, chain = ShadowEffect(row.effect), tuple(json.loads(row.chain))
-    about = (effect, row.resource_type, row.operation, row.target)
-    # By key: a row is a tuple, whose ``count`` is a method.
-    times = row._mapping["count"]  # noqa: SLF001 - a documented name
-    return ShadowDifference(*about, times, row.first_seen, row.last_seen, row.user_id, chain)
+    return ShadowDifference(**{**columns, "effect": effect, "chain": chain})
+
+
+def _members(value: ShadowRun | ShadowDifference) -> dict[str, Any]:
+    return {field.name: getattr(value, field.name) for field in fields(value)}

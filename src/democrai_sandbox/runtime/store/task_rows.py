@@ -1,7 +1,11 @@
-"""Tasks in the database: added, started, kept alive, ended. Every change names the state it starts from."""
+"""Tasks and their schedules in the database. Every change of a task names the state it starts from.
+
+The node that advances the due time of a schedule gets the current run, so one node runs it in each period.
+"""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, delete, func, insert, select, update
@@ -9,7 +13,7 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 from democrai_sandbox.errors import TaskUnknown
 from democrai_sandbox.policy import InvalidInputError
 
-from .tables import is_unfinished, tasks
+from .tables import is_unfinished, schedules, tasks
 from .values import (
     LONGEST_PARAMS,
     LONGEST_RESULT,
@@ -33,24 +37,21 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Row
 
 LARGEST_PAGE = 1000
+SHORTEST_PERIOD = timedelta(seconds=0.05)
+LONGEST_PERIOD = timedelta(days=3660)
+_MICROSECOND = timedelta(microseconds=1)
+_ALL = TaskFilter()
 _GONE = Failure("ProcessGone", "the process that ran the task has ended")
 
 
-def add(connection: Connection, task: NewTask, now: datetime) -> None:
-    """Store a task before it runs."""
-    connection.execute(insert(tasks), columns_of(task, now))
-
-
-def columns_of(task: NewTask, now: datetime) -> dict[str, Any]:
-    """Return the row of a new task, or refuse values that cannot be stored."""
-    return {
+def add(connection: Connection, task: NewTask, *, now: datetime) -> None:
+    """Store a task before it runs, or refuse values that cannot be stored."""
+    row = {
         "id": checked_name(task.id, "/id"),
         "module": checked_name(task.module, "/module"),
         "name": checked_name(task.name, "/name"),
         "node": checked_name(task.node, "/node"),
-        "user_id": task.origin.user_id,
-        "organization_id": task.origin.organization_id,
-        "session_key": task.origin.session_key,
+        **task.origin._asdict(),
         "scheduled": int(task.origin.scheduled),
         "state": TaskState.QUEUED.value,
         "params": to_json(task.params, longest=LONGEST_PARAMS, pointer="/params"),
@@ -62,9 +63,10 @@ def columns_of(task: NewTask, now: datetime) -> dict[str, Any]:
         "created_at": now,
         "heartbeat_at": now,
     }
+    connection.execute(insert(tasks), row)
 
 
-def start(connection: Connection, task_id: str, node: str, now: datetime) -> bool:
+def start(connection: Connection, task_id: str, *, node: str, now: datetime) -> bool:
     """Mark a queued task of this node as running; False if it was canceled or marked as lost meanwhile."""
     started = (
         update(tasks)
@@ -75,7 +77,7 @@ def start(connection: Connection, task_id: str, node: str, now: datetime) -> boo
     return connection.execute(started).rowcount == 1
 
 
-def say_progress(connection: Connection, task_id: str, node: str, progress: Progress, now: datetime) -> bool:
+def say_progress(connection: Connection, task_id: str, progress: Progress, *, node: str, now: datetime) -> bool:
     """Store the progress of a running task."""
     said = (
         update(tasks)
@@ -88,10 +90,10 @@ def say_progress(connection: Connection, task_id: str, node: str, progress: Prog
 def finish(
     connection: Connection,
     task_id: str,
-    node: str,
     state: TaskState,
-    now: datetime,
     *,
+    node: str,
+    now: datetime,
     result: Any = None,
     failure: Failure | None = None,
 ) -> bool:
@@ -116,7 +118,7 @@ def request_cancel(connection: Connection, task_id: str) -> bool:
     return connection.execute(asked).rowcount == 1
 
 
-def beat(connection: Connection, node: str, now: datetime) -> tuple[str, ...]:
+def beat(connection: Connection, *, node: str, now: datetime) -> tuple[str, ...]:
     """Store the heartbeat of this node and its tasks; return the ids of tasks with a cancellation request."""
     mine = (tasks.c.node == node) & is_unfinished
     connection.execute(update(tasks).where(mine).values(heartbeat_at=now))
@@ -124,12 +126,12 @@ def beat(connection: Connection, node: str, now: datetime) -> tuple[str, ...]:
     return tuple(connection.execute(wanted).scalars())
 
 
-def is_any_gone(connection: Connection, silent_since: datetime, node: str) -> bool:
+def is_any_gone(connection: Connection, *, silent_since: datetime, node: str) -> bool:
     """Return whether a task has to be marked as lost. A cheap check, because usually none has."""
     return connection.execute(select(tasks.c.id).where(_gone(silent_since, node)).limit(1)).first() is not None
 
 
-def mark_lost(connection: Connection, now: datetime, *, silent_since: datetime, node: str = "") -> tuple[str, ...]:
+def mark_lost(connection: Connection, *, silent_since: datetime, now: datetime, node: str) -> tuple[str, ...]:
     """Mark the tasks of nodes that were silent for too long, and all of ``node``, which has just restarted, as lost."""
     lost = (
         update(tasks)
@@ -139,7 +141,7 @@ def mark_lost(connection: Connection, now: datetime, *, silent_since: datetime, 
     return tuple(sorted(connection.execute(lost.returning(tasks.c.id)).scalars()))
 
 
-def retry(connection: Connection, task_id: str, node: str, now: datetime) -> bool:
+def retry(connection: Connection, task_id: str, *, node: str, now: datetime) -> bool:
     """Queue a failed, canceled or lost task again, and increase its attempt counter."""
     again = (TaskState.FAILED.value, TaskState.CANCELLED.value, TaskState.LOST.value)
     fresh: dict[str, Any] = {"progress": progress_to_json(Progress()), "failure": "", "cancel_requested": 0}
@@ -157,10 +159,12 @@ def find(connection: Connection, task_id: str) -> Task:
     row = connection.execute(select(tasks).where(tasks.c.id == task_id)).one_or_none()
     if row is None:
         raise TaskUnknown(f"unknown task {task_id}")
-    return to_task(row)
+    return _task(row)
 
 
-def listed(connection: Connection, wanted: TaskFilter, limit: int, before: str) -> tuple[Task, ...]:
+def listed(
+    connection: Connection, wanted: TaskFilter = _ALL, *, limit: int = 100, before: str = ""
+) -> tuple[Task, ...]:
     """List tasks, the newest first; ``before`` is the id of the last one seen."""
     if type(limit) is not int or not 1 <= limit <= LARGEST_PAGE:
         raise InvalidInputError.of(f"expected a page size from 1 to {LARGEST_PAGE}, got {limit!r}", pointer="/limit")
@@ -174,7 +178,7 @@ def listed(connection: Connection, wanted: TaskFilter, limit: int, before: str) 
         query = query.where(tasks.c.scheduled == int(wanted.scheduled))
     if before:
         query = query.where(tasks.c.id < before)
-    return tuple(map(to_task, connection.execute(query)))
+    return tuple(map(_task, connection.execute(query)))
 
 
 def counts(connection: Connection) -> dict[TaskState, int]:
@@ -183,7 +187,7 @@ def counts(connection: Connection) -> dict[TaskState, int]:
     return {**dict.fromkeys(TaskState, 0), **{TaskState(state): number for state, number in found}}
 
 
-def prune(connection: Connection, before: datetime) -> int:
+def prune(connection: Connection, *, before: datetime) -> int:
     """Delete tasks that ended before a time; return their number."""
     return connection.execute(delete(tasks).where(tasks.c.finished_at < before)).rowcount
 
@@ -193,24 +197,83 @@ def _gone(silent_since: datetime, node: str) -> ColumnElement[bool]:
     return is_unfinished & (gone | (tasks.c.node == node) if node else gone)
 
 
-def to_task(row: Row[Any]) -> Task:
-    """Return the task of a row."""
+def _task(row: Row[Any]) -> Task:
+    columns = {name: value for name, value in row._mapping.items() if name not in TaskCaller._fields}  # noqa: SLF001 - a documented name
     failure = from_json(row.failure)
-    return Task(
-        id=row.id,
-        module=row.module,
-        name=row.name,
-        origin=TaskCaller(row.user_id, row.organization_id, row.session_key, bool(row.scheduled)),
-        state=TaskState(row.state),
-        params=from_json(row.params),
-        progress=Progress(*from_json(row.progress)),
-        result=from_json(row.result),
-        failure=None if failure is None else Failure(*failure),
-        node=row.node,
-        attempt=row.attempt,
-        cancel_requested=bool(row.cancel_requested),
-        created_at=row.created_at,
-        started_at=row.started_at,
-        heartbeat_at=row.heartbeat_at,
-        finished_at=row.finished_at,
+    columns |= {
+        "origin": TaskCaller(row.user_id, row.organization_id, row.session_key, bool(row.scheduled)),
+        "state": TaskState(row.state),
+        "params": from_json(row.params),
+        "progress": Progress(*from_json(row.progress)),
+        "result": from_json(row.result),
+        "failure": None if failure is None else Failure(*failure),
+        "cancel_requested": bool(row.cancel_requested),
+    }
+    return Task(**columns)
+
+
+# ---- schedules
+
+
+def ensure_schedule(connection: Connection, module: str, name: str, every: timedelta, *, now: datetime) -> datetime:
+    """Create or update a schedule; return its next due time. The first one is one period from now.
+
+    An existing schedule keeps its time, so that restarts neither skip nor repeat a run, unless the period became
+    shorter.
+    """
+    if not SHORTEST_PERIOD <= every <= LONGEST_PERIOD:
+        raise InvalidInputError.of(
+            f"expected a period from {SHORTEST_PERIOD} to {LONGEST_PERIOD}, got {every}", pointer="/every"
+        )
+    row = connection.execute(select(schedules).where(*_schedule(module, name))).one_or_none()
+    micros = every // _MICROSECOND
+    if row is None:
+        values = {"module": module, "name": name, "every": micros, "next_at": now + every}
+        connection.execute(insert(schedules), values)
+        return now + every
+    due: datetime = min(row.next_at, now + every)
+    if row.every != micros or due != row.next_at:
+        connection.execute(update(schedules).where(*_schedule(module, name)).values(every=micros, next_at=due))
+    return due
+
+
+def claim_run(connection: Connection, task: NewTask, due: datetime, *, now: datetime) -> tuple[bool, datetime]:
+    """Claim the run that was due at a time and store its task; return whether it was claimed, and the next time.
+
+    A period is skipped while the last run is still running on any node. Periods that passed while all nodes were down
+    become one run.
+    """
+    row = connection.execute(select(schedules).where(*_schedule(task.module, task.name))).one_or_none()
+    if row is None or row.next_at != due or due > now:
+        return False, now + LONGEST_PERIOD if row is None else row.next_at
+    every = timedelta(microseconds=row.every)
+    following: datetime = due + every * ((now - due) // every + 1)
+    moved = (
+        update(schedules)
+        .where(*_schedule(task.module, task.name), schedules.c.next_at == due)
+        .values(next_at=following)
     )
+    if connection.execute(moved).rowcount != 1:
+        return False, following
+    running = select(tasks.c.id).where(
+        is_unfinished, tasks.c.module == task.module, tasks.c.name == task.name, tasks.c.scheduled == 1
+    )
+    if connection.execute(running.limit(1)).first() is not None:
+        return False, following
+    add(connection, task, now=now)
+    return True, following
+
+
+def next_time(connection: Connection, module: str, name: str) -> datetime | None:
+    """Return the due time of a schedule; None if it does not exist."""
+    found: datetime | None = connection.execute(select(schedules.c.next_at).where(*_schedule(module, name))).scalar()
+    return found
+
+
+def forget_schedule(connection: Connection, module: str, name: str) -> bool:
+    """Remove a schedule that no module declares any more."""
+    return connection.execute(delete(schedules).where(*_schedule(module, name))).rowcount == 1
+
+
+def _schedule(module: str, name: str) -> tuple[Any, ...]:
+    return (schedules.c.module == module, schedules.c.name == name)

@@ -7,10 +7,10 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
+from democrai_sandbox.access.store.migrations.operations import big_integer, is_postgresql
+
 revision = "0007"
 down_revision = "0006"
-branch_labels = None
-depends_on = None
 additive = False  # Requests and the audit log get values that nodes of the previous version do not know.
 
 _STATES_BEFORE = ("pending", "approved_for_session", "approved", "denied", "aged_out")
@@ -31,7 +31,7 @@ _NO_DELETE = (
 def upgrade() -> None:
     """Add the columns, fill them from the existing decisions, and allow the new values."""
     op.add_column("access_requests", sa.Column("decision_id", sa.Text))
-    op.add_column("access_requests", sa.Column("ended_at", sa.BigInteger().with_variant(sa.Integer(), "sqlite")))
+    op.add_column("access_requests", sa.Column("ended_at", big_integer()))
     op.add_column("access_requests", sa.Column("ended_by", sa.Text, nullable=False, server_default=""))
     where = sa.text("decision_id IS NOT NULL")
     op.create_index(_INDEX, "access_requests", ["decision_id"], sqlite_where=where, postgresql_where=where)
@@ -86,7 +86,7 @@ def _mark_ended() -> None:
 def _exchange(table: str, column: str, before: tuple[str, ...], after: tuple[str, ...]) -> None:
     """Change the allowed values of a column."""
     old, new = (f"{column} IN ({', '.join(map(_quoted, words))})" for words in (before, after))
-    if op.get_context().dialect.name == "postgresql":
+    if is_postgresql():
         op.drop_constraint(f"ck_{column}", table)
         op.create_check_constraint(f"ck_{column}", table, new)
         return
@@ -103,7 +103,7 @@ def _exchange(table: str, column: str, before: tuple[str, ...], after: tuple[str
 
 def _forget_shadows() -> None:
     remove = "DELETE FROM access_audit WHERE action IN ('shadow_started', 'shadow_ended')"
-    if op.get_context().dialect.name == "postgresql":
+    if is_postgresql():
         steps = (
             "ALTER TABLE access_audit DISABLE TRIGGER USER",
             remove,

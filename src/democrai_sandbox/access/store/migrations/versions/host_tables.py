@@ -7,10 +7,18 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
+from democrai_sandbox.access.store.migrations.operations import (
+    big_integer,
+    create_table,
+    is_postgresql,
+    number,
+    one_of,
+    protect_audit_in_sqlite,
+    text,
+)
+
 revision = "0003"
 down_revision = "0002"
-branch_labels = None
-depends_on = None
 additive = False  # The audit log gets actions that nodes of the previous version do not know.
 
 _KINDS = ("module", "task", "engine", "extractor", "mcp", "tool", "agent", "pipeline", "skill", "core")
@@ -44,46 +52,46 @@ def downgrade() -> None:
 
 
 def _make_people() -> None:
-    _table(
+    create_table(
         "host_people",
         sa.Column("id", sa.Text, primary_key=True),
-        *map(_text, ("password", "role", "access_level", "organization_id")),
-        *map(_number, ("created_at", "password_at")),
-        _number("disabled_at", nullable=True),
+        *map(text, ("password", "role", "access_level", "organization_id")),
+        *map(number, ("created_at", "password_at")),
+        number("disabled_at", nullable=True),
     )
 
 
 def _make_sessions() -> None:
-    _table(
+    create_table(
         "host_sessions",
         sa.Column("id", sa.Text, primary_key=True),
         _hash("token_hash"),
         _person(),
-        *map(_text, ("address", "user_agent")),
-        *map(_number, ("created_at", "last_seen", "confirmed_at")),
+        *map(text, ("address", "user_agent")),
+        *map(number, ("created_at", "last_seen", "confirmed_at")),
     )
     op.create_index("ix_host_sessions_person", "host_sessions", ["person_id", "created_at"])
 
 
 def _make_tokens() -> None:
-    _table(
+    create_table(
         "host_tokens",
         sa.Column("id", sa.Text, primary_key=True),
         _hash("secret_hash"),
         _person(),
-        *map(_text, ("label", "scopes")),
-        _number("created_at"),
-        *(_number(name, nullable=True) for name in ("expires_at", "last_used", "ended_at")),
+        *map(text, ("label", "scopes")),
+        number("created_at"),
+        *(number(name, nullable=True) for name in ("expires_at", "last_used", "ended_at")),
     )
     op.create_index("ix_host_tokens_person", "host_tokens", ["person_id", "created_at"])
 
 
 def _make_throttle() -> None:
-    _table(
+    create_table(
         "host_throttle",
         sa.Column("key", sa.Text, primary_key=True),
         sa.Column("failures", sa.Integer, nullable=False),
-        *map(_number, ("last_at", "forget_at")),
+        *map(number, ("last_at", "forget_at")),
     )
     op.create_index("ix_host_throttle_forget", "host_throttle", ["forget_at"])
 
@@ -91,7 +99,7 @@ def _make_throttle() -> None:
 def _let_audit_tell(actions: tuple[str, ...]) -> None:
     """Change the allowed values of ``action`` and remove rows with others, which exist only in a downgrade."""
     listed = ", ".join(f"'{action}'" for action in actions)
-    if op.get_context().dialect.name != "postgresql":
+    if not is_postgresql():
         _rebuild_audit(actions, listed)
         return
     op.execute("ALTER TABLE access_audit DISABLE TRIGGER USER")
@@ -103,19 +111,19 @@ def _let_audit_tell(actions: tuple[str, ...]) -> None:
 
 def _rebuild_audit(actions: tuple[str, ...], listed: str) -> None:
     """Move the rows to a new table with the same index and triggers, because SQLite cannot change a constraint."""
-    _table(
+    create_table(
         "access_audit_new",
-        sa.Column("sequence", _big(), primary_key=True, autoincrement=False),
-        _number("at"),
-        *map(_text, ("action", "actor")),
+        sa.Column("sequence", big_integer(), primary_key=True, autoincrement=False),
+        number("at"),
+        *map(text, ("action", "actor")),
         *(
             sa.Column(name, sa.Text)
             for name in ("subject_kind", "subject_name", "resource_type", "operation", "target")
         ),
-        *(_one_of(*about) for about in (("subject_kind", _KINDS), ("resource_type", _RESOURCES))),
-        _one_of("operation", _OPERATIONS),
-        *map(_text, ("request_id", "before", "after", "previous_hash", "hash")),
-        _one_of("action", actions),
+        *(one_of(*about) for about in (("subject_kind", _KINDS), ("resource_type", _RESOURCES))),
+        one_of("operation", _OPERATIONS),
+        *map(text, ("request_id", "before", "after", "previous_hash", "hash")),
+        one_of("action", actions),
     )
     op.execute(
         f"INSERT INTO access_audit_new ({_AUDIT}) SELECT {_AUDIT} FROM access_audit "  # noqa: S608 - constants
@@ -124,11 +132,7 @@ def _rebuild_audit(actions: tuple[str, ...], listed: str) -> None:
     op.drop_table("access_audit")
     op.rename_table("access_audit_new", "access_audit")
     op.create_index("ix_access_audit_request", "access_audit", ["request_id", "sequence"])
-    refuse = "BEGIN SELECT RAISE(ABORT, 'access_audit is append-only'); END"
-    op.execute(f"CREATE TRIGGER access_audit_no_update BEFORE UPDATE ON access_audit {refuse}")
-    op.execute(f"CREATE TRIGGER access_audit_no_delete BEFORE DELETE ON access_audit {refuse}")
-    taken = "EXISTS (SELECT 1 FROM access_audit WHERE sequence = NEW.sequence)"
-    op.execute(f"CREATE TRIGGER access_audit_no_replace BEFORE INSERT ON access_audit WHEN {taken} {refuse}")
+    protect_audit_in_sqlite()
 
 
 def _person() -> sa.Column[Any]:
@@ -137,24 +141,3 @@ def _person() -> sa.Column[Any]:
 
 def _hash(name: str) -> sa.Column[Any]:
     return sa.Column(name, sa.Text, nullable=False, unique=True)
-
-
-def _big() -> Any:
-    return sa.BigInteger().with_variant(sa.Integer(), "sqlite")
-
-
-def _number(name: str, *, nullable: bool = False) -> sa.Column[Any]:
-    return sa.Column(name, _big(), nullable=nullable)
-
-
-def _text(name: str) -> sa.Column[Any]:
-    return sa.Column(name, sa.Text, nullable=False)
-
-
-def _one_of(column: str, values: tuple[str, ...]) -> sa.CheckConstraint:
-    listed = ", ".join(f"'{value}'" for value in values)
-    return sa.CheckConstraint(f"{column} IN ({listed})", name=f"ck_{column}")
-
-
-def _table(name: str, *parts: Any) -> None:
-    op.create_table(name, *parts, sqlite_strict=True)

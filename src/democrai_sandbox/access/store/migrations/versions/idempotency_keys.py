@@ -5,23 +5,22 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
+from democrai_sandbox.access.store.migrations.operations import big_integer, create_table
+
 revision = "0008"
 down_revision = "0007"
-branch_labels = None
-depends_on = None
 additive = True  # A new table only, which nodes of the previous version do not use.
 
 
 def upgrade() -> None:
     """Create the table."""
-    op.create_table(
+    create_table(
         "host_idempotency",
         sa.Column("id", sa.Text, primary_key=True),
         sa.Column("caller", sa.Text, nullable=False),
         sa.Column("digest", sa.Text, nullable=False),
         sa.Column("answer", sa.Text),
-        sa.Column("begun_at", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
-        sqlite_strict=True,
+        sa.Column("begun_at", big_integer(), nullable=False),
     )
     op.create_index("ix_host_idempotency_caller", "host_idempotency", ["caller", "begun_at"])
     op.create_index("ix_host_idempotency_begun", "host_idempotency", ["begun_at"])

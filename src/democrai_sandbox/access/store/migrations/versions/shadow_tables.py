@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import sqlalchemy as sa
 from alembic import op
 
+from democrai_sandbox.access.store.migrations.operations import create_table, number, one_of, text
+
 revision = "0005"
 down_revision = "0004"
-branch_labels = None
-depends_on = None
 additive = True  # New tables only; the audit log records them as notes, which nodes of the previous version know.
 
 _RUNNING = "ended_at IS NULL"
@@ -18,15 +16,14 @@ _RUNNING = "ended_at IS NULL"
 
 def upgrade() -> None:
     """Create the tables."""
-    op.create_table(
+    create_table(
         "runtime_shadow_runs",
         sa.Column("id", sa.Text, primary_key=True),
-        *map(_text, ("kind", "name", "candidate", "started_by", "ended_by")),
-        _number("started_at"),
-        _number("ended_at", nullable=True),
-        *map(_number, ("other_denied", "other_allowed")),
-        _one_of("kind", ("module", "engine", "extractor")),
-        sqlite_strict=True,
+        *map(text, ("kind", "name", "candidate", "started_by", "ended_by")),
+        number("started_at"),
+        number("ended_at", nullable=True),
+        *map(number, ("other_denied", "other_allowed")),
+        one_of("kind", ("module", "engine", "extractor")),
     )
     op.create_index(
         "uq_runtime_shadow_runs_running",
@@ -36,14 +33,13 @@ def upgrade() -> None:
         sqlite_where=sa.text(_RUNNING),
         postgresql_where=sa.text(_RUNNING),
     )
-    op.create_table(
+    create_table(
         "runtime_shadow_findings",
         sa.Column("run_id", sa.Text, sa.ForeignKey("runtime_shadow_runs.id"), primary_key=True),
         sa.Column("digest", sa.Text, primary_key=True),
-        *map(_text, ("effect", "resource_type", "operation", "target", "user_id", "chain")),
-        *map(_number, ("count", "first_seen", "last_seen")),
-        _one_of("effect", ("denied", "allowed")),
-        sqlite_strict=True,
+        *map(text, ("effect", "resource_type", "operation", "target", "user_id", "chain")),
+        *map(number, ("count", "first_seen", "last_seen")),
+        one_of("effect", ("denied", "allowed")),
     )
 
 
@@ -51,16 +47,3 @@ def downgrade() -> None:
     """Remove the tables."""
     op.drop_table("runtime_shadow_findings")
     op.drop_table("runtime_shadow_runs")
-
-
-def _number(name: str, *, nullable: bool = False) -> sa.Column[Any]:
-    return sa.Column(name, sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=nullable)
-
-
-def _text(name: str) -> sa.Column[Any]:
-    return sa.Column(name, sa.Text, nullable=False)
-
-
-def _one_of(column: str, values: tuple[str, ...]) -> sa.CheckConstraint:
-    listed = ", ".join(f"'{value}'" for value in values)
-    return sa.CheckConstraint(f"{column} IN ({listed})", name=f"ck_{column}")

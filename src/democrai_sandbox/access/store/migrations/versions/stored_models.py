@@ -5,24 +5,23 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
+from democrai_sandbox.access.store.migrations.operations import big_integer, create_table
+
 revision = "0009"
 down_revision = "0008"
-branch_labels = None
-depends_on = None
 additive = True  # A new table only, which nodes of the previous version do not use.
 
 
 def upgrade() -> None:
     """Create the table."""
-    moment = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
-    op.create_table(
+    moment = big_integer()
+    create_table(
         "runtime_models",
         sa.Column("name", sa.Text, primary_key=True),
         sa.Column("settings", sa.Text, nullable=False),
         sa.Column("api_key", sa.LargeBinary),
         sa.Column("created_at", moment, nullable=False),
         sa.Column("updated_at", moment, nullable=False),
-        sqlite_strict=True,
     )
 
 

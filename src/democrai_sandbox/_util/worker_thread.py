@@ -1,4 +1,4 @@
-"""Threads of the service that do not expose their work."""
+"""Threads that do not expose their work."""
 
 from __future__ import annotations
 

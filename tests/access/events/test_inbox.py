@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from democrai_sandbox.access.events.connected_bus import EventInbox, EventReceiver
+from democrai_sandbox.access.events.connected_bus import EventInbox
 from tests.access.events.nodes import Heard
 
 
@@ -29,20 +29,20 @@ def test_a_closed_inbox_gives_out_nothing():
     """A closed inbox also drops its content."""
     inbox = EventInbox()
     inbox.hear(3)
-    inbox.close()
+    inbox.stop()
     assert inbox.take() == []
 
 
 def test_a_flood_does_not_keep_a_node_busy(no_thread_stays):
     """A node is called at most about a hundred times a second, and gets the last event."""
-    ear, heard = EventReceiver(name="events-test"), Heard()
-    ear.start(heard)
+    inbox, heard = EventInbox(), Heard()
+    inbox.start("events-test", heard)
     begin, generation = time.monotonic(), 0
     while time.monotonic() < begin + 0.5:
         generation += 1
-        ear.inbox.hear(generation)
+        inbox.hear(generation)
     assert heard.reaches(generation)
     calls, took = len(heard.told), time.monotonic() - begin
-    ear.stop()
+    inbox.stop()
     assert calls <= took * 100 + 2
     assert generation > 10 * calls
