@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.runtime.ai.model import Model
     from democrai_sandbox.runtime.extensions.registry import RegisteredExtension
     from democrai_sandbox.runtime.extensions.settings import RuntimeSettings
-    from democrai_sandbox.runtime.worker.connection_reports import ConnectionReport
+    from democrai_sandbox.runtime.worker.process import ConnectionReport
 
     from .modules import LoadedModule
 
