@@ -62,13 +62,6 @@ print(sum(is_patched for *_, is_patched in patched_entries()))
 _CONSOLE = ("fastapi", "uvicorn", "jinja2")
 
 
-def machine_lines() -> Iterator[ReportLine]:
-    """Check the interpreter, its packages and the guard."""
-    yield _interpreter()
-    yield _console()
-    yield _guard()
-
-
 def _interpreter() -> ReportLine:
     name = f"{platform.python_implementation()} {platform.python_version()}"
     line = ReportLine("python", "Interpreter", ReportArea.HOST, summary=f"{name}, {sys.executable}")
@@ -319,7 +312,10 @@ def extension_lines(settings: HostSettings) -> Iterator[ReportLine]:
     runtime = RuntimeSettings(data_dir=settings.data_dir, isolation=dict(settings.isolation), **folders)
     registry = discover(runtime)
     found = tuple(registry)
-    findings = {str(each.subject): tuple(_findings(each, runtime)) for each in found}
+    findings: dict[str, tuple[Finding, ...]] = {}
+    for one in found:
+        in_process = runtime.isolation_of(one.subject) is Isolation.IN_PROCESS
+        findings[str(one.subject)] = lint(one.manifest, in_process=in_process) if one.manifest else ()
     yield _readable_extensions(found)
     yield _reviewed(findings)
     yield _native(findings)
@@ -360,12 +356,6 @@ def _readable_extensions(found: tuple[RegisteredExtension, ...]) -> ReportLine:
     return line.degraded(f"{counted}; cannot run: {_named(broken)}", fix)
 
 
-def _findings(extension: RegisteredExtension, settings: RuntimeSettings) -> Iterator[Finding]:
-    if extension.manifest is not None:
-        in_process = settings.isolation_of(extension.subject) is Isolation.IN_PROCESS
-        yield from lint(extension.manifest, in_process=in_process)
-
-
 def _reviewed(findings: dict[str, tuple[Finding, ...]]) -> ReportLine:
     """Count declarations that are broader than usual. They are advice, not errors."""
     warned = [name for name, found in findings.items() if any(one.severity is Severity.WARNING for one in found)]
@@ -402,7 +392,7 @@ def examine(
     ``tell`` is called with the name of each check, because some take seconds.
     """
     tell("the interpreter and the guard")
-    lines = [*machine_lines()]
+    lines = [_interpreter(), _console(), _guard()]
     tell("folders and files")
     lines += place_lines(settings)
     tell("the database, events and the address")

@@ -58,12 +58,16 @@ def _problems(registry: Registry, subject: Subject, entry: InstalledSettings) ->
         message = f"{subject.kind} {subject.name!r} does not exist in the configured folders: remove this entry"
         yield Problem(place, message, nearest(subject.name, known))
         return
+    yield from _url_problems(extension, entry.settings or {}, f"{place}/settings")
+
+
+def _url_problems(extension: RegisteredExtension, settings: Mapping[str, Any], place: str) -> Iterator[Problem]:
+    """Yield the problems of the settings whose values must be URLs."""
     try:
-        config_rules(url_keys(extension), entry.settings or {})
+        config_rules(url_keys(extension), settings)
     except InvalidInputError as error:
         for problem in error.problems:
-            key = problem.pointer.rpartition("/")[2]
-            yield Problem(f"{place}/settings/{key}", problem.message, problem.suggestion)
+            yield Problem(f"{place}/{problem.pointer.rpartition('/')[2]}", problem.message, problem.suggestion)
 
 
 def url_keys(extension: RegisteredExtension) -> tuple[str, ...]:
@@ -309,21 +313,12 @@ def change_settings(
     def changed(present: dict[str, Any]) -> dict[str, Any]:
         merged = {**present, **(wanted or {})}
         kept = {key: value for key, value in merged.items() if key not in removed}
-        _check_urls(extension, kept)
+        if problems := list(_url_problems(extension, kept, "/set")):
+            raise InvalidInputError(problems)
         return kept
 
     after = _changed(sandbox, caller, sandbox.runtime.store.change_settings, kind, name, changed)
     return _shown(sandbox, extension, after)
-
-
-def _check_urls(extension: RegisteredExtension, settings: Mapping[str, Any]) -> None:
-    try:
-        config_rules(url_keys(extension), settings)
-    except InvalidInputError as error:
-        found = ((problem, problem.pointer.rpartition("/")[2]) for problem in error.problems)
-        raise InvalidInputError(
-            Problem(pointer_to("/set", key), problem.message, problem.suggestion) for problem, key in found
-        ) from None
 
 
 def _shown(sandbox: Sandbox, extension: RegisteredExtension, settings: Mapping[str, Any]) -> DisplayedSettings:

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.access.store import SqlStore
     from democrai_sandbox.access.values import Resumption
-    from democrai_sandbox.runtime.extensions.registry import RegisteredExtension
     from democrai_sandbox.runtime.store.values import Task
 
     from .sandbox import Sandbox
@@ -110,7 +109,9 @@ def _store_line(sandbox: Sandbox) -> ReportLine:
         return line.off(summary, _AWAY)
     seconds = perf_counter() - begun
     details["milliseconds"] = round(seconds * 1000, 1)
-    answered = f"{url.get_backend_name()}, schema {_told(version)}, answered in {seconds * 1000:.1f} ms"
+    # With a newer schema an upgrade has begun, and this node should be updated.
+    schema = version if version == HEAD else f"{version} (newer than this node's {HEAD}, still usable)"
+    answered = f"{url.get_backend_name()}, schema {schema}, answered in {seconds * 1000:.1f} ms"
     if seconds > _SLOW_STORE:
         return line.degraded(answered, "check the load of the database")
     return line.ok(answered)
@@ -122,13 +123,7 @@ def _schema_asked(store: SqlStore) -> str:
     return version
 
 
-def _told(version: str) -> str:
-    """Mark a newer schema: an upgrade has begun, and this node should be updated."""
-    return version if version == HEAD else f"{version} (newer than this node's {HEAD}, still usable)"
-
-
 def _snapshot_line(sandbox: Sandbox) -> ReportLine:
-    """Return the age of the decisions in memory."""
     status, poll = sandbox.access.node.status, sandbox.settings.poll_seconds
     age = status.seconds_since_refresh
     details = {
@@ -165,7 +160,11 @@ def _extensions_line(sandbox: Sandbox) -> ReportLine:
     found = sandbox.runtime.extensions
     broken = [str(extension.subject) for extension in found if extension.is_broken]
     kinds = Counter(extension.kind.value for extension in found)
-    shut = {str(one.subject): paths for one in found if (paths := _outside(sandbox, one))}
+    shut = {
+        str(one.subject): tuple(dict.fromkeys(rule.normalized_target for rule in rules))
+        for one in found
+        if (rules := outside_lists(sandbox.kernel, declared_files(one)))
+    }
     details: dict[str, object] = {**kinds, "broken": broken, "outside_landlock": shut}
     line = ReportLine("extensions", "Extensions", ReportArea.RUNTIME, details=details)
     counted = ", ".join(_number(number, kind) for kind, number in kinds.items()) or "none"
@@ -179,12 +178,6 @@ def _extensions_line(sandbox: Sandbox) -> ReportLine:
         fix = "create the path and restart the application: Landlock is applied at the start"
         return line.degraded(summary, fix)
     return line.ok(counted)
-
-
-def _outside(sandbox: Sandbox, extension: RegisteredExtension) -> tuple[str, ...]:
-    """Return the declared paths of an extension that Landlock denies to the whole application."""
-    rules = outside_lists(sandbox.kernel, declared_files(extension))
-    return tuple(dict.fromkeys(rule.normalized_target for rule in rules))
 
 
 def _workers_line(sandbox: Sandbox) -> ReportLine:
@@ -211,7 +204,6 @@ def _unfinished(sandbox: Sandbox) -> tuple[Sequence[Task], Sequence[Resumption]]
 
 
 def _work_lines(sandbox: Sandbox) -> Iterator[ReportLine]:
-    """Yield the lines of tasks and resume actions, from the database."""
     try:
         tasks, resumes = ask_in_time(sandbox.access.node, partial(_unfinished, sandbox))
     except StoreUnavailable:

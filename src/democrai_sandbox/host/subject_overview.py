@@ -146,7 +146,12 @@ def subject_profile(sandbox: Sandbox, subject: Subject) -> SubjectProfile:
         subject,
         manifest,
         inherits=manifest is not None and None in manifest.sections.values(),
-        problems=_problems(sandbox, subject),
+        problems=tuple(
+            str(problem)
+            for one in sandbox.runtime.extensions
+            if (one.kind.value, one.name) == (subject.kind.value, subject.name)
+            for problem in one.problems
+        ),
         declared=tuple(
             SubjectRule(rule, section.strip("/"), _line_of(manifest, section, rule), match.times(rule))
             for section, rule in declared
@@ -185,13 +190,6 @@ def _check_recorded(sandbox: Sandbox, subject: Subject, known: Iterable[Subject]
         return
     close = nearest(subject.name, [one.name for one in known if one.kind is subject.kind])
     raise ExtensionUnknown(f"unknown subject {subject}" + (f"; did you mean {close!r}?" if close else ""))
-
-
-def _problems(sandbox: Sandbox, subject: Subject) -> tuple[str, ...]:
-    for extension in sandbox.runtime.extensions:
-        if extension.kind.value == subject.kind.value and extension.name == subject.name:
-            return tuple(map(str, extension.problems))
-    return ()
 
 
 # ---- declarations ----------------------------------------------------------------------------------------------------

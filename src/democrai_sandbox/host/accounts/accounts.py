@@ -184,9 +184,13 @@ class Accounts:
             return
         self._tidied = monotonic()
         self._administrators = self._database.read(read_administrators)
-        self._end_late_sessions()
-        self._end_late_tokens()
-        self._database.act(partial(throttle.forget, now=self._clock()))
+        now = self._clock()
+        late = partial(store.expired_sessions, idle_since=now - self._idle, created_before=now - self._longest)
+        self._end(self._database.ask(late), actor=SYSTEM, why="idle for too long, or expired")
+        for token in self._database.ask(partial(store.expired_tokens, now=now)):
+            self._end_token(token, actor=SYSTEM, why="expired")
+        self._database.act(partial(store.prune_tokens, before=now - _KEPT_AFTER_END))
+        self._database.act(partial(throttle.forget, now=now))
 
     # ---- users -------------------------------------------------------------------------------------------------------
 
@@ -360,11 +364,6 @@ class Accounts:
         tried, _ = self._sign_in_check.compare(session.person_id, password, f"session {session.id}")
         self._sign_in_check.settle(tried)
 
-    def _end_late_sessions(self) -> None:
-        now = self._clock()
-        late = partial(store.expired_sessions, idle_since=now - self._idle, created_before=now - self._longest)
-        self._end(self._database.ask(late), actor=SYSTEM, why="idle for too long, or expired")
-
     def _end(self, ended: Sequence[PersonSession], *, actor: str, why: str) -> None:
         """End the approvals of sessions, then the sessions, so that a failure of the first can be retried."""
         if not ended:
@@ -439,12 +438,6 @@ class Accounts:
         if token is None or (token.expires_at is not None and token.expires_at <= self._clock()):
             return None
         return Identity(token.person_id, token.id, frozenset(map(str, token.scopes)))
-
-    def _end_late_tokens(self) -> None:
-        now = self._clock()
-        for token in self._database.ask(partial(store.expired_tokens, now=now)):
-            self._end_token(token, actor=SYSTEM, why="expired")
-        self._database.act(partial(store.prune_tokens, before=now - _KEPT_AFTER_END))
 
     def _end_token(self, token: Token, *, actor: str, why: str) -> None:
         self._end_approvals(token.id)

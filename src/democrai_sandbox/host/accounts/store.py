@@ -103,10 +103,13 @@ def replace_hash(connection: Connection, person_id: str, before: str, kept: str)
 
 def find_user(connection: Connection, person_id: str) -> Person:
     """Return a user; raise ``AccountUnknown``."""
-    user = find_user_or_none(connection, person_id)
-    if user is None:
-        raise AccountUnknown("this user does not exist")
-    return user
+    return to_user(_known(_user_row(connection, person_id), "user"))
+
+
+def _known(row: Row[Any] | None, what: str) -> Row[Any]:
+    if row is None:
+        raise AccountUnknown(f"this {what} does not exist")
+    return row
 
 
 def find_user_or_none(connection: Connection, person_id: str) -> Person | None:
@@ -148,7 +151,6 @@ def _columns(table: Table, value: Person | PersonSession | Token) -> dict[str, A
 
 
 def _audited_fields(person: Person) -> dict[str, Any]:
-    """Return the fields of a user for the audit log."""
     return {
         "role": person.role,
         "access_level": person.access_level,
@@ -215,9 +217,7 @@ def find_session_by_hash(connection: Connection, token_hash: str) -> PersonSessi
 def find_session(connection: Connection, session_id: str) -> PersonSession:
     """Return a session; raise ``AccountUnknown``."""
     row = connection.execute(select(sessions).where(sessions.c.id == session_id)).one_or_none()
-    if row is None:
-        raise AccountUnknown("this session does not exist")
-    return _to_session(row)
+    return _to_session(_known(row, "session"))
 
 
 def sessions_by_hash(connection: Connection, owners: Iterable[str]) -> dict[str, PersonSession]:
@@ -331,9 +331,7 @@ def find_token_by_hash(connection: Connection, secret_hash: str) -> Token | None
 def find_token(connection: Connection, token_id: str) -> Token:
     """Return a token; raise ``AccountUnknown``."""
     row = connection.execute(select(tokens).where(tokens.c.id == token_id)).one_or_none()
-    if row is None:
-        raise AccountUnknown("this token does not exist")
-    return _to_token(row)
+    return _to_token(_known(row, "token"))
 
 
 def list_tokens(connection: Connection, person_id: str) -> tuple[Token, ...]:
