@@ -92,7 +92,9 @@ def decide_each(
         except ExternalAccessAdminRequired:
             raise
         except DecisionConflict as error:
-            outcome = _answered_before(request_of(request_id), made) or error
+            # A decision of this loop may also have answered this request, which is not a conflict.
+            answer = request_of(request_id).decision_id
+            outcome = next((Outcome(decision) for decision in made if decision.id == answer), error)
         except StoreUnavailable as error:
             outcome = away = error
         except SandboxError as error:
@@ -102,11 +104,6 @@ def decide_each(
             own[outcome.decision.access.digest] = outcome.decision.generation
         found.append((request_id, outcome))
     return tuple(found)
-
-
-def _answered_before(request: StoredRequest, made: list[Decision]) -> Outcome | None:
-    """Return the decision of this loop that also answered this request, so that it is not reported as a conflict."""
-    return next((Outcome(decision) for decision in made if decision.id == request.decision_id), None)
 
 
 def _checked(request_ids: Iterable[str]) -> tuple[str, ...]:

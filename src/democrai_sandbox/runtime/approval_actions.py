@@ -118,12 +118,12 @@ class ModuleResumes(Mapping[str, "ResumeHandler"]):
         if action not in set(self):
             raise KeyError(action)
 
-        def go_on(context: Any, *, origin: Requester, subject: Subject, request_id: str) -> object:
+        def resume(context: Any, *, origin: Requester, subject: Subject, request_id: str) -> object:
             del request_id  # a module that must not repeat an action stores the id in its context
-            self._go_on(action, context, origin, subject)
+            self._resume(action, context, origin, subject)
             return None
 
-        return go_on
+        return resume
 
     def __iter__(self) -> Iterator[str]:
         for module in self._modules.all_loaded():
@@ -135,7 +135,7 @@ class ModuleResumes(Mapping[str, "ResumeHandler"]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    def _go_on(self, action: str, context: Any, origin: Requester, subject: Subject) -> None:
+    def _resume(self, action: str, context: Any, origin: Requester, subject: Subject) -> None:
         """Run an action and wait for its end; for a task, wait until it is stored."""
         name, params = _own(action, subject), _params(context)
         caller = self._requester(origin)
@@ -175,7 +175,6 @@ def _own(action: str, subject: Subject) -> str:
 
 
 def _params(context: Any) -> dict[str, Any]:
-    """Return the context as the parameters of an action."""
     if context is None:
         return {}
     if type(context) is not dict:

@@ -29,9 +29,9 @@ from democrai_sandbox.policy import ResourceType
 from democrai_sandbox.runtime.access_environment import serving
 
 from . import drafts
-from .parameters import decisions_wanted
+from .parameters import SignedInUser, UserIfSignedIn, decisions_wanted
 from .request_decision import STATELESS, confirmation, read_versions, reason_problem
-from .requests import ROWS, Maybe, Who, aftermath_of, decision_words, ended_holds
+from .requests import ROWS, aftermath_of, decision_words, ended_holds
 
 if TYPE_CHECKING:
     from democrai_sandbox.access.administration import Outcome
@@ -47,13 +47,13 @@ _SOON = timedelta(days=7)
 
 
 @router.get("/approvals")
-def approvals(request: Request, visitor: Who) -> Response:
+def approvals(request: Request, visitor: SignedInUser) -> Response:
     """List approvals with their administrator, last use and end."""
     return _list(request, visitor, DecisionEffect.APPROVAL)
 
 
 @router.get("/denials")
-def denials(request: Request, visitor: Who) -> Response:
+def denials(request: Request, visitor: SignedInUser) -> Response:
     """List denials."""
     return _list(request, visitor, DecisionEffect.DENIAL)
 
@@ -101,19 +101,19 @@ def remarks(decision: Decision, now: datetime, unused: timedelta) -> list[str]:
 
 
 @router.get("/decisions/{decision_id}")
-def detail(request: Request, visitor: Who, decision_id: str) -> Response:
+def detail(request: Request, visitor: SignedInUser, decision_id: str) -> Response:
     """Show one decision and its actions."""
     return _page(request, visitor, decision_id, "decisions/detail.html")
 
 
 @router.get("/decisions/{decision_id}/revoke")
-def ask_revoke(request: Request, visitor: Who, decision_id: str) -> Response:
+def ask_revoke(request: Request, visitor: SignedInUser, decision_id: str) -> Response:
     """Show the effect of a revocation, and when it reaches all nodes."""
     return _with_draft(request, visitor, decision_id, "revoke")
 
 
 @router.post("/decisions/{decision_id}/revoke")
-def revoke(request: Request, visitor: Maybe, decision_id: str, reason: Text = "") -> Response:
+def revoke(request: Request, visitor: UserIfSignedIn, decision_id: str, reason: Text = "") -> Response:
     """Revoke a decision."""
     if visitor is None:
         return drafts.keep(request, f"/decisions/{decision_id}/revoke", {"reason": reason})
@@ -133,13 +133,13 @@ def _decided(request: Request, visitor: Visitor, submitted: SubmittedDecision) -
 
 
 @router.get("/decisions/{decision_id}/undo")
-def ask_undo(request: Request, visitor: Who, decision_id: str) -> Response:
+def ask_undo(request: Request, visitor: SignedInUser, decision_id: str) -> Response:
     """Show the effect of an undo."""
     return _undo_page(request, visitor, decision_id)
 
 
 @router.post("/decisions/{decision_id}/undo")
-def undo(request: Request, visitor: Maybe, decision_id: str, password: Text = "") -> Response:
+def undo(request: Request, visitor: UserIfSignedIn, decision_id: str, password: Text = "") -> Response:
     """Undo a decision and its answers."""
     if visitor is None:
         return drafts.keep(request, f"/decisions/{decision_id}/undo", {})
@@ -180,7 +180,7 @@ def _undo_page(
 
 
 @router.get("/decisions/{decision_id}/approve")
-def ask_approve(request: Request, visitor: Who, decision_id: str) -> Response:
+def ask_approve(request: Request, visitor: SignedInUser, decision_id: str) -> Response:
     """Show the effect of a permanent approval that replaces a denial or a revoked decision."""
     return _with_draft(request, visitor, decision_id, "approve")
 
@@ -194,7 +194,9 @@ class ApprovalForm(BaseModel):
 
 
 @router.post("/decisions/{decision_id}/approve")
-def approve(request: Request, visitor: Maybe, decision_id: str, sent: Annotated[ApprovalForm, Form()]) -> Response:
+def approve(
+    request: Request, visitor: UserIfSignedIn, decision_id: str, sent: Annotated[ApprovalForm, Form()]
+) -> Response:
     """Approve the access of another decision permanently."""
     if visitor is None:
         return drafts.keep(request, f"/decisions/{decision_id}/approve", {"reason": sent.reason})

@@ -32,8 +32,8 @@ from democrai_sandbox.policy import InvalidInputError
 from democrai_sandbox.runtime.access_environment import serving
 
 from . import drafts
-from .parameters import why_not
-from .requests import LIFETIMES, Maybe, detail_page, no_session
+from .parameters import UserIfSignedIn, why_not
+from .requests import LIFETIMES, detail_page, no_session
 
 if TYPE_CHECKING:
     from democrai_sandbox.access.values import AccessTuple
@@ -102,7 +102,9 @@ class DecisionForm(BaseModel):
 
 
 @router.post("/requests/{request_id}/decide")
-def decide(request: Request, visitor: Maybe, request_id: str, sent: Annotated[DecisionForm, Form()]) -> Response:
+def decide(
+    request: Request, visitor: UserIfSignedIn, request_id: str, sent: Annotated[DecisionForm, Form()]
+) -> Response:
     """Decide; a permanent approval needs a confirmation first."""
     if visitor is None:
         return drafts.keep(request, f"/requests/{request_id}", sent.model_dump(include=set(_KEPT)))
@@ -262,7 +264,7 @@ def _conflict(request: Request, visitor: Visitor, found: Asked, text: str) -> Re
 
 
 @router.post("/requests/{request_id}/notes")
-def note(request: Request, visitor: Maybe, request_id: str, sent: Annotated[NoteForm, Form()]) -> Response:
+def note(request: Request, visitor: UserIfSignedIn, request_id: str, sent: Annotated[NoteForm, Form()]) -> Response:
     """Add a note to a request: a remark, or a question to its user. A repeated submission is stored once."""
     if visitor is None:
         return drafts.keep(request, f"/requests/{request_id}", {"note": sent.text})
