@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     import argparse
 
     from democrai_sandbox.policy import SandboxError
-    from democrai_sandbox.runtime.confined_run import ConfinedRun
     from democrai_sandbox.runtime.confinement.process_paths import ProcessRights
+    from democrai_sandbox.runtime.single_run import ConfinedRun
 
     from .output import CommandOutput
 
@@ -121,7 +121,6 @@ def run_module(options: argparse.Namespace, output: CommandOutput) -> int:
 def run_program(options: argparse.Namespace, output: CommandOutput) -> int:
     """Run a program under the kernel layer."""
     from democrai_sandbox.runtime import single_run  # noqa: PLC0415
-    from democrai_sandbox.runtime.confined_run import confined_run  # noqa: PLC0415 - takes its time
     from democrai_sandbox.runtime.confinement.process_paths import ProcessRights  # noqa: PLC0415
     from democrai_sandbox.runtime.worker.process import WorkerSpec, environment_of  # noqa: PLC0415
 
@@ -137,7 +136,7 @@ def run_program(options: argparse.Namespace, output: CommandOutput) -> int:
         whose = ProcessRights(label, rules, write=temp, execute=(program,), protected=shut, own_temp=bool(temp))
         spec = WorkerSpec(manifest.kind.value, manifest.name, here, program, env=env)
         command = single_run.Command(tuple(options.argv), environment_of(spec), here, program=program)
-        held = stack.enter_context(confined_run(whose))  # no guard restricts a program
+        held = stack.enter_context(single_run.confined_run(whose))  # no guard restricts a program
         _say_layers(output, held)
         status = single_run.run_program(command, start=held.start, timeout=options.timeout)
     _report(output, "run.program/1", {"status": status, "layers": _layers(held)})
@@ -165,7 +164,7 @@ def _prepare_kernel_layer(
     if kernel is False:
         output.say("enforced by: the guard only", Mood.FAINT)
         return None
-    from democrai_sandbox.runtime.confined_run import confined_run  # noqa: PLC0415 - takes its time
+    from democrai_sandbox.runtime.single_run import confined_run  # noqa: PLC0415 - takes its time
 
     try:
         held = stack.enter_context(confined_run(whose))

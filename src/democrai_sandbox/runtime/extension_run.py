@@ -14,26 +14,13 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from democrai_sandbox import policy
 from democrai_sandbox.access.caller import Caller
 from democrai_sandbox.access.checks import NEEDS_APPROVAL
 from democrai_sandbox.errors import ExtensionBroken, GuardUsageError
 from democrai_sandbox.manifests import FILE_NAME, ManifestKind, load_manifest
 from democrai_sandbox.manifests.lint import SENSITIVE_IMPORTS
 from democrai_sandbox.manifests.proposal import ObservedUse, section_of
-from democrai_sandbox.policy import (
-    EXTERNAL_URL_LOCKED,
-    AccessDecision,
-    CompiledPolicy,
-    DecisionCode,
-    Operation,
-    ResourceType,
-    compile_policy,
-    file_access,
-    is_at_or_below,
-    parse_access,
-    parse_request,
-    rules_to_json,
-)
 
 from .ai.model import KINDS
 from .ai.via_worker import WorkerAsset
@@ -55,14 +42,13 @@ if TYPE_CHECKING:
 
     from .children import ChildLauncher
     from .store import Progress
-    from .worker.connection_reports import ConnectionReport
-    from .worker.process import WorkerStarter
+    from .worker.process import ConnectionReport, WorkerStarter
 
 T = TypeVar("T")
 _LONGEST_STOP = 30.0
-_ALLOWED = AccessDecision(True, DecisionCode.SANDBOX_ALLOWLIST, False, "Allowed in this test.")  # noqa: FBT003
-_LOCKED = AccessDecision(False, DecisionCode.NOT_ENABLED, False, EXTERNAL_URL_LOCKED)  # noqa: FBT003
-_DENIED = AccessDecision(False, DecisionCode.NOT_ENABLED, False, NEEDS_APPROVAL)  # noqa: FBT003
+_ALLOWED = policy.AccessDecision(True, policy.DecisionCode.SANDBOX_ALLOWLIST, False, "Allowed in this test.")  # noqa: FBT003
+_LOCKED = policy.AccessDecision(False, policy.DecisionCode.NOT_ENABLED, False, policy.EXTERNAL_URL_LOCKED)  # noqa: FBT003
+_DENIED = policy.AccessDecision(False, policy.DecisionCode.NOT_ENABLED, False, NEEDS_APPROVAL)  # noqa: FBT003
 
 
 class Access(NamedTuple):
@@ -113,12 +99,12 @@ class ExtensionRun:
         self._environment = environment or sys.prefix
         self._env = tuple(env)
         self._protected = tuple(protected)
-        self._approved = parse_access(list(approve), base=str(self._folder))
+        self._approved = policy.parse_access(list(approve), base=str(self._folder))
         declared = self._section.access if observe else ()
-        policy = compile_policy(subject=self.manifest.subject, rules=(*declared, *self._approved))
+        compiled = policy.compile_policy(subject=self.manifest.subject, rules=(*declared, *self._approved))
         self.recording = Recording()
         """All accesses with the lines that led to them, and denials: the data of ``record``, with ``observe``."""
-        self._host = _RunHost(policy, self.recording, services or {}, kept=str(self._folder) if observe else None)
+        self._host = _RunHost(compiled, self.recording, services or {}, kept=str(self._folder) if observe else None)
         self._children: ChildService | None = None
         if observe:
             self.start_by(None, None)
@@ -174,7 +160,7 @@ class ExtensionRun:
         """Call a method of an engine or extractor; a generator returns a list."""
         worker = self._running()
         info = self._wait(worker.start()).get(("method", method))
-        if info is not None and info.streams:
+        if info is not None and info.is_stream:
             return self._wait(_listed(worker.stream("method", method, params, caller=self._identity)))
         return self.call("method", method, **params)
 
@@ -234,9 +220,9 @@ class ExtensionRun:
             data_dir=str(self.data_dir),
             # The guard inside decides by declarations, as in a host. In observe mode all access is asked about and
             # recorded.
-            access=rules_to_json(() if self._observe else self._section.access),
+            access=policy.rules_to_json(() if self._observe else self._section.access),
             allowed_imports=imports,
-            candidate_access="" if self._observe else rules_to_json(()),
+            candidate_access="" if self._observe else policy.rules_to_json(()),
             candidate_imports=imports,
             tells_uses=not self._observe,
             own_read=(str(self._folder),),
@@ -288,12 +274,12 @@ class _RunHost:
 
     def __init__(
         self,
-        policy: CompiledPolicy,
+        rules: policy.CompiledPolicy,
         recording: Recording,
         services: Mapping[str, Callable[..., Any]],
         kept: str | None,
     ) -> None:
-        self._policy = policy
+        self._rules = rules
         self._kept = kept
         """Folder with sources that is writable in observe mode only if the manifest declares it."""
         self.recording = recording
@@ -304,26 +290,26 @@ class _RunHost:
         self.narrowed: frozenset[str] = frozenset()
         """Tools, agents and pipelines with their own ``access`` list, which no manifest can extend."""
 
-    def decide(self, question: AccessQuestion) -> AccessDecision:
+    def decide(self, question: AccessQuestion) -> policy.AccessDecision:
         """Decide by the policy, and record the question."""
         access = Access(question.resource_type, question.operation, question.target)
         self.asked.add(access)
-        if _allows(self._policy, question) or self._is_observed(question):
+        if _allows(self._rules, question) or self._is_observed(question):
             self.recording.granted.add(ObservedUse(*access))
             return _ALLOWED
         self.refused.add(access)
         self.recording.refused.add(ObservedUse(*access))
-        return _LOCKED if question.resource_type == ResourceType.NETWORK else _DENIED
+        return _LOCKED if question.resource_type == policy.ResourceType.NETWORK else _DENIED
 
     def _is_observed(self, question: AccessQuestion) -> bool:
         """Return whether observe mode allows an access: all except changes of the sources."""
         if self._kept is None or not self.narrowed.isdisjoint(question.subject_chain):
             return False
-        changes_file = question.resource_type == ResourceType.FILESYSTEM and question.operation not in (
-            Operation.READ,
-            Operation.EXECUTE,
+        changes_file = question.resource_type == policy.ResourceType.FILESYSTEM and question.operation not in (
+            policy.Operation.READ,
+            policy.Operation.EXECUTE,
         )
-        return not (changes_file and is_at_or_below(question.target, self._kept))
+        return not (changes_file and policy.is_at_or_below(question.target, self._kept))
 
     def door(self, name: str, view: tuple[Any, ...], args: Sequence[Any]) -> Any:
         """Call a service for the extension."""
@@ -352,15 +338,15 @@ class _RunHost:
         """Do nothing, because no packet filter has to permit the connection."""
 
 
-def _allows(policy: CompiledPolicy, question: AccessQuestion) -> bool:
+def _allows(rules: policy.CompiledPolicy, question: AccessQuestion) -> bool:
     """Match like the guard does with declared rules."""
-    operation = Operation(question.operation)
-    if question.resource_type == ResourceType.FILESYSTEM:
-        return policy.paths.allows(question.target, file_access(operation))
-    if question.resource_type == ResourceType.NETWORK:
-        return policy.network.allows(operation, parse_request(question.target))
-    wanted = (ResourceType(question.resource_type), operation, question.target)
-    return wanted in {(rule.resource_type, rule.operation, rule.normalized_target) for rule in policy.rules}
+    operation = policy.Operation(question.operation)
+    if question.resource_type == policy.ResourceType.FILESYSTEM:
+        return rules.paths.allows(question.target, policy.file_access(operation))
+    if question.resource_type == policy.ResourceType.NETWORK:
+        return rules.network.allows(operation, policy.parse_request(question.target))
+    wanted = (policy.ResourceType(question.resource_type), operation, question.target)
+    return wanted in {(rule.resource_type, rule.operation, rule.normalized_target) for rule in rules.rules}
 
 
 def checked_progress(_view: object, fraction: Any, message: Any) -> Progress:
@@ -383,7 +369,7 @@ class _ProgramDecisions:
     def __init__(self, host: _RunHost) -> None:
         self._host = host
 
-    def decide(self, question: AccessQuestion) -> AccessDecision:
+    def decide(self, question: AccessQuestion) -> policy.AccessDecision:
         self._host.recording.notice((question.resource_type, question.operation, question.target))
         return self._host.decide(question)
 

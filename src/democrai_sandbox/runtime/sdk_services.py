@@ -169,7 +169,9 @@ def _served(name: str, function: Callable[..., Any], recorder: DenialRecorder | 
         try:
             caller = None if view is None else RawView(*view)
             if caller is not None and caller.narrowed and name not in _FOR_NARROWED:
-                raise _narrowed(name, caller)  # noqa: TRY301 - denied like what the service itself denies
+                kind, subject = caller.actor
+                # Denied like what the service itself denies.
+                raise TamperDenied(name, subject=subject, subject_kind=kind, chain=caller.labels)  # noqa: TRY301
             return function(caller, *args)
         except SandboxDenied as denial:
             _record(recorder, denial)
@@ -185,11 +187,6 @@ def _served(name: str, function: Callable[..., Any], recorder: DenialRecorder | 
         raise RuntimeServiceFailed(f"{name} failed in the runtime")
 
     return serve
-
-
-def _narrowed(name: str, caller: RawView) -> TamperDenied:
-    kind, subject = caller.actor
-    return TamperDenied(name, subject=subject, subject_kind=kind, chain=caller.labels)
 
 
 def _record(recorder: DenialRecorder | None, denial: SandboxDenied) -> None:

@@ -287,10 +287,10 @@ def test_a_helper_that_fails_is_a_failure_and_no_denial_and_nothing_gets_out(cas
 
 
 def nonsense(world):
-    from democrai_sandbox.runtime.worker.connection_reports import ConnectionReports
+    from democrai_sandbox.runtime.worker.host_requests import CallerCheck
     from democrai_sandbox.runtime.worker.process import WorkerSpec
 
-    watch = ConnectionReports(WorkerSpec("module", "demo", "/x", "/bin/python"), None, None)
+    check = CallerCheck(WorkerSpec("module", "demo", "/x", "/bin/python"))
     right = [
         ["demo", "module", "a.example", 443],
         ["demo.part", "tool", "a.example", 443],
@@ -313,7 +313,7 @@ def nonsense(world):
 
     def read(fields):
         try:
-            return list(watch._read(fields))
+            return list(check.connection(fields))
         except (TypeError, ValueError):
             return "refused"
 

@@ -76,7 +76,9 @@ def needed(noticed: Iterable[RecordedAccess]) -> Iterator[RecordedAccess]:
     found = [one for one in found if not (one.operation == Operation.CREATE and one.exists and one.target in changed)]
     read = {one.target for one in found if _is_looked_at(one) and os.path.isfile(one.target)}  # noqa: PTH113 - a text
     leading = {place for file in read for place in prefixes_of(file)}
-    above = _above_folders(made)
+    # Ancestors of created folders existed before.
+    folders = [place for place in made if os.path.isdir(place)]  # noqa: PTH112 - a text
+    above = {place for folder in folders for place in prefixes_of(folder)} - made
     found = [
         one for one in found if not (one.by == LIBRARY and one.operation == Operation.READ and one.target in above)
     ]
@@ -95,12 +97,6 @@ def _without_looks(noticed: list[RecordedAccess]) -> Iterator[RecordedAccess]:
             yield one
 
 
-def _above_folders(made: set[str]) -> set[str]:
-    """Return the ancestors of created folders that existed before."""
-    folders = [place for place in made if os.path.isdir(place)]  # noqa: PTH112 - a text
-    return {place for folder in folders for place in prefixes_of(folder)} - made
-
-
 def _is_looked_at(one: RecordedAccess) -> bool:
     return one.by == IMPORTING and one.resource_type == ResourceType.FILESYSTEM
 
@@ -113,11 +109,8 @@ class AccessOrigin:
         # The guard calls a decider through a function that logs its failures.
         self._facade = facade_files() | {logged.__code__.co_filename}
         self._roots = tuple(f"{os.fsdecode(path)}/" for path, mask in code_entries() if mask & CODE)
-        self._above = {place for root in self._roots for place in prefixes_of(root.rstrip("/"))}
-
-    def is_above_code(self, target: str) -> bool:
-        """Return whether libraries lie below a folder. They probe it to find themselves, and work without an answer."""
-        return target in self._above
+        self.above = {place for root in self._roots for place in prefixes_of(root.rstrip("/"))}
+        """Folders around libraries, which probe them to find themselves, and work without an answer."""
 
     def of(self, frame: FrameType | None) -> tuple[str, str]:
         """Return the origin of an access, and the line of the subject's own code that led to it."""
@@ -126,25 +119,22 @@ class AccessOrigin:
             file = frame.f_code.co_filename
             if file.startswith(_MACHINERY):
                 by = by or IMPORTING
-            elif self._is_library(file):
+            elif file.startswith(("<frozen ", *self._roots)):
                 by = by or ("" if file in self._facade else LIBRARY)
             else:
                 return by or OWN, f"{file}:{frame.f_lineno}"
             frame = frame.f_back
         return by or LIBRARY, ""
 
-    def _is_library(self, file: str) -> bool:
-        return file.startswith(("<frozen ", *self._roots))
-
 
 class RecordingDecider:
     """Reports each access question, then lets the decider answer it."""
 
-    def __init__(self, decider: Decider | None, tell: Callable[[list[Any]], None], whence: AccessOrigin) -> None:
+    def __init__(self, decider: Decider | None, tell: Callable[[list[Any]], None], origins: AccessOrigin) -> None:
         """Allow everything without a decider; paths that the guard protects are never asked about."""
         self._decider = decider
         self._tell = tell
-        self._whence = whence
+        self._origins = origins
         # Saved before the subject's code is loaded: it could replace the functions in these modules, and questions are
         # answered outside the guard.
         self._look, self._frame = os.lstat, sys._getframe  # noqa: SLF001 - the asking code is on the stack
@@ -154,21 +144,16 @@ class RecordingDecider:
     def decide(self, question: AccessQuestion) -> bool | AccessDecision:
         """Answer one question."""
         is_file = question.resource_type == ResourceType.FILESYSTEM
-        if is_file and self._is_of_others(question.target):
-            return False
+        target = question.target
+        if is_file and target.startswith("/proc/") and target.endswith("/environ") and not target.startswith(self._own):
+            return False  # the environment of another process, such as the host
         probe = is_file and self._is_probe()
-        by, place = self._whence.of(self._frame(1))
-        exists = not is_file or self._is_there(
-            question.target, reads=not probe and question.operation == Operation.READ
-        )
-        is_vain = is_file and by == LIBRARY and self._is_vain(question.operation, question.target)
-        if not is_vain:
-            self._tell([question.resource_type, question.operation, question.target, by, place, exists, probe])
+        by, place = self._origins.of(self._frame(1))
+        reads = not probe and question.operation == Operation.READ
+        exists = not is_file or self._is_there(target, reads=reads)
+        if not (is_file and by == LIBRARY and self._is_vain(question.operation, target)):
+            self._tell([question.resource_type, question.operation, target, by, place, exists, probe])
         return True if self._decider is None else self._decider.decide(question)
-
-    def _is_of_others(self, target: str) -> bool:
-        """Return whether the target is the environment of another process, such as the host."""
-        return target.startswith("/proc/") and target.endswith("/environ") and not target.startswith(self._own)
 
     def _is_vain(self, operation: str, target: str) -> bool:
         """Tell whether a library is answered the same without an entry.
@@ -176,8 +161,8 @@ class RecordingDecider:
         It does without an answer about the folders around itself. The kernel refuses to change what the process may not
         write, with the error that the guard has.
         """
-        if self._whence.is_above_code(target) or operation not in _CHANGES:
-            return self._whence.is_above_code(target)
+        if target in self._origins.above or operation not in _CHANGES:
+            return target in self._origins.above
         changed = target if operation == Operation.MODIFY else target.rpartition("/")[0] or "/"
         return self._is_there(changed, reads=False) and not self._access(changed, self._writable)
 
@@ -192,14 +177,14 @@ class RecordingDecider:
 
 def recorded(decider: Decider | None, send: Callable[[list[Any]], None], sensitive: Iterable[str] = ()) -> Decider:
     """Return a decider that reports each question, and report imports too. Call it before the first guard."""
-    whence = AccessOrigin()
+    origins = AccessOrigin()
     _core.tell_probes()
     sdk_services.install({_IMPORT_SERVICE: lambda _view, *facts: send(["noticed", [IMPORT, "use", *facts]])})
-    _watch_imports(SENSITIVE_ROOTS | frozenset(sensitive), whence)
-    return RecordingDecider(decider, lambda facts: send(["noticed", facts]), whence)
+    _watch_imports(SENSITIVE_ROOTS | frozenset(sensitive), origins)
+    return RecordingDecider(decider, lambda facts: send(["noticed", facts]), origins)
 
 
-def _watch_imports(roots: frozenset[str], whence: AccessOrigin) -> None:
+def _watch_imports(roots: frozenset[str], origins: AccessOrigin) -> None:
     """Report imports of sensitive roots by the subject's own code.
 
     The imports then come from a frame of ours, which counts as a library, so the guard allows them.
@@ -209,7 +194,7 @@ def _watch_imports(roots: frozenset[str], whence: AccessOrigin) -> None:
     def notice(name: object, frame: FrameType) -> None:
         root = name.partition(".")[0] if type(name) is str else ""
         if root in roots:
-            by, place = whence.of(frame)
+            by, place = origins.of(frame)
             if by == OWN:
                 sdk_services.call(_IMPORT_SERVICE, root, OWN, place)
 

@@ -37,12 +37,8 @@ class CallDeadline:
         self.work = work
         self.deadline = deadline
         self.cancels = 0
+        """How often the deadline has canceled the call."""
         self.before = task.cancelling()
-
-    @property
-    def is_past(self) -> bool:
-        """Whether the deadline has canceled the call."""
-        return self.cancels > 0
 
     def settle(self) -> bool:
         """Undo the deadline's cancellations; return whether other code also canceled the task."""
@@ -141,7 +137,7 @@ async def bounded(work: Any, seconds: float, surface: Surface) -> Any:
     try:
         outcome = await work
     except asyncio.CancelledError:
-        if not deadline.is_past or deadline.settle():
+        if not deadline.cancels or deadline.settle():
             raise
         raise CallTimeout(f"{surface.kind} {surface.name} did not finish within {seconds:g} s") from None
     finally:

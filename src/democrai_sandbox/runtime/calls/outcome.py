@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
 _DEEPEST = 64
+_TEXT_TYPES = (("uuid", "UUID"), ("decimal", "Decimal"))
 _MOST_VALUES = 1_000_000
 """The limit of ``plain``."""
 
@@ -92,16 +93,9 @@ def _scalar(value: Any) -> Any:
         return value.isoformat()
     if isinstance(value, timedelta):
         return value.total_seconds()
-    if isinstance(value, PurePath) or any(isinstance(value, kind) for kind in _loaded_kinds()):
-        return str(value)
-    return value
-
-
-def _loaded_kinds() -> Iterator[type]:
-    """Yield the types whose modules are loaded. Without the module no such value can exist."""
-    for module, name in (("uuid", "UUID"), ("decimal", "Decimal")):
-        if module in sys.modules:
-            yield getattr(sys.modules[module], name)
+    # Without the module, no such value can exist.
+    loaded = (getattr(sys.modules[name], kind) for name, kind in _TEXT_TYPES if name in sys.modules)
+    return str(value) if isinstance(value, (PurePath, *loaded)) else value
 
 
 VALUE = "value"

@@ -164,11 +164,8 @@ def _told(context: dict[str, Any]) -> dict[str, Any]:
 def _is_plain(error: BaseException) -> bool:
     """Return whether showing an error runs no foreign code: a built-in class with plain arguments."""
     args = BaseException.args.__get__(error)  # type: ignore[attr-defined] # bypasses overrides of the class
-    return type(error).__module__ == "builtins" and not type(error).__flags__ & 1 << 9 and _are_texts(args)
-
-
-def _are_texts(args: Any) -> bool:
-    return type(args) is tuple and all(type(part) in {str, int, float, bool, type(None)} for part in args)
+    has_plain_args = type(args) is tuple and all(type(part) in {str, int, float, bool, type(None)} for part in args)
+    return has_plain_args and type(error).__module__ == "builtins" and not type(error).__flags__ & 1 << 9
 
 
 def _described(error: BaseException) -> ExtensionFailed:

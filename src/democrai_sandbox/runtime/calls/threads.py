@@ -58,16 +58,31 @@ class SubjectThreads:
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            loop, future, function, args = job
-            try:
-                outcome, error = function(*args), None
-            except BaseException as raised:  # noqa: BLE001 - the waiting caller gets it
-                outcome, error = None, raised
-            with self._lock:
-                self._idle += 1
-            with suppress(RuntimeError):  # the loop is closed, so no caller waits
-                loop.call_soon_threadsafe(_settle, future, outcome, error)
-            del job, future, function, args, outcome, error
+            _run(*job, self._end)
+            del job
+
+    def _end(self) -> None:
+        with self._lock:
+            self._idle += 1
+
+
+def _run(
+    loop: asyncio.AbstractEventLoop,
+    future: asyncio.Future[Any],
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    end: Callable[[], object],
+) -> None:
+    """Run a function in this thread, call ``end``, and settle the future on its loop."""
+    try:
+        outcome, error = function(*args), None
+    except BaseException as raised:  # noqa: BLE001 - the waiting caller gets it
+        outcome, error = None, raised
+    end()
+    with suppress(RuntimeError):  # the loop is closed, so no caller waits
+        loop.call_soon_threadsafe(_settle, future, outcome, error)
+    # The traceback of the error references this frame.
+    del future, function, args, outcome, error
 
 
 def _settle(future: asyncio.Future[Any], outcome: Any, error: BaseException | None) -> None:
@@ -97,7 +112,7 @@ class CallThreads:
         future: asyncio.Future[Any] = loop.create_future()
         context = contextvars.copy_context()
         try:
-            job = (_work, loop, future, self._free, function, args)
+            job = (_run, loop, future, function, args, self._free.release)
             threading.Thread(target=context.run, args=job, daemon=True).start()
         except BaseException:
             self._free.release()
@@ -108,22 +123,3 @@ class CallThreads:
             # The traceback of an exception references this frame: without the deletion it would keep itself and its
             # guard alive.
             del future, job
-
-
-def _work(
-    loop: asyncio.AbstractEventLoop,
-    future: asyncio.Future[Any],
-    free: threading.Semaphore,
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
-) -> None:
-    try:
-        told: tuple[Any, BaseException | None] = (function(*args), None)
-    except BaseException as error:  # noqa: BLE001 - the waiting caller gets it
-        told = (None, error)
-    finally:
-        free.release()
-    # A closed loop has no waiting caller.
-    with suppress(RuntimeError):
-        loop.call_soon_threadsafe(_settle, future, *told)
-    del told, future

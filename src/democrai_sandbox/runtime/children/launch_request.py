@@ -226,7 +226,12 @@ class LaunchRequests:
 
     def make(self, view: RawView | None, argv: object, options: object) -> tuple[LaunchRequest, ChildLimits, bytes]:
         """Return an order, its limits and its input, or refuse the request."""
-        _check_caller(view)
+        if (
+            view is not None
+            and not view.allow_subprocess
+            and any(link.subject.kind in _NEVER for link in view.allow_chain)
+        ):
+            raise denied(SubprocessDenied, view, _ENTRYPOINT)
         words = _words(argv)
         wanted = _checked_options(options)
         given = check_given(view, wanted.get("env"), self._rights)
@@ -291,13 +296,6 @@ class LaunchRequests:
         stdout = _number(wanted.get("stdout_limit"), settings.output_limit, largest, "/stdout_limit")
         stderr = _number(wanted.get("stderr_limit"), settings.output_limit, largest, "/stderr_limit")
         return ChildLimits(timeout, settings.grace, int(stdout), int(stderr), wanted.get("stream") is True)
-
-
-def _check_caller(view: RawView | None) -> None:
-    if view is None or view.allow_subprocess:
-        return
-    if any(link.subject.kind in _NEVER for link in view.allow_chain):
-        raise denied(SubprocessDenied, view, _ENTRYPOINT)
 
 
 def _below(folder: str, path: str) -> str:

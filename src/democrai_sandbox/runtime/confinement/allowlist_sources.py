@@ -311,17 +311,15 @@ class AllowlistSources:
 
     def _look(self) -> None:
         """Poll for new entries of any node: neither registry nor configurations send notifications."""
-        found = (self._store.mcp_servers(), self._configured())
-        if found != self._seen:
-            self._seen = found
-            self.changed()
-
-    def _configured(self) -> list[object]:
-        return [
+        configured = [
             self._store.settings(extension.kind.value, extension.name)
             for extension in self._registry.engines.values()
             if isinstance(extension.manifest, EngineManifest) and extension.manifest.runtime.allowed_config_urls
         ]
+        found = (self._store.mcp_servers(), configured)
+        if found != self._seen:
+            self._seen = found
+            self.changed()
 
 
 def _own_endpoints(access: Access) -> dict[str, str]:

@@ -6,6 +6,7 @@ Without a kernel layer nothing is confined, and the runtimes work unchanged.
 from __future__ import annotations
 
 import asyncio
+import socket
 from contextlib import asynccontextmanager
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from democrai_sandbox.errors import KernelLayerError
 from democrai_sandbox.manifests.limits import NO_LIMITS
 from democrai_sandbox.policy import rules_from_json
-from democrai_sandbox.runtime.worker.connection_reports import resolved
+from democrai_sandbox.policy.hosts import is_address
 
 from .allowlist_sources import AllowlistSources, Approvals
 from .confiner import ConfinedLauncher, ConfinedStarter, Confiner, declared_limits
@@ -32,8 +33,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.runtime.extensions.registry import RegisteredExtension, Registry
     from democrai_sandbox.runtime.extensions.settings import RuntimeSettings
     from democrai_sandbox.runtime.store import RuntimeStore
-    from democrai_sandbox.runtime.worker.connection_reports import ConnectionReport
-    from democrai_sandbox.runtime.worker.process import WorkerSpec, WorkerStarter
+    from democrai_sandbox.runtime.worker.process import ConnectionReport, WorkerSpec, WorkerStarter
 
 _TEMP = "TMPDIR"
 
@@ -102,7 +102,7 @@ class Confinement:
             return
         if not self._following.permitted(told.subject_kind, told.subject, told.host, told.port):
             raise KernelLayerError(f"no rule covers the connection by {told.subject_kind}:{told.subject}")
-        self._egress.observe(resolved(told))
+        self._egress.observe(_resolved(told))
 
     @property
     def protected(self) -> tuple[str, ...]:
@@ -145,7 +145,10 @@ class Confinement:
             return ConfinedWorker(spec, None, None)
         has_egress = self._egress is not None
         if confiner.needs_temp(spec.protected):
-            spec = self._with_temp(spec)
+            # A separate temp folder, which is removed when this process ends.
+            folder = TemporaryDirectory(prefix=f"{spec.kind}-", ignore_cleanup_errors=True)
+            self._temps.append(folder)
+            spec = spec._replace(env=(*spec.env, (_TEMP, folder.name)), own_write=(*spec.own_write, folder.name))
         confined = spec._replace(
             no_exec=not spec.allow_subprocess, tells_endpoints=has_egress, confined=self._has_landlock
         )
@@ -153,16 +156,10 @@ class Confinement:
         def rights() -> object:
             return frozenset(self.approvals.of_worker(spec.kind, spec.name))
 
-        starter = ConfinedStarter(confiner, lambda: self._whose(confined, limits))
+        starter = ConfinedStarter(confiner, lambda: self._rights_of(confined, limits))
         return ConfinedWorker(confined, starter, rights)
 
-    def _with_temp(self, spec: WorkerSpec) -> WorkerSpec:
-        """Give a worker a separate temp folder, which is removed when this process ends."""
-        folder = TemporaryDirectory(prefix=f"{spec.kind}-", ignore_cleanup_errors=True)
-        self._temps.append(folder)
-        return spec._replace(env=(*spec.env, (_TEMP, folder.name)), own_write=(*spec.own_write, folder.name))
-
-    def _whose(self, spec: WorkerSpec, limits: Limits) -> ProcessRights:
+    def _rights_of(self, spec: WorkerSpec, limits: Limits) -> ProcessRights:
         read = (*spec.own_read, spec.folder, spec.environment, *spec.code_paths)
         return ProcessRights(
             label=spec.label,
@@ -184,24 +181,35 @@ class Confinement:
         return self._settings.limits.stricter(declared_limits(extension.manifest, installing=True))
 
     @asynccontextmanager
-    async def installing(self, whose: ProcessRights, otherwise: WorkerStarter) -> AsyncIterator[WorkerStarter]:
+    async def installing(self, rights: ProcessRights, otherwise: WorkerStarter) -> AsyncIterator[WorkerStarter]:
         """Permit the network access of an installation while it runs, and yield the starter of its processes."""
         if self._confiner is None:
             yield otherwise
             return
-        kind, _, name = whose.label.partition(":")
-        whole = whose._replace(rules=(*whose.rules, *self.approvals.of_worker(kind, name)))
+        kind, _, name = rights.label.partition(":")
+        whole = rights._replace(rules=(*rights.rules, *self.approvals.of_worker(kind, name)))
         starter = ConfinedStarter(self._confiner, lambda: whole)
         if self._following is None:
             yield starter
             return
-        wanted = self._following.installs.begin(whole.rules, whose.label)
+        wanted = self._following.installs.begin(whole.rules, rights.label)
         try:
-            await asyncio.to_thread(self._following.refresh, f"install {whose.label}")
+            await asyncio.to_thread(self._following.refresh, f"install {rights.label}")
             yield starter
         finally:
             self._following.installs.end(wanted)
             self._following.changed()
+
+
+def _resolved(told: ConnectionReport) -> ConnectionReport:
+    """Return it with the addresses of its host on this machine. May block on a resolver."""
+    if is_address(told.host):
+        return told._replace(addresses=(told.host,))
+    try:
+        found = socket.getaddrinfo(told.host, told.port, type=socket.SOCK_STREAM)
+    except OSError:
+        return told  # the helper may resolve it
+    return told._replace(addresses=tuple(dict.fromkeys(str(address[0]) for *_, address in found)))
 
 
 def _check_stage(kernel: Kernel | None) -> None:

@@ -132,16 +132,16 @@ class Confiner:
         places = (followed(place) or place for place in (*protected, *self._runtime.read_only))
         return any(is_at_or_below(place, temp) for place in places)
 
-    def prepare(self, whose: ProcessRights | None) -> PreparedConfinement:
+    def prepare(self, rights: ProcessRights | None) -> PreparedConfinement:
         """Derive the confinement of a process, and create its cgroup; may block on the helper. None is for the host."""
-        if whose is None:
+        if rights is None:
             return PreparedConfinement("", Enforcement(None, _host_filter(), (), None, ()))
         egress = self._egress
-        endpoints = None if egress is None else _endpoints(whose)
-        enforcement, closed = self._enforcement(whose, packet_filter=endpoints is not None)
+        endpoints = None if egress is None else _endpoints(rights)
+        enforcement, closed = self._enforcement(rights, packet_filter=endpoints is not None)
         if egress is not None and endpoints is None:
             enforcement = enforcement._replace(unenforced=(*enforcement.unenforced, _PATTERN))
-        prepared = PreparedConfinement(whose.label, enforcement, closed=closed)
+        prepared = PreparedConfinement(rights.label, enforcement, closed=closed)
         self._note(prepared)
         cgroup = None if egress is None or endpoints is None else egress.child(endpoints)
         return prepared._replace(cgroup=cgroup)
@@ -197,21 +197,21 @@ class Confiner:
         except KernelLayerError as error:
             _log.warning("the cgroup of a process of %s could not be removed: %s", prepared.label, error)
 
-    def _enforcement(self, whose: ProcessRights, *, packet_filter: bool) -> tuple[Enforcement, tuple[str, ...]]:
-        written = written_places(whose.rules, *whose.write, *whose.written, self._runtime.temp)
-        own, code = (*whose.read, *whose.write), self._runtime.read_only
-        shut = ProtectedPaths(whose.protected, own, self._system(), written=written, read_only=code)
-        rules, temp = shut.rules(whose.rules), () if whose.own_temp else (self._runtime.temp,)
+    def _enforcement(self, rights: ProcessRights, *, packet_filter: bool) -> tuple[Enforcement, tuple[str, ...]]:
+        written = written_places(rights.rules, *rights.write, *rights.written, self._runtime.temp)
+        own, code = (*rights.read, *rights.write), self._runtime.read_only
+        shut = ProtectedPaths(rights.protected, own, self._system(), written=written, read_only=code)
+        rules, temp = shut.rules(rights.rules), () if rights.own_temp else (self._runtime.temp,)
         closed = shut.split
         confinement = confinement_of(
             rules,
-            runtime_read=shut.paths((*self._runtime.read, *whose.readable)),
+            runtime_read=shut.paths((*self._runtime.read, *rights.readable)),
             runtime_listed=shut.paths(self._runtime.listed),
-            runtime_execute=(*shut.paths(self._runtime.execute), *_ways(whose.execute, written)),
+            runtime_execute=(*shut.paths(self._runtime.execute), *_ways(rights.execute, written)),
             # Its own folders cover their content; a link there may come from its installation.
-            own_read=_ways(whose.read, frozenset(whose.read)),
-            own_write=(*_ways(whose.write, ()), *shut.paths(temp, writing=True)),
-            limits=resource_limits(whose.limits, wall=whose.wall),
+            own_read=_ways(rights.read, frozenset(rights.read)),
+            own_write=(*_ways(rights.write, ()), *shut.paths(temp, writing=True)),
+            limits=resource_limits(rights.limits, wall=rights.wall),
         )
         held = _enforcement_of(confinement, self._abi, packet_filter=packet_filter, root=self._root, exact=True)
         return held, closed
@@ -262,14 +262,14 @@ def _ways(paths: Iterable[str], written: Container[str]) -> tuple[str, ...]:
     return tuple(way for path in paths if (way := followed(path, written)) is not None)
 
 
-def _endpoints(whose: ProcessRights) -> list[Endpoint] | None:
+def _endpoints(rights: ProcessRights) -> list[Endpoint] | None:
     """Return all endpoints that a process may reach; None if they are not known in advance."""
     found: list[Endpoint] = []
     targets = dict.fromkeys(
-        rule.normalized_target for rule in whose.rules if rule.resource_type is ResourceType.NETWORK
+        rule.normalized_target for rule in rights.rules if rule.resource_type is ResourceType.NETWORK
     )
     for target in map(parse_declaration, targets):
-        endpoints = endpoints_of(target, whose.label)
+        endpoints = endpoints_of(target, rights.label)
         if isinstance(endpoints, NotMaterialised):
             if target.kind is not TargetKind.UNIX:
                 return None
@@ -309,10 +309,10 @@ class ConfinedLauncher:
 
     def start(self, order: LaunchRequest) -> ConfinedChild:
         """Start it; ``OSError`` is an error of the program, ``KernelLayerError`` of the start or the confinement."""
-        whose = None if order.view is None else self._whose(order, order.view)
-        return ConfinedChild(self._confiner, self._confiner.prepare(whose), order)
+        rights = None if order.view is None else self._rights(order, order.view)
+        return ConfinedChild(self._confiner, self._confiner.prepare(rights), order)
 
-    def _whose(self, order: LaunchRequest, view: RawView) -> ProcessRights:
+    def _rights(self, order: LaunchRequest, view: RawView) -> ProcessRights:
         chain = view.allow_chain  # the property creates it anew each time
         rules = tuple(dict.fromkeys(rule for link in chain for rule in link.rules))
         places = [place for link in chain for place in self._owned(link.subject)]
@@ -385,10 +385,10 @@ _starts = ThreadPoolExecutor(16, "starts")
 class ConfinedStarter:
     """Starts processes of one subject through the spawn server. Its rights are read at each start."""
 
-    def __init__(self, confiner: Confiner, whose: Callable[[], ProcessRights | None]) -> None:
-        """Take ``whose``, which returns None for a program of the host."""
+    def __init__(self, confiner: Confiner, rights: Callable[[], ProcessRights | None]) -> None:
+        """Take ``rights``, which returns None for a program of the host."""
         self._confiner = confiner
-        self._whose = whose
+        self._rights = rights
 
     async def start(
         self, argv: Sequence[str], *, env: Mapping[str, str], pass_fds: Sequence[int], cwd: str
@@ -403,7 +403,10 @@ class ConfinedStarter:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
             # A canceled caller closes the descriptors, whose numbers are reused: wait until the start is over.
-            await _over(work)
+            # Also if canceled again: the spawn server answers within a limited time.
+            while not work.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([work])
             if not work.cancelled() and work.exception() is None:
                 work.result().kill()
                 work.result().close()
@@ -411,7 +414,7 @@ class ConfinedStarter:
 
     async def _prepared(self) -> PreparedConfinement:
         """Prepare it on a thread, because the helper may block."""
-        work = asyncio.get_running_loop().run_in_executor(_starts, self._confiner.prepare, self._whose())
+        work = asyncio.get_running_loop().run_in_executor(_starts, self._confiner.prepare, self._rights())
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -468,10 +471,3 @@ class ConfinedProcess:
             if descriptor >= 0:
                 os.close(descriptor)
         self.stdout = self.stderr = -1
-
-
-async def _over(work: asyncio.Future[ConfinedProcess]) -> None:
-    """Wait for the end of a start, even if canceled again; the spawn server answers within a limited time."""
-    while not work.done():
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait([work])

@@ -20,17 +20,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from democrai_sandbox import policy
 from democrai_sandbox._util.atomic_file import atomic_write
 from democrai_sandbox.errors.extensions import InstallBusy
 from democrai_sandbox.manifests import EngineManifest, ExtractorManifest
-from democrai_sandbox.policy import (
-    InvalidInputError,
-    Problem,
-    parse_request_url,
-    pointer_to,
-    rules_for_targets,
-    rules_to_json,
-)
 from democrai_sandbox.runtime.child_process import BASE_INTERPRETER
 from democrai_sandbox.runtime.worker.process import WorkerSpec
 
@@ -38,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from democrai_sandbox.manifests import Manifest
-    from democrai_sandbox.policy import AccessRule, Subject
     from democrai_sandbox.runtime.extensions.registry import RegisteredExtension
     from democrai_sandbox.runtime.extensions.settings import RuntimeSettings
 
@@ -85,7 +77,7 @@ class EnvironmentFolder:
     Separate from its data folder, which the extension can write while it serves; this one it cannot.
     """
 
-    def __init__(self, data_dir: str, subject: Subject) -> None:
+    def __init__(self, data_dir: str, subject: policy.Subject) -> None:
         """Set the paths; folders are created on the first installation."""
         self.root = Path(data_dir, "installs", f"{subject.kind}s", subject.name)
         self.environments = self.root / "environments"
@@ -200,18 +192,20 @@ def _remove_unused(path: Path) -> bool:
 def _local_packages(requirements: Sequence[str], folder: Path) -> Iterator[str]:
     """Yield the requirements that are folders or archives beside the manifest; refuse paths outside its folder."""
     for index, requirement in enumerate(requirements):
-        place = pointer_to("/install/requirements", index)
+        place = policy.pointer_to("/install/requirements", index)
         if _VERSION_CONTROL.search(requirement):
             # The fetching program is not Python, so the guard could not check its network access.
-            raise InvalidInputError.of("packages from version control are not supported: use an archive", pointer=place)
+            raise policy.InvalidInputError.of(
+                "packages from version control are not supported: use an archive", pointer=place
+            )
         if not requirement.startswith("./"):
             continue
         path = requirement.partition("[")[0].rstrip()
         found = (folder / path).resolve()
         if not found.is_relative_to(folder.resolve()) or found == folder.resolve():
-            raise InvalidInputError.of(f"{path} is not below the folder of the manifest", pointer=place)
+            raise policy.InvalidInputError.of(f"{path} is not below the folder of the manifest", pointer=place)
         if not found.exists():
-            raise InvalidInputError.of(f"{path} does not exist beside the manifest", pointer=place)
+            raise policy.InvalidInputError.of(f"{path} does not exist beside the manifest", pointer=place)
         yield path.removeprefix("./")
 
 
@@ -219,7 +213,9 @@ def _add_contents(mark: hashlib._Hash, package: Path) -> None:
     """Add names and contents of all files. Links count by their targets, and are not followed."""
     for count, file in enumerate(_files(package)):
         if count >= MOST_FILES:
-            raise InvalidInputError.of(f"{package} has more than {MOST_FILES} files", pointer="/install/requirements")
+            raise policy.InvalidInputError.of(
+                f"{package} has more than {MOST_FILES} files", pointer="/install/requirements"
+            )
         name = os.fsencode(file.relative_to(package.parent))
         mark.update(b"%d:%b" % (len(name), name))
         if file.is_symlink():
@@ -284,13 +280,13 @@ def runtime_rules(manifest: Manifest, configuration: Mapping[str, Any]) -> tuple
     if not isinstance(manifest, EngineManifest | ExtractorManifest):
         raise TypeError(f"expected an engine or an extractor, got {manifest.kind}")
     keys = manifest.runtime.allowed_config_urls if isinstance(manifest, EngineManifest) else ()
-    rules = rules_to_json((*manifest.runtime.access, *config_rules(keys, configuration)))
+    rules = policy.rules_to_json((*manifest.runtime.access, *config_rules(keys, configuration)))
     return rules, tuple(manifest.runtime.allowed_imports)
 
 
-def config_rules(keys: tuple[str, ...], configuration: Mapping[str, Any]) -> tuple[AccessRule, ...]:
+def config_rules(keys: tuple[str, ...], configuration: Mapping[str, Any]) -> tuple[policy.AccessRule, ...]:
     """Return the rules for the URLs under these configuration keys; missing keys give none."""
-    problems: list[Problem] = []
+    problems: list[policy.Problem] = []
     targets: list[str] = []
     for key in keys:
         value = configuration.get(key)
@@ -298,10 +294,10 @@ def config_rules(keys: tuple[str, ...], configuration: Mapping[str, Any]) -> tup
             if text is None or text == "":
                 continue
             try:
-                targets.append(parse_request_url(text).normalized)
-            except InvalidInputError as error:
-                where = pointer_to("/configuration", key)
-                problems += [Problem(where, f"expected a URL: {item.message}") for item in error.problems]
+                targets.append(policy.parse_request_url(text).normalized)
+            except policy.InvalidInputError as error:
+                where = policy.pointer_to("/configuration", key)
+                problems += [policy.Problem(where, f"expected a URL: {item.message}") for item in error.problems]
     if problems:
-        raise InvalidInputError(problems)
-    return rules_for_targets(targets)
+        raise policy.InvalidInputError(problems)
+    return policy.rules_for_targets(targets)

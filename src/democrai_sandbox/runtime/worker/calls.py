@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections import deque
 from contextvars import ContextVar
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.guard import door
@@ -44,7 +44,7 @@ class WorkerCall:
 
     cancelled = False
     task: asyncio.Task[Any] | None = None
-    wanted: Callable[[], None] | None = None
+    wanted: Callable[[], object] | None = None
     """Wakes the generator that waits for credit."""
 
     def __init__(self, message: list[Any]) -> None:
@@ -58,29 +58,21 @@ class WorkerCalls:
     """All running calls. Used by all threads."""
 
     def __init__(self) -> None:
-        self._running: dict[int, WorkerCall] = {}
+        self.running: dict[int, WorkerCall] = {}
         self._cancelled: set[int] = set()
         self._changing = threading.Lock()
 
     def begin(self, call: WorkerCall) -> None:
         """Add a call, and attribute the current thread or task to it."""
         with self._changing:
-            self._running[call.number] = call
+            self.running[call.number] = call
             call.cancelled = call.number in self._cancelled
         _present.set(call.number)
-
-    def end(self, number: int) -> WorkerCall | None:
-        """Remove and return a call."""
-        return self._running.pop(number, None)
-
-    def get(self, number: int) -> WorkerCall | None:
-        """Return a running call."""
-        return self._running.get(number)
 
     def cancel(self, number: int) -> WorkerCall | None:
         """Mark a call as canceled and return it; a call that arrives later does not run."""
         with self._changing:
-            call = self._running.get(number)
+            call = self.running.get(number)
             if call is None:
                 self._cancelled.add(number)
             else:
@@ -94,10 +86,10 @@ class WorkerCalls:
 
     def present(self, view: RawView | None) -> WorkerCall | None:
         """Return the call of the asking code, matched by identity, because the code can change the variable."""
-        call = self._running.get(_present.get())
+        call = self.running.get(_present.get())
         if call is not None and _is_for(call, view):
             return call
-        return next((other for other in tuple(self._running.values()) if _is_for(other, view)), None)
+        return next((other for other in tuple(self.running.values()) if _is_for(other, view)), None)
 
 
 def _is_for(call: WorkerCall, view: RawView | None) -> bool:
@@ -105,22 +97,6 @@ def _is_for(call: WorkerCall, view: RawView | None) -> bool:
         return False
     theirs = (view.user_id or "", view.organization_id or "", view.session_key or "")
     return theirs == call.caller[:3]
-
-
-class Credit:
-    """Number of stream items that the host accepts; a plain generator waits here for more."""
-
-    def __init__(self, call: WorkerCall) -> None:
-        """Start with the credit of the call."""
-        self._call = call
-        self._more = threading.Semaphore(call.credit)
-        call.wanted = self._more.release
-
-    def take(self) -> None:
-        """Wait until one more item is wanted; raise ``StreamClosed`` if the call is canceled."""
-        self._more.acquire()
-        if self._call.cancelled:
-            raise StreamClosed
 
 
 _MOST_GUARDS = 1024
@@ -183,7 +159,7 @@ class CallRunner:
     def end(self, number: int, outcome: Any) -> Any:
         """End a call, and return its outcome."""
         self._ending()
-        call = self._calls.end(number)
+        call = self._calls.running.pop(number, None)
         stopped = call is not None and call.cancelled and call.wanted is not None
         return CLOSED if stopped or outcome is None else outcome
 
@@ -219,13 +195,16 @@ async def _send_all_async(
 
 
 def _pusher(call: WorkerCall, line: WorkerSocket) -> Callable[..., None]:
-    credit = Credit(call)
-    number = call.number
+    """Return the function that sends one item as soon as the host accepts it; a plain generator waits in it."""
+    more = threading.Semaphore(call.credit)
+    call.wanted = more.release
 
     def push(view: object, item: Any) -> None:
         del view
-        credit.take()
-        line.send(["item", number, item])
+        more.acquire()
+        if call.cancelled:
+            raise StreamClosed
+        line.send(["item", call.number, item])
 
     return push
 
@@ -238,7 +217,7 @@ class _Outbox:
         self._line = line
         self._loop = asyncio.get_running_loop()
         self._kept: deque[tuple[Any, asyncio.Future[None]]] = deque()
-        call.wanted = self._wanted
+        call.wanted = partial(self._loop.call_soon_threadsafe, self._more)
 
     def push(self, view: object, item: Any) -> asyncio.Future[None] | None:
         """Send an item, or store it until the host wants it."""
@@ -254,9 +233,6 @@ class _Outbox:
         future = self._loop.create_future()
         self._kept.append((item, future))
         return future
-
-    def _wanted(self) -> None:
-        self._loop.call_soon_threadsafe(self._more)
 
     def _more(self) -> None:
         self._call.credit += 1

@@ -86,7 +86,7 @@ class WorkerHandle:
             await asyncio.wait([self._retiring])
         link, self._link = self._link, None
         if link is not None:
-            await link.stop()
+            await link.channel.stop()
 
     def access_changed(self) -> None:
         """Make the guard in the worker ask again after a decision changed. Thread-safe."""
@@ -106,12 +106,12 @@ class WorkerHandle:
     @property
     def pid(self) -> int | None:
         """Process id; None while no process runs."""
-        return self._link.pid if self._link is not None and not self._link.ended.done() else None
+        return self._link.channel.pid if self._link is not None and not self._link.ended.done() else None
 
     @property
     def in_flight(self) -> int:
         """Number of pending calls."""
-        return self._link.in_flight if self._link is not None else 0
+        return len(self._link.flights) if self._link is not None else 0
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
@@ -190,7 +190,10 @@ class WorkerHandle:
         """Start the process once for all waiting callers; canceling one caller does not cancel the start."""
         if self._starting is None:
             loop = self._loop = asyncio.get_running_loop()
-            self._check_failures(loop.time())
+            if self._failures >= _MOST_FAILURES and loop.time() < self._not_before:
+                why = f"the worker failed to start {self._failures} times; last error: {self._last}"
+                wait = f"next attempt in {self._not_before - loop.time():.0f} s"
+                raise WorkerBroken(self.spec.label, f"{why}; {wait}", output=getattr(self._last, "output", ""))
             self._starting = loop.create_task(self._start(), context=self._context.copy())
             self._starting.add_done_callback(_look_at)
         try:
@@ -199,12 +202,6 @@ class WorkerHandle:
             if self._stopped:
                 raise WorkerFailed(self.spec.label, "the worker was stopped") from None
             raise
-
-    def _check_failures(self, now: float) -> None:
-        if self._failures >= _MOST_FAILURES and now < self._not_before:
-            why = f"the worker failed to start {self._failures} times; last error: {self._last}"
-            wait = f"next attempt in {self._not_before - now:.0f} s"
-            raise WorkerBroken(self.spec.label, f"{why}; {wait}", output=getattr(self._last, "output", ""))
 
     async def _start(self) -> WorkerSession:
         loop = asyncio.get_running_loop()
@@ -217,7 +214,10 @@ class WorkerHandle:
             self.starts += 1
             await link.start(self._starter)
         except SandboxError as error:
-            self._note_failure(error, loop.time())
+            self._failures += 1
+            self._last = error
+            delay = min(_FIRST_DELAY * 2 ** (self._failures - 1), _LONGEST_DELAY)
+            self._not_before = loop.time() + (self.spec.pause if self._failures >= _MOST_FAILURES else delay)
             raise
         finally:
             self._starting = None
@@ -225,12 +225,6 @@ class WorkerHandle:
         self._link = link
         self._tell_candidate()  # it may have changed during the start
         return link
-
-    def _note_failure(self, error: BaseException, now: float) -> None:
-        self._failures += 1
-        self._last = error
-        delay = min(_FIRST_DELAY * 2 ** (self._failures - 1), _LONGEST_DELAY)
-        self._not_before = now + (self.spec.pause if self._failures >= _MOST_FAILURES else delay)
 
     def _gone(self, link: WorkerSession) -> None:
         """Forget a process that has ended. If it never served a call, delay the next start a little."""
@@ -261,9 +255,9 @@ class WorkerHandle:
     def _retire(self) -> None:
         """Stop a worker that was started under outdated rules, after its running calls finish."""
         link = self._link
-        if link is None or link.in_flight or link.ended.done() or self._retiring is not None:
+        if link is None or link.flights or link.ended.done() or self._retiring is not None:
             return
-        self._retiring = asyncio.get_running_loop().create_task(link.stop())
+        self._retiring = asyncio.get_running_loop().create_task(link.channel.stop())
         self._retiring.add_done_callback(self._retired)
 
     def _retired(self, task: asyncio.Task[None]) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from democrai_sandbox.errors import SandboxDenied
-    from democrai_sandbox.guard import AccessQuestion
+    from democrai_sandbox.guard import AccessQuestion, ObservedEndpoint
     from democrai_sandbox.guard.interface import RawView
 
     from .calls import WorkerCalls
@@ -193,6 +193,20 @@ class RemoteDecider:
             raise error
         allowed, code, *rest = answer
         return AccessDecision(allowed, DecisionCode(code), *rest)
+
+
+class RemoteObserver:
+    """Worker side: asks the host to permit a connection, and waits for it."""
+
+    def __init__(self, host: HostClient) -> None:
+        self._host = host
+
+    def observe(self, endpoint: ObservedEndpoint) -> None:
+        """Report one connection; an error on the way is a failed check, never a denial."""
+        subject, kind, host, _, port = endpoint
+        _, answer = self._host.ask("observe", [subject, kind, host, port])
+        if answer is not True:
+            raise ExternalAccessCheckFailed("the host could not permit the connection")
 
 
 class RemoteRecorder:

@@ -11,28 +11,19 @@ import logging
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from democrai_sandbox import policy
 from democrai_sandbox.access.caller import Caller
 from democrai_sandbox.errors import InvalidInputError, NoRuntime, RuntimeServiceFailed
 from democrai_sandbox.errors.extensions import FrameError
 from democrai_sandbox.guard import AccessQuestion, serve
 from democrai_sandbox.guard.interface import RawView
 from democrai_sandbox.manifests.coverage import Coverage
-from democrai_sandbox.policy import (
-    AccessDecision,
-    DecisionCode,
-    SandboxError,
-    rules_for_paths,
-    rules_from_json,
-    rules_to_json,
-)
 from democrai_sandbox.runtime.calls.outcome import describe
 
-from .process import NOBODY
+from .process import NOBODY, ConnectionReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-    from democrai_sandbox.policy import AccessRule
 
     from .process import CallIdentity, WorkerHostServices, WorkerSpec
     from .session import PendingCall
@@ -83,6 +74,22 @@ class CallerCheck:
         )
         return question, found
 
+    def connection(self, fields: Any) -> ConnectionReport:
+        """Return a report of a connection, only for the worker's own subject and its parts.
+
+        Addresses are not part of it: the worker could choose one to be permitted.
+        """
+        subject, kind, host, port = fields
+        if not all(type(text) is str for text in (subject, kind, host)) or type(port) is not int:
+            raise ValueError("a malformed connection report")
+        if not 0 < port <= _HIGHEST_PORT or not 0 < len(host) <= _LONGEST_HOST:
+            raise ValueError("a malformed connection report")
+        spec = self._spec
+        part = spec.kind == "module" and kind in _INNER and subject.rpartition(".")[0] == spec.name
+        if not part and (kind, subject) != (spec.kind, spec.name):
+            raise ValueError("a connection report for another subject")
+        return ConnectionReport(subject, kind, host, (), port)
+
     def view(self, fields: Any, standing: Iterable[KnownCaller]) -> tuple[RawView, KnownCaller] | None:
         """Return the view of the asking code for a service, and its call; None without such a call."""
         if type(fields) is not list or len(fields) != 5:  # noqa: PLR2004 - chain, identity and inner links
@@ -132,12 +139,12 @@ class CallerCheck:
         return KnownCaller(NOBODY, ()) if identity == _NO_ONE and not outer else None
 
     @cached_property
-    def _rules(self) -> tuple[tuple[AccessRule, ...], str]:
+    def _rules(self) -> tuple[tuple[policy.AccessRule, ...], str]:
         """All rules of the worker, also as JSON."""
         spec = self._spec
-        read = (rule for rule in rules_for_paths(spec.own_read) if rule.operation == "read")
-        rules = (*rules_from_json(spec.access), *rules_for_paths(spec.own_write), *read)
-        return rules, rules_to_json(rules)
+        read = (rule for rule in policy.rules_for_paths(spec.own_read) if rule.operation == "read")
+        rules = (*policy.rules_from_json(spec.access), *policy.rules_for_paths(spec.own_write), *read)
+        return rules, policy.rules_to_json(rules)
 
     def _narrower(self, inner: Any) -> Iterable[tuple[str, str, str, int]]:
         """Return declarations of inner subjects, limited to those that the worker's own rules cover."""
@@ -151,8 +158,8 @@ class CallerCheck:
         for kind, name, declared, mode in inner:
             if mode == _EXACT:
                 coverage = Coverage(self._rules[0])
-                kept = tuple(rule for rule in rules_from_json(declared) if coverage.covers(rule))
-                yield kind, name, rules_to_json(kept), _EXACT
+                kept = tuple(rule for rule in policy.rules_from_json(declared) if coverage.covers(rule))
+                yield kind, name, policy.rules_to_json(kept), _EXACT
 
 
 def _identity(who: Any) -> tuple[str, ...]:
@@ -163,11 +170,14 @@ def _identity(who: Any) -> tuple[str, ...]:
 
 _log = logging.getLogger(__name__)
 _MOST_AT_ONCE = 256
+_MOST_CONNECTIONS = 64
+_LONGEST_HOST = 255
+_HIGHEST_PORT = 65535
 _MOST_TIMES = 1_000_000_000
 _PROGRESS = "tasks.progress"
-_OVER = AccessDecision(
+_OVER = policy.AccessDecision(
     allowed=False,
-    code=DecisionCode.NOT_ENABLED,
+    code=policy.DecisionCode.NOT_ENABLED,
     requires_approval=False,
     message="The call that asked for this has ended.",
 )
@@ -191,6 +201,7 @@ class HostRequests:
         self._tell = tell
         self._standing = standing
         self._open = 0
+        self._connections = 0
 
     def decide(self, number: int, fields: Any, flight: PendingCall | None) -> None:
         """Answer a question of the guard through the host's service; ``flight`` is the call it claims to belong to."""
@@ -202,7 +213,7 @@ class HostRequests:
         asked = asyncio.get_running_loop().run_in_executor(None, self._decide, *found)
         asked.add_done_callback(lambda done: self._decided(number, done))
 
-    def _decide(self, question: AccessQuestion, standing: KnownCaller) -> bool | AccessDecision:
+    def _decide(self, question: AccessQuestion, standing: KnownCaller) -> bool | policy.AccessDecision:
         with serve(Caller(*standing.caller)):  # as in process: the service finds the task in which the subject works
             return self._host.decide(question)
 
@@ -223,6 +234,25 @@ class HostRequests:
                 self._host.saw(self._label, found[0], allowed=allowed, times=times)
         return len(seen)
 
+    def observe(self, number: int, fields: Any) -> None:
+        """Permit a connection that the worker is about to open."""
+        told = self._check.connection(fields)
+        if self._connections >= _MOST_CONNECTIONS:
+            raise ValueError("too many pending connections of one worker")
+        self._connections += 1
+        opened = asyncio.get_running_loop().run_in_executor(None, self._host.observe, told)
+        opened.add_done_callback(lambda done: self._opened(number, done))
+
+    def _opened(self, number: int, done: asyncio.Future[None]) -> None:
+        self._connections -= 1
+        try:
+            done.result()
+        except (Exception, asyncio.CancelledError):  # noqa: BLE001 - any failure means that the connection is not permitted
+            _log.exception("a connection of %s could not be permitted", self._label)
+            self._tell(["answer", number, None])
+        else:
+            self._tell(["answer", number, True])
+
     def used(self, number: int, fields: Any) -> None:
         """Record an access that the rules of a subject under test allow; the worker waits for the answer."""
         found = self._check.question(fields, self._standing())
@@ -230,13 +260,13 @@ class HostRequests:
             self._host.used(found[0])  # type: ignore[attr-defined] # the host of a test has it
         self._tell(["answer", number, True])
 
-    def _decided(self, number: int, done: asyncio.Future[bool | AccessDecision]) -> None:
+    def _decided(self, number: int, done: asyncio.Future[bool | policy.AccessDecision]) -> None:
         """Send the decision. Without one, send None, which becomes a failed check in the worker."""
         self._open -= 1
         answer: Any = None
         try:
             result = done.result()
-            answer = _told(result) if isinstance(result, AccessDecision) else result is True
+            answer = _told(result) if isinstance(result, policy.AccessDecision) else result is True
             self._tell(["answer", number, answer])
         except (Exception, asyncio.CancelledError):  # noqa: BLE001 - any failure means that no decision exists
             _log.exception("an access question of %s could not be answered", self._label)
@@ -291,7 +321,7 @@ class HostRequests:
 
     def _failure(self, name: str, error: BaseException) -> Any:
         """Return an error for the worker to raise; log errors that are not the sandbox's, and replace them."""
-        if isinstance(error, SandboxError):
+        if isinstance(error, policy.SandboxError):
             return describe(error)
         _log.error("service %s failed for %s", name, self._label, exc_info=error)
         return describe(RuntimeServiceFailed(f"{name} failed in the runtime"))
@@ -302,5 +332,5 @@ class HostRequests:
             raise FrameError("too many open questions from one worker")
 
 
-def _told(decision: AccessDecision) -> list[Any]:
+def _told(decision: policy.AccessDecision) -> list[Any]:
     return [decision.allowed, decision.code.value, *decision[2:]]

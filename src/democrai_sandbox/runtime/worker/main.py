@@ -29,17 +29,8 @@ from democrai_sandbox.runtime.calls.outcome import VALUE, capture, capture_async
 from democrai_sandbox.runtime.extensions import importer
 from democrai_sandbox.runtime.extensions.importer import capture_import
 
+from . import host_client
 from .calls import CallRunner, WorkerCall, WorkerCalls
-from .connection_reports import RemoteObserver
-from .host_client import (
-    HostClient,
-    RemoteDecider,
-    RemoteRecorder,
-    RemoteServices,
-    RemoteWatcher,
-    UseTeller,
-    WorkerSocket,
-)
 from .process import CallIdentity, WorkerSpec
 
 if TYPE_CHECKING:
@@ -82,7 +73,7 @@ _ours = partial(sdk_services.hidden, owner="worker")
 """Wraps a function of the worker so that the subject can neither inspect nor call it."""
 
 
-def plain_work(lane: WorkerSocket, runner: CallRunner) -> tuple[Door, Door]:
+def plain_work(lane: host_client.WorkerSocket, runner: CallRunner) -> tuple[Door, Door]:
     """Return the functions with which ``serve_plainly`` serves the lane."""
 
     def take() -> Job:
@@ -97,7 +88,7 @@ def plain_work(lane: WorkerSocket, runner: CallRunner) -> tuple[Door, Door]:
     return _ours(take), _ours(give)
 
 
-def loop_work(lane: WorkerSocket, runner: CallRunner, loop: asyncio.AbstractEventLoop) -> Door:
+def loop_work(lane: host_client.WorkerSocket, runner: CallRunner, loop: asyncio.AbstractEventLoop) -> Door:
     """Return the callback with which the loop reads the lane."""
     waiting: dict[int, WorkerCall] = {}
     tasks: set[asyncio.Task[None]] = set()
@@ -128,7 +119,7 @@ def loop_work(lane: WorkerSocket, runner: CallRunner, loop: asyncio.AbstractEven
 class Hands:
     """Threads that run plain functions while the lane is busy, started on demand."""
 
-    def __init__(self, runner: CallRunner, line: WorkerSocket, most: int) -> None:
+    def __init__(self, runner: CallRunner, line: host_client.WorkerSocket, most: int) -> None:
         """Set the socket for replies, and the maximum number of threads."""
         self._runner = runner
         self._line = line
@@ -161,7 +152,7 @@ class Hands:
 class Control:
     """Reads the control socket until the host is gone, which ends the process."""
 
-    def __init__(self, line: WorkerSocket, host: HostClient, calls: WorkerCalls) -> None:
+    def __init__(self, line: host_client.WorkerSocket, host: host_client.HostClient, calls: WorkerCalls) -> None:
         """Deliver answers to ``host``, and cancellations to ``calls``."""
         self._line = line
         self._host = host
@@ -214,7 +205,7 @@ class Control:
             call.wanted()
 
     def _credit(self, number: int, more: int) -> None:
-        call = self._calls.get(number)
+        call = self._calls.running.get(number)
         if call is not None and call.wanted is not None:
             for _ in range(more):
                 call.wanted()
@@ -242,7 +233,7 @@ def factory_of(spec: WorkerSpec) -> GuardFactory:
     )
 
 
-def first_message(line: WorkerSocket) -> tuple[WorkerSpec, list[str]]:
+def first_message(line: host_client.WorkerSocket) -> tuple[WorkerSpec, list[str]]:
     """Return the specification of this process and the words that follow it, from the first frame."""
     message = line.receive()
     if message is None:
@@ -263,9 +254,9 @@ def settle(lane: int, control: int, environment: str) -> tuple[Callable[..., Non
     faulthandler.enable()  # a crash of native code then shows in the last output
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # as on a terminal: lines are read while the call runs
-    first = WorkerSocket(control, _FIRST_FRAME)
+    first = host_client.WorkerSocket(control, _FIRST_FRAME)
     spec, names = first_message(first)
-    return _WorkerMain(spec, WorkerSocket(lane, spec.largest_frame), first).settle(names, environment)
+    return _WorkerMain(spec, host_client.WorkerSocket(lane, spec.largest_frame), first).settle(names, environment)
 
 
 def give_up_programs() -> None:
@@ -308,13 +299,13 @@ def network_is_shut() -> bool:
 
 
 class _WorkerMain:
-    def __init__(self, spec: WorkerSpec, lane: WorkerSocket, control: WorkerSocket) -> None:
+    def __init__(self, spec: WorkerSpec, lane: host_client.WorkerSocket, control: host_client.WorkerSocket) -> None:
         self._spec = spec
         self._lane = lane
         self._line = control
         self._calls = WorkerCalls()
-        self._host = HostClient(control)
-        self._watcher = UseTeller(self._host) if spec.tells_uses else RemoteWatcher(control)
+        self._host = host_client.HostClient(control)
+        self._watcher = host_client.UseTeller(self._host) if spec.tells_uses else host_client.RemoteWatcher(control)
         self._control = Control(control, self._host, self._calls)
 
     def settle(self, names: list[str], environment: str) -> tuple[Callable[..., None], tuple[Any, ...]]:
@@ -366,15 +357,15 @@ class _WorkerMain:
         spec = self._spec
         declarations = importer.Declarations()
         importer.preload()
-        decider: Decider = RemoteDecider(self._host)
+        decider: Decider = host_client.RemoteDecider(self._host)
         if spec.tells_accesses:
             decider = recorded(decider, self._line.send, spec.sensitive_imports)
-        services = RemoteServices(self._host, self._calls, (spec.data_dir, spec.folder)).table(names)
+        services = host_client.RemoteServices(self._host, self._calls, (spec.data_dir, spec.folder)).table(names)
         own_process(confined=is_confined(spec))
         configure_guard(
             decider=decider,
-            recorder=RemoteRecorder(self._line),
-            observer=RemoteObserver(self._host) if spec.tells_endpoints else None,
+            recorder=host_client.RemoteRecorder(self._line),
+            observer=host_client.RemoteObserver(self._host) if spec.tells_endpoints else None,
             watcher=self._watcher,
             protected_paths=spec.protected,
             sensitive_imports=spec.sensitive_imports,
@@ -382,7 +373,11 @@ class _WorkerMain:
             code_paths=spec.code_paths,
             read_only_paths=spec.read_only,
         )
-        told = {sdk_services.USED_PROGRAM: self._watcher.program} if isinstance(self._watcher, UseTeller) else {}
+        told = (
+            {sdk_services.USED_PROGRAM: self._watcher.program}
+            if isinstance(self._watcher, host_client.UseTeller)
+            else {}
+        )
         sdk_services.install({**services, **told, "declare": declarations.declare})
         return factory_of(spec), declarations
 

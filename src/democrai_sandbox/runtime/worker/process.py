@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from democrai_sandbox.guard import AccessQuestion
     from democrai_sandbox.policy import AccessDecision
 
-    from .connection_reports import ConnectionReport
-
 
 class WorkerSpec(NamedTuple):
     """Subject and interpreter of a worker, and the rights of the guard inside it."""
@@ -110,13 +108,18 @@ class SurfaceInfo(NamedTuple):
     options: dict[str, Any]
     awaits: bool
     """Whether it is a coroutine function or an async generator."""
-    streams: bool
+    is_stream: bool
     """Whether it is a generator, async or not."""
 
-    @property
-    def is_stream(self) -> bool:
-        """Same as ``streams``, under the name that ``Surface`` uses."""
-        return self.streams
+
+class ConnectionReport(NamedTuple):
+    """A connection that a worker is about to open."""
+
+    subject: str
+    subject_kind: str
+    host: str
+    addresses: tuple[str, ...]
+    port: int
 
 
 class WorkerHostServices(Protocol):

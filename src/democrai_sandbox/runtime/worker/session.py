@@ -18,7 +18,6 @@ from democrai_sandbox.runtime.calls.outcome import VALUE, release
 
 from .channel import Channel
 from .codec import encode
-from .connection_reports import ConnectionReports
 from .host_requests import HostRequests
 from .process import NOBODY, SurfaceInfo
 
@@ -132,11 +131,12 @@ class WorkerSession:
         self._spec = spec
         self._host = host
         self._loop = asyncio.get_running_loop()
-        self._channel = Channel(spec, host, self._heard, self._over)
+        self.channel = Channel(spec, host, self._heard, self._over)
         self._numbers = itertools.count(1)
-        self._flights: dict[int, PendingCall] = {}
-        self._deadlines = DeadlineTimer(self._loop, self._flights, self._expired)
-        self._requests = HostRequests(spec, host, self._channel.tell, self._standing)
+        self.flights: dict[int, PendingCall] = {}
+        """Calls that the worker has not ended."""
+        self._deadlines = DeadlineTimer(self._loop, self.flights, self._expired)
+        self._requests = HostRequests(spec, host, self.channel.tell, self._standing)
         self._lane_is_free = True
         self._waits = False
         self._denials = 0
@@ -151,12 +151,12 @@ class WorkerSession:
         self.has_served = False
         self._handlers: dict[str, Callable[..., None]] = {
             "done": self._done,
-            "item": lambda number, value: self._flights[number].item(value),
-            "ask": lambda number, fields, call: self._requests.decide(number, fields, self._flights.get(call)),
+            "item": lambda number, value: self.flights[number].item(value),
+            "ask": lambda number, fields, call: self._requests.decide(number, fields, self.flights.get(call)),
             "door": self._wanted,
             "denied": self._denied,
             "saw": self._saw,
-            "observe": ConnectionReports(spec, host, self._channel.tell).observe,
+            "observe": self._requests.observe,
             "ready": self._is_ready,
             "broken": self._is_broken,
         }
@@ -169,28 +169,24 @@ class WorkerSession:
 
     async def start(self, starter: WorkerStarter) -> None:
         """Start the process and wait until its code is imported. Raise the error of a failed start or import."""
-        await self._channel.start(starter)
+        await self.channel.start(starter)
         try:
             async with asyncio.timeout(self._spec.start_timeout):
                 await asyncio.shield(self._ready)
         except TimeoutError:
             why = f"the worker did not finish its import within {self._spec.start_timeout:g} s"
-            self._channel.end(why)
-            await self._channel.gone()
-            raise WorkerTimeout(self._spec.label, why, output=self._channel.last_words) from None
+            self.channel.end(why)
+            await self.channel.gone()
+            raise WorkerTimeout(self._spec.label, why, output=self.channel.last_words) from None
         except BaseException:
-            self._channel.end("the start of the worker was canceled")
+            self.channel.end("the start of the worker was canceled")
             raise
-
-    async def stop(self) -> None:
-        """Stop the process. Its calls fail."""
-        await self._channel.stop()
 
     def _over(self, error: WorkerFailed) -> None:
         """Fail all pending calls of a process that has ended."""
         self._deadlines.close()
-        flights = tuple(self._flights.values())
-        self._flights.clear()
+        flights = tuple(self.flights.values())
+        self.flights.clear()
         for flight in flights:
             flight.fail(error)
         if not self._ready.done():
@@ -198,16 +194,6 @@ class WorkerSession:
             self._ready.exception()
         self._settled.set()
         self.ended.set_result(None)
-
-    @property
-    def pid(self) -> int:
-        """Process id."""
-        return self._channel.pid
-
-    @property
-    def in_flight(self) -> int:
-        """Number of calls that the worker has not ended."""
-        return len(self._flights)
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
@@ -230,7 +216,7 @@ class WorkerSession:
     ) -> Any:
         """Call a function, and return its result or raise its error."""
         info = self._surface(surface)
-        if info.streams:
+        if info.is_stream:
             raise ExtensionUnknown(f"{info.kind} {info.name} of {self._spec.label} is a stream; call it with stream()")
         flight = PendingCall(next(self._numbers), standing, self._loop.create_future(), progress)
         self._send(flight, info, params, 0)
@@ -253,7 +239,7 @@ class WorkerSession:
     ) -> AsyncIterator[Any]:
         """Yield the items of a generator as they arrive; only a few are produced ahead."""
         info = self._surface(surface)
-        if not info.streams:
+        if not info.is_stream:
             raise ExtensionUnknown(
                 f"{info.kind} {info.name} of {self._spec.label} is not a stream; call it with call()"
             )
@@ -269,22 +255,22 @@ class WorkerSession:
                     break
                 value, more = flight.take()
                 if more:
-                    self._channel.tell(["credit", flight.number, more])
+                    self.channel.tell(["credit", flight.number, more])
                 yield value
             self._released(flight.future.result())
             self.has_served = True
         finally:
-            if flight.number in self._flights:
+            if flight.number in self.flights:
                 self._cancel(flight)
                 self._limit(flight, seconds)
 
     def changed(self) -> None:
         """Make the guard in the worker ask again about earlier decisions."""
-        self._channel.tell(["changed"])
+        self.channel.tell(["changed"])
 
     def hold_against(self, access: str, imports: tuple[str, ...]) -> None:
         """Compare the checks in the worker with a candidate's rules, as JSON; the empty text ends it."""
-        self._channel.tell(["candidate", access, imports])
+        self.channel.tell(["candidate", access, imports])
 
     def _surface(self, surface: tuple[str, str]) -> SurfaceInfo:
         found = self.surfaces.get(surface)
@@ -300,26 +286,26 @@ class WorkerSession:
         who = None if caller is NOBODY else tuple(caller)
         message = ["call", flight.number, info.kind, info.name, params, who, ancestors, credit]
         frame = encode(message, largest=self._spec.largest_frame)
-        if self._channel.lane.unsent + self._channel.control.unsent > self._spec.largest_frame:
+        if self.channel.lane.unsent + self.channel.control.unsent > self._spec.largest_frame:
             raise WorkerFailed(self._spec.label, "the worker does not read its messages")
-        self._flights[flight.number] = flight
+        self.flights[flight.number] = flight
         # A plain function occupies the lane; tasks share it. A plain generator would occupy it for too long.
         if info.awaits:
-            self._channel.lane.write(frame)
-        elif self._lane_is_free and not self._waits and not info.streams:
+            self.channel.lane.write(frame)
+        elif self._lane_is_free and not self._waits and not info.is_stream:
             self._lane_is_free = False
             flight.on_lane = True
-            self._channel.lane.write(frame)
+            self.channel.lane.write(frame)
         else:
-            self._channel.control.write(frame)
+            self.channel.control.write(frame)
 
     def _cancel(self, flight: PendingCall) -> None:
-        if flight.number in self._flights:
+        if flight.number in self.flights:
             flight.cancelled = True
-            self._channel.tell(["cancel", flight.number])
+            self.channel.tell(["cancel", flight.number])
 
     def _standing(self) -> Iterator[KnownCaller]:
-        return (flight.standing for flight in self._flights.values())
+        return (flight.standing for flight in self.flights.values())
 
     def _limit(self, flight: PendingCall, seconds: float) -> None:
         """Set the deadline of a call, ``seconds`` from now."""
@@ -338,11 +324,11 @@ class WorkerSession:
         flight.deadline = inf
         why = "and did not stop when canceled, so its process was stopped"
         flight.fail(self._too_late(flight, why))
-        self._channel.end(f"another call took longer than {flight.seconds:g} s {why}")
+        self.channel.end(f"another call took longer than {flight.seconds:g} s {why}")
 
     def _too_late(self, flight: PendingCall, what: str) -> WorkerTimeout:
         why = f"the call took longer than {flight.seconds:g} s {what}"
-        return WorkerTimeout(self._spec.label, why, output=self._channel.last_words)
+        return WorkerTimeout(self._spec.label, why, output=self.channel.last_words)
 
     def _released(self, outcome: Any) -> Any:
         """Read the outcome of a call. The worker may have sent anything."""
@@ -353,7 +339,7 @@ class WorkerSession:
         except SandboxError:
             raise
         except Exception as error:
-            self._channel.end("the worker sent a malformed result", WorkerFailed)
+            self.channel.end("the worker sent a malformed result", WorkerFailed)
             raise WorkerFailed(self._spec.label, "the worker sent a malformed result") from error
 
     # ---- messages of the worker --------------------------------------------------------------------------------------
@@ -363,30 +349,33 @@ class WorkerSession:
         try:
             kind, *facts = message
             handle = self._handlers[kind]
-            if (values > _MOST_VALUES or size > _MOST_BYTES) and not _may_be_large(kind, facts):
+            # Only values may be large. All other outcomes are short.
+            if (values > _MOST_VALUES or size > _MOST_BYTES) and (
+                kind not in _CARRIERS or (kind == "done" and facts[1][0] != VALUE)
+            ):
                 raise FrameError(f"message too large: {size} bytes, {values} values")  # noqa: TRY301 - as below
             if kind in _ASKED_FOR:
                 handle(*facts)
             else:
                 begin = thread_time()
                 handle(*facts)
-                self._channel.budget.charge(size, values, thread_time() - begin)
+                self.channel.budget.charge(size, values, thread_time() - begin)
         except FrameError:
             raise
         except (TypeError, ValueError, LookupError, AttributeError, RecursionError) as error:
             raise FrameError(f"malformed message: {type(error).__name__}") from error
 
     def _done(self, number: int, outcome: Any) -> None:
-        flight = self._flights.pop(number)
+        flight = self.flights.pop(number)
         if flight.on_lane:
             self._lane_is_free = True
         if flight.cancelled:
-            self._channel.tell(["forget", number])  # it may have arrived after the end, and would apply to a later call
+            self.channel.tell(["forget", number])  # it may have arrived after the end, and would apply to a later call
         if not flight.overdue:
             flight.land(outcome)
             return
         flight.fail(self._too_late(flight, "and was canceled"))
-        if not any(other.overdue for other in self._flights.values()):
+        if not any(other.overdue for other in self.flights.values()):
             self._settled.set()
 
     def _is_ready(self, surfaces: list[Any], waits: bool) -> None:  # noqa: FBT001 - a fact of a message
@@ -408,7 +397,7 @@ class WorkerSession:
                 self._ready.exception()
 
     def _wanted(self, number: int, name: str, call: int, who: Any, args: list[Any]) -> None:
-        self._requests.serve(number, name, self._flights.get(call), who, args)
+        self._requests.serve(number, name, self.flights.get(call), who, args)
 
     def _denied(self, outcome: Any) -> None:
         """Record a denial; beyond a limit, ignore further ones for a while."""
@@ -432,8 +421,3 @@ class WorkerSession:
             self._seen, self._look_again = 0, now + _WINDOW
         if self._seen < _MOST_SEEN:
             self._seen += self._requests.saw(seen)
-
-
-def _may_be_large(kind: str, facts: list[Any]) -> bool:
-    """Return whether a message carries a value. All other outcomes are short."""
-    return kind in _CARRIERS and (kind != "done" or facts[1][0] == VALUE)
