@@ -10,9 +10,6 @@ from .output import Exit, Mood, visible
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable
-
-    from democrai_sandbox.host.config.display import ShownValue
 
     from .output import CommandOutput
 
@@ -26,7 +23,11 @@ def run_show(options: argparse.Namespace, output: CommandOutput) -> int:
         each for each in shown_values(configuration(options)) if not (options.given and each.origin.source == DEFAULT)
     ]
     if output.is_json:
-        output.data("config.show/1", {"values": [_as_dict(each) for each in found]})
+        values = [
+            {"name": each.name, "pointer": each.pointer, "value": each.value, "origin": each.origin.source}
+            for each in found
+        ]
+        output.data("config.show/1", {"values": values})
     elif options.origin:
         output.table(
             ("SETTING", "VALUE", "ORIGIN"), ((each.name, _text(each.value), each.origin.source) for each in found)
@@ -44,17 +45,9 @@ def run_check(options: argparse.Namespace, output: CommandOutput) -> int:
     if output.is_json:
         output.data("config.check/1", {"ok": True, "file": file, "variables": variables})
     else:
-        output.line(_sources(file, variables), Mood.OK)
+        named = [visible(file) if file else "the defaults", *map(visible, variables)]
+        output.line(f"valid: {', '.join(named)}", Mood.OK)
     return Exit.OK
-
-
-def _sources(file: str, variables: Iterable[str]) -> str:
-    named = [visible(file) if file else "the defaults", *map(visible, variables)]
-    return f"valid: {', '.join(named)}"
-
-
-def _as_dict(each: ShownValue) -> dict[str, Any]:
-    return {"name": each.name, "pointer": each.pointer, "value": each.value, "origin": each.origin.source}
 
 
 def _text(value: Any) -> str:

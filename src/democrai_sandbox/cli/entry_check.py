@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.errors import SandboxDenied
     from democrai_sandbox.manifests import Manifest
-    from democrai_sandbox.manifests.proposal import ObservedUse, Proof, Proposal, ProposedEntry, Suggestion
+    from democrai_sandbox.manifests.proposal import ObservedUse, Proof, Proposal, Suggestion
     from democrai_sandbox.runtime.recording import Recording
 
 
@@ -241,11 +241,11 @@ def _smaller(suggestion: Suggestion, usual: RecordedRun, repeat: _Repetitions) -
     left_out: list[str] = []
     proofs: dict[ObservedUse, Proof] = {}
     untried = ""
-    for use, without in _parts(suggestion.proposal):
+    for use in suggestion.proposal.uses:
         if repeat.is_enough:
             untried = f"the repetitions take too long; {len(proofs) + len(left_out)} operations and imports were tried"
             break
-        smaller = suggestion.with_proposal(without(suggestion.proposal))
+        smaller = suggestion.with_proposal(_without(use, suggestion.proposal))
         proof = _proof(smaller, usual, repeat, is_steady=is_steady, repeats=repeats)
         if proof is None:
             suggestion = smaller
@@ -270,27 +270,14 @@ def _proof(
     return Proof.FAILS_AGAIN if repeats and repeat.over(smaller).status != usual.status else None
 
 
-def _parts(proposal: Proposal) -> Iterator[tuple[ObservedUse, Callable[[Proposal], Proposal]]]:
-    """Yield each operation of each entry, and each import, with a function that removes it."""
-    for use in proposal.uses:
-        yield use, _without_import(use.target) if use.resource_type == IMPORT else _without_operation(use)
-
-
-def _without_operation(use: ObservedUse) -> Callable[[Proposal], Proposal]:
-    def smaller(entry: ProposedEntry) -> ProposedEntry:
-        if use not in entry.uses:
-            return entry
-        return replace(entry, operations=tuple(one for one in entry.operations if one.value != use.operation))
-
-    def take_away(proposal: Proposal) -> Proposal:
-        entries = (smaller(entry) for entry in proposal.entries)
-        return replace(proposal, entries=tuple(entry for entry in entries if entry.operations))
-
-    return take_away
-
-
-def _without_import(root: str) -> Callable[[Proposal], Proposal]:
-    def take_away(proposal: Proposal) -> Proposal:
-        return replace(proposal, allowed_imports=tuple(one for one in proposal.allowed_imports if one != root))
-
-    return take_away
+def _without(use: ObservedUse, proposal: Proposal) -> Proposal:
+    """Return a proposal without an import, or without an operation of each entry that has this use."""
+    if use.resource_type == IMPORT:
+        return replace(proposal, allowed_imports=tuple(one for one in proposal.allowed_imports if one != use.target))
+    entries = (
+        replace(entry, operations=tuple(one for one in entry.operations if one.value != use.operation))
+        if use in entry.uses
+        else entry
+        for entry in proposal.entries
+    )
+    return replace(proposal, entries=tuple(entry for entry in entries if entry.operations))

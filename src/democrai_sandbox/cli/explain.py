@@ -191,18 +191,14 @@ def run_explain(options: argparse.Namespace, output: CommandOutput) -> int:
         what = "nothing to explain" if not given else f"{' and '.join(given)} cannot be combined"
         raise CommandMisused(what, fix="give an error line, --code, or --subject with --operation and --target")
     if options.code is not None:
-        return _code(options.code, output)
+        from democrai_sandbox.errors.catalogue import entry_of  # noqa: PLC0415 - takes its time
+
+        show_entry(output, entry_of(options.code))
+        return Exit.OK
     return _line(options, output) if options.line is not None else _access(options, output)
 
 
-# ---- codes and lines -------------------------------------------------------------------------------------------------
-
-
-def _code(code: str, output: CommandOutput) -> int:
-    from democrai_sandbox.errors.catalogue import entry_of  # noqa: PLC0415 - takes its time
-
-    show_entry(output, entry_of(code))
-    return Exit.OK
+# ---- lines -----------------------------------------------------------------------------------------------------------
 
 
 def _line(options: argparse.Namespace, output: CommandOutput) -> int:

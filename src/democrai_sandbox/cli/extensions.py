@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from democrai_sandbox.cli.arguments.options import written_value
 from democrai_sandbox.errors import CommandMisused, CommandRefused
@@ -132,6 +132,44 @@ def _shown_settings(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
+class _Kind(NamedTuple):
+    """Kind of object that a node keeps under names."""
+
+    noun: str
+    path: str
+    removed: str
+    """Schema of the data about a removed one."""
+
+
+_SERVER = _Kind("MCP server", "/mcp-servers", "mcp.remove/1")
+_MODEL = _Kind("model", "/models", "models.remove/1")
+
+
+def _confirmed_node(options: argparse.Namespace, question: str) -> NodeClient:
+    """Return the node after a confirmation."""
+    node = connection.node(options)
+    confirmation.confirm(question, yes=options.yes)
+    return node
+
+
+def _remove(kind: _Kind, options: argparse.Namespace, output: CommandOutput) -> int:
+    node = _confirmed_node(options, f"remove {kind.noun} {visible(options.name)}?")
+    return _report(kind, output, kind.removed, node.delete(f"{kind.path}{below(options.name)}"), "is removed")
+
+
+def _report(kind: _Kind, output: CommandOutput, schema: str, item: Mapping[str, Any], what: str) -> int:
+    if output.is_json:
+        output.data(schema, item)
+    else:
+        output.say(f"{kind.noun} {visible(item['name'])} {what}")
+    return Exit.OK
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    """Return the values that are not None."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
 _SERVER_HEADS = ("NAME", "STATE", "TRANSPORT", "TIMEOUT", "ENDPOINT", "SET IN")
 
 
@@ -152,12 +190,10 @@ def run_list_servers(options: argparse.Namespace, output: CommandOutput) -> int:
 
 def run_add_server(options: argparse.Namespace, output: CommandOutput) -> int:
     """Register a server."""
-    node = connection.node(options)
-    confirmation.confirm(
-        f"register MCP server {visible(options.name)} at {visible(options.endpoint)}?", yes=options.yes
-    )
+    question = f"register MCP server {visible(options.name)} at {visible(options.endpoint)}?"
+    node = _confirmed_node(options, question)
     order = {"name": options.name, **_server_facts(options), "enabled": not options.disabled}
-    return _report_server(output, "add", node.post("/mcp-servers", order), "is registered")
+    return _report(_SERVER, output, "mcp.add/1", node.post("/mcp-servers", order), "is registered")
 
 
 def run_change_server(options: argparse.Namespace, output: CommandOutput) -> int:
@@ -167,35 +203,19 @@ def run_change_server(options: argparse.Namespace, output: CommandOutput) -> int
         changes["enabled"] = bool(options.enable)
     if not changes:
         raise CommandMisused("no change was given", fix="add --endpoint, --enable, --disable or another option")
-    node = connection.node(options)
-    confirmation.confirm(
-        f"change MCP server {visible(options.name)}: {visible(_server_words(changes))}?", yes=options.yes
-    )
-    return _report_server(output, "change", node.patch(f"/mcp-servers{below(options.name)}", changes), "is changed")
+    words = ", ".join(f"{name} {value}" for name, value in changes.items())
+    node = _confirmed_node(options, f"change MCP server {visible(options.name)}: {visible(words)}?")
+    changed = node.patch(f"/mcp-servers{below(options.name)}", changes)
+    return _report(_SERVER, output, "mcp.change/1", changed, "is changed")
 
 
 def run_remove_server(options: argparse.Namespace, output: CommandOutput) -> int:
     """Remove a server."""
-    node = connection.node(options)
-    confirmation.confirm(f"remove MCP server {visible(options.name)}?", yes=options.yes)
-    return _report_server(output, "remove", node.delete(f"/mcp-servers{below(options.name)}"), "is removed")
+    return _remove(_SERVER, options, output)
 
 
 def _server_facts(options: argparse.Namespace) -> dict[str, Any]:
-    given = {"endpoint_url": options.endpoint, "transport": options.transport, "timeout_ms": options.timeout_ms}
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def _server_words(changes: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in changes.items())
-
-
-def _report_server(output: CommandOutput, verb: str, server: Mapping[str, Any], what: str) -> int:
-    if output.is_json:
-        output.data(f"mcp.{verb}/1", server)
-    else:
-        output.say(f"MCP server {visible(server['name'])} {what}")
-    return Exit.OK
+    return _given(endpoint_url=options.endpoint, transport=options.transport, timeout_ms=options.timeout_ms)
 
 
 def _server_row(server: Mapping[str, Any]) -> tuple[object, ...]:
@@ -226,10 +246,9 @@ def run_list_models(options: argparse.Namespace, output: CommandOutput) -> int:
 
 def run_add_model(options: argparse.Namespace, output: CommandOutput) -> int:
     """Add a model."""
-    node = connection.node(options)
-    confirmation.confirm(f"add model {visible(options.name)} at {visible(options.endpoint)}?", yes=options.yes)
+    node = _confirmed_node(options, f"add model {visible(options.name)} at {visible(options.endpoint)}?")
     order = {"name": options.name, **_model_facts(options), **_model_key(options)}
-    return _report_model(output, "add", node.post("/models", order), "is added")
+    return _report(_MODEL, output, "models.add/1", node.post("/models", order), "is added")
 
 
 def run_change_model(options: argparse.Namespace, output: CommandOutput) -> int:
@@ -238,29 +257,20 @@ def run_change_model(options: argparse.Namespace, output: CommandOutput) -> int:
     names = [*changes, *(["api_key"] if options.ask_key or options.api_key_file or options.no_key else [])]
     if not names:
         raise CommandMisused("no change was given", fix="add --endpoint, --model, --ask-key or another option")
-    node = connection.node(options)
-    confirmation.confirm(f"change model {visible(options.name)}: {', '.join(names)}?", yes=options.yes)
+    node = _confirmed_node(options, f"change model {visible(options.name)}: {', '.join(names)}?")
     changed = node.patch(f"/models{below(options.name)}", {**changes, **_model_key(options)})
-    return _report_model(output, "change", changed, "is changed")
+    return _report(_MODEL, output, "models.change/1", changed, "is changed")
 
 
 def run_remove_model(options: argparse.Namespace, output: CommandOutput) -> int:
     """Remove a model."""
-    node = connection.node(options)
-    confirmation.confirm(f"remove model {visible(options.name)}?", yes=options.yes)
-    return _report_model(output, "remove", node.delete(f"/models{below(options.name)}"), "is removed")
+    return _remove(_MODEL, options, output)
 
 
 def _model_facts(options: argparse.Namespace) -> dict[str, Any]:
     timeout = None if options.timeout_ms is None else options.timeout_ms / 1000
     chosen = {name: written_value(text) for name, text in options.option} or None
-    given = {
-        "endpoint": options.endpoint,
-        "model": options.model,
-        "timeout_seconds": timeout,
-        "options": chosen,
-    }
-    return {name: value for name, value in given.items() if value is not None}
+    return _given(endpoint=options.endpoint, model=options.model, timeout_seconds=timeout, options=chosen)
 
 
 def _model_key(options: argparse.Namespace) -> dict[str, str]:
@@ -286,14 +296,6 @@ def _present(key: str) -> str:
             "the key is empty, and nothing was changed", fix="remove the option for a model without a key"
         )
     return key
-
-
-def _report_model(output: CommandOutput, verb: str, model: Mapping[str, Any], what: str) -> int:
-    if output.is_json:
-        output.data(f"models.{verb}/1", model)
-    else:
-        output.say(f"model {visible(model['name'])} {what}")
-    return Exit.OK
 
 
 def _model_row(model: Mapping[str, Any]) -> tuple[object, ...]:

@@ -64,7 +64,16 @@ def run_status(options: argparse.Namespace, output: CommandOutput) -> int:
     if output.is_json:
         output.data("helper.status/1", _status_data(found, rules, ok=is_well))
         return Exit.OK if is_well else Exit.FAILED
-    rows = ((each.application or "-", _answer(each), _given(each), _rules(each, rules), each.socket) for each in found)
+    rows = (
+        (
+            each.application or "-",
+            "answers" if each.answers else "silent",
+            "?" if each.endpoints is None else len(each.endpoints),
+            _rules(each, rules),
+            each.socket,
+        )
+        for each in found
+    )
     output.table(("APPLICATION", "HELPER", "ENDPOINTS", "RULES", "SOCKET"), rows, _MOODS)
     for each in found:
         if not each.answers:
@@ -83,14 +92,6 @@ def _in_force(each: FoundHelper, rules: Iterable[FoundChain] | None) -> bool:
     if rules is None or not each.application:
         return True  # unknown
     return any(rule.application == each.application and rule.in_force for rule in rules)
-
-
-def _answer(each: FoundHelper) -> str:
-    return "answers" if each.answers else "silent"
-
-
-def _given(each: FoundHelper) -> str:
-    return "?" if each.endpoints is None else str(len(each.endpoints))
 
 
 def _rules(each: FoundHelper, rules: Iterable[FoundChain] | None) -> str:

@@ -150,7 +150,7 @@ def shortened_list(texts: Sequence[str]) -> str:
 
 
 def _report_decisions(output: CommandOutput, schema: str, items: list[dict[str, Any]], *, is_dry: bool) -> int:
-    """Report the result of each request; the exit status is that of the worst."""
+    """Report the result of each request."""
     if output.is_json:
         output.data(schema, {"dry_run": is_dry, "items": items})
     elif len(items) == 1:
@@ -159,6 +159,10 @@ def _report_decisions(output: CommandOutput, schema: str, items: list[dict[str, 
         head = "RESULT (NOT APPLIED)" if is_dry else "DONE"
         rows = [(one["id"], "yes" if one["done"] else "no", one["told"]) for one in items]
         output.table(("ID", head, "WHAT"), rows, _ANSWER_MOODS)
+    return _worst_status(items)
+
+
+def _worst_status(items: Sequence[Mapping[str, Any]]) -> Exit:
     failed = [item for item in items if not item["done"]]
     if any(item["code"] == DecisionConflict.code for item in failed):
         return Exit.CONFLICT
@@ -203,7 +207,9 @@ _NONE = "no request was found"
 
 def _show_requests(output: CommandOutput, items: Sequence[Mapping[str, Any]], *, is_plain: bool) -> None:
     heads = ["ID", "SUBJECT", "OPERATION", "TARGET", "USER", "TIMES", "SEEN"]
-    rows = [[one["id"], *cells(one), _user(one), one["count"], ago(one["last_seen"])] for one in items]
+    rows = [
+        [one["id"], *cells(one), one["origin"]["user_id"] or "-", one["count"], ago(one["last_seen"])] for one in items
+    ]
     if not is_plain:
         heads.insert(1, "STATE")
         for row, one in zip(rows, items, strict=True):
@@ -211,22 +217,11 @@ def _show_requests(output: CommandOutput, items: Sequence[Mapping[str, Any]], *,
     output.table(heads, rows, _STATE_MOODS)
 
 
-def _user(request: Mapping[str, Any]) -> str:
-    return str(request["origin"]["user_id"] or "-")
-
-
 def _show_groups(output: CommandOutput, items: Sequence[Mapping[str, Any]]) -> None:
     output.table(
         ("NEWEST ID", "RISK", "SUBJECT", "OPERATION", "TARGET", "USERS", "TIMES", "SEEN"),
         [
-            (
-                one["newest_id"],
-                one["risk"],
-                *cells(one),
-                one["user_count"],
-                one["count"],
-                ago(one["last_seen"]),
-            )
+            (one["newest_id"], one["risk"], *cells(one), one["user_count"], one["count"], ago(one["last_seen"]))
             for one in items
         ],
         _STATE_MOODS,
@@ -429,7 +424,4 @@ def _report_revocations(output: CommandOutput, items: list[dict[str, Any]], *, i
     else:
         for one in items:
             output.line(f"{one['id']}  {visible(one['told'])}", None if one["done"] else Mood.BAD)
-    failed = [item for item in items if not item["done"]]
-    if any(item["code"] == DecisionConflict.code for item in failed):
-        return Exit.CONFLICT
-    return Exit.FAILED if failed else Exit.OK
+    return _worst_status(items)
