@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "democrai_sandbox"
-USUAL_WORDS = frozenset({"logging", "testing", "string", "routing", "polling", "pooling", "encoding", "matching"})
+USUAL_WORDS = frozenset({"encoding", "keyring", "logging", "recording", "routing", "string", "testing"})
 SUBJECT_LENGTH = 72
 
 

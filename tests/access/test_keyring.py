@@ -165,7 +165,7 @@ def test_a_ring_is_never_empty_nor_ambiguous():
 
 def test_secrets_are_not_shown():
     """The representation of keys and rings contains only their ids."""
-    assert repr(KeyRing((EncryptionKey("a", SECRET),))) == "KeyRing(keys=(Key(id='a'),))"
+    assert repr(KeyRing((EncryptionKey("a", SECRET),))) == "KeyRing(keys=(EncryptionKey(id='a'),))"
 
 
 @rows("mode", [0o640, 0o620, 0o604, 0o602, 0o610, 0o777])

@@ -68,7 +68,7 @@ def test_a_database_that_comes_later(tmp_path, server):
             server.stop()
         assert process.poll() is None
     logged = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
-    assert any(line["level"] == "warning" and line["logger"].endswith("waiting") for line in logged)
+    assert any(line["level"] == "warning" and line["logger"].endswith("host.database") for line in logged)
 
 
 @pytest.mark.parametrize("seconds", [0, 1])

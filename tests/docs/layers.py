@@ -255,7 +255,7 @@ def prepare(layer):
     names = ["errors"]
     if layer in {LANDLOCK, SECCOMP, ALL}:
         names += [
-            "kernel.landlock.building",
+            "kernel.landlock.raw_ruleset",
             "kernel.seccomp",
             "kernel.spawn.confinement",
             "runtime.confinement.process_paths",

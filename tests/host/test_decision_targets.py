@@ -48,14 +48,14 @@ def test_a_file_that_looks_like_a_pattern_is_pointed_out(tmp_path):
     """An approval would cover a file with exactly that name; no warning if it exists."""
     (tmp_path / "report[1].csv").touch()
     names = (f"{tmp_path}/*.csv", f"{tmp_path}/report[1].csv")
-    assert [decision_targets(asked(name, "read", "filesystem"))[0].is_broad for name in names] == [True, False]
+    assert [bool(decision_targets(asked(name, "read", "filesystem"))[0].warnings) for name in names] == [True, False]
 
 
 def test_a_connection_narrows_by_its_port():
     """Only here a whole host is offered, with a warning."""
     exact, wide = decision_targets(asked("db.example.com:5432", "connect"))
-    assert (exact.target, exact.is_exact, exact.is_broad) == ("db.example.com:5432", True, False)
-    assert (wide.target, wide.is_exact, wide.is_broad) == ("db.example.com", False, True)
+    assert (exact.target, exact.is_exact, bool(exact.warnings)) == ("db.example.com:5432", True, False)
+    assert (wide.target, wide.is_exact, bool(wide.warnings)) == ("db.example.com", False, True)
     assert "db.example.com" in wide.warnings[0]
     sentence("whole host", "\n".join(wide.warnings))
     assert offered("https://a.example/x", "connect") == [
@@ -113,7 +113,7 @@ def test_warnings_are_those_of_manifests():
         )
         warned += [found.code for found in findings]
     assert warned == ["plain_http", "broad_root", "broad_root"]
-    assert not any(choice.is_broad for choice in decision_targets(asked("http://127.0.0.1:8000/x")))
+    assert not any(choice.warnings for choice in decision_targets(asked("http://127.0.0.1:8000/x")))
 
 
 def test_every_choice_says_its_rule():

@@ -10,8 +10,8 @@ from democrai_sandbox.host.node_address import ADDRESS_FILE, read_node_address
 
 NODE = """
 import sys
-from democrai_sandbox.host.node_address import announced
-with announced(sys.argv[1], sys.argv[2]):
+from democrai_sandbox.host.node_address import announce_node_address
+with announce_node_address(sys.argv[1], sys.argv[2]):
     print("ready", flush=True)
     sys.stdin.read()
 """

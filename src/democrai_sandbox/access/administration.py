@@ -64,6 +64,8 @@ class Outcome:
     decision: Decision | None
     skipped: str = ""
     """Reason why nothing was stored, if that is not an error."""
+    kept: tuple[str, ...] = ()
+    """Requests that stay answered after an undo."""
 
 
 def decide_each(
@@ -90,7 +92,9 @@ def decide_each(
         except ExternalAccessAdminRequired:
             raise
         except DecisionConflict as error:
-            outcome = _answered_before(request_of(request_id), made) or error
+            # A decision of this loop may also have answered this request, which is not a conflict.
+            answer = request_of(request_id).decision_id
+            outcome = next((Outcome(decision) for decision in made if decision.id == answer), error)
         except StoreUnavailable as error:
             outcome = away = error
         except SandboxError as error:
@@ -100,11 +104,6 @@ def decide_each(
             own[outcome.decision.access.digest] = outcome.decision.generation
         found.append((request_id, outcome))
     return tuple(found)
-
-
-def _answered_before(request: StoredRequest, made: list[Decision]) -> Outcome | None:
-    """Return the decision of this loop that also answered this request, so that it is not reported as a conflict."""
-    return next((Outcome(decision) for decision in made if decision.id == request.decision_id), None)
 
 
 def _checked(request_ids: Iterable[str]) -> tuple[str, ...]:
@@ -146,7 +145,7 @@ _ACTS = MappingProxyType(
         "deny": (DecisionEffect.DENIAL, DecisionScope.PERMANENT),
     }
 )
-"""Acts that can be applied to many requests together."""
+"""Acts about requests."""
 
 
 class Administration:
@@ -310,6 +309,27 @@ class Administration:
     # Each act takes ``expected``, the version of the state that the caller saw (see ``versions``). A change since then
     # is a conflict.
 
+    def decide(
+        self,
+        act: str,
+        about: str,
+        *,
+        target: str | None = None,
+        reason: str = "",
+        lifetime: timedelta | None = None,
+        expected: int | None = None,
+    ) -> Outcome:
+        """Apply ``session``, ``permanent`` or ``deny`` to a request, or ``revoke`` or ``undo`` to a decision.
+
+        ``about`` is the id of the request or the decision.
+        """
+        if act == "revoke":
+            return Outcome(self.revoke(about, reason=reason))
+        if act == "undo":
+            undone = self.undo(about, reason=reason)
+            return Outcome(undone.decision, kept=undone.kept)
+        return self._decided(about, _AdminVerdict(*_request_act(act), target, reason, lifetime, expected))
+
     def approve_for_session(
         self, request_id: str, *, target: str | None = None, reason: str = "", expected: int | None = None
     ) -> Outcome:
@@ -318,9 +338,7 @@ class Administration:
         If the request has no session or the session has ended, nothing is stored. The request stays pending and the
         outcome says why.
         """
-        return self._decided(
-            request_id, _AdminVerdict(DecisionEffect.APPROVAL, DecisionScope.SESSION, target, reason, expected=expected)
-        )
+        return self.decide("session", request_id, target=target, reason=reason, expected=expected)
 
     def approve_permanently(
         self,
@@ -332,16 +350,13 @@ class Administration:
         expected: int | None = None,
     ) -> Outcome:
         """Approve a request permanently or for a time. ``target`` may be broader than the requested target."""
-        verdict = _AdminVerdict(DecisionEffect.APPROVAL, DecisionScope.PERMANENT, target, reason, lifetime, expected)
-        return self._decided(request_id, verdict)
+        return self.decide("permanent", request_id, target=target, reason=reason, lifetime=lifetime, expected=expected)
 
     def deny_external_access(
         self, request_id: str, *, target: str | None = None, reason: str = "", expected: int | None = None
     ) -> Outcome:
         """Deny a request until the denial is revoked or replaced by an approval."""
-        return self._decided(
-            request_id, _AdminVerdict(DecisionEffect.DENIAL, DecisionScope.PERMANENT, target, reason, expected=expected)
-        )
+        return self.decide("deny", request_id, target=target, reason=reason, expected=expected)
 
     def decide_unasked(
         self,
@@ -402,9 +417,7 @@ class Administration:
         decisions in the audit log.
         """
         self._authorised(None)
-        if act not in _ACTS:
-            raise InvalidInputError.of(f"unknown act {act!r}; one of: session, permanent, deny", pointer="/act")
-        verdict = _AdminVerdict(*_ACTS[act], None, _reason(reason), bulk=bulk)
+        verdict = _AdminVerdict(*_request_act(act), None, _reason(reason), bulk=bulk)
 
         def decide(request_id: str, version: int | None) -> Outcome:
             return self._decided(request_id, replace(verdict, expected=version))
@@ -635,6 +648,12 @@ class Administration:
         if lifetime <= timedelta(0):
             raise InvalidInputError.of("lifetime must be greater than zero", pointer="/lifetime")
         return self._node.clock() + lifetime
+
+
+def _request_act(act: str) -> tuple[DecisionEffect, DecisionScope]:
+    if act not in _ACTS:
+        raise InvalidInputError.of(f"unknown act {act!r}; one of: session, permanent, deny", pointer="/act")
+    return _ACTS[act]
 
 
 def _by_place(requests: Iterable[StoredRequest]) -> dict[_Place, dict[str, list[StoredRequest]]]:

@@ -58,7 +58,7 @@ def encrypt(key: EncryptionKey, plain: bytes, *, purpose: bytes, identity: bytes
 
 
 def decrypt(ring: KeyRing, blob: bytes, *, purpose: bytes, identity: bytes) -> bytes:
-    """Decrypt a value for this purpose and identity, or raise ``Unreadable``."""
+    """Decrypt a value for this purpose and identity, or raise ``DecryptionError``."""
     parts = _split(blob)
     key = ring.find(parts.key_id)
     if key is None:
@@ -99,12 +99,12 @@ def seal_secret(ring: KeyRing, secret: str, *owner: str) -> bytes:
 
 
 def unseal_secret(ring: KeyRing, blob: bytes, *owner: str) -> str:
-    """Decrypt a secret that was sealed for this owner, or raise ``Unreadable``."""
+    """Decrypt a secret that was sealed for this owner, or raise ``DecryptionError``."""
     return decrypt(ring, blob, purpose=_SECRET_PURPOSE, identity=_secret_owner(owner)).decode()
 
 
 def reseal_secret(ring: KeyRing, blob: bytes, *owner: str) -> bytes | None:
-    """Return the secret encrypted with the first key, or None if it already is; raises ``Unreadable``."""
+    """Return the secret encrypted with the first key, or None if it already is; raises ``DecryptionError``."""
     if encrypted_with(blob) == ring.first.id:
         return None
     return seal_secret(ring, unseal_secret(ring, blob, *owner), *owner)

@@ -28,7 +28,7 @@ from democrai_sandbox.policy import InvalidInputError, Problem, nearest
 from democrai_sandbox.policy.text import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 KEY_BYTES = 32
 _LONGEST_ID = 64
@@ -232,10 +232,7 @@ class KeyFile:
 
 def rotate(path: str | os.PathLike[str]) -> KeyRing:
     """Add a new random key at the front: it encrypts from now on, and the others keep decrypting."""
-    place = Path(path)
-    with _locked(place) as text:
-        _parse(text, place)
-        return _write(place, with_first(text, EncryptionKey.random()))
+    return _changed(path, lambda text, _: with_first(text, EncryptionKey.random()))
 
 
 def introduce(path: str | os.PathLike[str]) -> KeyRing:
@@ -243,28 +240,34 @@ def introduce(path: str | os.PathLike[str]) -> KeyRing:
 
     It does not encrypt yet, so that every node can receive it before one uses it.
     """
-    place = Path(path)
-    with _locked(place) as text:
-        _parse(text, place)
-        return _write(place, with_introduced(text, EncryptionKey.random()))
+    return _changed(path, lambda text, _: with_introduced(text, EncryptionKey.random()))
 
 
 def promote(path: str | os.PathLike[str], key_id: str) -> KeyRing:
     """Move a key of the ring to the front: it encrypts from now on, and the others keep decrypting."""
-    place = Path(path)
-    with _locked(place) as text:
-        key = _known(_parse(text, place), key_id)
-        return _write(place, with_first(text, key))
+    return _changed(path, lambda text, ring: with_first(text, _known(ring, key_id)))
 
 
 def retire(path: str | os.PathLike[str], key_id: str) -> KeyRing:
     """Remove a key permanently: data that only it decrypts is lost. The key that encrypts cannot be retired."""
-    place = Path(path)
-    with _locked(place) as text:
-        ring = _parse(text, place)
+
+    def change(text: str, ring: KeyRing) -> str:
         if _known(ring, key_id) == ring.first:
             raise InvalidInputError.of(f"{key_id} is the encryption key; rotate the keys first", pointer="/key_id")
-        return _write(place, without(text, key_id))
+        return without(text, key_id)
+
+    return _changed(path, change)
+
+
+def _changed(path: str | os.PathLike[str], change: Callable[[str, KeyRing], str]) -> KeyRing:
+    """Replace the file by a changed text atomically, if both texts are valid."""
+    place = Path(path)
+    with _locked(place) as text:
+        new = change(text, _parse(text, place))
+        ring = _parse(new, place)
+        with atomic_write(place) as made:
+            made.write_text(new, encoding="ascii")
+        return ring
 
 
 def _known(ring: KeyRing, key_id: str) -> EncryptionKey:
@@ -348,14 +351,6 @@ def _make(place: Path) -> bool:
         return False
     _log.info("created the key file %s with a new key", place)
     return True
-
-
-def _write(place: Path, text: str) -> KeyRing:
-    """Replace the file atomically if the new text is valid."""
-    ring = _parse(text, place)
-    with atomic_write(place) as made:
-        made.write_text(text, encoding="ascii")
-    return ring
 
 
 def _parse(text: str, place: Path) -> KeyRing:

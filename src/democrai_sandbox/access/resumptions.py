@@ -1,8 +1,5 @@
 """Resumptions: encode resume contexts, claim due resumptions, run their handlers, record the results.
 
-A context comes from guarded code and is read outside the guard, so no method that guarded code could override is
-called.
-
 An attempt is counted when it is claimed, before its handler runs. So an attempt whose process was killed is retried
 when its lease expires, and an action that kills its process every time ends. A recorded success is final.
 """
@@ -61,7 +58,7 @@ def decode_context(encoded: bytes) -> Any:
 
 
 class _Copy:
-    """Copy of a context from guarded code.
+    """Copy of a context from guarded code, which is read outside the guard.
 
     Accepts exact types only, because methods of a subclass would run unguarded.
     """
@@ -191,14 +188,11 @@ class ResumeRunner:
         done = 0
         with self._running:
             self._record_kept()
-            while not self._is_idle() and (resume := self._claim()) is not None:
+            while not (self._stopping.is_set() or self._held.is_set()) and (resume := self._claim()) is not None:
                 self._unrecorded.append((resume, self._attempt(resume)))
                 self._record_kept()
                 done += 1
         return done
-
-    def _is_idle(self) -> bool:
-        return self._stopping.is_set() or self._held.is_set()
 
     def _claim(self) -> Resumption | None:
         now = self._clock()
@@ -217,7 +211,7 @@ class ResumeRunner:
         except StoreUnavailable:
             raise
         except Exception as error:  # noqa: BLE001 - every error of the key source becomes a recorded failure
-            return _AttemptResult(_told(error))
+            return _AttemptResult(_error_text(error))
         return _call(handler, context, resume)
 
     def _context(self, resume: Resumption) -> Any:
@@ -322,9 +316,11 @@ def _call(handler: ResumeHandler, context: Any, resume: Resumption) -> _AttemptR
     try:
         result = handler(context, origin=resume.origin, subject=resume.subject, request_id=resume.request_id)
     except SandboxError as error:
-        return _AttemptResult(_told(error))
+        return _AttemptResult(_error_text(error))
     except Exception as error:  # noqa: BLE001 - every error is recorded and shown
-        return _AttemptResult(_withheld(error))
+        # Without its text, which often contains data of the handler.
+        what = f"{type(error).__name__} (its text is not recorded, because it may contain parts of the context)"
+        return _AttemptResult(_bounded(what))
     if inspect.isawaitable(result):
         if inspect.iscoroutine(result):
             result.close()
@@ -346,18 +342,13 @@ def _unknown(action: str, handlers: Iterable[str]) -> str:
     return _bounded(f"no handler is registered for the resume action {action!r}{hint}")
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     """Return the type and text of an error, without a traceback, which could contain parts of the context."""
     try:
         text = str(error)
     except Exception:  # noqa: BLE001 - an error whose text cannot be had is still an error
         text = "(its text cannot be read)"
     return _bounded(f"{type(error).__name__}: {text}")
-
-
-def _withheld(error: Exception) -> str:
-    """Return only the type of an unknown error, because its text often contains data of the handler."""
-    return _bounded(f"{type(error).__name__} (its text is not recorded, because it may contain parts of the context)")
 
 
 def _bounded(text: str) -> str:

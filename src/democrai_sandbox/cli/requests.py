@@ -37,11 +37,6 @@ def access_words(item: Mapping[str, Any]) -> str:
     return visible(" ".join(cells(item)))
 
 
-def misused_error(what: str, fix: str) -> CommandMisused:
-    """Return the error for arguments that contradict each other."""
-    return CommandMisused(what, fix=fix)
-
-
 def run_approve(options: argparse.Namespace, output: CommandOutput) -> int:
     """Approve."""
     if options.session:
@@ -59,9 +54,9 @@ def _decide(options: argparse.Namespace, output: CommandOutput, act: str, words:
     ids = list(dict.fromkeys(options.ids))
     only_one = options.target or getattr(options, "lifetime", None)
     if len(ids) > 1 and only_one:
-        raise misused_error("--for and --target accept one request only", "decide the requests one by one")
+        raise CommandMisused("--for and --target accept one request only", fix="decide the requests one by one")
     if len(ids) > _MOST_AT_ONCE:
-        raise misused_error(f"at most {_MOST_AT_ONCE} requests can be decided at once", "split the list")
+        raise CommandMisused(f"at most {_MOST_AT_ONCE} requests can be decided at once", fix="split the list")
     node = connection.node(options)
     decide = _decide_one if len(ids) == 1 else _decide_many
     items = decide(node, options, ids, act, words)
@@ -191,7 +186,7 @@ def run_list(options: argparse.Namespace, output: CommandOutput) -> int:
     node = connection.node(options)
     if options.grouped:
         if options.state and options.state != [RequestState.PENDING.value]:
-            raise misused_error("only pending requests can be grouped", "remove --state or --grouped")
+            raise CommandMisused("only pending requests can be grouped", fix="remove --state or --grouped")
         found = list_items(node, "/requests/queue", options)
         show_items(output, "requests.list-grouped/1", found, lambda items: _show_groups(output, items), _NONE)
     else:
@@ -372,7 +367,7 @@ def run_revoke(options: argparse.Namespace, output: CommandOutput) -> int:
         narrowed["scope"] = options.scope
     if bool(options.ids) == bool(narrowed):
         what = "ids and filters cannot be combined" if options.ids else "nothing to revoke was given"
-        raise misused_error(what, "give ids, or filters such as --subject module:reports")
+        raise CommandMisused(what, fix="give ids, or filters such as --subject module:reports")
     node = connection.node(options)
     if options.ids:
         found = [node.get(f"/decisions{below(one)}") for one in dict.fromkeys(options.ids)]

@@ -1,10 +1,15 @@
-"""HTTP answers for errors, as JSON in the API and as a page in the console, and the page of each error code."""
+"""HTTP answers for errors (JSON in the API, a page in the console), the page of each error code, and request ids."""
 
 from __future__ import annotations
 
+import logging
 import re
+import secrets
+from asyncio import CancelledError
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from time import perf_counter
 from types import MappingProxyType, UnionType
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
@@ -13,6 +18,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 
@@ -26,14 +32,13 @@ from democrai_sandbox.policy import InvalidInputError, Problem, SandboxError, ne
 
 from .plain_json import PlainResponse, jsonable
 from .render import render
-from .request_id import RequestIds, log_fault, request_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from fastapi import FastAPI
     from fastapi.dependencies.models import Dependant
-    from starlette.types import Scope
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _UNKNOWN_NAME = "extra_forbidden"
 _UNKNOWN_VALUES = frozenset({"enum", "literal_error"})
@@ -48,8 +53,8 @@ def suggestion(found: Mapping[str, Any], dependant: Dependant | None) -> str | N
     if found["type"] != _UNKNOWN_NAME or dependant is None or not place:
         return None
     fields = dependant.body_params if source == "body" else dependant.query_params
-    given = [field.field_info.annotation for field in fields]
-    return nearest(str(place[-1]), _names(_inner(given, place[:-1])))
+    kinds = _inner((field.field_info.annotation for field in fields), place[:-1])
+    return nearest(str(place[-1]), [name for kind in kinds for model in _models(kind) for name in model.model_fields])
 
 
 def _inner(given: Iterable[Any], place: Sequence[str | int]) -> list[Any]:
@@ -70,11 +75,12 @@ def _models(kind: Any) -> list[type[BaseModel]]:
     return [kind] if isinstance(kind, type) and issubclass(kind, BaseModel) else []
 
 
-def _names(kinds: Iterable[Any]) -> list[str]:
-    """Return the field names of these types."""
-    return [name for kind in kinds for model in _models(kind) for name in model.model_fields]
-
-
+HEADER = "X-Request-Id"
+_AGAIN_AFTER = 5
+"""Seconds after which a stopping node may have restarted."""
+_log = logging.getLogger("democrai_sandbox.console")
+_access = logging.getLogger("democrai_sandbox.console.access")
+_present: ContextVar[str] = ContextVar("console_request", default="")
 MEDIA_TYPE = "application/problem+json"
 ERRORS = "/errors/"
 """Path of the error pages; the page of a code is the type of a problem."""
@@ -210,16 +216,10 @@ def _of_validation(error: RequestValidationError, route: object) -> ErrorAnswer:
         return ErrorAnswer(HTTPStatus.BAD_REQUEST, "bad_request", text)
     dependant = route.dependant if isinstance(route, APIRoute) else None
     problems = tuple(
-        Problem(_pointer(found["loc"]), str(found["msg"]), suggestion(found, dependant)) for found in listed
+        Problem(pointer_to("", *found["loc"][1:]), str(found["msg"]), suggestion(found, dependant)) for found in listed
     )
     detail = "; ".join(map(str, problems[:_MOST_IN_DETAIL]))
     return ErrorAnswer(HTTPStatus.UNPROCESSABLE_ENTITY, InvalidInputError.code, detail, problems)
-
-
-def _pointer(place: Sequence[str | int]) -> str:
-    """Return the JSON pointer of a value in the body, or the name of a parameter."""
-    _, *rest = place
-    return pointer_to("", *rest)
 
 
 def _detail(error: SandboxError) -> str:
@@ -275,3 +275,79 @@ def show_error(request: Request, code: str) -> HTMLResponse:
     shown = [(head, plain(text)) for head, text in parts]
     words = [(one.word, plain(one.meaning), plain(one.fix)) for one in entry.words]
     return render(request, "error_code.html", entry=entry, sections=shown, words=words)
+
+
+def request_id() -> str:
+    """Return the id of the current HTTP request for log lines, or an empty text."""
+    return _present.get()
+
+
+def log_fault(error: Exception) -> None:
+    """Log an error under the request id that the user sees."""
+    number = request_id()
+    _log.error("request %s failed", number, exc_info=error, extra={"request_id": number})
+
+
+class RequestIds:
+    """Outermost middleware: assigns request ids, logs answers, and handles uncaught errors.
+
+    An id sent by the client is ignored, because it would let strangers write into the log.
+    """
+
+    def __init__(
+        self, app: ASGIApp, *, failed: Callable[[Request, Exception], Response], is_ending: Callable[[], bool]
+    ) -> None:
+        """Take ``failed``, which returns the answer for an exception, and ``is_ending``.
+
+        ``is_ending`` returns whether the node is stopping, which cancels long HTTP requests.
+        """
+        self._app = app
+        self._failed = failed
+        self._is_ending = is_ending
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one HTTP request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        number = secrets.token_hex(8)
+        token = _present.set(number)
+        begun = perf_counter()
+        status = 0
+
+        async def numbered(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)[HEADER] = number
+            await send(message)
+
+        try:
+            await self._app(scope, receive, numbered)
+        except Exception as error:
+            if status:
+                log_fault(error)
+                raise  # the answer has been sent in part and can only be cut off
+            await self._failed(Request(scope, receive), error)(scope, receive, numbered)
+        except CancelledError:
+            if not status and self._is_ending():  # otherwise the client has disconnected
+                await self._failed(Request(scope, receive), _cut_off())(scope, receive, numbered)
+            raise
+        finally:
+            _tell(scope, number, status, perf_counter() - begun)
+            _present.reset(token)
+
+
+def _cut_off() -> HTTPException:
+    """Return the answer to an HTTP request that outlived a stopping node."""
+    words = "This node is stopping and did not wait for the answer. The operation may or may not have completed."
+    return HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, words, {"Retry-After": str(_AGAIN_AFTER)})
+
+
+def _tell(scope: Scope, number: str, status: int, seconds: float) -> None:
+    """Log one line, with the path as sent (ASCII) and without the query, which can contain private data."""
+    path = bytes(scope.get("raw_path") or b"").partition(b"?")[0].decode("latin-1")
+    client = (scope.get("client") or ("",))[0]
+    facts = {"request_id": number, "method": scope["method"], "path": path, "status": status, "client": client}
+    facts["milliseconds"] = round(seconds * 1000, 1)
+    _access.info("%s %s %s %s", number, scope["method"], path, status, extra=facts)

@@ -108,7 +108,7 @@ class NodeRefused(SandboxError, RuntimeError):
 
     def diagnostics(self) -> str:
         """Return the answer of the node with every problem of the input, and the hint."""
-        problems = [str(_told(problem)) for problem in self.answer.get("problems") or ()]
+        problems = [str(_problem_of(problem)) for problem in self.answer.get("problems") or ()]
         told = () if problems == [self.answer.get("detail")] else problems  # said already
         lines = [str(self), *(f"  - {problem}" for problem in told)]
         if self.answer.get("hint"):
@@ -116,5 +116,5 @@ class NodeRefused(SandboxError, RuntimeError):
         return "\n".join(lines)
 
 
-def _told(problem: dict[str, Any]) -> Problem:
+def _problem_of(problem: dict[str, Any]) -> Problem:
     return Problem(str(problem.get("pointer", "")), str(problem.get("message", "")), problem.get("suggestion") or None)

@@ -32,7 +32,7 @@ from .interface import RawView, is_guarded
 from .runtime_paths import OWNED, entry, program_places
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from ._core import Guard, Policy
 
@@ -216,7 +216,11 @@ def _compile(
     own_read: Iterable[str | os.PathLike[str]] = (),
     own_write: Iterable[str | os.PathLike[str]] = (),
 ) -> Policy:
-    problems = _flag_problems(include_runtime_paths)
+    problems: list[Problem] = []
+    flag: object = include_runtime_paths
+    if type(flag) is not bool:  # a text such as "false" would count as true
+        what = f"expected bool, got {type(flag).__name__}"
+        problems.append(Problem("/include_runtime_paths", what))
     rules: list[AccessRule] = []
     actor: Subject | None = None
     try:
@@ -239,26 +243,15 @@ def _compile(
     compiled = compile_policy(
         subject=actor, rules=rules, allowed_imports=allowed_imports, allow_subprocess=allow_subprocess
     )
+    own = ((own_read, _READ), (own_write, _WRITE))
     return _native(
         compiled,
-        owned=(*_owned(own_read, _READ), *_owned(own_write, _WRITE)),
+        owned=tuple(entry(os.fspath(path), int(mask) | OWNED) for paths, mask in own for path in paths),
         include_runtime_paths=include_runtime_paths,
         network_only=network_only,
         opened_by=opened_by,
         ancestors=ancestors,
     )
-
-
-def _owned(paths: Iterable[str | os.PathLike[str]], mask: FileAccess) -> Iterator[tuple[bytes, int]]:
-    for path in paths:
-        yield entry(os.fspath(path), int(mask) | OWNED)
-
-
-def _flag_problems(flag: object) -> list[Problem]:
-    """Require a bool: a text such as "false" would count as true."""
-    if type(flag) is bool:
-        return []
-    return [Problem("/include_runtime_paths", f"expected bool, got {type(flag).__name__}")]
 
 
 def _parse(name: str, value: object) -> tuple[AccessRule, ...]:

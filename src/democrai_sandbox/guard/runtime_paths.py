@@ -101,9 +101,7 @@ def runtime_entries() -> Iterator[Entry]:
 
 def data_entries() -> Iterator[Entry]:
     """Yield the paths that ``include_runtime_paths`` adds to the code roots: interpreter, system files, temp."""
-    for path in (*_prefixes(), os.path.realpath(sys.executable)):
-        yield entry(path, _READ)
-    for path in _SYSTEM_FILES:
+    for path in (*_prefixes(), os.path.realpath(sys.executable), *_SYSTEM_FILES):
         yield entry(path, _READ)
     yield entry(tempfile.gettempdir(), _SCRATCH)
 

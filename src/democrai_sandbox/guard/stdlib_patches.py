@@ -1,12 +1,7 @@
 """New code for functions of the standard library: ``os.path`` functions that suppress errors, and ``Handle.__init__``.
 
-The functions keep their identity and globals, and only their code is replaced, so that references taken earlier (by
-pathlib, shutil) behave the same. The check is in the ``except`` branch and does not slow down the usual case.
-
-A loop runs a callback in the context of its handle. Guarded code could pass a context of the host, which has no guard,
-so the core binds the callback to the guard it came from. The called function is a constant of the code, not a name that
-guarded code could replace. This module does not import asyncio: the core installs the code when the application imports
-it.
+Only the code of a function is replaced, so that references taken earlier (by pathlib, shutil) behave the same. This
+module does not import asyncio: the core installs the code of ``Handle.__init__`` when the application imports it.
 """
 
 from __future__ import annotations
@@ -25,7 +20,8 @@ from ._core import bind_foreign
 if TYPE_CHECKING:
     from types import CodeType
 
-# The module that receives the code provides these names.
+# The module that receives the code provides these names. The check is in the ``except`` branch and does not slow down
+# the usual case.
 
 
 def exists(path: Any) -> bool:
@@ -146,6 +142,10 @@ def facade_files() -> frozenset[str]:
 
 _PLACE = "the core's bind_foreign"
 
+# A loop runs a callback in the context of its handle. Guarded code could pass a context of the host, which has no
+# guard, so the core binds the callback to the guard it came from. The called function is a constant of the code, not a
+# name that guarded code could replace.
+#
 # Compiled from text, so that the names are resolved in asyncio.events, where the code will run.
 _SOURCE = """
 def __init__(self, callback, args, loop, context=None):

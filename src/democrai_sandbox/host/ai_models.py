@@ -46,7 +46,7 @@ def open_models(settings: HostSettings, given: Mapping[str, Model] | None = None
             f"the application and the configuration both have a model {twice[0]!r}",
             fix=f"remove extensions.models.{twice[0]}, or do not pass it to the sandbox",
         )
-    return brought | {name: _model(name, one) for name, one in settings.extensions.models.items()}
+    return brought | {name: _made(one, key_of(name, one)) for name, one in settings.extensions.models.items()}
 
 
 def key_of(name: str, settings: ModelSettings) -> str:
@@ -73,10 +73,6 @@ def key_of(name: str, settings: ModelSettings) -> str:
         return api_key(text.partition(b"\n")[0].decode("ascii", "replace").strip())
     except ValueError as error:
         raise StateUnusable(f"{setting}: {file}: {error}", fix="write the key into its first line") from None
-
-
-def _model(name: str, settings: ModelSettings) -> Model:
-    return _made(settings, key_of(name, settings))
 
 
 def _made(settings: ModelSettings, key: str) -> OpenAiModel:
@@ -106,8 +102,6 @@ class _UnusableModel:
 
 
 class _LoadedModel(NamedTuple):
-    """Stored model with the object created from it."""
-
     stored: StoredModel
     model: Model
     is_usable: bool
@@ -128,7 +122,7 @@ class StoredModels:
         """Read the stored models; agents use them from their next call. Any thread may call this."""
         with self._lock:
             before, stored = self._followed, self._store.models()
-            found = {one.name: _kept(before.get(one.name), one) or self._follow(one) for one in stored}
+            found = {one.name: self._follow(one, before.get(one.name)) for one in stored}
             if found != before:
                 self._followed = found
                 self._known.exchange({name: one.model for name, one in found.items()})
@@ -169,8 +163,10 @@ class StoredModels:
         key = seal_secret(self._ring(), settings.api_key, *_owner(name, facts)) if settings.api_key else b""
         return StoredModel(name, facts, key)
 
-    def _follow(self, stored: StoredModel) -> _LoadedModel:
-        """Create a model object; reject a stored model that was tampered with."""
+    def _follow(self, stored: StoredModel, known: _LoadedModel | None) -> _LoadedModel:
+        """Return the known object if it is usable and nothing has changed; reject a model that was tampered with."""
+        if known is not None and known.is_usable and known.stored == stored:
+            return known
         try:
             settings = stored_model(stored.name, dict(stored.settings))
             key = unseal_secret(self._ring(), stored.sealed_key, *_owner(*stored[:2])) if stored.sealed_key else ""
@@ -179,7 +175,6 @@ class StoredModels:
             why = f"the key of model {stored.name} cannot be decrypted: {error}; enter it again"
         except InvalidInputError as error:
             why = f"the stored model {stored.name} is invalid: {'; '.join(map(str, error.problems))}"
-        known = self._followed.get(stored.name)
         if known is None or known.stored != stored:
             _log.error("%s", why)
         return _LoadedModel(stored, _UnusableModel(why), is_usable=False)
@@ -197,11 +192,6 @@ def reseal_model_keys(store: RuntimeStore, ring: KeyRing) -> tuple[int, tuple[st
             return None
 
     return store.replace_model_keys(attempt), tuple(unreadable)
-
-
-def _kept(before: _LoadedModel | None, stored: StoredModel) -> _LoadedModel | None:
-    """Return the previous object if it is usable and nothing has changed."""
-    return before if before is not None and before.is_usable and before.stored == stored else None
 
 
 def _owner(name: str, settings: Mapping[str, Any]) -> tuple[str, ...]:

@@ -1,28 +1,24 @@
-"""Decisions about requests: their possible targets, and their effect in words."""
+"""Decisions of administrators: submit them, and describe their possible targets and their effects."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from democrai_sandbox.access.values import DecisionEffect, DecisionScope
+from democrai_sandbox import policy
+from democrai_sandbox.access.values import AccessTuple, DecisionEffect, DecisionScope
 from democrai_sandbox.manifests import FindingCode, broadness
-from democrai_sandbox.policy import (
-    AccessRule,
-    InvalidInputError,
-    NetworkTarget,
-    Operation,
-    ResourceType,
-    TargetKind,
-    parse_declaration,
-)
+from democrai_sandbox.runtime.access_environment import serving
 
 from .sentences import PathKind, decided_words, path_kind, rule_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from datetime import timedelta
 
-    from democrai_sandbox.access.values import AccessTuple, DecisionReach
+    from democrai_sandbox.access.administration import Administration, Outcome
+    from democrai_sandbox.access.caller import Caller
+    from democrai_sandbox.access.values import Aftermath, Decision, DecisionReach
 
 T = TypeVar("T")
 
@@ -30,6 +26,80 @@ _SERVER = "Everything on this server"
 _NEAREST = 4
 _WIDEST = 2
 """Limit for very deep paths, to keep the list short."""
+
+
+class UnrequestedAccess(NamedTuple):
+    """Access to decide about without a request, as submitted."""
+
+    subject: policy.Subject
+    resource_type: str
+    operation: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class SubmittedDecision:
+    """Decision that an administrator submitted."""
+
+    act: str
+    """``session``, ``permanent`` or ``deny`` for a request, ``revoke`` or ``undo`` for a decision."""
+    about: str | UnrequestedAccess
+    """Id of the request or the decision; or an access, which is approved permanently or denied."""
+    target: str | None = None
+    """Broader target that covers the requested one."""
+    reason: str = ""
+    lifetime: timedelta | None = None
+    """Duration of a permanent approval, or None for no limit."""
+    expected: int | None = None
+    """Version of the state that the administrator saw."""
+
+
+def decide(administration: Administration, caller: Caller, submitted: SubmittedDecision) -> Outcome:
+    """Decide as the caller. The result has the new, revoked or undone decision, or the reason why there is none."""
+    about = submitted.about
+    with serving(caller):
+        if not isinstance(about, UnrequestedAccess):
+            return administration.decide(
+                submitted.act,
+                about,
+                target=submitted.target,
+                reason=submitted.reason,
+                lifetime=submitted.lifetime,
+                expected=submitted.expected,
+            )
+        return administration.decide_unasked(
+            about.subject,
+            resource_type=about.resource_type,
+            operation=about.operation,
+            target=about.target,
+            effect=DecisionEffect.DENIAL if submitted.act == "deny" else DecisionEffect.APPROVAL,
+            reason=submitted.reason,
+            lifetime=submitted.lifetime,
+            expected=submitted.expected,
+        )
+
+
+def approved_accesses(administration: Administration, submitted: SubmittedDecision) -> list[AccessTuple]:
+    """Return the accesses that a decision approves permanently; none for an unknown operation."""
+    about = submitted.about
+    if submitted.act != "permanent":
+        return []
+    if isinstance(about, UnrequestedAccess):
+        if about.resource_type not in tuple(policy.ResourceType) or about.operation not in tuple(policy.Operation):
+            return []
+        kind, operation = policy.ResourceType(about.resource_type), policy.Operation(about.operation)
+        return [AccessTuple(about.subject, kind, operation, about.target)]
+    access = administration.request(about).access
+    return [access, replace(access, target=submitted.target)] if submitted.target else [access]
+
+
+def restored_decisions(administration: Administration, done: Aftermath) -> tuple[list[Decision], list[AccessTuple]]:
+    """Return the decisions that an undo puts back in force, and the accesses that it thereby approves permanently."""
+    restored = [administration.decision(one) for one in done.replaced]
+    approvals = [
+        one.access for one in restored if one.effect is DecisionEffect.APPROVAL and one.scope is DecisionScope.PERMANENT
+    ]
+    return restored, approvals
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +112,6 @@ class DecisionTarget:
     """Resulting rule as a sentence."""
     warnings: tuple[str, ...]
     is_exact: bool
-
-    @property
-    def is_broad(self) -> bool:
-        """Whether a permanent approval of it needs a confirmation."""
-        return bool(self.warnings)
 
 
 def decision_targets(access: AccessTuple, *, look: bool = True) -> tuple[DecisionTarget, ...]:
@@ -65,26 +130,26 @@ def decision_targets(access: AccessTuple, *, look: bool = True) -> tuple[Decisio
 
 def _label(access: AccessTuple, *, look: bool) -> str:
     """Return the label of the requested target, by the coverage of its decision."""
-    if access.resource_type is ResourceType.FILESYSTEM:
+    if access.resource_type is policy.ResourceType.FILESYSTEM:
         return _path_label(access.target, look=look)
-    if access.resource_type is ResourceType.SYSTEM_DEPENDENCY:
+    if access.resource_type is policy.ResourceType.SYSTEM_DEPENDENCY:
         return f"The program {access.target}"
     try:
-        target = parse_declaration(access.target)
-    except InvalidInputError:
+        target = policy.parse_declaration(access.target)
+    except policy.InvalidInputError:
         return "This target"
     port = "any port" if target.port is None else f"port {target.port}"
     return {
-        TargetKind.URL: _below(target.path) if target.path else _SERVER,
-        TargetKind.HOST: f"This host on {port}, with any protocol",
-        TargetKind.WILDCARD: f"Every host below {target.host} on {port}, with any protocol",
-        TargetKind.NETWORK: f"Every address in {target.host}, on any port, with any protocol",
-        TargetKind.UNIX: "This unix socket",
+        policy.TargetKind.URL: _below(target.path) if target.path else _SERVER,
+        policy.TargetKind.HOST: f"This host on {port}, with any protocol",
+        policy.TargetKind.WILDCARD: f"Every host below {target.host} on {port}, with any protocol",
+        policy.TargetKind.NETWORK: f"Every address in {target.host}, on any port, with any protocol",
+        policy.TargetKind.UNIX: "This unix socket",
     }[target.kind]
 
 
 def _path_label(path: str, *, look: bool) -> str:
-    kind = path_kind(ResourceType.FILESYSTEM, path, look=look)
+    kind = path_kind(policy.ResourceType.FILESYSTEM, path, look=look)
     if kind is PathKind.FILE:
         return f"The file {path}"
     if kind is PathKind.FOLDER:
@@ -97,29 +162,29 @@ def _below(path: tuple[str, ...]) -> str:
 
 
 def _wider(access: AccessTuple) -> Iterator[tuple[str, str]]:
-    if access.resource_type is ResourceType.FILESYSTEM:
+    if access.resource_type is policy.ResourceType.FILESYSTEM:
         yield from ((folder, f"The folder {folder} and everything in it") for folder in _fewer(list(_folders(access))))
-    elif access.resource_type is ResourceType.NETWORK:
+    elif access.resource_type is policy.ResourceType.NETWORK:
         try:
-            yield from _wider_network(parse_declaration(access.target), access.operation)
-        except InvalidInputError:
+            yield from _wider_network(policy.parse_declaration(access.target), access.operation)
+        except policy.InvalidInputError:
             return  # an invalid declaration cannot be widened
 
 
-def _wider_network(target: NetworkTarget, operation: Operation) -> Iterator[tuple[str, str]]:
-    if target.kind is TargetKind.URL:
+def _wider_network(target: policy.NetworkTarget, operation: policy.Operation) -> Iterator[tuple[str, str]]:
+    if target.kind is policy.TargetKind.URL:
         paths = [target.path[:length] for length in range(len(target.path) - 1, 0, -1)]
         for path in _fewer(paths):
             yield replace(target, path=path).normalized, _below(path)
         yield replace(target, path=()).normalized, _SERVER
     # Only connect gains from more than the URLs of a server: any port, any protocol.
-    if operation is not Operation.CONNECT:
+    if operation is not policy.Operation.CONNECT:
         return
-    if target.kind is TargetKind.URL:
-        host = NetworkTarget(TargetKind.HOST, host=target.host, port=target.port)
+    if target.kind is policy.TargetKind.URL:
+        host = policy.NetworkTarget(policy.TargetKind.HOST, host=target.host, port=target.port)
         yield host.normalized, f"Any protocol on port {target.port}"
-    if target.kind in (TargetKind.URL, TargetKind.HOST):
-        yield NetworkTarget(TargetKind.HOST, host=target.host).normalized, "Any port of this host"
+    if target.kind in (policy.TargetKind.URL, policy.TargetKind.HOST):
+        yield policy.NetworkTarget(policy.TargetKind.HOST, host=target.host).normalized, "Any port of this host"
 
 
 def _folders(access: AccessTuple) -> Iterator[str]:
@@ -127,7 +192,7 @@ def _folders(access: AccessTuple) -> Iterator[str]:
     folder = access.target
     while folder not in ("", "/"):
         folder = folder.rpartition("/")[0] or "/"
-        rule = AccessRule(access.resource_type, access.operation, folder, folder)
+        rule = policy.AccessRule(access.resource_type, access.operation, folder, folder)
         if any(finding.code is FindingCode.BROAD_ROOT for finding in broadness(rule)):
             return
         yield folder
@@ -138,18 +203,18 @@ def _fewer(found: list[T]) -> list[T]:
 
 
 def _choice(access: AccessTuple, target: str, label: str, *, is_exact: bool, look: bool) -> DecisionTarget:
-    rule = AccessRule(access.resource_type, access.operation, target, target)
-    is_path = access.resource_type is ResourceType.FILESYSTEM
+    rule = policy.AccessRule(access.resource_type, access.operation, target, target)
+    is_path = access.resource_type is policy.ResourceType.FILESYSTEM
     # An ancestor of a path is a folder, whether it exists or not.
     kind = path_kind(access.resource_type, target, look=look) if is_exact or not is_path else PathKind.FOLDER
     words = rule_words(access.subject, access.resource_type, access.operation, target, kind=kind)
     return DecisionTarget(target, label, words, _warnings(rule), is_exact)
 
 
-def _warnings(rule: AccessRule) -> tuple[str, ...]:
+def _warnings(rule: policy.AccessRule) -> tuple[str, ...]:
     try:
         return tuple(finding.message for finding in broadness(rule))
-    except InvalidInputError:
+    except policy.InvalidInputError:
         return ()  # stored by an older version with another notation
 
 

@@ -90,13 +90,15 @@ def landlock_application_paths(
     settings: HostSettings, extensions: Iterable[RegisteredExtension] = ()
 ) -> ApplicationPlaces:
     """Return the application's paths for Landlock, including those that its extensions declare."""
-    written = (_folder_of(path) for path in (settings.key_file, database_file(settings)) if path)
+    written = [_folder_of(path) for path in (settings.key_file, database_file(settings)) if path]
+    if settings.stream_type == "ipc" and (events := settings.stream.get("folder")):
+        written.append(str(events))
     declared = [rule for extension in extensions for rule in declared_files(extension)]
     there = [rule for rule in declared if os.path.exists(rule.normalized_target)]  # noqa: PTH110 - a str path
     return ApplicationPlaces(
         data_dir=settings.data_dir,
         state_dir=settings.state_dir,
-        write=tuple(dict.fromkeys((*written, *_stream_folders(settings), *_targets(there, _WRITING)))),
+        write=tuple(dict.fromkeys((*written, *_targets(there, _WRITING)))),
         read=tuple(dict.fromkeys((*_read(settings), *_targets(there, READING)))),
     )
 
@@ -120,11 +122,6 @@ def _read(settings: HostSettings) -> Iterator[str]:
         yield settings.config_file
 
 
-def _stream_folders(settings: HostSettings) -> tuple[str, ...]:
-    folder = settings.stream.get("folder") if settings.stream_type == "ipc" else None
-    return (str(folder),) if folder else ()
-
-
 def _made(folder: str, setting: str, made: CreatedPaths) -> Path:
     place = Path(folder)
     try:
@@ -135,7 +132,7 @@ def _made(folder: str, setting: str, made: CreatedPaths) -> Path:
     except OSError as error:
         raise StateUnusable(
             f"{setting}: {folder} cannot be created: {error.strerror}",
-            fix=f"create it for the user of this process ({_user()}), or use another folder",
+            fix=f"create it for the user of this process ({os.geteuid()}), or use another folder",
         ) from None
     return place
 
@@ -146,7 +143,7 @@ def _check_folder(place: Path, setting: str) -> None:
     if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise StateUnusable(
             f"{setting}: others can write to {place} (owner {found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o})",
-            fix=f"chown {_user()} {place} && chmod 700 {place}",
+            fix=f"chown {os.geteuid()} {place} && chmod 700 {place}",
         )
     try:
         with tempfile.TemporaryFile(dir=place):
@@ -154,7 +151,7 @@ def _check_folder(place: Path, setting: str) -> None:
     except OSError as error:
         raise StateUnusable(
             f"{setting}: no file can be created in {place}: {error.strerror}",
-            fix=f"make it writable for user {_user()}, or use another folder",
+            fix=f"make it writable for user {os.geteuid()}, or use another folder",
         ) from None
 
 
@@ -169,10 +166,6 @@ def _make_private(database: Path) -> bool:
 
 def _folder_of(path: str) -> str:
     return str(Path(path).parent)
-
-
-def _user() -> int:
-    return os.geteuid()
 
 
 def own_services(settings: HostSettings) -> dict[str, str]:

@@ -14,6 +14,7 @@ import stat
 import subprocess
 import sys
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -61,18 +62,11 @@ print(sum(is_patched for *_, is_patched in patched_entries()))
 _CONSOLE = ("fastapi", "uvicorn", "jinja2")
 
 
-def machine_lines() -> Iterator[ReportLine]:
-    """Check the interpreter, its packages and the guard."""
-    yield _interpreter()
-    yield _console()
-    yield _guard()
-
-
 def _interpreter() -> ReportLine:
     name = f"{platform.python_implementation()} {platform.python_version()}"
-    line = ReportLine("python", "Interpreter", ReportArea.HOST, ReportLineState.OK, f"{name}, {sys.executable}")
-    oldest, newest = (".".join(map(str, version)) for version in (_OLDEST, _NEWEST))
+    line = ReportLine("python", "Interpreter", ReportArea.HOST, summary=f"{name}, {sys.executable}")
     if platform.python_implementation() != "CPython" or not _OLDEST <= sys.version_info[:2] <= _NEWEST:
+        oldest, newest = (".".join(map(str, version)) for version in (_OLDEST, _NEWEST))
         fix = f"use CPython {oldest} to {newest}, which the guard supports"
         return replace(line, state=ReportLineState.UNSUPPORTED, fix=fix)
     return line
@@ -80,16 +74,16 @@ def _interpreter() -> ReportLine:
 
 def _console() -> ReportLine:
     missing = [name for name in _CONSOLE if find_spec(name) is None]
-    line = ReportLine("console_packages", "Console packages", ReportArea.HOST, ReportLineState.OK, "installed")
+    line = ReportLine("console_packages", "Console packages", ReportArea.HOST)
     if missing:
         summary = f"{', '.join(missing)} cannot be imported, so serve cannot start"
-        return replace(line, state=ReportLineState.OFF, summary=summary, fix="pip install 'democrai-sandbox[console]'")
-    return line
+        return line.off(summary, "pip install 'democrai-sandbox[console]'")
+    return line.ok("installed")
 
 
 def _guard() -> ReportLine:
     """Start the guard in a separate process: it tests itself, and refuses an unsupported interpreter."""
-    line = ReportLine("guard", "Python guard", ReportArea.GUARD, ReportLineState.OK, "")
+    line = ReportLine("guard", "Python guard", ReportArea.GUARD)
     fix = "reinstall democrai-sandbox for this interpreter; it has a compiled part"
     try:
         done = subprocess.run(  # noqa: S603 - this interpreter with a fixed program
@@ -102,11 +96,11 @@ def _guard() -> ReportLine:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return replace(line, state=ReportLineState.OFF, summary=f"it could not be tested: {error}", fix=fix)
+        return line.off(f"it could not be tested: {error}", fix)
     if done.returncode or not done.stdout.strip().isdecimal():
         said = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        return replace(line, state=ReportLineState.OFF, summary=f"it cannot start: {said}", fix=fix)
-    return replace(line, summary=f"works: {done.stdout.strip()} guarded functions, every canary was stopped")
+        return line.off(f"it cannot start: {said}", fix)
+    return line.ok(f"works: {done.stdout.strip()} guarded functions, every canary was stopped")
 
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -131,20 +125,20 @@ def _user_line() -> ReportLine:
         name = f"#{os.geteuid()}"
     means = "directly" if os.geteuid() == 0 else "only through sudo, pkexec or systemd"
     summary = f"{name}: can use packet filters and cgroups {means}"
-    return ReportLine("user", "User", ReportArea.HOST, ReportLineState.OK, summary, details={"uid": os.geteuid()})
+    return ReportLine("user", "User", ReportArea.HOST, summary=summary, details={"uid": os.geteuid()})
 
 
 def _folder_line(name: str, title: str, path: str) -> ReportLine:
-    line = ReportLine(name, title, ReportArea.HOST, ReportLineState.OK, path)
+    line = ReportLine(name, title, ReportArea.HOST, summary=path)
     place = Path(path)
     try:
         found = place.stat()
     except FileNotFoundError:
         return _missing_folder_line(line, place)
     except OSError as error:
-        return _problem_line(line, f"{path} cannot be read: {error.strerror}", "use another folder")
+        return line.off(f"{path} cannot be read: {error.strerror}", "use another folder")
     problem = _folder_problem(path, found)
-    return line if problem is None else _problem_line(line, *problem)
+    return line if problem is None else line.off(*problem)
 
 
 def _folder_problem(path: str, found: os.stat_result) -> tuple[str, str] | None:
@@ -164,28 +158,23 @@ def _folder_problem(path: str, found: os.stat_result) -> tuple[str, str] | None:
 def _missing_folder_line(line: ReportLine, place: Path) -> ReportLine:
     above = next(parent for parent in place.parents if parent.exists())
     if above.is_dir() and os.access(above, os.W_OK | os.X_OK):
-        return replace(line, summary=f"{place}, created at the first start")
-    return _problem_line(
-        line,
+        return line.ok(f"{place}, created at the first start")
+    return line.off(
         f"{place} does not exist and cannot be created in {above}",
         "create it for the user of the host, or use another folder",
     )
 
 
 def _key_file_line(path: str) -> ReportLine:
-    line = ReportLine("keys", "Key file", ReportArea.HOST, ReportLineState.OK, "")
+    line = ReportLine("keys", "Key file", ReportArea.HOST)
     try:
         ring = KeyRing.read(path)
     except FileNotFoundError:
-        return replace(line, summary=f"{path}, created at the first start")
+        return line.ok(f"{path}, created at the first start")
     except OSError as error:
-        return _problem_line(
-            line, f"{path} cannot be read: {error.strerror}", "make it readable for the user of the host"
-        )
+        return line.off(f"{path} cannot be read: {error.strerror}", "make it readable for the user of the host")
     except InvalidInputError as error:
-        return _problem_line(
-            line, " ".join(str(error).split()), "restore the key file that was created with the database"
-        )
+        return line.off(" ".join(str(error).split()), "restore the key file that was created with the database")
     number = len(ring.keys)
     return replace(line, summary=f"{path}, {number} key{'' if number == 1 else 's'}", details={"keys": number})
 
@@ -193,16 +182,12 @@ def _key_file_line(path: str) -> ReportLine:
 def _helper_socket_line(settings: HostSettings) -> ReportLine:
     """Check the length of the helper's socket path, with the longest possible process id."""
     path = socket_path(settings.os.helper_socket, settings.state_dir, _LONGEST_PID)
-    line = ReportLine("helper_socket", "Helper's socket", ReportArea.HOST, ReportLineState.OK, path)
+    line = ReportLine("helper_socket", "Helper's socket", ReportArea.HOST, summary=path)
     size = len(os.fsencode(path))
     if size > LONGEST_SOCKET_PATH:
         summary = f"{path} has {size} bytes; the limit for a socket path is {LONGEST_SOCKET_PATH}"
-        return _problem_line(line, summary, "set sandbox.os.helper_socket to a shorter path, e.g. below /run")
+        return line.off(summary, "set sandbox.os.helper_socket to a shorter path, e.g. below /run")
     return line
-
-
-def _problem_line(line: ReportLine, summary: str, fix: str) -> ReportLine:
-    return replace(line, state=ReportLineState.OFF, summary=summary, fix=fix)
 
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -215,36 +200,31 @@ def service_lines(settings: HostSettings) -> Iterator[ReportLine]:
     yield _address_line(settings)
 
 
-# ---- database --------------------------------------------------------------------------------------------------------
-
-
 def _database_line(settings: HostSettings) -> ReportLine:
     shown = shown_url(parse_url(settings.database, needs_folder=False))
-    line = ReportLine(
-        "store", "Database", ReportArea.DECISIONS, ReportLineState.OK, shown, details={"url": shown, "needed": HEAD}
-    )
+    line = ReportLine("store", "Database", ReportArea.DECISIONS, details={"url": shown, "needed": HEAD})
     file = database_file(settings)
     if file and not _may_exist(file):
-        return replace(line, summary=f"{shown}, created at the first start")
+        return line.ok(f"{shown}, created at the first start")
     try:
         found = peek_schema(settings.database)
     except StoreUnavailable as error:
         reason = " ".join(str(getattr(error.__cause__, "orig", None) or error.__cause__ or error).split())
         fix = "check that it exists and that this user may use it, or set database.url"
-        return replace(line, state=ReportLineState.OFF, summary=f"{shown} does not answer: {reason}", fix=fix)
+        return line.off(f"{shown} does not answer: {reason}", fix)
     except StateUnusable as error:
-        return replace(line, state=ReportLineState.OFF, summary=error.what, fix=error.fix)
+        return line.off(error.what, error.fix)
     if HEAD in found.nodes:
-        return replace(line, summary=f"{shown}, schema {found.version}")
+        return line.ok(f"{shown}, schema {found.version}")
     if not found.version:
-        return replace(line, summary=f"{shown}, empty; its tables are created at the first start")
+        return line.ok(f"{shown}, empty; its tables are created at the first start")
     summary = f"{shown} has the schema {found.version}; {HEAD} is needed"
     fix = "run democrai-sandbox db upgrade after a backup, or install the version that created it"
-    return replace(line, state=ReportLineState.OFF, summary=summary, fix=fix)
+    return line.off(summary, fix)
 
 
 def _may_exist(file: str) -> bool:
-    """Whether a file exists, or may exist: then opening it shows the reason."""
+    """Return whether a file exists, or may exist: then opening it shows the reason."""
     try:
         Path(file).stat()
     except FileNotFoundError:
@@ -254,17 +234,14 @@ def _may_exist(file: str) -> bool:
     return True
 
 
-# ---- events ----------------------------------------------------------------------------------------------------------
-
-
 def _events(settings: HostSettings) -> ReportLine:
     kind = settings.stream_type
-    line = ReportLine("events", "Events", ReportArea.DECISIONS, ReportLineState.OK, "", details={"type": kind})
+    line = ReportLine("events", "Events", ReportArea.DECISIONS, details={"type": kind})
     if kind == "redis":
         return _redis(line, str(settings.stream["url"]))
     if kind == "ipc":
         return _ipc(line, Path(str(settings.stream["folder"])))
-    return replace(line, summary=f"{kind}: within one process")
+    return line.ok(f"{kind}: within one process")
 
 
 def _redis(line: ReportLine, url: str) -> ReportLine:
@@ -274,8 +251,8 @@ def _redis(line: ReportLine, url: str) -> ReportLine:
     reason = without_password(why_unreachable(url))
     if reason:
         fix = "check that Redis is running and reachable, or set network.stream"
-        return replace(line, state=ReportLineState.OFF, summary=f"{shown} does not answer: {reason}", fix=fix)
-    return replace(line, summary=f"{shown} answers")
+        return line.off(f"{shown} does not answer: {reason}", fix)
+    return line.ok(f"{shown} answers")
 
 
 def _ipc(line: ReportLine, folder: Path) -> ReportLine:
@@ -283,33 +260,26 @@ def _ipc(line: ReportLine, folder: Path) -> ReportLine:
         mode = folder.stat().st_mode
     except OSError as error:
         fix = f"mkdir -m 700 {folder}"
-        return replace(line, state=ReportLineState.OFF, summary=f"ipc: {folder}: {error.strerror}", fix=fix)
+        return line.off(f"ipc: {folder}: {error.strerror}", fix)
     if mode & _OTHERS:
         summary = f"ipc: other users can enter {folder} (mode {stat.S_IMODE(mode):04o})"
-        return replace(line, state=ReportLineState.OFF, summary=summary, fix=f"chmod 700 {folder}")
-    return replace(line, summary=f"ipc: uses {folder}")
-
-
-# ---- address ---------------------------------------------------------------------------------------------------------
+        return line.off(summary, f"chmod 700 {folder}")
+    return line.ok(f"ipc: uses {folder}")
 
 
 def _address_line(settings: HostSettings) -> ReportLine:
     host, port = settings.server.host, settings.server.port
-    line = ReportLine(
-        "address", "Address", ReportArea.HOST, ReportLineState.OK, f"{host}:{port} is free", details={"port": port}
-    )
+    line = ReportLine("address", "Address", ReportArea.HOST, details={"port": port})
     if not port:
-        return replace(line, summary=f"{host}, any free port")
+        return line.ok(f"{host}, any free port")
     problem = _bind_error(host, port)
     if problem is None:
-        return line
+        return line.ok(f"{host}:{port} is free")
     running = _running_node(settings.state_dir)
     if problem.errno == errno.EADDRINUSE and running:
-        return replace(line, summary=f"{host}:{port} is used by the running node, {running}")
+        return line.ok(f"{host}:{port} is used by the running node, {running}")
     fix = "set server.port to another one (0 selects a free one), or stop the process that listens there"
-    return replace(
-        line, state=ReportLineState.OFF, summary=f"{host}:{port} is not available: {problem.strerror}", fix=fix
-    )
+    return line.off(f"{host}:{port} is not available: {problem.strerror}", fix)
 
 
 def _bind_error(host: str, port: int) -> OSError | None:
@@ -325,11 +295,10 @@ def _bind_error(host: str, port: int) -> OSError | None:
 
 
 def _running_node(state_dir: str) -> str:
-    try:
+    with suppress(OSError):
         found = read_node_address(state_dir)
-    except OSError:
-        return ""
-    return found.url if found is not None and found.is_held else ""
+        return found.url if found is not None and found.is_held else ""
+    return ""
 
 
 _MOST_NAMED = 5
@@ -343,7 +312,10 @@ def extension_lines(settings: HostSettings) -> Iterator[ReportLine]:
     runtime = RuntimeSettings(data_dir=settings.data_dir, isolation=dict(settings.isolation), **folders)
     registry = discover(runtime)
     found = tuple(registry)
-    findings = {str(each.subject): tuple(_findings(each, runtime)) for each in found}
+    findings: dict[str, tuple[Finding, ...]] = {}
+    for one in found:
+        in_process = runtime.isolation_of(one.subject) is Isolation.IN_PROCESS
+        findings[str(one.subject)] = lint(one.manifest, in_process=in_process) if one.manifest else ()
     yield _readable_extensions(found)
     yield _reviewed(findings)
     yield _native(findings)
@@ -359,86 +331,57 @@ def _configured(settings: ExtensionSettings, registry: Registry) -> ReportLine:
         "engines": len(settings.engines),
         "extractors": len(settings.extractors),
     }
-    summary = ", ".join(f"{name.replace('_', ' ')} {number}" for name, number in counts.items() if number)
-    line = ReportLine(
-        "configured",
-        "Extension settings",
-        ReportArea.RUNTIME,
-        ReportLineState.OK,
-        summary or "approval mode",
-        details=counts,
-    )
+    line = ReportLine("configured", "Extension settings", ReportArea.RUNTIME, details=counts)
     try:
         check_configured(settings, registry)
         for name, model in settings.models.items():
             key_of(name, model)
     except ConfigInvalid as error:
-        told = "; ".join(map(str, error.problems))
-        return replace(
-            line, state=ReportLineState.OFF, summary=told, fix="correct the section extensions of the configuration"
-        )
+        summary = "; ".join(map(str, error.problems))
+        return line.off(summary, "correct the section extensions of the configuration")
     except StateUnusable as error:
-        return replace(line, state=ReportLineState.OFF, summary=error.what, fix=error.fix)
-    return line
+        return line.off(error.what, error.fix)
+    given = ", ".join(f"{name.replace('_', ' ')} {number}" for name, number in counts.items() if number)
+    return line.ok(given or "approval mode")
 
 
 def _readable_extensions(found: tuple[RegisteredExtension, ...]) -> ReportLine:
     kinds = Counter(each.kind.value for each in found)
     counted = ", ".join(f"{number} {kind}{'' if number == 1 else 's'}" for kind, number in kinds.items()) or "none"
     broken = [str(each.subject) for each in found if each.is_broken]
-    line = ReportLine(
-        "extensions", "Extensions", ReportArea.RUNTIME, ReportLineState.OK, counted, details={**kinds, "broken": broken}
-    )
+    line = ReportLine("extensions", "Extensions", ReportArea.RUNTIME, details={**kinds, "broken": broken})
     if not broken:
-        return line
+        return line.ok(counted)
     fix = "run democrai-sandbox manifest check, which shows each problem with its line"
-    return replace(line, state=ReportLineState.DEGRADED, summary=f"{counted}; cannot run: {_named(broken)}", fix=fix)
-
-
-def _findings(extension: RegisteredExtension, settings: RuntimeSettings) -> Iterator[Finding]:
-    if extension.manifest is not None:
-        in_process = settings.isolation_of(extension.subject) is Isolation.IN_PROCESS
-        yield from lint(extension.manifest, in_process=in_process)
+    return line.degraded(f"{counted}; cannot run: {_named(broken)}", fix)
 
 
 def _reviewed(findings: dict[str, tuple[Finding, ...]]) -> ReportLine:
     """Count declarations that are broader than usual. They are advice, not errors."""
-    warned = [subject for subject, found in findings.items() if any(map(_is_warning, found))]
-    line = ReportLine(
-        "lint", "Manifests", ReportArea.RUNTIME, ReportLineState.OK, "no findings", details={"warned": warned}
-    )
-    if warned:
-        summary = f"run democrai-sandbox manifest lint: it has findings for {_named(warned)}"
-        return replace(line, summary=summary)
-    return line
+    warned = [name for name, found in findings.items() if any(one.severity is Severity.WARNING for one in found)]
+    advice = f"run democrai-sandbox manifest lint: it has findings for {_named(warned)}" if warned else "no findings"
+    return ReportLine("lint", "Manifests", ReportArea.RUNTIME, summary=advice, details={"warned": warned})
 
 
 def _native(findings: dict[str, tuple[Finding, ...]]) -> ReportLine:
     """Warn of native packages, which the guard cannot check, in extensions that only the guard restricts."""
-    found = {
-        subject: [one for one in each if one.code is FindingCode.NATIVE_ACCESS] for subject, each in findings.items()
+    native = {
+        subject: [one.message for one in found if one.code is FindingCode.NATIVE_ACCESS]
+        for subject, found in findings.items()
     }
-    affected = {subject: [one.message for one in each] for subject, each in found.items() if each}
-    line = ReportLine(
-        "native", "Native packages", ReportArea.RUNTIME, ReportLineState.OK, "none used in process", details=affected
-    )
+    affected = {subject: messages for subject, messages in native.items() if messages}
+    line = ReportLine("native", "Native packages", ReportArea.RUNTIME, details=affected)
     if not affected:
-        return line
-    summary = (
+        return line.ok("none used in process")
+    return line.ok(
         "warning: native packages in this process open files or connections that the guard cannot check; "
         f"run these in a worker (sandbox.isolation): {_named(list(affected))}"
     )
-    return replace(line, summary=summary)
-
-
-def _is_warning(finding: Finding) -> bool:
-    return finding.severity is Severity.WARNING
 
 
 def _named(subjects: list[str]) -> str:
-    return ", ".join(subjects[:_MOST_NAMED]) + (
-        f" and {len(subjects) - _MOST_NAMED} more" if subjects[_MOST_NAMED:] else ""
-    )
+    more = f" and {len(subjects) - _MOST_NAMED} more" if subjects[_MOST_NAMED:] else ""
+    return ", ".join(subjects[:_MOST_NAMED]) + more
 
 
 def examine(
@@ -449,7 +392,7 @@ def examine(
     ``tell`` is called with the name of each check, because some take seconds.
     """
     tell("the interpreter and the guard")
-    lines = [*machine_lines()]
+    lines = [_interpreter(), _console(), _guard()]
     tell("folders and files")
     lines += place_lines(settings)
     tell("the database, events and the address")
@@ -470,10 +413,8 @@ def _kernel_lines(
     try:
         found = probe_in_child_process(egress=egress, desktop=settings.os.desktop)
     except KernelLayerError as error:
-        line = ReportLine(
-            "kernel", "Kernel layer", ReportArea.KERNEL, ReportLineState.OFF, error.what, error.fix, wanted=bool(wanted)
-        )
-        return (line,), ()
+        line = ReportLine("kernel", "Kernel layer", ReportArea.KERNEL, wanted=bool(wanted))
+        return (line.off(error.what, error.fix),), ()
     return tuple(_line(control, wanted) for control in found.controls), found.attempts
 
 
@@ -483,7 +424,7 @@ def _line(control: ControlStatus, wanted: frozenset[str]) -> ReportLine:
         # Without touching the machine's packet filter, only its availability is known.
         line = replace(line, state=ReportLineState.OK, fix="")
     elif line.state is ReportLineState.OK:
-        line = replace(line, summary="works (tested in a child process)")
+        line = line.ok("works (tested in a child process)")
     if line.state is ReportLineState.OK and not line.wanted:
-        return replace(line, summary=f"{line.summary}; not enabled in the configuration")
+        return line.ok(f"{line.summary}; not enabled in the configuration")
     return line

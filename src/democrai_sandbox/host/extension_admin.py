@@ -9,7 +9,7 @@ import asyncio
 import logging
 from contextlib import suppress
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from democrai_sandbox.access.caller import Caller
 from democrai_sandbox.errors import ConfigInvalid, ExtensionUnknown, InstallFailed, StoreUnavailable
@@ -24,7 +24,7 @@ from .extension_overview import find_extension
 from .host_only import require_administrator
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from democrai_sandbox.manifests import McpServer
     from democrai_sandbox.policy import Subject
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
     from .sandbox import Sandbox
     from .settings import ExtensionSettings, InstalledSettings
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 _NO_CALLER = Caller()
@@ -56,12 +58,16 @@ def _problems(registry: Registry, subject: Subject, entry: InstalledSettings) ->
         message = f"{subject.kind} {subject.name!r} does not exist in the configured folders: remove this entry"
         yield Problem(place, message, nearest(subject.name, known))
         return
+    yield from _url_problems(extension, entry.settings or {}, f"{place}/settings")
+
+
+def _url_problems(extension: RegisteredExtension, settings: Mapping[str, Any], place: str) -> Iterator[Problem]:
+    """Yield the problems of the settings whose values must be URLs."""
     try:
-        config_rules(url_keys(extension), entry.settings or {})
+        config_rules(url_keys(extension), settings)
     except InvalidInputError as error:
         for problem in error.problems:
-            key = problem.pointer.rpartition("/")[2]
-            yield Problem(f"{place}/settings/{key}", problem.message, problem.suggestion)
+            yield Problem(f"{place}/{problem.pointer.rpartition('/')[2]}", problem.message, problem.suggestion)
 
 
 def url_keys(extension: RegisteredExtension) -> tuple[str, ...]:
@@ -175,6 +181,14 @@ class DisplayedSettings(NamedTuple):
     """Settings whose values are URLs that the extension may then use."""
 
 
+def _changed(sandbox: Sandbox, caller: Caller, change: Callable[..., T], *details: object) -> T:
+    """Change entries of the database as an administrator, and notify the other nodes, which also poll."""
+    require_administrator(caller, _WHAT)
+    done = change(*details, now=sandbox.access.node.clock(), actor=caller.user_id)
+    sandbox.access.node.announce()
+    return done
+
+
 # ---- models ----------------------------------------------------------------------------------------------------------
 
 
@@ -187,35 +201,30 @@ def models(sandbox: Sandbox, caller: Caller) -> tuple[ConfiguredModel, ...]:
 
 def add_model(sandbox: Sandbox, name: str, entry: Mapping[str, object], caller: Caller) -> ConfiguredModel:
     """Add a model; raise ``InvalidInputError`` with every problem, ``EntryExists`` or ``EntryConfigured``."""
-    require_administrator(caller, _WHAT)
-    added = sandbox.models.add(name, entry, now=sandbox.access.node.clock(), actor=caller.user_id)
-    return _model_changed(sandbox, added)
+    return _changed_model(sandbox, _changed(sandbox, caller, sandbox.models.add, name, entry))
 
 
 def change_model(sandbox: Sandbox, name: str, changes: Mapping[str, object], caller: Caller) -> ConfiguredModel:
     """Change a model except its name; also raises ``EntryUnknown``."""
-    require_administrator(caller, _WHAT)
-    changed = sandbox.models.change(name, changes, now=sandbox.access.node.clock(), actor=caller.user_id)
-    return _model_changed(sandbox, changed)
+    return _changed_model(sandbox, _changed(sandbox, caller, sandbox.models.change, name, changes))
 
 
 def remove_model(sandbox: Sandbox, name: str, caller: Caller) -> ConfiguredModel:
     """Remove a model with its key; return its last state."""
     require_administrator(caller, _WHAT)
-    removed = sandbox.models.remove(name, now=sandbox.access.node.clock(), actor=caller.user_id)
-    entry = _model_entry(sandbox, name, removed)
-    _announce_models(sandbox)
+    entry = _model_entry(sandbox, name, sandbox.models.all().get(name))
+    _changed(sandbox, caller, sandbox.models.remove, name)
+    _refresh_models(sandbox)
     return entry
 
 
-def _model_changed(sandbox: Sandbox, stored: StoredModel) -> ConfiguredModel:
-    _announce_models(sandbox)
+def _changed_model(sandbox: Sandbox, stored: StoredModel) -> ConfiguredModel:
+    _refresh_models(sandbox)
     return _model_entry(sandbox, stored.name, stored)
 
 
-def _announce_models(sandbox: Sandbox) -> None:
-    """Apply the change on this node and notify the others. Each node also polls."""
-    sandbox.access.node.announce()
+def _refresh_models(sandbox: Sandbox) -> None:
+    """Apply the change on this node at once."""
     with suppress(StoreUnavailable):
         sandbox.models.refresh()
 
@@ -255,29 +264,19 @@ def mcp_servers(sandbox: Sandbox, caller: Caller) -> tuple[ConfiguredServer, ...
 
 def add_mcp_server(sandbox: Sandbox, entry: Mapping[str, object], caller: Caller) -> ConfiguredServer:
     """Register a server; raise ``InvalidInputError`` with every problem, ``EntryExists`` or ``EntryConfigured``."""
-    require_administrator(caller, _WHAT)
-    now = sandbox.access.node.clock()
-    server = sandbox.runtime.store.add_mcp_server(entry, now=now, actor=caller.user_id)
-    sandbox.access.node.announce()
-    return _entry(sandbox, server)
+    return _entry(sandbox, _changed(sandbox, caller, sandbox.runtime.store.add_mcp_server, entry))
 
 
 def change_mcp_server(sandbox: Sandbox, name: str, changes: Mapping[str, object], caller: Caller) -> ConfiguredServer:
     """Change a server except its name; also raises ``EntryUnknown``."""
-    require_administrator(caller, _WHAT)
-    now = sandbox.access.node.clock()
-    server = sandbox.runtime.store.update_mcp_server(name, changes, now=now, actor=caller.user_id)
-    sandbox.access.node.announce()
-    return _entry(sandbox, server)
+    return _entry(sandbox, _changed(sandbox, caller, sandbox.runtime.store.update_mcp_server, name, changes))
 
 
 def remove_mcp_server(sandbox: Sandbox, name: str, caller: Caller) -> ConfiguredServer:
     """Remove a server; return its last state."""
     require_administrator(caller, _WHAT)
-    store = sandbox.runtime.store
-    entry = _entry(sandbox, store.mcp_server(name))
-    store.remove_mcp_server(name, now=sandbox.access.node.clock(), actor=caller.user_id)
-    sandbox.access.node.announce()
+    entry = _entry(sandbox, sandbox.runtime.store.mcp_server(name))
+    _changed(sandbox, caller, sandbox.runtime.store.remove_mcp_server, name)
     return entry
 
 
@@ -314,24 +313,12 @@ def change_settings(
     def changed(present: dict[str, Any]) -> dict[str, Any]:
         merged = {**present, **(wanted or {})}
         kept = {key: value for key, value in merged.items() if key not in removed}
-        _check_urls(extension, kept)
+        if problems := list(_url_problems(extension, kept, "/set")):
+            raise InvalidInputError(problems)
         return kept
 
-    after = sandbox.runtime.store.change_settings(
-        kind, name, changed, now=sandbox.access.node.clock(), actor=caller.user_id
-    )
-    sandbox.access.node.announce()
+    after = _changed(sandbox, caller, sandbox.runtime.store.change_settings, kind, name, changed)
     return _shown(sandbox, extension, after)
-
-
-def _check_urls(extension: RegisteredExtension, settings: Mapping[str, Any]) -> None:
-    try:
-        config_rules(url_keys(extension), settings)
-    except InvalidInputError as error:
-        found = ((problem, problem.pointer.rpartition("/")[2]) for problem in error.problems)
-        raise InvalidInputError(
-            Problem(pointer_to("/set", key), problem.message, problem.suggestion) for problem, key in found
-        ) from None
 
 
 def _shown(sandbox: Sandbox, extension: RegisteredExtension, settings: Mapping[str, Any]) -> DisplayedSettings:

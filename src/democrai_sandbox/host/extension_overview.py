@@ -32,6 +32,7 @@ SURFACES = ("render", "action", "command", "task")
 """Runnable functions of a module, in display order."""
 _LONGEST_HINT = 300
 _IN_PROCESS = "in_process"
+_KINDS = ("module", "engine", "extractor")
 
 
 class ExtensionState(StrEnum):
@@ -103,15 +104,15 @@ class ExtensionProfile:
 
 def list_extensions(sandbox: Sandbox) -> tuple[ExtensionSummary, ...]:
     """List all extensions, by kind and name. Reads files, so do not call it on an event loop."""
-    return tuple(_overview(sandbox, one) for one in sorted(sandbox.runtime.extensions, key=_order))
+    ordered = sorted(sandbox.runtime.extensions, key=lambda one: (_KINDS.index(one.kind.value), one.name))
+    return tuple(_overview(sandbox, one) for one in ordered)
 
 
 def find_extension(sandbox: Sandbox, kind: str, name: str) -> RegisteredExtension:
     """Return an extension, broken or not; raise ``ExtensionUnknown`` with the nearest name."""
-    wanted = ManifestKind(kind) if kind in ("module", "engine", "extractor") else None
-    if wanted is None:
-        message = f"unknown kind {kind!r}: use module, engine or extractor"
-        raise InvalidInputError.of(message, pointer="/kind")
+    if kind not in _KINDS:
+        raise InvalidInputError.of(f"unknown kind {kind!r}: use module, engine or extractor", pointer="/kind")
+    wanted = ManifestKind(kind)
     if wanted is ManifestKind.MODULE and name in sandbox.runtime.modules.extensions:
         return sandbox.runtime.modules.extensions[name]  # includes the result of the import, unlike the registry
     return sandbox.runtime.registry.get(wanted, name)
@@ -142,13 +143,10 @@ def runnable_functions(sandbox: Sandbox, extension: RegisteredExtension) -> tupl
     return ()
 
 
-def _order(extension: RegisteredExtension) -> tuple[int, str]:
-    return ("module", "engine", "extractor").index(extension.kind.value), extension.name
-
-
 def _overview(sandbox: Sandbox, extension: RegisteredExtension) -> ExtensionSummary:
     manifest = extension.manifest
-    install = _install(sandbox, extension)
+    runtime = sandbox.runtime.installed(extension.kind)
+    install = None if runtime is None or extension.is_broken else runtime.status(extension.name)
     state = ExtensionState.OK if install is None else _STATES[install.state]
     return ExtensionSummary(
         extension.kind,
@@ -162,11 +160,6 @@ def _overview(sandbox: Sandbox, extension: RegisteredExtension) -> ExtensionSumm
         () if manifest is None else lint(manifest, in_process=_isolation(sandbox, extension) == _IN_PROCESS),
         install,
     )
-
-
-def _install(sandbox: Sandbox, extension: RegisteredExtension) -> InstallStatus | None:
-    runtime = sandbox.runtime.installed(extension.kind)
-    return None if runtime is None or extension.is_broken else runtime.status(extension.name)
 
 
 def _isolation(sandbox: Sandbox, extension: RegisteredExtension) -> str:

@@ -15,31 +15,7 @@ from time import time
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from democrai_sandbox.errors import (
-    EnvironmentDenied,
-    FilesystemDenied,
-    FilesystemFdDenied,
-    ModuleDenied,
-    NetworkDenied,
-    SubprocessDenied,
-    TamperDenied,
-)
-from democrai_sandbox.policy import (
-    AccessDecision,
-    AccessRule,
-    DecisionCode,
-    InvalidInputError,
-    NetworkIndex,
-    NetworkTarget,
-    Operation,
-    ResourceType,
-    Subject,
-    SubjectKind,
-    TargetKind,
-    is_at_or_below,
-    parse_declaration,
-    parse_request,
-)
+from democrai_sandbox import errors, policy
 from democrai_sandbox.policy.hosts import bracketed, host_key
 
 if TYPE_CHECKING:
@@ -47,7 +23,6 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.access.checks import AccessService
     from democrai_sandbox.access.values import Decision
-    from democrai_sandbox.errors import SandboxDenied
     from democrai_sandbox.guard import ObservedEndpoint
     from democrai_sandbox.manifests import Manifest
     from democrai_sandbox.runtime import Runtime
@@ -61,15 +36,15 @@ _LONGEST_TARGET = 2000
 _LONGEST_LABEL = 300
 _OTHER = "other"
 _CANARY = ("core", "canary")
-_RESOURCES: Mapping[type[SandboxDenied], str] = MappingProxyType(
+_RESOURCES: Mapping[type[errors.SandboxDenied], str] = MappingProxyType(
     {
-        FilesystemDenied: "filesystem",
-        NetworkDenied: "network",
-        FilesystemFdDenied: "descriptor",
-        ModuleDenied: "import",
-        SubprocessDenied: "process",
-        EnvironmentDenied: "environment",
-        TamperDenied: "interpreter",
+        errors.FilesystemDenied: "filesystem",
+        errors.NetworkDenied: "network",
+        errors.FilesystemFdDenied: "descriptor",
+        errors.ModuleDenied: "import",
+        errors.SubprocessDenied: "process",
+        errors.EnvironmentDenied: "environment",
+        errors.TamperDenied: "interpreter",
     }
 )
 
@@ -140,7 +115,7 @@ class Observations:
 
     # ---- writing -----------------------------------------------------------------------------------------------------
 
-    def record(self, denial: SandboxDenied) -> None:
+    def record(self, denial: errors.SandboxDenied) -> None:
         """Record a denial."""
         if (denial.subject_kind, denial.subject) == _CANARY:
             return  # from the host's test of its guard
@@ -161,18 +136,18 @@ class Observations:
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
-    def of(self, subject: Subject) -> tuple[ObservedAccess, ...]:
+    def of(self, subject: policy.Subject) -> tuple[ObservedAccess, ...]:
         """Return the observed accesses of a subject, latest first."""
         with self._lock:
-            entries = self._subjects.get(_label(subject)) or OrderedDict[_AccessKey, _AccessCount]()
+            entries = self._subjects.get(str(subject)[:_LONGEST_LABEL]) or OrderedDict[_AccessKey, _AccessCount]()
             found = [_observed_access(what, times) for what, times in entries.items()]
         return tuple(sorted(found, key=lambda entry: entry.last, reverse=True))
 
-    def subjects(self) -> tuple[Subject, ...]:
+    def subjects(self) -> tuple[policy.Subject, ...]:
         """Return the observed subjects with valid names."""
         with self._lock:
             labels = list(self._subjects)
-        return tuple(subject for label in labels if (subject := _subject_text(label)) is not None)
+        return tuple(subject for label in labels if (subject := _subject_of(label)) is not None)
 
     def totals(self) -> dict[tuple[str, str], int]:
         """Return the number of results per layer (``guard``) since the start of this process."""
@@ -213,17 +188,6 @@ def _observed_access(what: _AccessKey, times: _AccessCount) -> ObservedAccess:
     return ObservedAccess(*what[:4], times.count, first, last, what.reason)
 
 
-def _label(subject: Subject) -> str:
-    return str(subject)[:_LONGEST_LABEL]
-
-
-def _subject_text(label: str) -> Subject | None:
-    try:
-        return Subject.parse(label)
-    except InvalidInputError:
-        return None
-
-
 def _text(value: Any) -> str:
     """Return a text to store: a plain str of limited length."""
     return (value if type(value) is str else "")[:_LONGEST_TARGET]
@@ -234,13 +198,13 @@ class MatchedAccess:
     """Observed access, with the rule and decision that cover it."""
 
     observed: ObservedAccess
-    declared: AccessRule | None
+    declared: policy.AccessRule | None
     decided: Decision | None
 
     @property
     def is_ruled(self) -> bool:
         """Whether access rules apply to it: a file, the network, a program."""
-        return self.observed.resource_type in tuple(ResourceType)
+        return self.observed.resource_type in tuple(policy.ResourceType)
 
     @property
     def is_decided_since(self) -> bool:
@@ -248,16 +212,16 @@ class MatchedAccess:
         return self.decided is not None and self.decided.created_at > self.observed.last
 
 
-def covers_connection(rule: AccessRule, target: str) -> bool:
+def covers_connection(rule: policy.AccessRule, target: str) -> bool:
     """Return whether a rule covers a connection to a host and port."""
     request = _parsed_target(target)
     return request is not None and _RuleCoverage(rule).of_connection(request)
 
 
-def rule_of(decision: Decision) -> AccessRule:
+def rule_of(decision: Decision) -> policy.AccessRule:
     """Return a decision as a rule."""
     access = decision.access
-    return AccessRule(access.resource_type, access.operation, access.target, access.target)
+    return policy.AccessRule(access.resource_type, access.operation, access.target, access.target)
 
 
 class RuleMatcher:
@@ -265,14 +229,17 @@ class RuleMatcher:
 
     def __init__(self, observed: Iterable[ObservedAccess]) -> None:
         """Parse the targets once."""
-        self._observed = tuple((one, _request_of(one)) for one in observed)
+        self._observed = tuple(
+            (one, _parsed_target(one.target) if one.resource_type == policy.ResourceType.NETWORK else None)
+            for one in observed
+        )
 
-    def times(self, rule: AccessRule) -> int:
+    def times(self, rule: policy.AccessRule) -> int:
         """Return how often accesses covered by a rule were observed."""
         spoken = _RuleCoverage(rule)
         return sum(one.count for one, target in self._observed if spoken.of(one, target))
 
-    def explained(self, rules: Iterable[AccessRule], decisions: Iterable[Decision]) -> tuple[MatchedAccess, ...]:
+    def explained(self, rules: Iterable[policy.AccessRule], decisions: Iterable[Decision]) -> tuple[MatchedAccess, ...]:
         """Return all observed accesses with the rule and the decision that cover them."""
         declared = [(rule, _RuleCoverage(rule)) for rule in rules]
         decided = [(one, _RuleCoverage(rule_of(one))) for one in decisions]
@@ -289,18 +256,18 @@ class RuleMatcher:
 class _RuleCoverage:
     """Accesses that one rule covers."""
 
-    def __init__(self, rule: AccessRule) -> None:
+    def __init__(self, rule: policy.AccessRule) -> None:
         self._rule = rule
-        self._declared: NetworkTarget | None = None
+        self._declared: policy.NetworkTarget | None = None
         self._is_readable = True
         try:
-            self._index = NetworkIndex([rule])
-            if rule.resource_type is ResourceType.NETWORK:
-                self._declared = parse_declaration(rule.normalized_target)
-        except InvalidInputError:  # stored by an older version with another notation
+            self._index = policy.NetworkIndex([rule])
+            if rule.resource_type is policy.ResourceType.NETWORK:
+                self._declared = policy.parse_declaration(rule.normalized_target)
+        except policy.InvalidInputError:  # stored by an older version with another notation
             self._is_readable = False
 
-    def of(self, observed: ObservedAccess, target: NetworkTarget | None) -> bool:
+    def of(self, observed: ObservedAccess, target: policy.NetworkTarget | None) -> bool:
         rule = self._rule
         if not self._is_readable or rule.resource_type != observed.resource_type:
             return False
@@ -308,38 +275,34 @@ class _RuleCoverage:
             return target is not None and self._is_reached(observed, target)
         if rule.operation != observed.operation:
             return False
-        if rule.resource_type is not ResourceType.FILESYSTEM:
+        if rule.resource_type is not policy.ResourceType.FILESYSTEM:
             return rule.normalized_target == observed.target
         try:
-            return bool(is_at_or_below(observed.target, rule.normalized_target))
-        except InvalidInputError:  # code may have requested an invalid path
+            return bool(policy.is_at_or_below(observed.target, rule.normalized_target))
+        except policy.InvalidInputError:  # code may have requested an invalid path
             return False
 
-    def _is_reached(self, observed: ObservedAccess, target: NetworkTarget) -> bool:
-        if observed.operation not in tuple(Operation):
+    def _is_reached(self, observed: ObservedAccess, target: policy.NetworkTarget) -> bool:
+        if observed.operation not in tuple(policy.Operation):
             return False
-        if self._index.allows(Operation(observed.operation), target):
+        if self._index.allows(policy.Operation(observed.operation), target):
             return True
         return observed.result == ALLOWED and self.of_connection(target)
 
-    def of_connection(self, target: NetworkTarget) -> bool:
+    def of_connection(self, target: policy.NetworkTarget) -> bool:
         """Return whether the rule covers an allowed connection, which is observed as host and port without its URL."""
         declared = self._declared
-        if declared is None or target.kind is not TargetKind.HOST:
+        if declared is None or target.kind is not policy.TargetKind.HOST:
             return False
-        if declared.kind is TargetKind.URL:
+        if declared.kind is policy.TargetKind.URL:
             return bool(host_key(declared.host) == host_key(target.host) and declared.port == target.port)
         return bool(self._index.allows(self._rule.operation, target))
 
 
-def _request_of(observed: ObservedAccess) -> NetworkTarget | None:
-    return _parsed_target(observed.target) if observed.resource_type == ResourceType.NETWORK else None
-
-
-def _parsed_target(target: str) -> NetworkTarget | None:
+def _parsed_target(target: str) -> policy.NetworkTarget | None:
     try:
-        return parse_request(target)
-    except InvalidInputError:
+        return policy.parse_request(target)
+    except policy.InvalidInputError:
         return None
 
 
@@ -364,25 +327,25 @@ class ReasonFinder:
             known = self._known[label, target] = self._declared(label, target)
         return known
 
-    def of_denial(self, label: str, resource: str, denial: SandboxDenied, target: str) -> AccessReason:
+    def of_denial(self, label: str, resource: str, denial: errors.SandboxDenied, target: str) -> AccessReason:
         """Return the reason of a denial, from the denial itself or the decisions in force."""
-        if resource not in tuple(ResourceType):
+        if resource not in tuple(policy.ResourceType):
             return AccessReason.UNKNOWN
         decision = getattr(denial, "decision", None)
-        if type(decision) is AccessDecision:
-            codes = {DecisionCode.DENIED: AccessReason.DENIED, DecisionCode.PENDING: AccessReason.PENDING}
+        if type(decision) is policy.AccessDecision:
+            codes = {policy.DecisionCode.DENIED: AccessReason.DENIED, policy.DecisionCode.PENDING: AccessReason.PENDING}
             return codes.get(decision.code, AccessReason.NOT_DECLARED)
         subject = _subject_of(label)
         if subject is None:
             return AccessReason.NOT_DECLARED
         standing = self._service.standing(subject, resource, denial.operation, target)
-        return AccessReason.DENIED if standing == DecisionCode.DENIED else AccessReason.NOT_DECLARED
+        return AccessReason.DENIED if standing == policy.DecisionCode.DENIED else AccessReason.NOT_DECLARED
 
     def _declared(self, label: str, target: str) -> AccessReason:
         subject = _subject_of(label)
         if subject is None:
             return AccessReason.UNKNOWN
-        if subject.kind is SubjectKind.MCP:
+        if subject.kind is policy.SubjectKind.MCP:
             return AccessReason.DECLARED  # the registry contains the server's only endpoint
         for manifest in self._manifests(subject):
             sections = tuple(manifest.sections.values())
@@ -393,7 +356,7 @@ class ReasonFinder:
                 return AccessReason.INHERITED
         return AccessReason.APPROVED
 
-    def _manifests(self, subject: Subject) -> Iterable[Manifest]:
+    def _manifests(self, subject: policy.Subject) -> Iterable[Manifest]:
         for extension in self._runtime.extensions:
             if (extension.kind.value, extension.name) == (subject.kind.value, subject.name) and extension.manifest:
                 yield extension.manifest
@@ -402,8 +365,8 @@ class ReasonFinder:
                 yield asset.declaration
 
 
-def _subject_of(label: str) -> Subject | None:
+def _subject_of(label: str) -> policy.Subject | None:
     try:
-        return Subject.parse(label)
-    except InvalidInputError:
+        return policy.Subject.parse(label)
+    except policy.InvalidInputError:
         return None

@@ -8,18 +8,12 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
+from democrai_sandbox import errors
 from democrai_sandbox.access import Access, AccessSettings, Caller
 from democrai_sandbox.access.keyring import KeyRing, make_key_file
 from democrai_sandbox.access.node import utc_now
 from democrai_sandbox.access.resumptions import ResumeSettings
 from democrai_sandbox.access.store.database_location import parse_url, shown_url
-from democrai_sandbox.errors import (
-    HostRefused,
-    InvalidInputError,
-    RuntimeServiceFailed,
-    StateUnusable,
-    StoreUnavailable,
-)
 from democrai_sandbox.kernel.application import Kernel
 from democrai_sandbox.kernel.egress.allowlist import AllowlistBuilder
 from democrai_sandbox.runtime import Runtime, RuntimeSettings
@@ -27,20 +21,13 @@ from democrai_sandbox.runtime.access_environment import GuardSurroundings
 from democrai_sandbox.runtime.confinement.allowlist_sources import config_source
 from democrai_sandbox.runtime.extensions.registry import discover
 
+from . import directories
 from .accounts.accounts import Accounts
 from .accounts.idempotency import IdempotencyKeys
 from .ai_models import StoredModels, open_models
 from .authentication import Identity
 from .config import load
 from .database import DatabaseLock, unreachable_error, unreachable_reason
-from .directories import (
-    CreatedPaths,
-    database_file,
-    landlock_application_paths,
-    own_services,
-    prepare_directories,
-    protected_paths,
-)
 from .extension_admin import BackgroundInstaller, check_configured
 from .host_only import inside
 from .observations import Observations, ReasonFinder
@@ -84,7 +71,7 @@ class Sandbox:
     closing: asyncio.Event = inside("sandbox")
     """Set when the sandbox is about to stop, so that open event streams end."""
     _ownership: DatabaseLock = inside("sandbox")
-    _places: CreatedPaths = inside("sandbox")
+    _places: directories.CreatedPaths = inside("sandbox")
 
     @classmethod
     def from_config(
@@ -114,21 +101,25 @@ class Sandbox:
     ) -> None:
         """Create a sandbox from validated settings."""
         if (authenticator is None) is not (roles is None):
-            raise HostRefused(
+            raise errors.HostRefused(
                 "an authenticator needs a role lookup, and vice versa", fix="pass both, or neither for own accounts"
             )
-        _check_alone()
+        if _made.is_set():
+            raise errors.HostRefused(
+                "this process already has a sandbox, whose rules apply to the whole process",
+                fix="share that sandbox, or create the other one in a separate process",
+            )
         self.settings = settings
         self.is_started = False
         self.closing = asyncio.Event()
-        self._places = CreatedPaths()
+        self._places = directories.CreatedPaths()
         try:
-            prepare_directories(settings, self._places)
+            directories.prepare_directories(settings, self._places)
         except BaseException:
             self._places.remove()
             raise
         # Remove nothing without the lock: the process that holds it may use the created files.
-        self._ownership = DatabaseLock(database_file(settings))
+        self._ownership = DatabaseLock(directories.database_file(settings))
         try:
             self._open(authenticator, roles)
             self._run(models)
@@ -142,26 +133,28 @@ class Sandbox:
         """Open and check the database, then close its connections: the kernel layer must be applied without any."""
         self.access = _access(self.settings, self._places)
         try:
-            self.accounts = None if authenticator else self._own_accounts()
+            self.accounts = None
+            if authenticator is None or roles is None:
+                end = self.access.administration.end_session
+                accounts = Accounts(self.access.store.database, self.settings, on_session_end=end)
+                self.access.node.add_chore(accounts.tidy)
+                self.accounts = authenticator = roles = accounts
+            self.authenticator, self.roles = authenticator, roles
             self.idempotency = IdempotencyKeys(self.access.store.database)
             self.access.node.add_chore(self.idempotency.tidy_sometimes)
-            self.authenticator, self.roles = _who(authenticator, roles, self.accounts)
         finally:
             self.access.store.close()
-
-    def _own_accounts(self) -> Accounts:
-        accounts = Accounts(self.access.store.database, self.settings, on_session_end=self._session_ended)
-        self.access.node.add_chore(accounts.tidy)
-        return accounts
 
     def _run(self, models: Mapping[str, Model] | None) -> None:
         """Apply the kernel layer, then create the runtime, which seals the guard."""
         settings = self.settings
         known = open_models(settings, models)
         # The database is used before the runtime adds its sources, so the packet filter needs it from the start.
-        own = AllowlistBuilder([config_source(own_services(settings))])
+        own = AllowlistBuilder([config_source(directories.own_services(settings))])
         runtime = _runtime_settings(settings)
-        self.kernel = Kernel(settings.os, landlock_application_paths(settings, discover(runtime)), endpoints=own)
+        self.kernel = Kernel(
+            settings.os, directories.landlock_application_paths(settings, discover(runtime)), endpoints=own
+        )
         self.kernel.prepare()
         self.kernel.confine()
         try:
@@ -170,7 +163,7 @@ class Sandbox:
                 runtime,
                 self.access,
                 models=known,
-                protected_paths=protected_paths(settings),
+                protected_paths=directories.protected_paths(settings),
                 recorder=self.observations,
                 observer=self.observations,
                 kernel=self.kernel,
@@ -189,8 +182,12 @@ class Sandbox:
 
     async def start(self) -> None:
         """Load the decisions and the extensions, and start serving. A broken extension is listed; the others run."""
-        self._check_fresh()
-        self._places = CreatedPaths()  # in use from now on, so never removed
+        # The resources of a sandbox are opened once, before the kernel layer.
+        if self.is_started:
+            raise errors.HostRefused("this sandbox is already started", fix="share the running one")
+        if self.closing.is_set():
+            raise errors.HostRefused("this sandbox was stopped and cannot start again", fix="start a new process")
+        self._places = directories.CreatedPaths()  # in use from now on, so never removed
         try:
             await asyncio.to_thread(self.access.node.start)
             await asyncio.to_thread(self._mark_lost)
@@ -203,16 +200,9 @@ class Sandbox:
         self.is_started = True
         await self.installing.begin_configured(self.settings.extensions)
 
-    def _check_fresh(self) -> None:
-        """Refuse a second start: the resources of a sandbox are opened once, before the kernel layer."""
-        if self.is_started:
-            raise HostRefused("this sandbox is already started", fix="share the running one")
-        if self.closing.is_set():
-            raise HostRefused("this sandbox was stopped and cannot start again", fix="start a new process")
-
     def _mark_lost(self) -> None:
         """Mark running work as lost immediately: no other process serves this database."""
-        if database_file(self.settings):
+        if directories.database_file(self.settings):
             now = utc_now()
             self.runtime.store.mark_lost(silent_since=now + _AGES, now=now)
 
@@ -281,36 +271,12 @@ class Sandbox:
             return Caller(session_key=origin.session_key, organization_id=origin.organization_id)
         found = self.roles.roles(origin.user_id)
         if found is None:
-            raise RuntimeServiceFailed(f"user {origin.user_id!r} does not exist or is disabled: nothing was run")
+            raise errors.RuntimeServiceFailed(f"user {origin.user_id!r} does not exist or is disabled: nothing was run")
         present = self.caller_with(Identity(origin.user_id, origin.session_key), found)
         return Caller(*present[:-1], task_id=origin.task_id)
 
-    def _session_ended(self, session_key: str) -> None:
-        """End the approvals of a session."""
-        self.access.administration.end_session(session_key)
 
-
-def _check_alone() -> None:
-    """Refuse a second sandbox before creating anything for it."""
-    if _made.is_set():
-        raise HostRefused(
-            "this process already has a sandbox, whose rules apply to the whole process",
-            fix="share that sandbox, or create the other one in a separate process",
-        )
-
-
-def _who(
-    authenticator: Authenticator | None, roles: RoleLookup | None, accounts: Accounts | None
-) -> tuple[Authenticator, RoleLookup]:
-    """Return the authenticator and role lookup: the application's, or those of the sandbox's accounts."""
-    if authenticator is not None and roles is not None:
-        return authenticator, roles
-    if accounts is None:
-        raise HostRefused("an authenticator needs a role lookup, and vice versa", fix="pass both, or neither")
-    return accounts, accounts
-
-
-def _access(settings: HostSettings, places: CreatedPaths) -> Access:
+def _access(settings: HostSettings, places: directories.CreatedPaths) -> Access:
     """Open the access service; raise precise errors for problems with its database or keys."""
     if _check_keys(settings):
         places.add_file(settings.key_file)
@@ -327,12 +293,13 @@ def _access(settings: HostSettings, places: CreatedPaths) -> Access:
     )
     try:
         return Access(wanted, GuardSurroundings())
-    except StoreUnavailable as error:
-        if not database_file(settings):
-            raise unreachable_error(settings.database, unreachable_reason(error)) from None
+    except errors.StoreUnavailable as error:
+        reason = unreachable_reason(error)
+        if not directories.database_file(settings):
+            raise unreachable_error(settings.database, reason) from None
         shown = shown_url(parse_url(settings.database, needs_folder=False))
-        raise StateUnusable(
-            f"the database {shown} cannot be used: {unreachable_reason(error)}",
+        raise errors.StateUnusable(
+            f"the database {shown} cannot be used: {reason}",
             fix="check that it exists and that this user may use it, or set database.url",
         ) from None
 
@@ -343,21 +310,17 @@ def _check_keys(settings: HostSettings) -> bool:
         is_new = make_key_file(settings.key_file)
         KeyRing.open(settings.key_file)
     except OSError as error:
-        raise StateUnusable(
+        raise errors.StateUnusable(
             f"the key file {settings.key_file} cannot be used: {error.strerror}",
             fix="make it readable for the user of this process, or set database.key_file",
         ) from None
-    except InvalidInputError as error:
-        raise StateUnusable(
-            f"the key file cannot be used: {_one_line(error)}",
+    except errors.InvalidInputError as error:
+        raise errors.StateUnusable(
+            f"the key file cannot be used: {' '.join(str(error).split())}",
             fix="restore the key file that was created with the database: it encrypts the resume contexts",
         ) from None
 
     return is_new
-
-
-def _one_line(reason: object) -> str:
-    return " ".join(str(reason).split())
 
 
 def _runtime_settings(settings: HostSettings) -> RuntimeSettings:

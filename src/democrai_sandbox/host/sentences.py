@@ -8,36 +8,27 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from democrai_sandbox.policy import (
-    InvalidInputError,
-    NetworkTarget,
-    Operation,
-    ResourceType,
-    Subject,
-    SubjectKind,
-    TargetKind,
-    parse_declaration,
-)
+from democrai_sandbox import policy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from democrai_sandbox.access.values import AccessTuple
 
-_NETWORK: Mapping[Operation, str] = MappingProxyType(
-    {Operation.CONNECT: "connect to", Operation.RECEIVE: "receive from", Operation.SEND: "send to"}
+_NETWORK: Mapping[policy.Operation, str] = MappingProxyType(
+    {policy.Operation.CONNECT: "connect to", policy.Operation.RECEIVE: "receive from", policy.Operation.SEND: "send to"}
 )
-_FILES: Mapping[Operation, str] = MappingProxyType(
+_FILES: Mapping[policy.Operation, str] = MappingProxyType(
     {
-        Operation.READ: "read",
-        Operation.CREATE: "create",
-        Operation.MODIFY: "change",
-        Operation.DELETE: "delete",
-        Operation.EXECUTE: "run",
+        policy.Operation.READ: "read",
+        policy.Operation.CREATE: "create",
+        policy.Operation.MODIFY: "change",
+        policy.Operation.DELETE: "delete",
+        policy.Operation.EXECUTE: "run",
     }
 )
-_KINDS: Mapping[SubjectKind, str] = MappingProxyType(
-    {SubjectKind.MCP: "MCP server", SubjectKind.CORE: "host component"}
+_KINDS: Mapping[policy.SubjectKind, str] = MappingProxyType(
+    {policy.SubjectKind.MCP: "MCP server", policy.SubjectKind.CORE: "host component"}
 )
 
 
@@ -50,9 +41,9 @@ class PathKind(StrEnum):
     """Missing or unreadable: it may become a file or a folder."""
 
 
-def path_kind(resource_type: ResourceType, target: str, *, look: bool = True) -> PathKind | None:
+def path_kind(resource_type: policy.ResourceType, target: str, *, look: bool = True) -> PathKind | None:
     """Return the type of a path's target; None for other targets. Without ``look``, do not read the disk."""
-    if resource_type is not ResourceType.FILESYSTEM:
+    if resource_type is not policy.ResourceType.FILESYSTEM:
         return None
     if not look:
         return PathKind.UNKNOWN
@@ -64,9 +55,9 @@ def path_kind(resource_type: ResourceType, target: str, *, look: bool = True) ->
 
 
 def rule_words(
-    subject: Subject,
-    resource_type: ResourceType,
-    operation: Operation,
+    subject: policy.Subject,
+    resource_type: policy.ResourceType,
+    operation: policy.Operation,
     target: str,
     *,
     may: bool = True,
@@ -90,22 +81,24 @@ def decided_words(access: AccessTuple, *, may: bool = True, look: bool = True) -
     return rule_words(access.subject, access.resource_type, access.operation, access.target, may=may, kind=kind)
 
 
-def subject_words(subject: Subject) -> str:
+def subject_words(subject: policy.Subject) -> str:
     """Return a subject in words: ``module reports``."""
     return f"{_KINDS.get(subject.kind, subject.kind.value)} {subject.name}"
 
 
-def act_words(resource_type: ResourceType, operation: Operation, target: str, kind: PathKind | None = None) -> str:
+def act_words(
+    resource_type: policy.ResourceType, operation: policy.Operation, target: str, kind: PathKind | None = None
+) -> str:
     """Return an access in words: ``receive from https://api.example.com/v1 and everything below it``."""
-    if resource_type is ResourceType.NETWORK:
+    if resource_type is policy.ResourceType.NETWORK:
         return f"{_NETWORK.get(operation, operation.value)} {_place(target)}"
-    if resource_type is ResourceType.FILESYSTEM:
+    if resource_type is policy.ResourceType.FILESYSTEM:
         return f"{_FILES.get(operation, operation.value)} {_path(operation, target, kind)}"
     return f"run the program {target}"
 
 
-def _path(operation: Operation, target: str, kind: PathKind | None) -> str:
-    every = "everything" if operation is Operation.READ else "anything"
+def _path(operation: policy.Operation, target: str, kind: PathKind | None) -> str:
+    every = "everything" if operation is policy.Operation.READ else "anything"
     if kind is PathKind.FILE:
         return f"the file {target}"
     if kind is PathKind.FOLDER:
@@ -117,20 +110,20 @@ def _path(operation: Operation, target: str, kind: PathKind | None) -> str:
 
 def _place(target: str) -> str:
     try:
-        parsed = parse_declaration(target)
-    except InvalidInputError:
+        parsed = policy.parse_declaration(target)
+    except policy.InvalidInputError:
         return target
     port = "any port" if parsed.port is None else f"port {parsed.port}"
     return {
-        TargetKind.URL: _url(parsed),
-        TargetKind.HOST: f"{parsed.host} on {port}, with any protocol",
-        TargetKind.WILDCARD: f"every host below {parsed.host} on {port}, with any protocol",
-        TargetKind.NETWORK: f"every address in {parsed.host} on any port, with any protocol",
-        TargetKind.UNIX: f"the unix socket {parsed.socket}",
+        policy.TargetKind.URL: _url(parsed),
+        policy.TargetKind.HOST: f"{parsed.host} on {port}, with any protocol",
+        policy.TargetKind.WILDCARD: f"every host below {parsed.host} on {port}, with any protocol",
+        policy.TargetKind.NETWORK: f"every address in {parsed.host} on any port, with any protocol",
+        policy.TargetKind.UNIX: f"the unix socket {parsed.socket}",
     }[parsed.kind]
 
 
-def _url(parsed: NetworkTarget) -> str:
+def _url(parsed: policy.NetworkTarget) -> str:
     if parsed.path:
         return f"{parsed.normalized} and everything below it"
     return f"any path at {parsed.normalized}"

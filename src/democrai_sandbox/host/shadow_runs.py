@@ -11,6 +11,7 @@ from democrai_sandbox.manifests import Manifest, diff, parse_manifest
 from democrai_sandbox.policy import InvalidInputError, Problem, Subject, SubjectKind
 from democrai_sandbox.runtime.store import ShadowEffect, ShadowRun
 
+from .extension_overview import line_of
 from .host_only import require_administrator
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def start_shadow(
     With ``dry_run``, check everything without starting: the returned run has no id. Raise ``InvalidInputError`` with
     all problems, and ``EntryExists`` while another candidate is tried.
     """
-    _authorise(caller)
+    require_administrator(caller, "shadows")
     extension = _extension(sandbox, subject)
     extension.require_sound()
     _read(extension, candidate)
@@ -76,7 +77,7 @@ def start_shadow(
 
 def end_shadow(sandbox: Sandbox, run_id: str, caller: Caller) -> ShadowRun:
     """End a run and keep its results. An ended run stays unchanged."""
-    _authorise(caller)
+    require_administrator(caller, "shadows")
     sandbox.runtime.shadows.flush()
     store = sandbox.runtime.store
     if store.end_shadow(run_id, actor=caller.user_id, now=sandbox.access.node.clock()):
@@ -86,7 +87,7 @@ def end_shadow(sandbox: Sandbox, run_id: str, caller: Caller) -> ShadowRun:
 
 def list_shadows(sandbox: Sandbox, caller: Caller) -> tuple[ShadowOverview, ...]:
     """Return all runs, active ones first."""
-    _authorise(caller)
+    require_administrator(caller, "shadows")
     store = sandbox.runtime.store
     counts = store.finding_counts()
     return tuple(ShadowOverview(run, *counts.get(run.id, (0, 0))) for run in store.shadows())
@@ -94,7 +95,7 @@ def list_shadows(sandbox: Sandbox, caller: Caller) -> tuple[ShadowOverview, ...]
 
 def show_shadow(sandbox: Sandbox, run_id: str, caller: Caller) -> ShadowDetail:
     """Return a run with its results so far; raise ``EntryUnknown``."""
-    _authorise(caller)
+    require_administrator(caller, "shadows")
     run = sandbox.runtime.store.shadow(run_id)
     found = sandbox.runtime.store.findings(run_id)
     denied = tuple(one for one in found if one.effect is ShadowEffect.DENIED)
@@ -115,10 +116,6 @@ def _announce(sandbox: Sandbox) -> None:
     """Apply the change on this node and notify the others."""
     sandbox.runtime.shadows.refresh()
     sandbox.access.node.announce()
-
-
-def _authorise(caller: Caller) -> None:
-    require_administrator(caller, "shadows")
 
 
 def _extension(sandbox: Sandbox, subject: Subject) -> RegisteredExtension:
@@ -152,6 +149,6 @@ def _read(extension: RegisteredExtension, candidate: str) -> Manifest:
 
 def _placed(problem: Problem) -> Problem:
     """Return a manifest problem as a problem of the request, with its line if known."""
-    line = getattr(problem, "line", 0)
+    line = line_of(problem)
     where = f"line {line}: " if line else ""
     return Problem(f"/manifest{problem.pointer}", f"{where}{problem.message}", problem.suggestion)

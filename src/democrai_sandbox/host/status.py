@@ -6,7 +6,6 @@ import os
 import platform
 import sys
 from collections import Counter
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from time import perf_counter
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.access.store import SqlStore
     from democrai_sandbox.access.values import Resumption
-    from democrai_sandbox.runtime.extensions.registry import RegisteredExtension
     from democrai_sandbox.runtime.store.values import Task
 
     from .sandbox import Sandbox
@@ -42,6 +40,11 @@ _MOST_COUNTED = 1000
 _LATE_AFTER_POLLS = 5
 _SLOW_STORE = 1.0
 _NOWHERE = "/democrai-sandbox-canary/nothing/here"
+_CANARIES: tuple[tuple[str, Callable[[], object]], ...] = (
+    ("creating a folder", lambda: os.mkdir(_NOWHERE)),  # noqa: PTH102 - the guarded function
+    ("removing a file", lambda: os.unlink(_NOWHERE)),  # noqa: PTH108 - the same
+    ("signaling a process", lambda: os.kill(os.getpid(), 0)),
+)
 _AWAY = "check that the database server is running and reachable; undeclared access is refused until then"
 
 
@@ -70,25 +73,16 @@ def _guard_line() -> ReportLine:
         "settings_sealed": _core.is_sealed(),
         "guards_entered_now": live_states(),
     }
-    line = ReportLine("guard", "Python guard", ReportArea.GUARD, ReportLineState.OK, "", details=details)
-    passed = _went_through()
-    if passed:
-        summary = f"not effective: {', '.join(passed)} succeeded under a guard"
-        return replace(line, state=ReportLineState.OFF, summary=summary, fix="stop this process and restart it")
-    return replace(line, summary=f"active: {guarded} guarded functions; every canary was stopped just now")
-
-
-def _went_through() -> list[str]:
-    """Run harmless operations under a guard that allows nothing; return those that succeeded."""
-    acts: tuple[tuple[str, Callable[[], object]], ...] = (
-        ("creating a folder", partial(os.mkdir, _NOWHERE)),
-        ("removing a file", partial(os.unlink, _NOWHERE)),
-        ("signaling a process", partial(os.kill, os.getpid(), 0)),
-    )
-    return [name for name, act in acts if not _is_stopped(act)]
+    line = ReportLine("guard", "Python guard", ReportArea.GUARD, details=details)
+    if passed := [name for name, act in _CANARIES if not _is_stopped(act)]:
+        return line.off(
+            f"not effective: {', '.join(passed)} succeeded under a guard", "stop this process and restart it"
+        )
+    return line.ok(f"active: {guarded} guarded functions; every canary was stopped just now")
 
 
 def _is_stopped(act: Callable[[], object]) -> bool:
+    """Return whether a guard that allows nothing stops a harmless operation."""
     try:
         exact_guard_context(subject="canary", subject_kind="core", include_runtime_paths=False).run(act)
     except SandboxDenied:
@@ -104,23 +98,23 @@ def _is_stopped(act: Callable[[], object]) -> bool:
 def _store_line(sandbox: Sandbox) -> ReportLine:
     url = parse_url(sandbox.settings.database)
     details: dict[str, object] = {"url": shown_url(url), "schema": HEAD}
-    line = ReportLine("store", "Database", ReportArea.DECISIONS, ReportLineState.OK, "", details=details)
+    line = ReportLine("store", "Database", ReportArea.DECISIONS, details=details)
     begun = perf_counter()
     try:
         details["schema"] = version = ask_in_time(sandbox.access.node, partial(_schema_asked, sandbox.access.store))
     except SchemaOutdated as error:
-        return replace(
-            line, state=ReportLineState.DEGRADED, summary="the schema version does not match", fix=str(error)
-        )
+        return line.degraded("the schema version does not match", str(error))
     except StoreUnavailable as error:
         summary = f"not reachable ({type(error.__cause__ or error).__name__})"
-        return replace(line, state=ReportLineState.OFF, summary=summary, fix=_AWAY)
+        return line.off(summary, _AWAY)
     seconds = perf_counter() - begun
     details["milliseconds"] = round(seconds * 1000, 1)
-    answered = f"{url.get_backend_name()}, schema {_told(version)}, answered in {seconds * 1000:.1f} ms"
+    # With a newer schema an upgrade has begun, and this node should be updated.
+    schema = version if version == HEAD else f"{version} (newer than this node's {HEAD}, still usable)"
+    answered = f"{url.get_backend_name()}, schema {schema}, answered in {seconds * 1000:.1f} ms"
     if seconds > _SLOW_STORE:
-        return replace(line, state=ReportLineState.DEGRADED, summary=answered, fix="check the load of the database")
-    return replace(line, summary=answered)
+        return line.degraded(answered, "check the load of the database")
+    return line.ok(answered)
 
 
 def _schema_asked(store: SqlStore) -> str:
@@ -129,43 +123,34 @@ def _schema_asked(store: SqlStore) -> str:
     return version
 
 
-def _told(version: str) -> str:
-    """Mark a newer schema: an upgrade has begun, and this node should be updated."""
-    return version if version == HEAD else f"{version} (newer than this node's {HEAD}, still usable)"
-
-
 def _snapshot_line(sandbox: Sandbox) -> ReportLine:
-    """Return the age of the decisions in memory."""
     status, poll = sandbox.access.node.status, sandbox.settings.poll_seconds
     age = status.seconds_since_refresh
-    details = {"node": status.node, "generation": status.generation, "seconds_since_refresh": round(age, 2)}
-    details["poll_seconds"] = poll
-    line = ReportLine("snapshot", "Decisions in memory", ReportArea.DECISIONS, ReportLineState.OK, "", details=details)
+    details = {
+        "node": status.node,
+        "generation": status.generation,
+        "seconds_since_refresh": round(age, 2),
+        "poll_seconds": poll,
+    }
+    line = ReportLine("snapshot", "Decisions in memory", ReportArea.DECISIONS, details=details)
     seen = f"generation {status.generation}, read {age:.1f} s ago"
     if not status.store_reachable:
-        return replace(
-            line, state=ReportLineState.DEGRADED, summary=f"{seen}; the database is down, known decisions hold"
-        )
+        return line.degraded(f"{seen}; the database is down, known decisions hold")
     if age > max(_LATE_AFTER_POLLS * poll, _LATE_AFTER_POLLS):
-        summary = f"{seen}; expected every {poll:g} s"
-        return replace(
-            line, state=ReportLineState.DEGRADED, summary=summary, fix="check the log for errors of the reader"
-        )
-    return replace(line, summary=seen)
+        return line.degraded(f"{seen}; expected every {poll:g} s", "check the log for errors of the reader")
+    return line.ok(seen)
 
 
 def _events_line(sandbox: Sandbox) -> ReportLine:
     kind, poll = sandbox.settings.stream_type, sandbox.settings.poll_seconds
     connected = sandbox.access.node.status.bus_connected
     details = {"type": kind, "connected": connected, "node": sandbox.access.bus.node}
-    line = ReportLine("events", "Events", ReportArea.DECISIONS, ReportLineState.OK, "", details=details)
+    line = ReportLine("events", "Events", ReportArea.DECISIONS, details=details)
     if not connected:
         summary = f"{kind}: not connected; decisions still reach other nodes within {poll:g} s"
-        return replace(
-            line, state=ReportLineState.DEGRADED, summary=summary, fix="check network.stream in the configuration"
-        )
+        return line.degraded(summary, "check network.stream in the configuration")
     reach = "within this process" if kind == "memory" else "connected; decisions reach other nodes immediately"
-    return replace(line, summary=f"{kind}: {reach}")
+    return line.ok(f"{kind}: {reach}")
 
 
 # ---- runtime ---------------------------------------------------------------------------------------------------------
@@ -175,26 +160,24 @@ def _extensions_line(sandbox: Sandbox) -> ReportLine:
     found = sandbox.runtime.extensions
     broken = [str(extension.subject) for extension in found if extension.is_broken]
     kinds = Counter(extension.kind.value for extension in found)
-    shut = {str(one.subject): paths for one in found if (paths := _outside(sandbox, one))}
+    shut = {
+        str(one.subject): tuple(dict.fromkeys(rule.normalized_target for rule in rules))
+        for one in found
+        if (rules := outside_lists(sandbox.kernel, declared_files(one)))
+    }
     details: dict[str, object] = {**kinds, "broken": broken, "outside_landlock": shut}
-    line = ReportLine("extensions", "Extensions", ReportArea.RUNTIME, ReportLineState.OK, "", details=details)
+    line = ReportLine("extensions", "Extensions", ReportArea.RUNTIME, details=details)
     counted = ", ".join(_number(number, kind) for kind, number in kinds.items()) or "none"
     if broken:
         summary = f"{counted}; {len(broken)} cannot run"
         fix = f"check the problems of {', '.join(broken[:5])}{', …' if len(broken) > 5 else ''}"  # noqa: PLR2004
-        return replace(line, state=ReportLineState.DEGRADED, summary=summary, fix=fix)
+        return line.degraded(summary, fix)
     if shut:
         subject, paths = next(iter(shut.items()))
         summary = f"{counted}; Landlock denies {paths[0]} to {subject}, which declares it"
         fix = "create the path and restart the application: Landlock is applied at the start"
-        return replace(line, state=ReportLineState.DEGRADED, summary=summary, fix=fix)
-    return replace(line, summary=counted)
-
-
-def _outside(sandbox: Sandbox, extension: RegisteredExtension) -> tuple[str, ...]:
-    """Return the declared paths of an extension that Landlock denies to the whole application."""
-    rules = outside_lists(sandbox.kernel, declared_files(extension))
-    return tuple(dict.fromkeys(rule.normalized_target for rule in rules))
+        return line.degraded(summary, fix)
+    return line.ok(counted)
 
 
 def _workers_line(sandbox: Sandbox) -> ReportLine:
@@ -208,7 +191,7 @@ def _workers_line(sandbox: Sandbox) -> ReportLine:
     summary = f"{_number(len(modules), 'module')} loaded, {_number(running, 'worker process', 'worker processes')}"
     held = runtime.confinement
     details = {"loaded": len(modules), "processes": apart, "unenforced": held.unenforced, "closed": held.closed}
-    return ReportLine("workers", "Workers", ReportArea.RUNTIME, ReportLineState.OK, summary, details=details)
+    return ReportLine("workers", "Workers", ReportArea.RUNTIME, summary=summary, details=details)
 
 
 def _number(count: int, one: str, many: str = "") -> str:
@@ -221,26 +204,17 @@ def _unfinished(sandbox: Sandbox) -> tuple[Sequence[Task], Sequence[Resumption]]
 
 
 def _work_lines(sandbox: Sandbox) -> Iterator[ReportLine]:
-    """Yield the lines of tasks and resume actions, from the database."""
     try:
         tasks, resumes = ask_in_time(sandbox.access.node, partial(_unfinished, sandbox))
     except StoreUnavailable:
         for name, title in (("tasks", "Tasks"), ("resumes", "Resumptions")):
-            yield ReportLine(
-                name, title, ReportArea.RUNTIME, ReportLineState.DEGRADED, "the database is not reachable", _AWAY
-            )
+            yield ReportLine(name, title, ReportArea.RUNTIME).degraded("the database is not reachable", _AWAY)
         return
     states = Counter(task.state.value for task in tasks)
     nodes = sorted({task.node for task in tasks})
     told = ", ".join(f"{number} {state}" for state, number in sorted(states.items())) or "none unfinished"
-    yield ReportLine("tasks", "Tasks", ReportArea.RUNTIME, ReportLineState.OK, told, details={**states, "nodes": nodes})
+    yield ReportLine("tasks", "Tasks", ReportArea.RUNTIME, summary=told, details={**states, "nodes": nodes})
     failing = sum(bool(resume.last_error) for resume in resumes)
     told = f"{len(resumes)} waiting or running" if resumes else "none waiting"
-    state, fix = ReportLineState.OK, ""
-    if failing:
-        state, told, fix = (
-            ReportLineState.DEGRADED,
-            f"{told}; {failing} failed and will be retried",
-            "check their requests",
-        )
-    yield ReportLine("resumes", "Resumptions", ReportArea.RUNTIME, state, told, fix, {"unfinished": len(resumes)})
+    line = ReportLine("resumes", "Resumptions", ReportArea.RUNTIME, summary=told, details={"unfinished": len(resumes)})
+    yield line.degraded(f"{told}; {failing} failed and will be retried", "check their requests") if failing else line

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -47,8 +47,8 @@ class ReportLine:
     """Stable name for programs."""
     title: str
     area: ReportArea
-    state: ReportLineState
-    summary: str
+    state: ReportLineState = ReportLineState.OK
+    summary: str = ""
     fix: str = ""
     details: Mapping[str, object] = field(default_factory=dict)
     wanted: bool = True
@@ -58,6 +58,18 @@ class ReportLine:
     def is_well(self) -> bool:
         """Whether no action is needed."""
         return self.state is ReportLineState.OK or (not self.wanted and self.state is not ReportLineState.DEGRADED)
+
+    def ok(self, summary: str) -> ReportLine:
+        """Return the line of a layer that works."""
+        return replace(self, summary=summary)
+
+    def off(self, summary: str, fix: str) -> ReportLine:
+        """Return the line of a layer that does not work."""
+        return replace(self, state=ReportLineState.OFF, summary=summary, fix=fix)
+
+    def degraded(self, summary: str, fix: str = "") -> ReportLine:
+        """Return the line of a layer that works partly."""
+        return replace(self, state=ReportLineState.DEGRADED, summary=summary, fix=fix)
 
     def as_dict(self) -> dict[str, object]:
         """Return the line as JSON data."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -46,9 +47,13 @@ class SubjectRule:
     """``runtime``, ``install``, or empty for the top level."""
     line: int
     """Line in the manifest; 0 without a file."""
-    is_observable: bool
-    """Number of observed uses. Allowed connections are observed; allowed file accesses are not."""
     times_seen: int
+    """Number of observed uses. Allowed connections are observed; allowed file accesses are not."""
+
+    @property
+    def is_observable(self) -> bool:
+        """Whether its uses are observed."""
+        return self.rule.resource_type is ResourceType.NETWORK
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +146,16 @@ def subject_profile(sandbox: Sandbox, subject: Subject) -> SubjectProfile:
         subject,
         manifest,
         inherits=manifest is not None and None in manifest.sections.values(),
-        problems=_problems(sandbox, subject),
-        declared=tuple(_declared(manifest, section, rule, match.times(rule)) for section, rule in declared),
+        problems=tuple(
+            str(problem)
+            for one in sandbox.runtime.extensions
+            if (one.kind.value, one.name) == (subject.kind.value, subject.name)
+            for problem in one.problems
+        ),
+        declared=tuple(
+            SubjectRule(rule, section.strip("/"), _line_of(manifest, section, rule), match.times(rule))
+            for section, rule in declared
+        ),
         approvals=tuple(RecordedDecision(one, match.times(rule_of(one))) for one in approvals),
         denials=tuple(RecordedDecision(one, match.times(rule_of(one))) for one in denials),
         observed=match.explained([rule for _, rule in declared], (*denials, *approvals)),
@@ -179,13 +192,6 @@ def _check_recorded(sandbox: Sandbox, subject: Subject, known: Iterable[Subject]
     raise ExtensionUnknown(f"unknown subject {subject}" + (f"; did you mean {close!r}?" if close else ""))
 
 
-def _problems(sandbox: Sandbox, subject: Subject) -> tuple[str, ...]:
-    for extension in sandbox.runtime.extensions:
-        if extension.kind.value == subject.kind.value and extension.name == subject.name:
-            return tuple(map(str, extension.problems))
-    return ()
-
-
 # ---- declarations ----------------------------------------------------------------------------------------------------
 
 
@@ -193,11 +199,6 @@ def _rules(manifest: Manifest | None) -> Iterator[tuple[str, AccessRule]]:
     for pointer, section in (manifest.sections if manifest else {}).items():
         for rule in section.access if section else ():
             yield pointer, rule
-
-
-def _declared(manifest: Manifest | None, pointer: str, rule: AccessRule, times: int) -> SubjectRule:
-    observable = rule.resource_type is ResourceType.NETWORK
-    return SubjectRule(rule, pointer.strip("/"), _line_of(manifest, pointer, rule), observable, times)
 
 
 def _line_of(manifest: Manifest | None, pointer: str, rule: AccessRule) -> int:
@@ -217,7 +218,4 @@ def _line_of(manifest: Manifest | None, pointer: str, rule: AccessRule) -> int:
 
 def count_by_kind(listed: Iterable[SubjectSummary]) -> Mapping[SubjectKind, int]:
     """Return the number of subjects of each kind."""
-    numbers: dict[SubjectKind, int] = {}
-    for one in listed:
-        numbers[one.subject.kind] = numbers.get(one.subject.kind, 0) + 1
-    return numbers
+    return Counter(one.subject.kind for one in listed)

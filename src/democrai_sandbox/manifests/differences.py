@@ -82,7 +82,8 @@ def diff(old: Manifest, new: Manifest) -> Difference:
         before, after = old.sections.get(pointer), new.sections.get(pointer)
         changes += _access_changes(before, _rebased(after, new, old), pointer_to(pointer, "access"))
         for name in _LISTS:
-            changes += _list_changes(_names(before, name), _names(after, name), pointer_to(pointer, name))
+            names = getattr(before, name, ()), getattr(after, name, ())
+            changes += _list_changes(*names, pointer_to(pointer, name))
         changes += _limit_changes(_limits(before), _limits(after), pointer_to(pointer, "limits"))
     return Difference(tuple(sorted(changes, key=lambda change: tuple(ChangeEffect).index(change.effect))))
 
@@ -154,10 +155,6 @@ def _moved(rule: AccessRule, folder: str) -> AccessRule:
     if rule.resource_type is not ResourceType.FILESYSTEM or rule.target.startswith("/"):
         return rule
     return replace(rule, normalized_target=normalise_target(rule.resource_type, rule.target, base=folder))
-
-
-def _names(section: Section | None, name: str) -> tuple[str, ...]:
-    return getattr(section, name, ())
 
 
 def _texts(rules: Iterable[AccessRule]) -> tuple[str, ...]:

@@ -1,9 +1,4 @@
-"""Lint: advice about entries that grant more than is probably needed, and packages whose native code no guard sees.
-
-The only list of them, for ``manifest lint``, ``doctor`` and the console. A package belongs here if ordinary code calls
-it with a path, URL or address, and it accesses that without any call that CPython knows of. Packages that open files in
-Python and parse them in native code (numpy, pandas, pillow's images) do not belong here.
-"""
+"""Lint: advice about entries that grant more than is probably needed, and packages whose native code no guard sees."""
 
 from __future__ import annotations
 
@@ -62,7 +57,11 @@ NATIVE_ACCESS: Mapping[str, str] = MappingProxyType(
         ),
     }
 )
-"""Resources that each import root opens directly."""
+"""Resources that each import root opens directly: the only such list, for the lint, ``doctor`` and the console.
+
+A package belongs here if ordinary code calls it with a path, URL or address, and it accesses that without any call that
+CPython knows of. Packages that open files in Python and parse them in native code (numpy, pandas) do not belong here.
+"""
 
 _ROOTS = "|".join(map(re.escape, NATIVE_ACCESS))
 _IMPORT = re.compile(

@@ -134,16 +134,14 @@ class ModuleManifest(Manifest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineManifest(Manifest):
-    """Manifest of an engine, which is installed once and then serves calls."""
-
-    kind: ClassVar[ManifestKind] = ManifestKind.ENGINE
+class InstalledManifest(Manifest):
+    """Common part of engines and extractors, which are installed once."""
 
     version: str = ""
     description: str = ""
-    entry: str = "engine.py"
+    entry: str = ""
     """File to import, relative to the manifest's folder."""
-    runtime: EngineRuntime = EngineRuntime()
+    runtime: Section = Section()
     install: Install = Install()
 
     @property
@@ -153,22 +151,22 @@ class EngineManifest(Manifest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExtractorManifest(Manifest):
-    """Manifest of an extractor, which is installed once and then reads documents."""
+class EngineManifest(InstalledManifest):
+    """Manifest of an engine, which serves calls."""
+
+    kind: ClassVar[ManifestKind] = ManifestKind.ENGINE
+
+    entry: str = "engine.py"
+    runtime: EngineRuntime = EngineRuntime()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtractorManifest(InstalledManifest):
+    """Manifest of an extractor, which reads documents."""
 
     kind: ClassVar[ManifestKind] = ManifestKind.EXTRACTOR
 
-    version: str = ""
-    description: str = ""
     entry: str = "extractor.py"
-    """File to import, relative to the manifest's folder."""
-    runtime: Section = Section()
-    install: Install = Install()
-
-    @property
-    def sections(self) -> Mapping[str, Section | None]:
-        """Sections of both phases; neither applies in the other."""
-        return MappingProxyType({"/runtime": self.runtime, "/install": self.install})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -261,8 +261,7 @@ def _rule(kind: ResourceType, act: Operation, target: str) -> AccessRule:
     return AccessRule(kind, act, target, target)
 
 
-# ---- wider rules, with a note
-# -----------------------------------------------------------------------------------------
+# ---- wider rules, with a note ----------------------------------------------------------------------------------------
 
 
 def _widened(wanted: _ExactRule, notes: dict[AccessRule, str]) -> AccessRule:
@@ -364,8 +363,7 @@ def _covering(rules: tuple[AccessRule, ...]) -> Callable[[_ExactRule], frozenset
     return find
 
 
-# ---- manifest form
-# -----------------------------------------------------------------------------------------------------
+# ---- manifest form ---------------------------------------------------------------------------------------------------
 
 
 def _entries(rules: list[AccessRule], notes: dict[AccessRule, str]) -> tuple[ProposedEntry, ...]:
@@ -376,15 +374,16 @@ def _entries(rules: list[AccessRule], notes: dict[AccessRule, str]) -> tuple[Pro
     ):
         merged.setdefault((rule.resource_type, rule.normalized_target), []).append(rule)
     return tuple(
-        ProposedEntry(kind, tuple(rule.operation for rule in same), target, tuple(_notes(same, notes)))
+        ProposedEntry(
+            kind,
+            tuple(rule.operation for rule in same),
+            target,
+            tuple(dict.fromkeys(notes[rule] for rule in same if rule in notes)),
+        )
         for (kind, target), same in sorted(
             merged.items(), key=lambda item: (list(ResourceType).index(item[0][0]), item[0][1])
         )
     )
-
-
-def _notes(rules: list[AccessRule], notes: dict[AccessRule, str]) -> Iterator[str]:
-    yield from dict.fromkeys(notes[rule] for rule in rules if rule in notes)
 
 
 def _roots(imports: Iterable[str]) -> tuple[str, ...]:

@@ -100,7 +100,7 @@ class KeyShape:
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectShape:
+class ObjectShape(ValueShape):
     """Object with fixed keys, which becomes a model with fields of the same names."""
 
     model: type[Any]
@@ -300,31 +300,21 @@ def _declaration(model: type[Manifest], word: str) -> ObjectShape:
     return ObjectShape(model, f"the declaration of {word}", (_NAMED, _ABOUT, access, imports), whole=True)
 
 
+def _installed(model: type[Manifest], word: str, runtime: ObjectShape) -> ObjectShape:
+    phases = (
+        KeyShape("runtime", runtime, "Declarations for the runtime phase."),
+        KeyShape("install", _INSTALL, "Declarations for the install phase."),
+    )
+    return ObjectShape(model, f"the manifest of {word}", (*_EXTENSION, *phases), whole=True)
+
+
 MANIFEST_SHAPES: Mapping[ManifestKind, ObjectShape] = MappingProxyType(
     {
         ManifestKind.MODULE: ObjectShape(
             ModuleManifest, "the manifest of a module", (*_EXTENSION, _ACCESS, _IMPORTS, _LIMITS, _REVIEW), whole=True
         ),
-        ManifestKind.ENGINE: ObjectShape(
-            EngineManifest,
-            "the manifest of an engine",
-            (
-                *_EXTENSION,
-                KeyShape("runtime", _ENGINE_RUNTIME, "Declarations for the runtime phase."),
-                KeyShape("install", _INSTALL, "Declarations for the install phase."),
-            ),
-            whole=True,
-        ),
-        ManifestKind.EXTRACTOR: ObjectShape(
-            ExtractorManifest,
-            "the manifest of an extractor",
-            (
-                *_EXTENSION,
-                KeyShape("runtime", _RUNTIME, "Declarations for the runtime phase."),
-                KeyShape("install", _INSTALL, "Declarations for the install phase."),
-            ),
-            whole=True,
-        ),
+        ManifestKind.ENGINE: _installed(EngineManifest, "an engine", _ENGINE_RUNTIME),
+        ManifestKind.EXTRACTOR: _installed(ExtractorManifest, "an extractor", _RUNTIME),
         ManifestKind.MCP: ObjectShape(
             McpServer,
             "the registry entry of an MCP server",

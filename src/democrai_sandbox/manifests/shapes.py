@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.policy import (
     VALID_OPERATIONS,
@@ -45,17 +46,22 @@ class ParseState:
         self.problems += [problem.moved(pointer) for problem in problems]
 
 
-class ValueShape(Protocol):
+class ValueShape(ABC):
     """Shape of a value in a manifest."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def read(self, value: Any, pointer: str, reading: ParseState) -> Any:
         """Return the value for the model; problems are recorded in ``reading``."""
 
-    def plain(self, value: Any) -> Any:
-        """Return the value of a model as JSON data, which ``read`` parses to an equal one."""
-
+    @abstractmethod
     def schema(self) -> dict[str, Any]:
         """Return a JSON Schema that accepts every valid value."""
+
+    def plain(self, value: Any) -> Any:
+        """Return the value of a model as JSON data, which ``read`` parses to an equal one; by default unchanged."""
+        return value
 
 
 def described(value: object) -> str:
@@ -70,7 +76,7 @@ def described(value: object) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class TextShape:
+class TextShape(ValueShape):
     """Visible text on one line."""
 
     what: str
@@ -100,17 +106,13 @@ class TextShape:
         mended = self.mend(value)[: self.longest] if self.mend else ""
         return mended if re.fullmatch(self.pattern, mended) else None
 
-    def plain(self, value: str) -> str:
-        """Return the text."""
-        return value
-
     def schema(self) -> dict[str, Any]:
         """Return the length and the pattern."""
         return {"type": "string", "minLength": 1, "maxLength": self.longest, "pattern": f"^(?:{self.pattern})$"}
 
 
 @dataclass(frozen=True, slots=True)
-class ChoiceShape:
+class ChoiceShape(ValueShape):
     """One of a few names."""
 
     names: type[Any]
@@ -138,7 +140,7 @@ class ChoiceShape:
 
 
 @dataclass(frozen=True, slots=True)
-class FlagShape:
+class FlagShape(ValueShape):
     """Boolean."""
 
     def read(self, value: Any, pointer: str, reading: ParseState) -> bool:
@@ -150,17 +152,13 @@ class FlagShape:
         reading.refuse(pointer, f"expected true or false, got {described(value)}", suggestion)
         return False
 
-    def plain(self, value: bool) -> bool:  # noqa: FBT001 - the one value that a shape is about
-        """Return the flag."""
-        return value
-
     def schema(self) -> dict[str, Any]:
         """Return the type."""
         return {"type": "boolean"}
 
 
 @dataclass(frozen=True, slots=True)
-class NumberShape:
+class NumberShape(ValueShape):
     """Integer within limits."""
 
     least: int
@@ -175,17 +173,13 @@ class NumberShape:
         reading.refuse(pointer, f"expected a whole number from {self.least:,} to {self.most:,}, got {got}")
         return 0
 
-    def plain(self, value: int) -> int:
-        """Return the number."""
-        return value
-
     def schema(self) -> dict[str, Any]:
         """Return the limits."""
         return {"type": "integer", "minimum": self.least, "maximum": self.most}
 
 
 @dataclass(frozen=True, slots=True)
-class TextListShape:
+class TextListShape(ValueShape):
     """List of texts of one shape; duplicates are dropped."""
 
     item: TextShape
@@ -212,7 +206,7 @@ _NOBODY = Subject(SubjectKind.CORE, "manifest")
 
 
 @dataclass(frozen=True, slots=True)
-class ImportsShape:
+class ImportsShape(ValueShape):
     """Roots of sensitive imports."""
 
     def read(self, value: Any, pointer: str, reading: ParseState) -> tuple[str, ...]:
@@ -237,7 +231,7 @@ class ImportsShape:
 
 
 @dataclass(frozen=True, slots=True)
-class EndpointShape:
+class EndpointShape(ValueShape):
     """HTTP URL. It may have a query, which is not checked."""
 
     longest: int = 2000
@@ -262,10 +256,6 @@ class EndpointShape:
             reading.refuse(pointer, "the URL has a fragment, or a path that servers read in different ways")
         return value
 
-    def plain(self, value: str) -> str:
-        """Return the URL."""
-        return value
-
     def schema(self) -> dict[str, Any]:
         """Return a pattern of the URL."""
         return {
@@ -276,7 +266,7 @@ class EndpointShape:
 
 
 @dataclass(frozen=True, slots=True)
-class AccessShape:
+class AccessShape(ValueShape):
     """List of access entries."""
 
     def read(self, value: Any, pointer: str, reading: ParseState) -> tuple[AccessRule, ...]:

@@ -1,12 +1,4 @@
-"""Host names and addresses: canonical spelling, public suffixes, and scripts that look alike.
-
-This prevents an accident in a manifest and is not the Public Suffix List: that list changes weekly, and a policy must
-not change its meaning with an update. Three tests need no external data:
-
-* a single label (``com``, ``uk``, ``localhost``, ``internal``);
-* a registry label below a two-letter country domain (``co.uk``, ``com.au``, ``or.jp``);
-* a short table of second-level registries that the pattern misses, and of hosting services with public names.
-"""
+"""Host names and addresses: canonical spelling, public suffixes, and scripts that look alike."""
 
 from __future__ import annotations
 
@@ -152,6 +144,10 @@ def _refuse_other_reading(label: str, encoded: str, host: str) -> None:
         raise InvalidInputError.of(message)
 
 
+# The suffixes prevent an accident in a manifest and are not the Public Suffix List: that list changes weekly, and a
+# policy must not change its meaning with an update. Three tests need no external data: a single label (com, internal),
+# a registry label below a two-letter country domain (co.uk), and a short table of second-level registries that the
+# pattern misses, and of hosting services with public names.
 _COUNTRY = re.compile(r"([a-z]+)\.[a-z]{2}")
 
 _REGISTRY_LABELS = frozenset(
@@ -181,17 +177,7 @@ _HOSTING = frozenset(
         *("s3.amazonaws.com", "cloudfront.net", "elasticbeanstalk.com", "awsapprunner.com", "amplifyapp.com"),
         *("compute.amazonaws.com", "elb.amazonaws.com", "execute-api.amazonaws.com", "on.aws"),
         *("ondigitalocean.app", "ngrok.io", "ngrok.app", "ngrok-free.app", "ngrok.dev", "trycloudflare.com", "ts.net"),
-        *(
-            "digitaloceanspaces.com",
-            "loca.lt",
-            "duckdns.org",
-            "no-ip.org",
-            "dyndns.org",
-            "ddns.net",
-            "sslip.io",
-            "nip.io",
-            "xip.io",
-        ),
+        *("loca.lt", "duckdns.org", "no-ip.org", "dyndns.org", "ddns.net", "sslip.io", "nip.io", "xip.io"),
         *("blogspot.com", "wordpress.com", "wixsite.com", "weebly.com", "myshopify.com", "supabase.co"),
         *("digitaloceanspaces.com", "backblazeb2.com"),
     }

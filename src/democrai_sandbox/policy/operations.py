@@ -68,13 +68,7 @@ NO_ACCESS = FileAccess(0)
 EVERY_ACCESS = FileAccess.READ | FileAccess.CREATE | FileAccess.MODIFY | FileAccess.DELETE | FileAccess.EXECUTE
 
 _ACCESS_OF_OPERATION: Mapping[Operation, FileAccess] = MappingProxyType(
-    {
-        Operation.READ: FileAccess.READ,
-        Operation.CREATE: FileAccess.CREATE,
-        Operation.MODIFY: FileAccess.MODIFY,
-        Operation.DELETE: FileAccess.DELETE,
-        Operation.EXECUTE: FileAccess.EXECUTE,
-    }
+    {operation: FileAccess[operation.name] for operation in VALID_OPERATIONS[ResourceType.FILESYSTEM]}
 )
 
 
@@ -87,11 +81,7 @@ class NetworkAccess(IntFlag):
 
 
 _NETWORK_ACCESS_OF_OPERATION: Mapping[Operation, NetworkAccess] = MappingProxyType(
-    {
-        Operation.CONNECT: NetworkAccess.CONNECT,
-        Operation.RECEIVE: NetworkAccess.RECEIVE,
-        Operation.SEND: NetworkAccess.SEND,
-    }
+    {operation: NetworkAccess[operation.name] for operation in NETWORK_OPERATIONS}
 )
 
 _RECEIVING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})

@@ -6,7 +6,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.access.caller import Caller
+from democrai_sandbox.errors import NetworkDenied
 from democrai_sandbox.guard import (
+    AccessQuestion,
     ask_external_access,
     current_guard,
     is_guarded,
@@ -15,6 +17,7 @@ from democrai_sandbox.guard import (
     serve,
     served,
 )
+from democrai_sandbox.policy import ResourceType
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.guard import GuardView
     from democrai_sandbox.guard.interface import RawView
-    from democrai_sandbox.policy import AccessDecision
+    from democrai_sandbox.policy import AccessDecision, Operation, Subject
 
 
 @contextmanager
@@ -38,11 +41,36 @@ def serving(caller: Caller) -> Iterator[None]:
         yield
 
 
-def caller_of(view: RawView) -> Caller:
+def caller_of(view: RawView | None) -> Caller:
     """Return the identity in a view of a guard, with the role of the served request if that has the same identity."""
+    if view is None:
+        return Caller()
     who = Caller(view.user_id, view.organization_id, view.session_key)
     present = served()
     return present if type(present) is Caller and present[:3] == who[:3] else who
+
+
+def network_question(
+    subject: Subject, chain: tuple[str, ...], place: tuple[Operation, str], who: tuple[Any, Any, Any], *, register: bool
+) -> AccessQuestion:
+    """Return the question about an operation on a network target, for a user, an organization and a session."""
+    operation, target = place
+    what = (ResourceType.NETWORK.value, operation.value, target)
+    # A structure of the core, which takes its members as one sequence.
+    return AccessQuestion((subject.name, subject.kind.value, chain, *what, register, *who, "", None))  # type: ignore[call-arg, arg-type]
+
+
+def network_denial(question: AccessQuestion, decision: AccessDecision, target: str = "") -> NetworkDenied:
+    """Return the error of the guard for a denied question; ``target`` replaces the one of the question."""
+    denial = NetworkDenied(
+        target or question.target,
+        subject=question.subject,
+        subject_kind=question.subject_kind,
+        chain=question.subject_chain,
+        operations=(question.operation,),
+    )
+    denial.decision = decision
+    return denial
 
 
 class GuardSurroundings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.access import Administration
@@ -20,14 +21,22 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.access import Access
     from democrai_sandbox.access.protocols import ResumeHandler
-    from democrai_sandbox.access.values import Decision, Requester, StoredRequest
+    from democrai_sandbox.access.values import Requester, StoredRequest
     from democrai_sandbox.guard import GuardView
     from democrai_sandbox.policy import Subject
 
     from .modules import ModuleRuntime
     from .task_runtime import TaskRuntime
 
-_ACTS = ("approve_for_session", "approve_permanently", "deny_external_access", "revoke")
+_ACTS = MappingProxyType(
+    {
+        "approve_for_session": "session",
+        "approve_permanently": "permanent",
+        "deny_external_access": "deny",
+        "revoke": "revoke",
+    }
+)
+"""Functions of ``sdk.access``, and their acts."""
 
 
 class _ManagingCaller(GuardSurroundings):
@@ -60,10 +69,10 @@ class AccessManagers:
             return [_request_fields(request) for request in administration.pending_requests().items]
         if act not in _ACTS:
             raise InvalidInputError.of(f"unknown act {act!r}; one of: {', '.join(_ACTS)}", pointer="/act")
-        outcome = getattr(administration, act)(details.get("id", ""), reason=details.get("reason", ""))
-        decision = outcome if act == "revoke" else outcome.decision
-        skipped = "" if act == "revoke" else outcome.skipped
-        return {"decision": None if decision is None else _decision(decision), "skipped": skipped}
+        outcome = administration.decide(_ACTS[act], details.get("id", ""), reason=details.get("reason", ""))
+        made = outcome.decision
+        decision = made and {"id": made.id, "effect": str(made.effect), "scope": str(made.scope)}
+        return {"decision": decision, "skipped": outcome.skipped}
 
 
 def _request_fields(request: StoredRequest) -> dict[str, Any]:
@@ -78,10 +87,6 @@ def _request_fields(request: StoredRequest) -> dict[str, Any]:
         "has_session": bool(origin.session_key),
         "count": request.count,
     }
-
-
-def _decision(decision: Decision) -> dict[str, Any]:
-    return {"id": decision.id, "effect": str(decision.effect), "scope": str(decision.scope)}
 
 
 _TASK = "task"
@@ -113,12 +118,12 @@ class ModuleResumes(Mapping[str, "ResumeHandler"]):
         if action not in set(self):
             raise KeyError(action)
 
-        def go_on(context: Any, *, origin: Requester, subject: Subject, request_id: str) -> object:
+        def resume(context: Any, *, origin: Requester, subject: Subject, request_id: str) -> object:
             del request_id  # a module that must not repeat an action stores the id in its context
-            self._go_on(action, context, origin, subject)
+            self._resume(action, context, origin, subject)
             return None
 
-        return go_on
+        return resume
 
     def __iter__(self) -> Iterator[str]:
         for module in self._modules.all_loaded():
@@ -130,7 +135,7 @@ class ModuleResumes(Mapping[str, "ResumeHandler"]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    def _go_on(self, action: str, context: Any, origin: Requester, subject: Subject) -> None:
+    def _resume(self, action: str, context: Any, origin: Requester, subject: Subject) -> None:
         """Run an action and wait for its end; for a task, wait until it is stored."""
         name, params = _own(action, subject), _params(context)
         caller = self._requester(origin)
@@ -170,7 +175,6 @@ def _own(action: str, subject: Subject) -> str:
 
 
 def _params(context: Any) -> dict[str, Any]:
-    """Return the context as the parameters of an action."""
     if context is None:
         return {}
     if type(context) is not dict:

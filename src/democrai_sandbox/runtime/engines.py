@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from democrai_sandbox.guard.interface import RawView
     from democrai_sandbox.manifests import Manifest, ManifestKind
     from democrai_sandbox.runtime.confinement.confinement import Confinement
-    from democrai_sandbox.runtime.extensions.registry import RegisteredExtension, Registry
+    from democrai_sandbox.runtime.extensions.registry import Registry
     from democrai_sandbox.runtime.extensions.settings import RuntimeSettings
     from democrai_sandbox.runtime.installs.environments import EnvironmentUse, InstalledEnvironment
     from democrai_sandbox.runtime.installs.status import InstallReporter, InstallStatus, InstallStep
-    from democrai_sandbox.runtime.worker.process import WorkerHostServices, WorkerSpec, WorkerStarter
+    from democrai_sandbox.runtime.worker.process import WorkerHostServices, WorkerStarter
 
 _MOST_STREAMS = 64
 
@@ -189,33 +189,28 @@ class InstalledRuntime:
         registry: Registry,
         host: WorkerHostServices,
         *,
-        configuration: Callable[[str, str], Mapping[str, Any]] | None = None,
-        decider: Decider | None = None,
-        starter: WorkerStarter | None = None,
-        confinement: Confinement | None = None,
-        protected: tuple[str, ...] = (),
-        sensitive_imports: tuple[str, ...] = (),
-        look_seconds: float = 2.0,
+        configuration: Callable[[str, str], Mapping[str, Any]],
+        decider: Decider,
+        confinement: Confinement,
+        protected: tuple[str, ...],
     ) -> None:
         """Take the registered extensions. ``configuration(kind, name)`` reads the stored configuration and may block.
 
-        ``confinement`` starts processes where the kernel confines them; ``starter`` starts them otherwise.
-        ``look_seconds`` is the maximum age of a read configuration before a call reads it again.
+        ``confinement`` starts processes where the kernel confines them.
         """
         self.kind = kind
         self._settings = settings
         self._host = host
-        self._configuration = configuration or (lambda *_: _NO_CONFIGURATION)
+        self._configuration = configuration
         self._confinement = confinement
-        by_host = None if confinement is None else confinement.host_starter()
-        self._starter: WorkerStarter = starter or by_host or PlainStarter()
+        self._starter: WorkerStarter = confinement.host_starter() or PlainStarter()
         self._protected = (*settings.protected, *protected)
-        self._sensitive = sensitive_imports
-        self._look_seconds = look_seconds
         make = partial(Installer, decider=decider, protected=self._protected, confinement=confinement)
         self._installations = Installations(kind, registry, lambda extension: make(extension, settings, self._starter))
         self._running: dict[str, _RunningInstallation] = {}
         self._looked: dict[str, float] = {}
+        self._look_seconds = 2.0
+        """Maximum age of a read configuration before a call reads it again."""
         self._candidates: dict[str, Manifest] = {}
         self._turns: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._retiring: set[asyncio.Task[None]] = set()
@@ -371,10 +366,14 @@ class InstalledRuntime:
             use.end()
             raise
         access, imports = self._candidate(name, configuration)
-        spec = spec._replace(candidate_access=access, candidate_imports=imports)
-        spec = spec._replace(protected=self._protected, sensitive_imports=self._sensitive)
-        spec = spec._replace(native_packages=self._settings.native_packages)
-        worker = self._made(installer.extension, spec)
+        spec = spec._replace(
+            candidate_access=access,
+            candidate_imports=imports,
+            protected=self._protected,
+            native_packages=self._settings.native_packages,
+        )
+        confined, starter, rights = self._confinement.worker(installer.extension, spec)
+        worker = WorkerHandle(confined, self._host, starter=starter or self._starter, rights=rights)
         running = self._running[name] = _RunningInstallation(worker, use, installed.folder, configuration)
         if old is not None:
             task = asyncio.create_task(_retire(old, self._settings.call_timeout))
@@ -386,12 +385,6 @@ class InstalledRuntime:
         """Return the rules of the candidate as JSON, and its imports; empty without a candidate."""
         candidate = self._candidates.get(name)
         return ("", ()) if candidate is None else runtime_rules(candidate, configuration)
-
-    def _made(self, extension: RegisteredExtension, spec: WorkerSpec) -> WorkerHandle:
-        if self._confinement is None:
-            return WorkerHandle(spec, self._host, starter=self._starter)
-        confined, starter, rights = self._confinement.worker(extension, spec)
-        return WorkerHandle(confined, self._host, starter=starter or self._starter, rights=rights)
 
 
 async def _retire(running: _RunningInstallation, seconds: float) -> None:

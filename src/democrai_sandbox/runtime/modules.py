@@ -151,10 +151,12 @@ class ModuleRuntime:
         surface = module.surface(kind, operation)
         given = check_params(params)
         limit = self._settings.call_timeout if seconds is None else seconds
-        if not isinstance(surface, Surface) or module.worker is not None:
-            return await _worker_of(module).call(
+        if module.worker is not None:
+            return await module.worker.call(
                 kind, operation, given, caller=caller, ancestors=tuple(map(str, ancestors)), timeout=limit
             )
+        if not isinstance(surface, Surface):
+            raise ExtensionUnknown(f"module {name!r} has no worker")
         activation = module.activation.below(ancestors) if ancestors else module.activation
         return await run_surface(
             surface, given, guard=activation.guard(caller), caller=caller, threads=module.threads, seconds=limit
@@ -211,12 +213,6 @@ class ModuleRuntime:
         return surfaces
 
 
-def _worker_of(module: LoadedModule) -> WorkerHandle:
-    if module.worker is None:
-        raise ExtensionUnknown(f"module {module.extension.name!r} has no worker")
-    return module.worker
-
-
 def module_activation(extension: RegisteredExtension, settings: RuntimeSettings) -> GuardFactory:
     """Return the activation of a module: its declarations, its folder to read, its data to read and write."""
     manifest = extension.manifest
@@ -240,8 +236,8 @@ class IsolatedWorkers:
         host: WorkerHostServices,
         *,
         protected: tuple[str, ...],
-        on_end: Callable[[str], None] | None = None,
-        confinement: Confinement | None = None,
+        on_end: Callable[[str], None],
+        confinement: Confinement,
     ) -> None:
         """Take the paths that are protected from all subjects, as in this process.
 
@@ -301,7 +297,9 @@ class IsolatedWorkers:
             start_timeout=self._settings.load_timeout,
             call_timeout=self._settings.call_timeout,
         )
-        worker = self._workers[spec.label] = self._made(extension, spec)
+        confined, starter, rights = self._confinement.worker(extension, spec)
+        worker = WorkerHandle(confined, self._host, starter=starter, on_end=self._on_end, rights=rights)
+        self._workers[spec.label] = worker
         if declared is manifest:
             self._of_modules[manifest.name].append(worker)
         return worker
@@ -312,12 +310,6 @@ class IsolatedWorkers:
         imports = () if candidate is None else candidate.allowed_imports
         for worker in tuple(self._of_modules[module]):
             worker.hold_against(access, imports)
-
-    def _made(self, extension: RegisteredExtension, spec: WorkerSpec) -> WorkerHandle:
-        if self._confinement is None:
-            return WorkerHandle(spec, self._host, on_end=self._on_end)
-        confined, starter, rights = self._confinement.worker(extension, spec)
-        return WorkerHandle(confined, self._host, starter=starter, on_end=self._on_end, rights=rights)
 
     def access_changed(self) -> None:
         """Make the guards in the workers ask again. Thread-safe."""

@@ -29,8 +29,7 @@ from .engines import EngineServices, InstalledRuntime
 from .mcp import McpRuntime, McpSettings
 from .modules import IsolatedWorkers, ModuleRuntime
 from .store import Configured, RuntimeStore
-from .task_runtime import TaskRuntime
-from .task_service import TaskService
+from .task_runtime import TaskRuntime, TaskService
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.access import Access
     from democrai_sandbox.access.values import Requester
     from democrai_sandbox.errors import SandboxDenied
-    from democrai_sandbox.guard import AccessQuestion, Decider, DenialRecorder, EndpointObserver, Guard
+    from democrai_sandbox.guard import AccessQuestion, Decider, DenialRecorder, EndpointObserver
     from democrai_sandbox.kernel.application import Kernel
     from democrai_sandbox.policy import AccessDecision, AccessRule, Subject
     from democrai_sandbox.runtime.ai.asset_calls import Body
@@ -61,17 +60,17 @@ class WorkerHost:
         self,
         decider: Decider,
         output: ExtensionOutput,
-        recorder: DenialRecorder | None = None,
-        observe: Callable[[ConnectionReport], None] | None = None,
-        shadows: ShadowRuns | None = None,
+        recorder: DenialRecorder | None,
+        observe: Callable[[ConnectionReport], None],
+        shadows: ShadowRuns,
     ) -> None:
         """Decide as for this process, and store the output of workers with all other output.
 
-        ``observe`` permits a connection of a worker in the kernel layer. ``shadows`` records where candidates would
-        decide differently.
+        ``shadows`` records where candidates would decide differently.
         """
         self._shadows = shadows
-        self._observe = observe
+        self.observe = observe
+        """Permits a connection of a worker in the kernel layer."""
         self._decider = decider
         self._output = output
         self._recorder = recorder
@@ -102,15 +101,9 @@ class WorkerHost:
         del stream
         self._output.add(label, text)
 
-    def observe(self, told: ConnectionReport) -> None:
-        """Permit a connection of a worker in the kernel layer."""
-        if self._observe is not None:
-            self._observe(told)
-
     def saw(self, label: str, question: AccessQuestion, *, allowed: bool, times: int) -> None:
         """Record a check that a candidate would decide differently for the subject of a worker."""
-        if self._shadows is not None:
-            self._shadows.saw_in(label, question, allowed=allowed, times=times)
+        self._shadows.saw_in(label, question, allowed=allowed, times=times)
 
     def denied(self, label: str, denial: SandboxDenied) -> None:
         """Record a denial inside a worker."""
@@ -179,7 +172,6 @@ class Runtime:
         self._open_doors()
 
     def _make_processes(self, own: tuple[str, ...]) -> None:
-        """Create the objects that start processes and serve them."""
         settings, service = self.settings, self.access.service
         self.output = ExtensionOutput()
         self._workers = WorkerHost(service, self.output, self._recorder, self.confinement.observe, self.shadows)
@@ -199,7 +191,6 @@ class Runtime:
         )
 
     def _make_runtimes(self, models: Mapping[str, Model] | None, own: tuple[str, ...]) -> None:
-        """Create the runtime of each kind of extension."""
         settings, service = self.settings, self.access.service
         self._declarations = Declarations()
         self.modules = ModuleRuntime(settings, self.registry, self._declarations)
@@ -208,7 +199,9 @@ class Runtime:
         self.engines = self._installed(ManifestKind.ENGINE, own)
         self.extractors = self._installed(ManifestKind.EXTRACTOR, own)
         self._tooling = IsolatedTools()
-        self.ai = AiRuntime(models, activate=self._activate, apart=self._apart)
+        self.ai = AiRuntime(
+            models, activate=lambda name, caller: self.modules.loaded(name).activation.guard(caller), apart=self._apart
+        )
         self.mcp = McpRuntime(self.store, service, McpSettings(approval=settings.mcp_approval))
         self.media = Media(service, data_dir=settings.data_dir, shadows=self.shadows)
 
@@ -270,8 +263,6 @@ class Runtime:
         """All extensions, including broken ones with their problems."""
         return (*self.modules.extensions.values(), *self.registry.engines.values(), *self.registry.extractors.values())
 
-    # ---- composition -------------------------------------------------------------------------------------------------
-
     def _installed(self, kind: ManifestKind, protected: tuple[str, ...]) -> InstalledRuntime:
         return InstalledRuntime(
             kind,
@@ -320,18 +311,13 @@ class Runtime:
         except InvalidInputError as error:
             self.modules.break_module(name, error.problems)
 
-    def _activate(self, name: str, caller: Caller) -> Guard:
-        return self.modules.loaded(name).activation.guard(caller)
-
     def _apart(self, asset: Asset) -> Body | None:
         """Return the replacement for a tool's function if the host runs the tool in a worker."""
         declaration, found = asset.declaration, self.registry.modules.get(asset.module or "")
-        if found is None or not isinstance(declaration, ToolDeclaration):
+        manifest = None if found is None else found.manifest
+        if found is None or not isinstance(declaration, ToolDeclaration) or not isinstance(manifest, ModuleManifest):
             return None
         if self.settings.isolation_of(declaration.subject) is not Isolation.PROCESS:
-            return None
-        manifest = found.manifest
-        if not isinstance(manifest, ModuleManifest):
             return None
         return self._tooling.body(asset, self._isolated.of_tool(found, manifest, declaration))
 
@@ -354,7 +340,7 @@ class Runtime:
 
         Return the rules of the candidate as JSON; empty without a candidate.
         """
-        extension = self._found(str(subject))
+        extension = self.registry.find(str(subject))
         if extension is None:
             return ""
         folder, kind, name = extension.folder, extension.kind, extension.name
@@ -368,23 +354,14 @@ class Runtime:
         rules = runtime.hold_against(extension.name, manifest)
         return rules_to_json((*rules_from_json(rules), *self._own_rules(subject))) if rules else ""
 
-    def _found(self, label: str) -> RegisteredExtension | None:
-        kind, _, name = label.partition(":")
-        by_kind = {
-            "module": self.registry.modules,
-            "engine": self.registry.engines,
-            "extractor": self.registry.extractors,
-        }
-        return by_kind.get(kind, {}).get(name)
-
     def _own_places(self, subject: Subject) -> tuple[str, ...]:
-        found = self._found(str(subject))
+        found = self.registry.find(str(subject))
         return () if found is None else (found.folder, self.settings.data_of(subject))
 
     def _places(self, view: RawView | None) -> tuple[str, str]:
         """Return the data folder and the code folder of the calling extension."""
         for label in reversed(view.labels if view else ()):
-            found = self._found(label)
+            found = self.registry.find(label)
             if found is not None:
                 return self.settings.data_of(found.subject), found.folder
         return "", ""

@@ -251,14 +251,14 @@ def ending_of(job: Job, work: asyncio.Task[Any]) -> Ending:
     return failed(error)
 
 
-def failed(error: BaseException) -> Ending:
-    """Return the end of a task that raised an error."""
-    return Ending(TaskState.FAILED, failure=_failure(error))
-
-
 def cancelled(reason: str) -> Ending:
     """Return the end of a canceled task."""
     return Ending(TaskState.CANCELLED, failure=Failure("Cancelled", reason))
+
+
+def failed(error: BaseException) -> Ending:
+    """Return the end of a task that raised an error."""
+    return Ending(TaskState.FAILED, failure=_failure(error))
 
 
 def _failure(error: BaseException) -> Failure:

@@ -1,10 +1,13 @@
-"""Task runtime: tasks are recorded before they run, run within limits, and their end is always recorded."""
+"""Task runtime: tasks are recorded before they run, run within limits, and their end is always recorded.
+
+Behind ``sdk.tasks``, modules start, read and cancel their own tasks only.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
@@ -14,17 +17,24 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from democrai_sandbox.access.caller import Caller
 from democrai_sandbox.access.node import utc_now
-from democrai_sandbox.errors import InvalidInputError, RuntimeServiceFailed, StoreUnavailable
+from democrai_sandbox.errors import InvalidInputError, RuntimeServiceFailed, StoreUnavailable, TamperDenied, TaskUnknown
+from democrai_sandbox.guard import served
+from democrai_sandbox.policy import SubjectKind
 from democrai_sandbox.runtime.calls.threads import SubjectThreads
+from democrai_sandbox.runtime.children.path_rights import denied
+from democrai_sandbox.runtime.store.values import progress_to_json
 
-from .sdk_services import hidden
-from .store import Failure, TaskState
+from .access_environment import caller_of
+from .sdk_services import SdkFutures, hidden
+from .store import Failure, Progress, Task, TaskFilter, TaskState
 from .task_queue import DeclaredTasks, Ending, Jobs, TaskSettings, cancelled, ending_of, failed, period
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from .store import Progress, RuntimeStore, Task, TaskFilter
+    from democrai_sandbox.guard.interface import RawView
+
+    from .store import RuntimeStore
     from .task_queue import Job
 
 
@@ -51,63 +61,6 @@ class ScheduleEntry:
     """None until it was read from the store."""
 
 
-class Schedule:
-    """Sleeps until the next entry is due, and runs it. ``run`` is a task of the loop."""
-
-    def __init__(
-        self,
-        clock: Callable[[], datetime],
-        ensure: Callable[[ScheduleEntry], Awaitable[datetime]],
-        claim: Callable[[ScheduleEntry], Awaitable[datetime]],
-    ) -> None:
-        """Take ``ensure``, which stores an entry, and ``claim``, which tries to get its run.
-
-        Both return the next due time.
-        """
-        self._clock = clock
-        self._ensure = ensure
-        self._claim = claim
-        self._entries: dict[tuple[str, str], ScheduleEntry] = {}
-        self._changed = asyncio.Event()
-
-    def add(self, entry: ScheduleEntry) -> None:
-        """Add an entry; replace one of the same task."""
-        self._entries[entry.module, entry.name] = entry
-        self._changed.set()
-
-    def remove(self, module: str) -> None:
-        """Remove all entries of a module."""
-        for key in [key for key in self._entries if key[0] == module]:
-            del self._entries[key]
-
-    async def run(self) -> None:
-        """Run until canceled."""
-        while True:
-            pause = await self._step()
-            self._changed.clear()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), pause)
-
-    async def _step(self) -> float:
-        """Run due entries; return the seconds until the next one."""
-        for entry in tuple(self._entries.values()):
-            try:
-                if entry.due is None:
-                    entry.due = await self._ensure(entry)
-                elif entry.due <= self._clock():
-                    entry.due = await self._claim(entry)
-            except StoreUnavailable:
-                return _PAUSE
-            except Exception:  # noqa: BLE001 - one failing entry must not stop the others
-                _log.exception("the schedule of %s.%s failed", entry.module, entry.name)
-                entry.due = self._clock() + timedelta(seconds=_PAUSE)
-        times = [entry.due for entry in self._entries.values() if entry.due is not None]
-        if not times:
-            return _LONGEST_SLEEP
-        left = (min(times) - self._clock()).total_seconds()
-        return min(max(left, 0.001), _LONGEST_SLEEP)
-
-
 _HOUR = timedelta(hours=1)
 
 
@@ -132,7 +85,8 @@ class TaskRuntime:
         self._threads = SubjectThreads(1, "runtime-tasks")
         """The thread for the store: operations run one after the other."""
         self.jobs = Jobs(self._settings)
-        self._schedule = Schedule(clock, self._ensure, self._claim)
+        self._schedule: dict[tuple[str, str], ScheduleEntry] = {}
+        self._schedule_changed = asyncio.Event()
         self._declared = DeclaredTasks(self._settings)
         self._working: set[asyncio.Task[Any]] = set()
         self._background: set[asyncio.Task[Any]] = set()
@@ -145,8 +99,6 @@ class TaskRuntime:
         """``note_progress`` for other threads, which pass it to the loop."""
         self.loop: asyncio.AbstractEventLoop | None = None
 
-    # ---- lifecycle
-
     async def start(self) -> tuple[str, ...]:
         """Start; mark tasks that were running here or on a dead node as lost, and return their ids."""
         self.loop = asyncio.get_running_loop()
@@ -158,7 +110,7 @@ class TaskRuntime:
         if lost:
             _log.warning("marked tasks of an ended process as lost: %s", ", ".join(lost))
         self._stay(self._keep_alive)
-        self._stay(self._schedule.run)
+        self._stay(self._run_schedule)
         return lost
 
     async def stop(self) -> None:
@@ -178,8 +130,6 @@ class TaskRuntime:
             task.cancel()  # the store is down: the missing heartbeat marks the task as lost
         await asyncio.gather(*background, *self._working, return_exceptions=True)
         self._threads.stop()
-
-    # ---- interface for the host and the SDK
 
     async def submit(
         self,
@@ -246,14 +196,13 @@ class TaskRuntime:
         entry = None if every is None else ScheduleEntry(module, name, period(every))
         self._declared.add(module, name, timeout)
         if entry is not None:
-            self._schedule.add(entry)
+            self._schedule[module, name] = entry
+            self._schedule_changed.set()
 
     def forget(self, module: str) -> None:
         """Remove the tasks of a module; running ones continue."""
         self._declared.remove(module)
-        self._schedule.remove(module)
-
-    # ---- single task
+        self._schedule = {key: entry for key, entry in self._schedule.items() if key[0] != module}
 
     def _enqueue(self, job: Job) -> None:
         self.jobs.add(job)
@@ -314,8 +263,6 @@ class TaskRuntime:
             job.inner.cancel()
             self.loop.call_later(self._settings.patience, job.given_up.set, context=Context())
 
-    # ---- background work
-
     def _stay(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run background work and restart it when canceled: guarded code can cancel every task of the loop."""
 
@@ -333,25 +280,18 @@ class TaskRuntime:
         while True:
             await asyncio.sleep(self._settings.heartbeat)
             try:
-                if len(self.jobs):
-                    await self._beat()
+                canceled = await self._stored(self._store.beat, **self._here()) if len(self.jobs) else ()
+                for job in filter(None, map(self.jobs.get, canceled)):
+                    self._end(job, "it was canceled")
                 await self._stored(self._store.mark_lost, silent_since=self._silent_since(), now=self._clock())
-                await self._prune()
+                now = self._clock()
+                if self._pruned is None or now - self._pruned >= _HOUR:
+                    self._pruned = now
+                    await self._stored(self._store.prune_tasks, before=now - self._settings.keep)
             except StoreUnavailable as error:
                 _log.warning("the heartbeat of this node could not be stored: %s", error.__cause__ or error)
             except Exception:  # noqa: BLE001 - the heartbeat must continue
                 _log.exception("the task heartbeat failed")
-
-    async def _beat(self) -> None:
-        for task_id in await self._stored(self._store.beat, **self._here()):
-            if (job := self.jobs.get(task_id)) is not None:
-                self._end(job, "it was canceled")
-
-    async def _prune(self) -> None:
-        now = self._clock()
-        if self._pruned is None or now - self._pruned >= _HOUR:
-            self._pruned = now
-            await self._stored(self._store.prune_tasks, before=now - self._settings.keep)
 
     def _store_reports(self) -> None:
         self._progress_timer = None
@@ -364,16 +304,40 @@ class TaskRuntime:
         with suppress(StoreUnavailable):  # a later report replaces it
             await self._stored(self._store.say_progress, job.id, progress, **self._here())
 
-    async def _ensure(self, entry: ScheduleEntry) -> datetime:
-        return await self._stored(self._store.ensure_schedule, entry.module, entry.name, entry.every, now=self._clock())
+    async def _run_schedule(self) -> None:
+        """Sleep until the next entry is due, and run it."""
+        while True:
+            pause = await self._run_due_entries()
+            self._schedule_changed.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._schedule_changed.wait(), pause)
 
-    async def _claim(self, entry: ScheduleEntry) -> datetime:
+    async def _run_due_entries(self) -> float:
+        """Run due entries; return the seconds until the next one."""
+        for entry in tuple(self._schedule.values()):
+            try:
+                if entry.due is None:
+                    entry.due = await self._stored(
+                        self._store.ensure_schedule, entry.module, entry.name, entry.every, now=self._clock()
+                    )
+                elif entry.due <= self._clock():
+                    entry.due = await self._claim(entry, entry.due)
+            except StoreUnavailable:
+                return _PAUSE
+            except Exception:  # noqa: BLE001 - one failing entry must not stop the others
+                _log.exception("the schedule of %s.%s failed", entry.module, entry.name)
+                entry.due = self._clock() + timedelta(seconds=_PAUSE)
+        times = [entry.due for entry in self._schedule.values() if entry.due is not None]
+        left = (min(times) - self._clock()).total_seconds() if times else _LONGEST_SLEEP
+        return min(max(left, 0.001), _LONGEST_SLEEP)
+
+    async def _claim(self, entry: ScheduleEntry, due: datetime) -> datetime:
         """Try to claim the run of a due entry; leave it to another node if the queue is full."""
         now = self._clock()
-        if entry.due is None or not self.jobs.has_room(entry.module):
+        if not self.jobs.has_room(entry.module):
             return now + timedelta(seconds=1)
         job = self._declared.job(entry.module, entry.name, {}, Caller(), scheduled=True)
-        got, following = await self._stored(self._store.claim_run, job.record(self._node), entry.due, now=now)
+        got, following = await self._stored(self._store.claim_run, job.record(self._node), due, now=now)
         if got:
             self._enqueue(job)
         return following
@@ -411,3 +375,126 @@ class TaskRuntime:
             kept.add(task)
             task.add_done_callback(hidden(kept.discard))
         return task
+
+
+_EXACT = 1
+
+
+class TaskService:
+    """Answers guarded code: on the host's loop with a future, on any other thread after waiting."""
+
+    def __init__(self, runtime: TaskRuntime) -> None:
+        """Use this task runtime."""
+        self._runtime = runtime
+        self.promises = SdkFutures("tasks", patience=30.0)
+        """Available after it is opened on the host's loop."""
+
+    def services(self) -> dict[str, Callable[..., Any]]:
+        """Return the services to install."""
+        return {
+            "tasks.start": self.start,
+            "tasks.status": self.status,
+            "tasks.list": self.listed,
+            "tasks.cancel": self.cancel,
+            "tasks.progress": self.progress,
+        }
+
+    def start(self, view: RawView | None, name: object, params: object, timeout: object) -> Any:
+        """Start a task of the calling module, on behalf of its caller; return its id."""
+        module = _module_of(view, "tasks.start")
+        if type(name) is not str:
+            raise InvalidInputError.of(f"expected a text, got {type(name).__name__}", pointer="/name")
+        return self.promises.promise(
+            self._runtime.submit(module, name, params, caller_of(view), timeout=timeout)  # type: ignore[arg-type] # checked there
+        )
+
+    def status(self, view: RawView | None, task_id: object) -> Any:
+        """Return the record of a task of the calling module."""
+        return self.promises.promise(self._shown(_module_of(view, "tasks.status"), task_id))
+
+    def listed(self, view: RawView | None, name: object, states: object, limit: object) -> Any:
+        """Return the tasks of the calling module, the newest first."""
+        return self.promises.promise(self._listed(_module_of(view, "tasks.list"), name, states, limit))
+
+    def cancel(self, view: RawView | None, task_id: object) -> Any:
+        """Cancel a task of the calling module; return False if it has already ended."""
+        return self.promises.promise(self._cancel(_module_of(view, "tasks.cancel"), task_id))
+
+    def progress(self, view: RawView | None, fraction: object, message: object) -> None:
+        """Store the progress of the calling task. Outside a task it has no effect."""
+        said = Progress(fraction, message)  # type: ignore[arg-type] # checked by the next line
+        progress_to_json(said)
+        loop = self._runtime.loop
+        if loop is not None and view is not None and (task_id := self._present(view)):
+            loop.call_soon_threadsafe(self._runtime.note_from_afar, task_id, said, context=Context())
+
+    def _present(self, view: RawView) -> str:
+        """Return the id of the calling task; empty outside a task.
+
+        Guarded code can claim another task of its module, but not one of another module. A caller in a worker is
+        identified by its call chain, if only one task with that name is running.
+        """
+        module = _module_of(view, "tasks.progress")
+        caller = served()
+        if type(caller) is Caller and caller.task_id:
+            return caller.task_id if self._runtime.jobs.module_of(caller.task_id) == module else ""
+        return next((found for label in view.labels if (found := self._runtime.jobs.only_running(label))), "")
+
+    async def _own(self, module: str, task_id: object) -> Task:
+        if type(task_id) is not str:
+            raise InvalidInputError.of(f"expected a text, got {type(task_id).__name__}", pointer="/id")
+        task = await self._runtime.status(task_id)
+        if task.module != module:
+            raise TaskUnknown(f"unknown task {task_id}")
+        return task
+
+    async def _shown(self, module: str, task_id: object) -> dict[str, Any]:
+        return shown(await self._own(module, task_id))
+
+    async def _listed(self, module: str, name: object, states: object, limit: object) -> list[dict[str, Any]]:
+        if type(name) is not str or type(states) is not list:
+            raise InvalidInputError.of("expected a name and a list of states", pointer="/")
+        known = tuple(state for state in TaskState if state.value in states)
+        if len(known) != len(states):
+            raise InvalidInputError.of(f"unknown state; expected some of: {', '.join(TaskState)}", pointer="/states")
+        found = await self._runtime.tasks(TaskFilter(module=module, name=name, states=known), limit=limit)  # type: ignore[arg-type] # checked there
+        return [shown(task) for task in found]
+
+    async def _cancel(self, module: str, task_id: object) -> bool:
+        task = await self._own(module, task_id)
+        return await self._runtime.cancel(task.id)
+
+
+def shown(task: Task) -> dict[str, Any]:
+    """Return a task as plain data."""
+    failure = task.failure
+    return {
+        "id": task.id,
+        "name": task.name,
+        "state": task.state.value,
+        "fraction": task.progress.fraction,
+        "message": task.progress.message,
+        "result": task.result,
+        "failure": None if failure is None else dict(failure._asdict()),
+        "scheduled": task.origin.scheduled,
+        "attempt": task.attempt,
+        "created_at": task.created_at.isoformat(),
+        "started_at": None if task.started_at is None else task.started_at.isoformat(),
+        "finished_at": None if task.finished_at is None else task.finished_at.isoformat(),
+    }
+
+
+def _module_of(view: RawView | None, service: str) -> str:
+    """Return the module that a caller works for: the innermost in its call chain.
+
+    A narrowed subject inside the module, such as a tool with its own ``access`` list or an MCP server, cannot start
+    tasks, which have all rights of the module.
+    """
+    if view is None:
+        raise InvalidInputError.of("only modules can use this service: the host uses its task runtime directly")
+    for kind, name, _, mode in reversed(view.links):
+        if kind == SubjectKind.MODULE:
+            return name
+        if mode == _EXACT:
+            break
+    raise denied(TamperDenied, view, service)

@@ -18,7 +18,7 @@ from starlette.testclient import TestClient
 
 from democrai_sandbox import errors
 from democrai_sandbox.console import problems
-from democrai_sandbox.console.request_id import request_id
+from democrai_sandbox.console.problems import request_id
 from democrai_sandbox.policy import AccessDecision, DecisionCode, InvalidInputError, Problem
 from tests.console.pages.reading import Page
 from tests.console.serving import PLAIN

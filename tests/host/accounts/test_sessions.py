@@ -197,14 +197,14 @@ def test_a_password_that_changes_while_it_is_compared_opens_nothing(house, monke
     """A sign-in with the old password does not survive a reset during it."""
     house.person("ada")
     accounts = house.node()
-    compare = accounts._door.compare
+    compare = accounts._sign_in_check.compare
 
     def slow(*args):
         found = compare(*args)
         house.accounts.reset_password("ada", actor="bea")
         return found
 
-    monkeypatch.setattr(accounts._door, "compare", slow)
+    monkeypatch.setattr(accounts._sign_in_check, "compare", slow)
     with pytest.raises(SignInRefused):
         house.sign_in(accounts=accounts)
     assert house.accounts.sessions_of("ada") == ()

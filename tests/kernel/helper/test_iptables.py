@@ -131,7 +131,7 @@ def test_a_program_that_hangs_is_ended_and_told(tmp_path):
 def test_programs_get_nothing_of_the_environment(monkeypatch):
     monkeypatch.setenv("LD_PRELOAD_X", "1")
     commands = Commands()
-    said = commands.run([commands.find("env")]).output.split()
+    said = commands.run([commands.find("env")]).stdout.split()
     assert not any(word.startswith("LD_PRELOAD_X") for word in said)
 
 

@@ -275,15 +275,14 @@ import os, sys
 from democrai_sandbox.kernel import _native
 from tests.kernel.spawn.programs import confined
 from democrai_sandbox.kernel.landlock import raw_ruleset
-from democrai_sandbox.kernel.spawn.client import PassedDescriptors, SpawnOrder, body_of
+from democrai_sandbox.kernel.spawn.client import SpawnOrder, body_of
 more = confined()
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 ruleset, _ = raw_ruleset.build(_native, *more["plan"][:5])
 text = "id -u; cat /etc/hostname || echo refused; grep NoNewPrivs /proc/$$/status"
 more |= {"limits": ((7, 50),), "keep_caps": 0, "stdin": 0, "stdout": 1, "stderr": 2}
-passed = PassedDescriptors()
-body = body_of(SpawnOrder("/bin/sh", ("sh", "-c", text), {"PATH": "/bin:/usr/bin"}, "/", **more), passed)
-pid, pidfd = _native.spawn(body, passed.numbers, [ruleset], -1, (10, 1), (1 << 64) - 1)
+body, descriptors = body_of(SpawnOrder("/bin/sh", ("sh", "-c", text), {"PATH": "/bin:/usr/bin"}, "/", **more))
+pid, pidfd = _native.spawn(body, descriptors, [ruleset], -1, (10, 1), (1 << 64) - 1)
 print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
 

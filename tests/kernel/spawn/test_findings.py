@@ -108,16 +108,16 @@ _AS_NOBODY = """
 import os
 from democrai_sandbox.kernel import _native
 from democrai_sandbox.kernel.landlock import raw_ruleset
-from democrai_sandbox.kernel.spawn.client import PassedDescriptors, SpawnOrder, body_of
+from democrai_sandbox.kernel.spawn.client import SpawnOrder, body_of
 from tests.kernel.spawn.programs import confined
 more, processors = confined(), os.sched_getaffinity(0)
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 ruleset, _ = raw_ruleset.build(_native, *more["plan"][:5])
 text = "renice -n 5 -p {0}; taskset -p 1 {0}; chrt -b -p 0 {0}; ionice -c 3 -p {0}; nice -n 1 true && echo itself"
-null, passed = os.open("/dev/null", os.O_RDWR), PassedDescriptors()
+null = os.open("/dev/null", os.O_RDWR)
 argv, environment = ("sh", "-c", text.format(os.getpid())), {"PATH": "/bin:/usr/bin"}
-body = body_of(SpawnOrder("/bin/sh", argv, environment, "/", stdout=1, keep_caps=0, **more), passed)
-pid, pidfd = _native.spawn(body, passed.numbers, [ruleset], null, (10, 1), (1 << 64) - 1)
+body, descriptors = body_of(SpawnOrder("/bin/sh", argv, environment, "/", stdout=1, keep_caps=0, **more))
+pid, pidfd = _native.spawn(body, descriptors, [ruleset], null, (10, 1), (1 << 64) - 1)
 os.waitpid(pid, 0)
 print(os.nice(0), os.sched_getscheduler(0) == os.SCHED_OTHER)
 print(os.sched_getaffinity(0) == processors)

@@ -15,8 +15,7 @@ def story(world):
     from democrai_sandbox.runtime import sdk_services
     from democrai_sandbox.runtime.access_environment import serving
     from democrai_sandbox.runtime.store import Progress, open_runtime_store
-    from democrai_sandbox.runtime.task_runtime import TaskRuntime
-    from democrai_sandbox.runtime.task_service import TaskService
+    from democrai_sandbox.runtime.task_runtime import TaskRuntime, TaskService
     from democrai_sandbox.sdk import tasks
 
     told, ran, gate = {}, [], asyncio.Event()

@@ -126,7 +126,8 @@ def copy_database(database: str, target: str) -> int:
     except FileExistsError:
         raise StateUnusable(f"{place} already exists", fix="name another file, or remove it first") from None
     except OSError as error:
-        raise _unusable(place, error) from None
+        message = f"{place} cannot be written: {error.strerror}"
+        raise StateUnusable(message, fix="name a file in a writable folder") from None
     return place.stat().st_size
 
 
@@ -149,7 +150,3 @@ def _copy(database: str, made: Path) -> None:
         raise StoreUnavailable from error
     if found != "ok":
         raise StateUnusable(f"the copy of {database} is damaged: {found}", fix="restore an older backup")
-
-
-def _unusable(place: Path, error: OSError) -> StateUnusable:
-    return StateUnusable(f"{place} cannot be written: {error.strerror}", fix="name a file in a writable folder")

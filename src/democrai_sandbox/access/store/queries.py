@@ -124,7 +124,9 @@ def _page(
     check_limit(page)
     place = str(order[-1])
     if page.after:
-        query = query.where(tuple_(*order) < tuple_(*_literals(read_mark(page.after, place, order), order)))
+        last = read_mark(page.after, place, order)
+        bound = [literal(value, column.type) for value, column in zip(last, order, strict=True)]
+        query = query.where(tuple_(*order) < tuple_(*bound))
     query = query.order_by(*(column.desc() for column in order)).limit(page.limit + 1)
     rows = connection.execute(query).all()
     shown = rows[: page.limit]
@@ -163,10 +165,6 @@ def _typed(value: object, column: Column[Any]) -> Any:
     if isinstance(column.type, AnyText) or type(value) is not int or not 0 <= value < 1 << 63:
         raise ValueError
     return from_micros(value) if isinstance(column.type, Moment) else value
-
-
-def _literals(last: Sequence[Any], order: Sequence[Column[Any]]) -> list[Any]:
-    return [literal(value, column.type) for value, column in zip(last, order, strict=True)]
 
 
 _ALIKE = 100

@@ -94,8 +94,8 @@ MOST_COUNTED = 10_000
 _PLACE = "queue"
 _MARK = (requests.c.risk, requests.c.id)
 _SHOWN = ("id", "digest", "subject_kind", "subject_name", "resource_type", "operation", "target", "chain", "risk")
-_WHOSE = ("user_id", "organization_id", "session_key")
-_FILTERED = (*_WHOSE, "subject_kind", "subject_name", "resource_type", "operation", "target_folded", "first_seen")
+_IDENTITY = ("user_id", "organization_id", "session_key")
+_FILTERED = (*_IDENTITY, "subject_kind", "subject_name", "resource_type", "operation", "target_folded", "first_seen")
 _EVERYTHING = values.RequestFilter()
 _RANK = bindparam("rank", type_=Integer)
 _LAST = bindparam("last", type_=requests.c.id.type)

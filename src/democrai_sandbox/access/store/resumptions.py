@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from sqlalchemy import ColumnElement, Row, Select
+    from sqlalchemy import Row, Select
 
     from democrai_sandbox.access.values import AccessTuple, Decision, Resumption, StoredRequest
 
@@ -74,7 +74,7 @@ def claim_resume(connection: Connection, *, node: str, lease_until: datetime, no
             .where(resumes.c.id == resume_id)
             .values(_left(ResumptionState.FAILED, _APPROVAL_ENDED) | {"finished_at": now})
         )
-        ledger.close([_told(to_resume(due), access, node, ResumptionState.FAILED, _APPROVAL_ENDED)], now=now)
+        ledger.close([_audit_entry(to_resume(due), access, node, ResumptionState.FAILED, _APPROVAL_ENDED)], now=now)
         return None
     connection.execute(
         update(resumes)
@@ -113,7 +113,7 @@ def finish_resume(
         # The context is not needed anymore, and removed data cannot leak.
         connection.execute(update(requests).where(requests.c.id == resume.request_id).values(resume_context=None))
     access = find_request(connection, resume.request_id).access
-    ledger.close([_told(resume, access, node, state, error)], now=now)
+    ledger.close([_audit_entry(resume, access, node, state, error)], now=now)
     return True
 
 
@@ -130,13 +130,9 @@ def _is_approved(connection: Connection, resume: Row[Any], access: AccessTuple, 
     )
     if connection.execute(approved).first() is None:
         return False
-    denied = select(decisions).where(in_force, is_denial, *_of_same_place(access))
+    same_place = [decisions.c[name] == value for name, value in access_dict(access).items() if name != "target"]
+    denied = select(decisions).where(in_force, is_denial, *same_place)
     return not any(covers(to_access(row), access) for row in connection.execute(denied))
-
-
-def _of_same_place(access: AccessTuple) -> list[ColumnElement[bool]]:
-    """Return the conditions for decisions with the same subject, resource type and operation."""
-    return [decisions.c[name] == value for name, value in access_dict(access).items() if name != "target"]
 
 
 def _left(state: ResumptionState, error: str) -> dict[str, Any]:
@@ -144,7 +140,7 @@ def _left(state: ResumptionState, error: str) -> dict[str, Any]:
     return {"state": state.value, "leased_by": "", "lease_until": None, "last_error": error}
 
 
-def _told(resume: Resumption, access: AccessTuple, node: str, state: ResumptionState, error: str) -> AuditEntry:
+def _audit_entry(resume: Resumption, access: AccessTuple, node: str, state: ResumptionState, error: str) -> AuditEntry:
     after = {"resume": resume.id, "action": resume.action, "node": node, "attempt": resume.attempts}
     action = AuditAction.RESUME_FAILED if error else AuditAction.RESUME_SUCCEEDED
     return AuditEntry(action, SYSTEM, access, resume.request_id, after=after | {"error": error, "state": state.value})

@@ -1,20 +1,27 @@
-"""Options that many commands share: converters, configuration, node, database, filters, and the code to run."""
+"""Tables of arguments: functions that describe verbs and arguments, converters of values, and shared options.
+
+An item of a table is a function that adds an argument, or several, to a parser or to a group of one.
+"""
 
 from __future__ import annotations
 
 import argparse
 import re
+from functools import partial
 from types import MappingProxyType
+
+from democrai_sandbox.cli.parser import add_verbs
 
 from .choices import AUDIT_ACTIONS, OPERATIONS, RESOURCE_TYPES, SUBJECT_KINDS
 
 TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable
     from typing import Any
 
     from democrai_sandbox.cli.parser import CommandParser
 
+    Item = Callable[[Any], Any]
 
 _MOST_ITEMS = 100_000
 _HOUR_MILLISECONDS = 3_600_000
@@ -86,8 +93,8 @@ def _number(text: str, most: int) -> int:
     return int(text)
 
 
-def positive_seconds(text: str) -> float:
-    """Return a duration in seconds, greater than zero."""
+def seconds(text: str) -> float:
+    """Return a duration in seconds, greater than zero; argparse shows the name of this function in errors."""
     found = float(text)
     if not 0 < found < float("inf"):
         raise ValueError(text)
@@ -124,168 +131,135 @@ def _refused(text: str, why: str) -> argparse.ArgumentTypeError:
     return argparse.ArgumentTypeError(f"{shortened(repr(text))} {why}")
 
 
+def arguments(run: str, *items: Item, description: str = "") -> Item:
+    """Return an item with the arguments of a command without verbs."""
+
+    def add(parser: CommandParser) -> None:
+        parser.description = description or parser.description
+        _add_all(items, parser)
+        parser.set_defaults(run=run)
+
+    return add
+
+
+def verbs(*each: Item) -> Item:
+    """Return an item with the verbs of a command; each comes from ``verb``."""
+
+    def add(parser: CommandParser) -> None:
+        _add_all(each, add_verbs(parser))
+
+    return add
+
+
+def verb(name: str, summary: str, description: str, run: str, *items: Item) -> Item:
+    """Return a verb, which runs ``module:function``; its parser is built on first use."""
+
+    def add(parsers: Any) -> None:
+        takes = partial(_add_all, items)
+        parsers.add_parser(name, help=summary, description=description, takes=takes, run=run)
+
+    return add
+
+
+def argument(name: str, metavar: str | None, words: str, *others: str, **options: Any) -> Item:
+    """Return an argument with its metavar and help; ``others`` are more names of an option."""
+    return lambda parser: parser.add_argument(name, *others, metavar=metavar, help=words, **options)
+
+
+def flag(name: str, words: str, *others: str, **options: Any) -> Item:
+    """Return an option without a value."""
+    options.setdefault("action", "store_true")
+    return lambda parser: parser.add_argument(name, *others, help=words, **options)
+
+
+def one_of(name: str, metavar: str, words: str, values: tuple[str, ...], **options: Any) -> Item:
+    """Return an option with a few choices, which its help lists."""
+    return argument(name, metavar, f"{words}: {', '.join(values)}", choices=values, **options)
+
+
+def repeated(name: str, metavar: str, words: str, **options: Any) -> Item:
+    """Return an option that may be repeated."""
+    return argument(name, metavar, words, action="append", default=[], **options)
+
+
+def either(*items: Item, required: bool = False) -> Item:
+    """Return options that exclude each other."""
+    return lambda parser: _add_all(items, parser.add_mutually_exclusive_group(required=required))
+
+
+def defaults(**values: Any) -> Item:
+    """Return values of options that are not arguments."""
+    return lambda parser: parser.set_defaults(**values)
+
+
+def _add_all(items: tuple[Item, ...], parser: Any) -> None:
+    for add in items:
+        add(parser)
+
+
 URL_VARIABLE = "DEMOCRAI_URL"
 TOKEN_VARIABLE = "DEMOCRAI_TOKEN"  # noqa: S105 - a name, not a secret
 TOKEN_FILE = "cli.token"  # noqa: S105 - a name, not a secret
 """File in the state folder, written by ``admin token create --save``."""
-
-
-def add_config(parser: CommandParser) -> None:
-    """Add ``--config``."""
-    parser.add_argument("--config", metavar="FILE", help="configuration file (default: DEMOCRAI_CONFIG_FILE)")
-
-
-def add_json(parser: CommandParser) -> None:
-    """Add ``--json``."""
-    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
-
-
-def add_yes(parser: CommandParser) -> None:
-    """Add ``--yes``."""
-    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation; required without a terminal")
-
-
-def add_node(parser: CommandParser) -> None:
-    """Add the options for the node and the token, and ``--json``."""
-    add_config(parser)
-    parser.add_argument(
-        "--url", metavar="URL", help=f"address of the node (default: {URL_VARIABLE}, then the configuration)"
-    )
-    parser.add_argument(
-        "--token-file",
-        metavar="FILE",
-        help=f"file with a token (default: {TOKEN_VARIABLE}, then {TOKEN_FILE} in the state folder)",
-    )
-    add_json(parser)
-
-
-def add_database(parser: CommandParser) -> None:
-    """Add the options for the database, and ``--json``."""
-    add_config(parser)
-    parser.add_argument(
-        "--database",
-        metavar="URL",
-        help="database to use: sqlite:////path/to/file or postgresql://user@host/name, without a password",
-    )
-    add_json(parser)
-
-
+SURFACES = ("action", "command", "task", "tool")
+"""Functions of a module that can be called by name."""
 _USUAL_LIMIT = 100
 
-
-def one_of(values: tuple[str, ...], metavar: str, words: str) -> dict[str, Any]:
-    """Return the options of an argument with a few choices, which its help lists."""
-    return {"choices": values, "metavar": metavar, "help": f"{words}: {', '.join(values)}"}
-
-
-_FILTER_OPTIONS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+CONFIG = argument("--config", "FILE", "configuration file (default: DEMOCRAI_CONFIG_FILE)")
+JSON = flag("--json", "print JSON instead of text")
+YES = flag("--yes", "do not ask for confirmation; required without a terminal")
+LOCAL = (CONFIG, JSON)
+"""Options of a command that uses the configuration."""
+NODE = (
+    CONFIG,
+    argument("--url", "URL", f"address of the node (default: {URL_VARIABLE}, then the configuration)"),
+    argument(
+        "--token-file",
+        "FILE",
+        f"file with a token (default: {TOKEN_VARIABLE}, then {TOKEN_FILE} in the state folder)",
+    ),
+    JSON,
+)
+"""Options of a command that asks a node."""
+DATABASE = (
+    CONFIG,
+    argument(
+        "--database",
+        "URL",
+        "database to use: sqlite:////path/to/file or postgresql://user@host/name, without a password",
+    ),
+    JSON,
+)
+"""Options of a command that opens the database."""
+LIMIT = argument(
+    "-n", "N", f"maximum number of rows (default: {_USUAL_LIMIT})", "--limit", type=a_number, default=_USUAL_LIMIT
+)
+_FILTERS = MappingProxyType(
     {
-        "subject": {"metavar": "KIND:NAME", "type": a_subject, "help": "of this subject, such as module:reports"},
-        "kind": one_of(SUBJECT_KINDS, "KIND", "of subjects of this kind"),
-        "resource_type": one_of(RESOURCE_TYPES, "TYPE", "about this type of resource"),
-        "operation": one_of(OPERATIONS, "OPERATION", "about this operation"),
-        "user": {"metavar": "ID", "type": a_text, "help": "requested for this user"},
-        "organization": {"metavar": "ID", "type": a_text, "help": "requested for this organization"},
-        "session": {"metavar": "KEY", "type": a_text, "help": "of this session"},
-        "text": {"metavar": "TEXT", "type": a_text, "help": "target contains this text, ignoring case"},
-        "newer_than": {"metavar": "TIME", "type": moment, "help": "first seen at this time or later; 2h means ago"},
-        "older_than": {"metavar": "TIME", "type": moment, "help": "first seen before this time; 2h means ago"},
-        "action": {"action": "append", **one_of(AUDIT_ACTIONS, "ACTION", "with this action; may be repeated")},
-        "actor": {"metavar": "NAME", "type": a_text, "help": "by this user"},
-        "request": {"metavar": "ID", "type": an_id, "help": "about this request"},
-        "since": {"metavar": "TIME", "type": moment, "help": "at this time or later; 2h means ago"},
-        "until": {"metavar": "TIME", "type": moment, "help": "before this time; 2h means ago"},
+        "subject": argument("--subject", "KIND:NAME", "of this subject, such as module:reports", type=a_subject),
+        "kind": one_of("--kind", "KIND", "of subjects of this kind", SUBJECT_KINDS),
+        "resource_type": one_of("--resource-type", "TYPE", "about this type of resource", RESOURCE_TYPES),
+        "operation": one_of("--operation", "OPERATION", "about this operation", OPERATIONS),
+        "user": argument("--user", "ID", "requested for this user", type=a_text),
+        "organization": argument("--organization", "ID", "requested for this organization", type=a_text),
+        "session": argument("--session", "KEY", "of this session", type=a_text),
+        "text": argument("--text", "TEXT", "target contains this text, ignoring case", type=a_text),
+        "newer_than": argument("--newer-than", "TIME", "first seen at this time or later; 2h means ago", type=moment),
+        "older_than": argument("--older-than", "TIME", "first seen before this time; 2h means ago", type=moment),
+        "action": one_of("--action", "ACTION", "with this action; may be repeated", AUDIT_ACTIONS, action="append"),
+        "actor": argument("--actor", "NAME", "by this user", type=a_text),
+        "request": argument("--request", "ID", "about this request", type=an_id),
+        "since": argument("--since", "TIME", "at this time or later; 2h means ago", type=moment),
+        "until": argument("--until", "TIME", "before this time; 2h means ago", type=moment),
     }
 )
 
 
-def add_filters(parser: CommandParser, *names: str) -> None:
-    """Add the named filter options."""
-    group = parser.add_argument_group("filters")
-    for name in names:
-        group.add_argument(f"--{name.replace('_', '-')}", **_FILTER_OPTIONS[name])
-    parser.set_defaults(filters=names)
+def filters(*names: str) -> Item:
+    """Return the named filter options."""
 
+    def add(parser: CommandParser) -> None:
+        _add_all(tuple(_FILTERS[name] for name in names), parser.add_argument_group("filters"))
+        parser.set_defaults(filters=names)
 
-def add_limit(parser: CommandParser) -> None:
-    """Add ``--limit``."""
-    parser.add_argument(
-        "-n",
-        "--limit",
-        metavar="N",
-        type=a_number,
-        default=_USUAL_LIMIT,
-        help=f"maximum number of rows (default: {_USUAL_LIMIT})",
-    )
-
-
-SURFACES = ("action", "command", "task", "tool")
-"""Functions of a module that can be called by name."""
-
-
-def add_run_options(parser: CommandParser, *, seconds: float | None = None) -> None:
-    """Add the options of every verb."""
-    usual = "no limit" if seconds is None else f"{seconds:g}"
-    parser.add_argument(
-        "--timeout",
-        type=positive_seconds,
-        default=seconds,
-        metavar="SECONDS",
-        help=f"timeout (default: {usual})",
-    )
-    add_config(parser)
-    add_json(parser)
-
-
-def add_manifest(parser: CommandParser, otherwise: str) -> None:
-    """Add ``--manifest``."""
-    parser.add_argument(
-        "--manifest",
-        metavar="FILE",
-        help=f"a manifest, or a file with only access and allowed_imports; {otherwise}",
-    )
-
-
-def add_environment(parser: CommandParser) -> None:
-    """Add the options for packages and environment variables."""
-    parser.add_argument(
-        "--environment", metavar="FOLDER", help="virtual environment with its packages (default: that of this command)"
-    )
-    parser.add_argument(
-        "--env",
-        action="append",
-        default=[],
-        metavar="NAME[=VALUE]",
-        help="pass this variable, with its current or the given value; a few such as PATH are always passed",
-    )
-
-
-def add_script(parser: CommandParser) -> None:
-    """Add the file and its arguments."""
-    parser.add_argument("file", metavar="FILE", help="a file with Python code")
-    parser.add_argument("arguments", nargs="...", metavar="ARGUMENT", help="arguments of the script")
-    add_manifest(parser, "default: no access")
-    add_environment(parser)
-
-
-def add_call(parser: CommandParser, *, methods: bool) -> None:
-    """Add the options for the called function of an extension."""
-    parser.add_argument("folder", metavar="FOLDER", help="the folder of the extension, with its manifest.json")
-    if methods:
-        parser.add_argument(
-            "--method", metavar="NAME", help="the method to call; without it, the extension is only imported"
-        )
-    else:
-        which = parser.add_mutually_exclusive_group()
-        which.add_argument("--render", action="store_true", help="render its page")
-        for surface in SURFACES:
-            which.add_argument(f"--{surface}", metavar="NAME", help=f"the {surface} to call")
-    parser.add_argument(
-        "--param",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a parameter: JSON such as 3 or [1, 2], otherwise text",
-    )
-    parser.add_argument("--params", metavar="JSON", help="all parameters as a JSON object")
-    add_environment(parser)
+    return add

@@ -4,199 +4,179 @@ from __future__ import annotations
 
 from argparse import BooleanOptionalAction
 
-from democrai_sandbox.cli.parser import add_verbs
-
-from .options import add_call, add_json, add_manifest, add_run_options, add_script, add_yes
+from .options import JSON, LOCAL, SURFACES, YES, argument, defaults, either, flag, repeated, seconds, verb, verbs
 
 TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:
-    from democrai_sandbox.cli.parser import CommandParser
-
+    from .options import Item
 
 _CALL_SECONDS = 30.0
+_RECORDED_CALL_SECONDS = 120.0
 
 
-def run_arguments(parser: CommandParser) -> None:
-    """Add the verbs."""
-    verbs = add_verbs(parser)
-    verbs.add_parser(
+def _timeout(usual: float | None = None) -> Item:
+    words = "timeout (default: no limit)" if usual is None else f"timeout (default: {usual:g})"
+    return argument("--timeout", "SECONDS", words, type=seconds, default=usual)
+
+
+def _manifest(otherwise: str) -> Item:
+    words = f"a manifest, or a file with only access and allowed_imports; {otherwise}"
+    return argument("--manifest", "FILE", words)
+
+
+_ENVIRONMENT = (
+    argument("--environment", "FOLDER", "virtual environment with its packages (default: that of this command)"),
+    repeated(
+        "--env",
+        "NAME[=VALUE]",
+        "pass this variable, with its current or the given value; a few such as PATH are always passed",
+    ),
+)
+_SCRIPT = (
+    argument("file", "FILE", "a file with Python code"),
+    argument("arguments", "ARGUMENT", "arguments of the script", nargs="..."),
+    _manifest("default: no access"),
+    *_ENVIRONMENT,
+)
+_FOLDER = argument("folder", "FOLDER", "the folder of the extension, with its manifest.json")
+_PARAMETERS = (
+    repeated("--param", "NAME=VALUE", "a parameter: JSON such as 3 or [1, 2], otherwise text"),
+    argument("--params", "JSON", "all parameters as a JSON object"),
+    *_ENVIRONMENT,
+)
+_MODULE_CALL = (
+    _FOLDER,
+    either(
+        flag("--render", "render its page"),
+        *(argument(f"--{surface}", "NAME", f"the {surface} to call") for surface in SURFACES),
+    ),
+    *_PARAMETERS,
+)
+_METHOD_CALL = (
+    _FOLDER,
+    argument("--method", "NAME", "the method to call; without it, the extension is only imported"),
+    *_PARAMETERS,
+)
+_KERNEL = either(
+    flag("--kernel", "fail if the kernel layer is not available", default=None),
+    flag("--no-kernel", "use only the guard in the process", dest="kernel", action="store_false"),
+)
+
+run_arguments = verbs(
+    verb(
         "script",
-        help="run a file with Python code",
-        description="Run a file with Python code in a separate process, under a guard. It uses the streams of\n"
+        "run a file with Python code",
+        "Run a file with Python code in a separate process, under a guard. It uses the streams of\n"
         "this command, and its exit status is returned; an uncaught denial exits with 1.\n"
         "With --json, the last line on standard error is the result.",
-        takes=_run_script,
-    )
-    verbs.add_parser(
+        "run:run_script",
+        *_SCRIPT,
+        _KERNEL,
+        _timeout(),
+        *LOCAL,
+    ),
+    verb(
         "module",
-        help="import a module and call one of its functions",
-        description="Import a module in a separate process, under its manifest, and call one of its functions. Prints\n"
+        "import a module and call one of its functions",
+        "Import a module in a separate process, under its manifest, and call one of its functions. Prints\n"
         "the result as JSON. The module gets a temporary data folder.",
-        takes=_run_module,
-    )
-    verbs.add_parser(
+        "run:run_module",
+        *_MODULE_CALL,
+        _KERNEL,
+        _timeout(_CALL_SECONDS),
+        *LOCAL,
+    ),
+    verb(
         "program",
-        help="run any program under the kernel layer",
-        description="Run a program under Landlock and seccomp, derived from the rules. Rules that the kernel cannot\n"
+        "run any program under the kernel layer",
+        "Run a program under Landlock and seccomp, derived from the rules. Rules that the kernel cannot\n"
         "enforce are listed on standard error. The program uses the standard streams of this command, and\n"
         "its exit status is returned. With --json, the last line on standard error is the result.",
-        takes=_run_program,
-    )
+        "run:run_program",
+        argument("argv", "ARGV", "the program and its arguments, after --", nargs="+"),
+        _manifest("default: no access"),
+        repeated("--env", "NAME[=VALUE]", "a variable for the program, in addition to a few such as PATH"),
+        _timeout(),
+        *LOCAL,
+    ),
+)
 
-
-def _run_script(parser: CommandParser) -> None:
-    add_script(parser)
-    _add_kernel(parser)
-    add_run_options(parser)
-    parser.set_defaults(run="run:run_script")
-
-
-def _run_module(parser: CommandParser) -> None:
-    add_call(parser, methods=False)
-    _add_kernel(parser)
-    add_run_options(parser, seconds=_CALL_SECONDS)
-    parser.set_defaults(run="run:run_module")
-
-
-def _run_program(parser: CommandParser) -> None:
-    parser.add_argument("argv", nargs="+", metavar="ARGV", help="the program and its arguments, after --")
-    add_manifest(parser, "default: no access")
-    parser.add_argument(
-        "--env",
-        action="append",
-        default=[],
-        metavar="NAME[=VALUE]",
-        help="a variable for the program, in addition to a few such as PATH",
-    )
-    add_run_options(parser)
-    parser.set_defaults(run="run:run_program")
-
-
-def _add_kernel(parser: CommandParser) -> None:
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--kernel", action="store_true", default=None, help="fail if the kernel layer is not available")
-    which.add_argument(
-        "--no-kernel",
-        dest="kernel",
-        action="store_false",
-        help="use only the guard in the process",
-    )
-
-
-_RECORDED_CALL_SECONDS = 120.0
 _LIMITS = (
     "Every access is really allowed and recorded, so run it where it cannot do harm. Protected paths, files of the\n"
     "extension, and accesses that no manifest can allow stay refused for its Python code. Native code (ctypes) and\n"
     "programs that it starts are not restricted. Afterwards the smallest manifest is proposed."
 )
-
-
-def record_arguments(parser: CommandParser) -> None:
-    """Add the verbs."""
-    verbs = add_verbs(parser)
-    verbs.add_parser(
-        "script",
-        help="record a file with Python code",
-        description=f"Record a file with Python code. {_LIMITS}",
-        takes=_record_script,
-    )
-    for kind, article, takes in (
-        ("module", "a", _record_module),
-        ("engine", "an", _record_engine),
-        ("extractor", "an", _record_extractor),
-    ):
-        verbs.add_parser(
-            kind,
-            help=f"record a call of {article} {kind}",
-            description=f"Record {article} {kind}: its import, and a call. {_LIMITS}",
-            takes=takes,
-        )
-    verbs.add_parser(
-        "suggest",
-        help="propose a manifest from a trace",
-        description="Propose the smallest manifest for a file written by --trace. Runs nothing.",
-        takes=_suggest,
-    )
-
-
-def _record_script(parser: CommandParser) -> None:
-    add_script(parser)
-    add_run_options(parser)
-    _add_report(parser)
-    _add_run(parser)
-    parser.set_defaults(run="record:run_script", verb="script")
-
-
-def _record_module(parser: CommandParser) -> None:
-    add_call(parser, methods=False)
-    _add_extension(parser)
-    parser.set_defaults(verb="module")
-
-
-def _record_engine(parser: CommandParser) -> None:
-    add_call(parser, methods=True)
-    _add_phase(parser)
-    _add_extension(parser)
-    parser.set_defaults(verb="engine")
-
-
-def _record_extractor(parser: CommandParser) -> None:
-    _record_engine(parser)
-    parser.set_defaults(verb="extractor")
-
-
-def _suggest(parser: CommandParser) -> None:
-    parser.add_argument("traces", nargs="+", metavar="TRACE", help="files written by --trace")
-    add_manifest(parser, "default: a new module manifest")
-    _add_report(parser)
-    add_json(parser)
-    parser.set_defaults(run="record:run_suggest", verb="suggest", check=None, trace=None)
-
-
-def _add_extension(parser: CommandParser) -> None:
-    add_run_options(parser, seconds=_RECORDED_CALL_SECONDS)
-    _add_report(parser)
-    _add_run(parser)
-    parser.set_defaults(run="record:run_extension")
-
-
-def _add_phase(parser: CommandParser) -> None:
-    parser.add_argument(
-        "--phase",
-        choices=("runtime", "install"),
-        default="runtime",
-        help="runtime (the default), or install: HTTP requests of pip beyond its index. Files and build steps are\n"
-        "then not observed, but checked against the manifest",
-    )
-    parser.add_argument(
-        "--setting", action="append", default=[], metavar="NAME=VALUE", help="a value of the stored settings"
-    )
-
-
-def _add_report(parser: CommandParser) -> None:
-    """Add the options of the proposal."""
-    parser.add_argument(
-        "--output",
-        metavar="FILE",
-        help="write the proposed manifest to this file and the comparison to standard output",
-    )
-    parser.add_argument(
+_REPORT = (
+    argument("--output", "FILE", "write the proposed manifest to this file and the comparison to standard output"),
+    argument(
         "--generalise",
+        "N",
+        "replace more than N files of one folder, or paths of one site, by their common prefix",
         type=int,
-        metavar="N",
-        help="replace more than N files of one folder, or paths of one site, by their common prefix",
-    )
-    add_yes(parser)
-
-
-def _add_run(parser: CommandParser) -> None:
-    """Add the options of a run."""
-    parser.add_argument(
+    ),
+    YES,
+)
+_RUN = (
+    lambda parser: parser.add_argument(
         "--check",
         action=BooleanOptionalAction,
         help="repeat the run under the proposal (status 1 if that fails) and without each entry, and remove unneeded\n"
         "entries. Default: if it only reads; with --check, also if it writes, sends or starts programs",
-    )
-    parser.add_argument(
-        "--trace", metavar="FILE", help="write every observation to this file, one JSON document per line"
-    )
+    ),
+    argument("--trace", "FILE", "write every observation to this file, one JSON document per line"),
+)
+_EXTENSION = (_timeout(_RECORDED_CALL_SECONDS), *LOCAL, *_REPORT, *_RUN)
+_ENGINE = (
+    *_METHOD_CALL,
+    argument(
+        "--phase",
+        None,
+        "runtime (the default), or install: HTTP requests of pip beyond its index. Files and build steps are\n"
+        "then not observed, but checked against the manifest",
+        choices=("runtime", "install"),
+        default="runtime",
+    ),
+    repeated("--setting", "NAME=VALUE", "a value of the stored settings"),
+)
+
+record_arguments = verbs(
+    verb(
+        "script",
+        "record a file with Python code",
+        f"Record a file with Python code. {_LIMITS}",
+        "record:run_script",
+        *_SCRIPT,
+        _timeout(),
+        *LOCAL,
+        *_REPORT,
+        *_RUN,
+        defaults(verb="script"),
+    ),
+    *(
+        verb(
+            kind,
+            f"record a call of {article} {kind}",
+            f"Record {article} {kind}: its import, and a call. {_LIMITS}",
+            "record:run_extension",
+            *call,
+            *_EXTENSION,
+            defaults(verb=kind),
+        )
+        for kind, article, call in (
+            ("module", "a", _MODULE_CALL),
+            ("engine", "an", _ENGINE),
+            ("extractor", "an", _ENGINE),
+        )
+    ),
+    verb(
+        "suggest",
+        "propose a manifest from a trace",
+        "Propose the smallest manifest for a file written by --trace. Runs nothing.",
+        "record:run_suggest",
+        argument("traces", "TRACE", "files written by --trace", nargs="+"),
+        _manifest("default: a new module manifest"),
+        *_REPORT,
+        JSON,
+        defaults(verb="suggest", check=None, trace=None),
+    ),
+)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from fastapi import Depends, Query, Request
 from pydantic import Field
 
 from democrai_sandbox.access import values
-from democrai_sandbox.access.values import AccessTuple, DecisionEffect, DecisionFilter, RequestState
+from democrai_sandbox.access.values import DecisionFilter, RequestState
 from democrai_sandbox.console.auth import Visitor, holder, require_recent_password, sandbox_of
 from democrai_sandbox.console.problems import told as told_of
 from democrai_sandbox.errors import DecisionConflict, SandboxError
+from democrai_sandbox.host.decisions import SubmittedDecision, UnrequestedAccess, approved_accesses, decide
 from democrai_sandbox.host.scopes import Scope
 from democrai_sandbox.policy import Operation, ResourceType
 from democrai_sandbox.runtime.access_environment import serving
@@ -39,9 +38,8 @@ from .schemas import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from democrai_sandbox.access.administration import Administration, Outcome
+    from democrai_sandbox.access.values import AccessTuple
 
 decisions = router("decisions")
 Reader = Annotated[Visitor, Depends(holder(Scope.APPROVALS_READ))]
@@ -207,8 +205,10 @@ def decide_requests(request: Request, bulk: Bulk, visitor: Decider, repeated: Re
             )
     if bulk.act == "permanent":
         with serving(visitor.caller):
-            asked = _asked_for(administration, visitor, *bulk.request_ids)
-        require_recent_password(request, visitor, asked)
+            approved = _approved(
+                administration, visitor, *(SubmittedDecision(bulk.act, one) for one in bulk.request_ids)
+            )
+        require_recent_password(request, visitor, approved)
 
     def act() -> BulkResult:
         with serving(visitor.caller):
@@ -225,8 +225,7 @@ def approve_for_session(
     request: Request, request_id: Id, visitor: Decider, repeated: Repeating, verdict: RequestVerdict = _NO_VERDICT
 ) -> schemas.DecisionResult:
     """Approve a request until its session ends; without a session nothing is stored, and `skipped` has the reason."""
-    decide = sandbox_of(request).access.administration.approve_for_session
-    return _decided(visitor, repeated, verdict, partial(decide, request_id, **_said(verdict)))
+    return _decided(request, visitor, repeated, verdict, _submitted("session", request_id, verdict))
 
 
 @decision_calls.post("/requests/{request_id}/approve", **_DECIDES)
@@ -238,17 +237,11 @@ def approve(
     verdict: PermanentVerdict = _NO_PERMANENT_VERDICT,
 ) -> schemas.DecisionResult:
     """Approve a request permanently, or for a time."""
-    administration = sandbox_of(request).access.administration
+    submitted = _submitted("permanent", request_id, verdict, _span(verdict.lifetime_seconds))
     with serving(visitor.caller):
-        asked = _asked_for(administration, visitor, request_id, target=verdict.target)
-    require_recent_password(request, visitor, asked)
-    decide = partial(
-        administration.approve_permanently,
-        request_id,
-        **_said(verdict),
-        lifetime=_span(verdict.lifetime_seconds),
-    )
-    return _decided(visitor, repeated, verdict, decide)
+        approved = _approved(sandbox_of(request).access.administration, visitor, submitted)
+    require_recent_password(request, visitor, approved)
+    return _decided(request, visitor, repeated, verdict, submitted)
 
 
 @decision_calls.post("/requests/{request_id}/deny", **_DECIDES)
@@ -256,27 +249,25 @@ def deny(
     request: Request, request_id: Id, visitor: Decider, repeated: Repeating, verdict: RequestVerdict = _NO_VERDICT
 ) -> schemas.DecisionResult:
     """Deny a request until the denial is revoked or the access approved."""
-    decide = sandbox_of(request).access.administration.deny_external_access
-    return _decided(visitor, repeated, verdict, partial(decide, request_id, **_said(verdict)))
+    return _decided(request, visitor, repeated, verdict, _submitted("deny", request_id, verdict))
 
 
 @decision_calls.post("/decisions", status_code=201, **operation(Scope.REQUESTS_DECIDE, 409, body=True))
 def decide_unasked(request: Request, unasked: Unasked, visitor: Decider, repeated: Repeating) -> schemas.DecisionResult:
     """Approve or deny an access permanently, without a request."""
-    if unasked.effect == "approval":
-        require_recent_password(request, visitor, _unasked_for(unasked))
-    decide = partial(
-        sandbox_of(request).access.administration.decide_unasked,
-        schemas.subject_named(unasked.subject),
-        resource_type=unasked.resource_type,
-        operation=unasked.operation,
-        target=unasked.target,
-        effect=DecisionEffect(unasked.effect),
+    submitted = SubmittedDecision(
+        "permanent" if unasked.effect == "approval" else "deny",
+        UnrequestedAccess(
+            schemas.subject_named(unasked.subject), unasked.resource_type, unasked.operation, unasked.target
+        ),
         reason=unasked.reason,
         lifetime=_span(unasked.lifetime_seconds),
         expected=unasked.expected_version,
     )
-    return _decided(visitor, repeated, unasked, decide)
+    if unasked.effect == "approval":
+        approved = approved_accesses(sandbox_of(request).access.administration, submitted)
+        require_recent_password(request, visitor, approved)
+    return _decided(request, visitor, repeated, unasked, submitted)
 
 
 @decision_calls.post("/decisions/{decision_id}/revoke", **operation(Scope.APPROVALS_REVOKE, 404, 409, body=True))
@@ -290,48 +281,38 @@ def revoke(
     """Revoke an approval or a denial: the access is undecided again, on every node within moments."""
 
     def act() -> schemas.DecisionItem:
-        with serving(visitor.caller):
-            ended = sandbox_of(request).access.administration.revoke(decision_id, reason=revocation.reason)
-        return schemas.DecisionItem.model_validate(ended)
+        revoked = SubmittedDecision("revoke", decision_id, reason=revocation.reason)
+        outcome = decide(sandbox_of(request).access.administration, visitor.caller, revoked)
+        return schemas.DecisionItem.model_validate(outcome.decision)
 
     return repeated.run(visitor, revocation, schemas.DecisionItem, act)
 
 
-def _said(verdict: RequestVerdict) -> dict[str, Any]:
-    """Return a decision about a request for the access service."""
-    return {"target": verdict.target, "reason": verdict.reason, "expected": verdict.expected_version}
+def _submitted(
+    act: str, request_id: str, verdict: RequestVerdict, lifetime: timedelta | None = None
+) -> SubmittedDecision:
+    return SubmittedDecision(act, request_id, verdict.target, verdict.reason, lifetime, verdict.expected_version)
 
 
 def _decided(
-    visitor: Visitor, repeated: Repeatable, order: ApiInput, decide: Callable[[], Outcome]
+    request: Request, visitor: Visitor, repeated: Repeatable, order: ApiInput, submitted: SubmittedDecision
 ) -> schemas.DecisionResult:
     """Return the result of a decision; a repeated idempotency key returns the first result."""
 
     def act() -> schemas.DecisionResult:
-        with serving(visitor.caller):
-            outcome = decide()
+        outcome = decide(sandbox_of(request).access.administration, visitor.caller, submitted)
         return schemas.DecisionResult.model_validate(outcome)
 
     return repeated.run(visitor, order, schemas.DecisionResult, act)
 
 
-def _asked_for(
-    administration: Administration, visitor: Visitor, *request_ids: str, target: str | None = None
-) -> list[AccessTuple]:
+def _approved(administration: Administration, visitor: Visitor, *submitted: SubmittedDecision) -> list[AccessTuple]:
     """Return the accesses that a user is about to approve; none for a token, which has no password."""
     found = []
-    for request_id in request_ids if visitor.identity.scopes is None and visitor.may_decide else ():
+    for one in submitted if visitor.identity.scopes is None and visitor.may_decide else ():
         with suppress(SandboxError):  # deciding gives the better error
-            access = administration.request(request_id).access
-            found += [access, replace(access, target=target)] if target else [access]
+            found += approved_accesses(administration, one)
     return found
-
-
-def _unasked_for(unasked: Unasked) -> list[AccessTuple]:
-    kind, act = unasked.resource_type, unasked.operation
-    if kind not in tuple(ResourceType) or act not in tuple(Operation):
-        return []
-    return [AccessTuple(schemas.subject_named(unasked.subject), ResourceType(kind), Operation(act), unasked.target)]
 
 
 def _span(seconds: int | None) -> timedelta | None:

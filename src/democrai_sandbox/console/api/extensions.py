@@ -269,11 +269,6 @@ class McpServerChanges(ApiInput):
     enabled: bool | None = None
     timeout_ms: int | None = None
 
-    @property
-    def given(self) -> dict[str, Any]:
-        """The given changes."""
-        return {name: value for name, value in self.model_dump().items() if value is not None}
-
 
 _NO_SERVER_CHANGES = McpServerChanges()
 
@@ -303,7 +298,7 @@ def change_mcp_server(
     """Change a server. The name cannot be changed, because approvals refer to it."""
     require_fresh(request, visitor)
     with serving(visitor.caller):
-        changed = extension_admin.change_mcp_server(sandbox_of(request), name, changes.given, visitor.caller)
+        changed = extension_admin.change_mcp_server(sandbox_of(request), name, _given(changes), visitor.caller)
     return McpServerEntry.model_validate(changed)
 
 
@@ -419,6 +414,6 @@ def remove_model(request: Request, name: ModelName, visitor: Manager) -> ModelIt
     return ModelItem.model_validate(removed)
 
 
-def _given(order: NewModel | ModelChanges) -> dict[str, Any]:
+def _given(order: ApiInput) -> dict[str, Any]:
     """Return the given values."""
     return {name: value for name, value in order.model_dump().items() if value is not None}

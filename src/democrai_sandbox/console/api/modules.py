@@ -24,7 +24,6 @@ from .schemas import ApiAnswer, ApiInput, Data, Id, Paging, Text
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from democrai_sandbox.host.sandbox import Sandbox
     from democrai_sandbox.runtime.store import Task
 
 modules = router("modules")
@@ -202,7 +201,7 @@ def list_tasks(request: Request, query: Annotated[TaskQuery, Query()], visitor: 
 @tasks.get("/tasks/{task_id}", **operation(Scope.TASKS_READ, 404))
 def show_task(request: Request, task_id: Id, visitor: Reader) -> TaskRecord:
     """Show a task: its progress, result or failure."""
-    return TaskRecord.model_validate(_seen(sandbox_of(request), task_id, visitor))
+    return TaskRecord.model_validate(_check(sandbox_of(request).runtime.store.task(task_id), visitor))
 
 
 @tasks.post("/tasks/{task_id}/cancel", **operation(Scope.TASKS_CANCEL, 404))
@@ -213,10 +212,6 @@ async def cancel_task(
     runtime = sandbox_of(request).runtime
     _check(await runtime.tasks.status(task_id), visitor)
     return Cancelled(cancelled=await runtime.tasks.cancel(task_id, f"canceled by {visitor.caller.user_id}"))
-
-
-def _seen(sandbox: Sandbox, task_id: str, visitor: Visitor) -> Task:
-    return _check(sandbox.runtime.store.task(task_id), visitor)
 
 
 def _check(task: Task, visitor: Visitor) -> Task:

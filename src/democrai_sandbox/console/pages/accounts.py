@@ -73,7 +73,8 @@ def sign_in(
     except SignInRefused:
         return render(request, "login.html", status=401, next=onward, name=name, trouble=_REFUSED)
     except SignInThrottled as error:
-        page = render(request, "login.html", status=429, next=onward, name=name, trouble=_throttled(error))
+        trouble = f"Too many sign-ins have failed. Try again in {wait_words(error.retry_after)}."
+        page = render(request, "login.html", status=429, next=onward, name=name, trouble=trouble)
         page.headers["Retry-After"] = str(error.retry_after)
         return page
     if before is not None and before.scopes is None:
@@ -98,10 +99,6 @@ def forget_cookie(request: Request, accounts: Accounts, answer: Response) -> Non
     """Delete the cookie of an ended session."""
     secure = is_secure(sandbox_of(request).settings)
     answer.delete_cookie(accounts.cookie_name, path="/", secure=secure, httponly=True, samesite="lax")
-
-
-def _throttled(error: SignInThrottled) -> str:
-    return f"Too many sign-ins have failed. Try again in {wait_words(error.retry_after)}."
 
 
 def _with_cookie(request: Request, accounts: Accounts, signed_in: SignedIn, answer: Response) -> Response:
@@ -201,9 +198,9 @@ def make_token(
     except InvalidInputError as error:
         wrong = {problem.pointer.split("/")[1]: f"Refused: {problem.message}." for problem in error.problems}
         return _account_page(request, visitor, accounts, 422, **wrong)
-    about = f"The secret of the token {token.label}"
-    once: dict[str, Any] = {"title": "New token", "about": about, "secret": secret, "back": "/account"}
-    return render(request, "secret.html", visitor=visitor, **once)
+    return _secret_page(
+        request, visitor, "New token", f"The secret of the token {token.label}", secret, back="/account"
+    )
 
 
 @router.post("/account/tokens/{token_id}/revoke")
@@ -301,7 +298,7 @@ def add_person(
         return _users_page(request, visitor, accounts, 409, wrong={"name": f"Refused: {error}."}, given=typed)
     if password:
         return _done(request, accounts, person.id, "person_created")
-    return _shown_once(request, visitor, "New user", f"The password of {person.name}", given)
+    return _secret_page(request, visitor, "New user", f"The password of {person.name}", given)
 
 
 @router.post("/people/{name}/role")
@@ -330,7 +327,7 @@ def reset_password(
     _fresh(request, visitor)
     _check_unchanged(accounts.person(name), seen)
     secret = accounts.reset_password(name, actor=visitor.caller.user_id)
-    return _shown_once(request, visitor, "New password", f"The new password of {name}", secret)
+    return _secret_page(request, visitor, "New password", f"The new password of {name}", secret)
 
 
 @router.post("/people/{name}/sign-out")
@@ -385,8 +382,10 @@ def _words(message: str, suggestion: str | None) -> str:
     return f"Refused: {message}." + (f" Did you mean {suggestion}?" if suggestion else "")
 
 
-def _shown_once(request: Request, visitor: Visitor, title: str, about: str, secret: str) -> Response:
-    return render(request, "secret.html", visitor=visitor, title=title, about=about, secret=secret, back="/people")
+def _secret_page(
+    request: Request, visitor: Visitor, title: str, about: str, secret: str, *, back: str = "/people"
+) -> Response:
+    return render(request, "secret.html", visitor=visitor, title=title, about=about, secret=secret, back=back)
 
 
 def _users_page(

@@ -17,15 +17,15 @@ from democrai_sandbox.access.values import DecisionEffect, DecisionScope, Reques
 from democrai_sandbox.console.auth import Visitor, is_high_risk, needs_password, own_path, refused_password, sandbox_of
 from democrai_sandbox.console.render import redirect, url
 from democrai_sandbox.errors import DecisionConflict, ExternalAccessAdminRequired, RequestUnknown
-from democrai_sandbox.host.decisions import answers_words, end_words
+from democrai_sandbox.host.decisions import SubmittedDecision, answers_words, decide, end_words, restored_decisions
 from democrai_sandbox.host.sentences import decided_words
 from democrai_sandbox.policy import InvalidInputError
 from democrai_sandbox.runtime.access_environment import serving
 
 from . import drafts
-from .parameters import FILTERS, why_not
+from .parameters import FILTERS, SignedInUser, UserIfSignedIn, why_not
 from .request_decision import ACTS, confirmation, read_versions
-from .requests import Maybe, Who, no_session
+from .requests import no_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -95,7 +95,7 @@ class BulkResultQuery(BaseModel):
 
 
 @router.get("/requests/bulk")
-def preview(request: Request, visitor: Who, act: str = "", ids: Texts = []) -> Response:  # noqa: B006 - FastAPI copies
+def preview(request: Request, visitor: SignedInUser, act: str = "", ids: Texts = []) -> Response:  # noqa: B006 - FastAPI copies
     """Show every request that the chosen action would decide; nothing is decided."""
     _check(visitor)
     administration = sandbox_of(request).access.administration
@@ -110,7 +110,7 @@ def preview(request: Request, visitor: Who, act: str = "", ids: Texts = []) -> R
 
 
 @router.post("/requests/bulk/confirm")
-def confirm(request: Request, visitor: Maybe, sent: Annotated[BulkForm, Form()]) -> Response:
+def confirm(request: Request, visitor: UserIfSignedIn, sent: Annotated[BulkForm, Form()]) -> Response:
     """Decide each request, and redirect to the results."""
     if visitor is None:
         back = own_path(request, f"/requests/bulk?{request.url.query}")
@@ -144,7 +144,7 @@ def confirm(request: Request, visitor: Maybe, sent: Annotated[BulkForm, Form()])
 
 
 @router.get("/requests/bulk/{bulk}")
-def result(request: Request, visitor: Who, bulk: str, wanted: Annotated[BulkResultQuery, Query()]) -> Response:
+def result(request: Request, visitor: SignedInUser, bulk: str, wanted: Annotated[BulkResultQuery, Query()]) -> Response:
     """Show the result for each request. Reloading does not decide again."""
     _check(visitor)
     sandbox = sandbox_of(request)
@@ -180,7 +180,7 @@ def result(request: Request, visitor: Who, bulk: str, wanted: Annotated[BulkResu
 
 
 @router.post("/requests/bulk/{bulk}/undo")
-def undo(request: Request, visitor: Who, bulk: str, wanted: Annotated[BulkResultQuery, Query()]) -> Response:
+def undo(request: Request, visitor: SignedInUser, bulk: str, wanted: Annotated[BulkResultQuery, Query()]) -> Response:
     """Undo the decisions of one bulk decision, and no others."""
     _check(visitor)
     sandbox = sandbox_of(request)
@@ -201,20 +201,17 @@ def _undone(request: Request, visitor: Visitor, decision_id: str) -> str:
     if _obstacle(request, visitor, done):
         return "undone_some"
     try:
-        return "undone_partly" if administration.undo(decision_id).kept else "undone"
+        undone = decide(administration, visitor.caller, SubmittedDecision("undo", decision_id))
     except DecisionConflict:
         return "undone_some"
+    return "undone_partly" if undone.kept else "undone"
 
 
 def _obstacle(request: Request, visitor: Visitor, done: Aftermath) -> str:
     """Return the reason why a decision is not undone together with others, or an empty text."""
     if done.newer is not None:
         return f"{newer_decision_text(done.newer)}."
-    administration = sandbox_of(request).access.administration
-    replaced = [administration.decision(one) for one in done.replaced]
-    approvals = [
-        one.access for one in replaced if one.effect is DecisionEffect.APPROVAL and one.scope is DecisionScope.PERMANENT
-    ]
+    _, approvals = restored_decisions(sandbox_of(request).access.administration, done)
     if not approvals or not needs_password(request, visitor, approvals):
         return ""
     back = "; ".join(decided_words(one) for one in approvals)

@@ -16,19 +16,26 @@ from democrai_sandbox.access.values import DecisionEffect, DecisionScope, PageRe
 from democrai_sandbox.console.auth import Visitor, needs_password, refused_password, sandbox_of
 from democrai_sandbox.console.render import id_in_query, redirect, render, url
 from democrai_sandbox.errors import DecisionConflict
-from democrai_sandbox.host.decisions import answers_words, effect_words
+from democrai_sandbox.host.decisions import (
+    SubmittedDecision,
+    UnrequestedAccess,
+    answers_words,
+    decide,
+    effect_words,
+    restored_decisions,
+)
 from democrai_sandbox.host.sentences import decided_words
 from democrai_sandbox.policy import ResourceType
 from democrai_sandbox.runtime.access_environment import serving
 
 from . import drafts
-from .parameters import decisions_wanted
+from .parameters import SignedInUser, UserIfSignedIn, decisions_wanted
 from .request_decision import STATELESS, confirmation, read_versions, reason_problem
-from .requests import ROWS, Maybe, Who, aftermath_of, decision_words, ended_holds
+from .requests import ROWS, aftermath_of, decision_words, ended_holds
 
 if TYPE_CHECKING:
-    from democrai_sandbox.access.administration import Administration
-    from democrai_sandbox.access.values import Aftermath, Decision
+    from democrai_sandbox.access.administration import Outcome
+    from democrai_sandbox.access.values import Decision
     from democrai_sandbox.console.auth import RefusedPassword
     from democrai_sandbox.host.sandbox import Sandbox
 
@@ -40,13 +47,13 @@ _SOON = timedelta(days=7)
 
 
 @router.get("/approvals")
-def approvals(request: Request, visitor: Who) -> Response:
+def approvals(request: Request, visitor: SignedInUser) -> Response:
     """List approvals with their administrator, last use and end."""
     return _list(request, visitor, DecisionEffect.APPROVAL)
 
 
 @router.get("/denials")
-def denials(request: Request, visitor: Who) -> Response:
+def denials(request: Request, visitor: SignedInUser) -> Response:
     """List denials."""
     return _list(request, visitor, DecisionEffect.DENIAL)
 
@@ -94,69 +101,62 @@ def remarks(decision: Decision, now: datetime, unused: timedelta) -> list[str]:
 
 
 @router.get("/decisions/{decision_id}")
-def detail(request: Request, visitor: Who, decision_id: str) -> Response:
+def detail(request: Request, visitor: SignedInUser, decision_id: str) -> Response:
     """Show one decision and its actions."""
     return _page(request, visitor, decision_id, "decisions/detail.html")
 
 
 @router.get("/decisions/{decision_id}/revoke")
-def ask_revoke(request: Request, visitor: Who, decision_id: str) -> Response:
+def ask_revoke(request: Request, visitor: SignedInUser, decision_id: str) -> Response:
     """Show the effect of a revocation, and when it reaches all nodes."""
     return _with_draft(request, visitor, decision_id, "revoke")
 
 
 @router.post("/decisions/{decision_id}/revoke")
-def revoke(request: Request, visitor: Maybe, decision_id: str, reason: Text = "") -> Response:
+def revoke(request: Request, visitor: UserIfSignedIn, decision_id: str, reason: Text = "") -> Response:
     """Revoke a decision."""
     if visitor is None:
         return drafts.keep(request, f"/decisions/{decision_id}/revoke", {"reason": reason})
     if error := reason_problem(reason):
         return _page(request, visitor, decision_id, "decisions/revoke.html", status=422, error=error, reason=reason)
     try:
-        with serving(visitor.caller):
-            ended = sandbox_of(request).access.administration.revoke(decision_id, reason=reason.strip())
+        ended = _decided(request, visitor, SubmittedDecision("revoke", decision_id, reason=reason.strip())).decision
     except DecisionConflict as conflict:
         return _page(request, visitor, decision_id, "decisions/detail.html", status=409, conflict=str(conflict))
-    if ended.effect is DecisionEffect.DENIAL:
-        return redirect(request, "/denials", done="denial_removed", about=ended.id)
-    return redirect(request, "/approvals", done="revoked", about=ended.id)
+    if ended is not None and ended.effect is DecisionEffect.DENIAL:
+        return redirect(request, "/denials", done="denial_removed", about=decision_id)
+    return redirect(request, "/approvals", done="revoked", about=decision_id)
+
+
+def _decided(request: Request, visitor: Visitor, submitted: SubmittedDecision) -> Outcome:
+    return decide(sandbox_of(request).access.administration, visitor.caller, submitted)
 
 
 @router.get("/decisions/{decision_id}/undo")
-def ask_undo(request: Request, visitor: Who, decision_id: str) -> Response:
+def ask_undo(request: Request, visitor: SignedInUser, decision_id: str) -> Response:
     """Show the effect of an undo."""
     return _undo_page(request, visitor, decision_id)
 
 
 @router.post("/decisions/{decision_id}/undo")
-def undo(request: Request, visitor: Maybe, decision_id: str, password: Text = "") -> Response:
+def undo(request: Request, visitor: UserIfSignedIn, decision_id: str, password: Text = "") -> Response:
     """Undo a decision and its answers."""
     if visitor is None:
         return drafts.keep(request, f"/decisions/{decision_id}/undo", {})
     administration = sandbox_of(request).access.administration
     with serving(visitor.caller):
-        restored = _restored(administration, administration.aftermath(decision_id))
-    approvals = [one.access for one in restored if _is_permanent(one)]
+        done = administration.aftermath(decision_id)
+        _, approvals = restored_decisions(administration, done)
     takes_password = bool(approvals) and needs_password(request, visitor, approvals)
     if takes_password and (refused := refused_password(request, visitor, password)):
         return _undo_page(request, visitor, decision_id, refused=refused)
     try:
-        with serving(visitor.caller):
-            undone = administration.undo(decision_id)
+        kept = _decided(request, visitor, SubmittedDecision("undo", decision_id)).kept
     except DecisionConflict as conflict:
         return _page(request, visitor, decision_id, "decisions/detail.html", status=409, conflict=str(conflict))
-    done = "undone_partly" if undone.kept else "undone"
-    place = f"/requests/{undone.decision.request_id}" if undone.decision.request_id else f"/decisions/{decision_id}"
-    return redirect(request, place, done=done, about=decision_id)
-
-
-def _restored(administration: Administration, done: Aftermath) -> list[Decision]:
-    """Return the decision that would be restored by an undo."""
-    return [administration.decision(one) for one in done.replaced]
-
-
-def _is_permanent(decision: Decision) -> bool:
-    return decision.effect is DecisionEffect.APPROVAL and decision.scope is DecisionScope.PERMANENT
+    request_id = done.decision.request_id
+    place = f"/requests/{request_id}" if request_id else f"/decisions/{decision_id}"
+    return redirect(request, place, done="undone_partly" if kept else "undone", about=decision_id)
 
 
 def _undo_page(
@@ -165,8 +165,7 @@ def _undo_page(
     administration = sandbox_of(request).access.administration
     with serving(visitor.caller):
         done = administration.aftermath(decision_id)
-        restored = _restored(administration, done)
-    approvals = [one.access for one in restored if _is_permanent(one)]
+        restored, approvals = restored_decisions(administration, done)
     context: dict[str, Any] = {
         "found": done.decision,
         "effect": decision_words(done.decision),
@@ -181,7 +180,7 @@ def _undo_page(
 
 
 @router.get("/decisions/{decision_id}/approve")
-def ask_approve(request: Request, visitor: Who, decision_id: str) -> Response:
+def ask_approve(request: Request, visitor: SignedInUser, decision_id: str) -> Response:
     """Show the effect of a permanent approval that replaces a denial or a revoked decision."""
     return _with_draft(request, visitor, decision_id, "approve")
 
@@ -195,7 +194,9 @@ class ApprovalForm(BaseModel):
 
 
 @router.post("/decisions/{decision_id}/approve")
-def approve(request: Request, visitor: Maybe, decision_id: str, sent: Annotated[ApprovalForm, Form()]) -> Response:
+def approve(
+    request: Request, visitor: UserIfSignedIn, decision_id: str, sent: Annotated[ApprovalForm, Form()]
+) -> Response:
     """Approve the access of another decision permanently."""
     if visitor is None:
         return drafts.keep(request, f"/decisions/{decision_id}/approve", {"reason": sent.reason})
@@ -210,17 +211,10 @@ def approve(request: Request, visitor: Maybe, decision_id: str, sent: Annotated[
         access = administration.decision(decision_id).access
     if needs_password(request, visitor, [access]) and (refused := refused_password(request, visitor, sent.password)):
         return again(status=refused.status, trouble=refused.text)
+    about = UnrequestedAccess(access.subject, access.resource_type, access.operation, access.target)
+    submitted = SubmittedDecision("permanent", about, reason=sent.reason.strip(), expected=versions[0])
     try:
-        with serving(visitor.caller):
-            outcome = administration.decide_unasked(
-                access.subject,
-                resource_type=access.resource_type,
-                operation=access.operation,
-                target=access.target,
-                effect=DecisionEffect.APPROVAL,
-                reason=sent.reason.strip(),
-                expected=versions[0],
-            )
+        outcome = _decided(request, visitor, submitted)
     except DecisionConflict as conflict:
         return _page(request, visitor, decision_id, "decisions/detail.html", status=409, conflict=str(conflict))
     made = outcome.decision.id if outcome.decision else decision_id

@@ -18,6 +18,8 @@ from democrai_sandbox.console.render import redirect, render
 from democrai_sandbox.console.untrusted_text import code, visible_text
 from democrai_sandbox.errors import DecisionConflict, ErrorUnknown
 from democrai_sandbox.errors.catalogue.pages import plain
+from democrai_sandbox.host.decisions import SubmittedDecision, UnrequestedAccess
+from democrai_sandbox.host.decisions import decide as decide_submitted
 from democrai_sandbox.host.explain.explainer import explain, explain_line
 from democrai_sandbox.host.explain.explanation import AccessToExplain
 from democrai_sandbox.host.subject_overview import known_subjects
@@ -26,21 +28,19 @@ from democrai_sandbox.policy import (
     InvalidInputError,
     Operation,
     ResourceType,
-    Subject,
     chain_from_list,
     normalise_target,
 )
 from democrai_sandbox.runtime.access_environment import serving
 
 from . import drafts
-from .parameters import Administrator, administrator, text_of
+from .parameters import Administrator, UserIfSignedIn, administrator, parsed_subject, text_of
 from .request_decision import STATELESS, UnconfirmedDecision, read_versions, reason_problem, spelled_out
-from .requests import Maybe
 
 if TYPE_CHECKING:
     from democrai_sandbox.console.auth import RefusedPassword, Visitor
     from democrai_sandbox.host.explain.explanation import Explanation
-    from democrai_sandbox.policy import SubjectChain
+    from democrai_sandbox.policy import Problem
 
 router = APIRouter()
 
@@ -68,15 +68,6 @@ class ExplainForm(NamedTuple):
         return not (self.subject and self.target)
 
 
-class DirectDecision(NamedTuple):
-    """Validated decision."""
-
-    subject: Subject
-    resource_type: ResourceType
-    operation: Operation
-    target: str
-
-
 @router.get("/explain")
 def show(request: Request, visitor: Administrator) -> Response:
     """Show the form and the explanation for the address. No request is filed."""
@@ -90,7 +81,13 @@ def show(request: Request, visitor: Administrator) -> Response:
         try:
             rule = read_rule(asked.subject, asked.access, asked.target, normal=False)
             question = AccessToExplain(
-                *rule, user_id=asked.user, session_key=asked.session, ancestors=_ancestors(asked.chain)
+                rule.subject,
+                rule.resource_type,
+                rule.operation,
+                rule.target,
+                asked.user,
+                asked.session,
+                chain_from_list(list(filter(None, _BETWEEN.split(asked.chain))), pointer="/chain"),
             )
             with serving(visitor.caller):
                 answer = explain(sandbox_of(request), question)
@@ -113,7 +110,7 @@ class DirectDecisionForm(BaseModel):
 
 
 @router.post("/explain/decide")
-def decide(request: Request, visitor: Maybe, sent: Annotated[DirectDecisionForm, Form()]) -> Response:
+def decide(request: Request, visitor: UserIfSignedIn, sent: Annotated[DirectDecisionForm, Form()]) -> Response:
     """Approve or deny an access without a request, after a confirmation."""
     asked = ExplainForm(sent.subject.strip(), sent.access, sent.target.strip())
     if visitor is None:
@@ -126,7 +123,7 @@ def decide(request: Request, visitor: Maybe, sent: Annotated[DirectDecisionForm,
             raise InvalidInputError.of(too_long, pointer="/reason")
     except InvalidInputError as error:
         return _page(request, visitor, asked, wrong=by_field(error), status=422)
-    takes_password = chosen is DecisionEffect.APPROVAL and needs_password(request, visitor, [AccessTuple(*rule)])
+    takes_password = chosen is DecisionEffect.APPROVAL and needs_password(request, visitor, [rule])
     if not sent.confirmed:
         draft = drafts.taken(request, "/explain")
         sent.reason = sent.reason or draft.get("reason", "")[:LONGEST_REASON]
@@ -139,16 +136,14 @@ def decide(request: Request, visitor: Maybe, sent: Annotated[DirectDecisionForm,
         raise DecisionConflict(STATELESS)
     if takes_password and (refused := refused_password(request, visitor, sent.password)):
         return _ask(request, visitor, asked, sent, rule, takes_password=True, refused=refused)
-    with serving(visitor.caller):
-        outcome = sandbox_of(request).access.administration.decide_unasked(
-            rule.subject,
-            resource_type=rule.resource_type,
-            operation=rule.operation,
-            target=rule.target,
-            effect=chosen,
-            reason=sent.reason.strip(),
-            expected=versions[0],
-        )
+    act = "permanent" if chosen is DecisionEffect.APPROVAL else "deny"
+    submitted = SubmittedDecision(
+        act,
+        UnrequestedAccess(rule.subject, rule.resource_type, rule.operation, rule.target),
+        reason=sent.reason.strip(),
+        expected=versions[0],
+    )
+    outcome = decide_submitted(sandbox_of(request).access.administration, visitor.caller, submitted)
     done = "approved" if chosen is DecisionEffect.APPROVAL else "denied"
     if outcome.decision is None:
         return redirect(request, "/explain", **asked._asdict())
@@ -160,45 +155,41 @@ def _ask(
     visitor: Visitor,
     asked: ExplainForm,
     sent: DirectDecisionForm,
-    rule: DirectDecision,
+    rule: AccessTuple,
     *,
     takes_password: bool,
     refused: RefusedPassword | None = None,
 ) -> Response:
     """Show the effect of a decision, and ask for confirmation."""
-    access, effect = AccessTuple(*rule), DecisionEffect(sent.effect)
+    effect, seen = DecisionEffect(sent.effect), sent.seen
+    if not refused:
+        with serving(visitor.caller):
+            (version,) = sandbox_of(request).access.administration.versions(rule, [rule.target])
+        seen = str(version)
     context: dict[str, Any] = {
         "rule": rule,
         "asked": asked,
         "effect": effect.value,
         "reason": sent.reason,
         "longest": LONGEST_REASON,
-        "seen": sent.seen if refused else _version(request, visitor, rule),
+        "seen": seen,
         "takes_password": takes_password,
     }
-    decision = UnconfirmedDecision(access, access.target, effect)
+    decision = UnconfirmedDecision(rule, rule.target, effect)
     return spelled_out(request, visitor, "explain/confirm.html", decision, refused, **context)
 
 
-def _version(request: Request, visitor: Visitor, rule: DirectDecision) -> int:
-    """Return the shown version."""
-    administration = sandbox_of(request).access.administration
-    with serving(visitor.caller):
-        (found,) = administration.versions(AccessTuple(*rule), [rule.target])
-    return found
-
-
-def read_rule(subject: str, access: str, target: str, *, normal: bool = True) -> DirectDecision:
+def read_rule(subject: str, access: str, target: str, *, normal: bool = True) -> AccessTuple:
     """Return the access of a form, or refuse it with all problems by field.
 
     Without ``normal`` the target is not normalized, because that is part of an explanation.
     """
-    problems = []
+    problems: list[Problem] = []
     who = None
     try:
-        who = Subject.parse(subject)
+        who = parsed_subject(subject)
     except InvalidInputError as error:
-        problems += [problem.moved("/subject") for problem in error.problems]
+        problems += error.problems
     kind, _, act = access.partition(":")
     known = kind in tuple(ResourceType) and act in VALID_OPERATIONS[ResourceType(kind)]
     try:
@@ -211,7 +202,7 @@ def read_rule(subject: str, access: str, target: str, *, normal: bool = True) ->
         problems += error.problems
     if problems or who is None:
         raise InvalidInputError(problems)
-    return DirectDecision(who, ResourceType(kind), Operation(act), target)
+    return AccessTuple(who, ResourceType(kind), Operation(act), target)
 
 
 def by_field(error: InvalidInputError) -> dict[str, str]:
@@ -230,10 +221,6 @@ def _normal(resource_type: ResourceType, target: str) -> str:
         return normalise_target(resource_type, target)
     except InvalidInputError as error:
         raise InvalidInputError(problem.moved("/target") for problem in error.problems) from None
-
-
-def _ancestors(text: str) -> SubjectChain:
-    return chain_from_list([part for part in _BETWEEN.split(text) if part], pointer="/chain")
 
 
 def _effect(text: str) -> DecisionEffect:

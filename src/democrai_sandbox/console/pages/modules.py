@@ -45,7 +45,7 @@ _LATEST_OWN_REQUESTS = 50
 
 
 @dataclass(frozen=True, slots=True)
-class RunResult:
+class FunctionResult:
     """Result of a run."""
 
     milliseconds: float
@@ -129,7 +129,7 @@ def shown_result(value: object) -> str:
 
 async def _called(
     sandbox: Sandbox, visitor: Visitor, name: str, offer: RunnableFunction, params: dict[str, Any]
-) -> RunResult:
+) -> FunctionResult:
     begun = perf_counter()
     error, text = None, ""
     try:
@@ -139,7 +139,7 @@ async def _called(
         error = caught
     taken = (perf_counter() - begun) * 1000
     waiting = await run_in_threadpool(_waiting, sandbox, visitor, name)
-    return RunResult(taken, text[:LONGEST_SHOWN], max(0, len(text) - LONGEST_SHOWN), error, waiting)
+    return FunctionResult(taken, text[:LONGEST_SHOWN], max(0, len(text) - LONGEST_SHOWN), error, waiting)
 
 
 def _waiting(sandbox: Sandbox, visitor: Visitor, module: str) -> tuple[AccessRequest, ...]:
@@ -176,23 +176,20 @@ def _form_page(
     *,
     params: str | None = None,
     wrong: str = "",
-    outcome: RunResult | None = None,
+    outcome: FunctionResult | None = None,
     status: int = 200,
 ) -> Response:
-    typed = _example(offer) if params is None else params
+    if params is None:
+        params = json.dumps(dict.fromkeys(offer.parameters, ""), indent=2) if offer.parameters else "{}"
     context: dict[str, Any] = {
         "name": name,
         "offer": offer,
-        "params": typed,
+        "params": params,
         "wrong": wrong,
         "outcome": outcome,
         "code": code,
     }
     return render(request, "running/run.html", visitor=visitor, status=status, longest=LONGEST_PARAMS, **context)
-
-
-def _example(offer: RunnableFunction) -> str:
-    return json.dumps(dict.fromkeys(offer.parameters, ""), indent=2) if offer.parameters else "{}"
 
 
 def _beyond_json(value: object) -> object:
@@ -233,13 +230,15 @@ def list_tasks(request: Request, visitor: SignedInUser) -> HTMLResponse:
     wanted = TaskFilter(module=module, user_id=user, states=(state,) if state else ())
     rows = sandbox.runtime.store.tasks(wanted, limit=ROWS + 1, before=text_of(request, "after"))
     listing = ResultPage(rows[:ROWS], rows[ROWS - 1].id if len(rows) > ROWS else "")
+    modules = sorted(module.extension.name for module in sandbox.runtime.modules.all_loaded())
     return render(
         request,
         "tasks/list.html",
         visitor=visitor,
         listing=listing,
         states=[("", "any"), *((one.value, one.value) for one in TaskState)],
-        modules=[("", "any"), *((name, name) for name in _modules(sandbox))],
+        # Only modules that can have tasks: a broken module can have any name.
+        modules=[("", "any"), *((name, name) for name in modules)],
         scheduled=tuple(_scheduled(sandbox)) if visitor.may_decide else (),
         wanted={"state": state or "", "module": module, "user": user},
     )
@@ -249,7 +248,8 @@ def list_tasks(request: Request, visitor: SignedInUser) -> HTMLResponse:
 def show_task(request: Request, task_id: str, visitor: SignedInUser) -> HTMLResponse:
     """Show one task."""
     sandbox = sandbox_of(request)
-    task = _own(sandbox, visitor, task_id)
+    task = sandbox.runtime.store.task(task_id)
+    _check_own(visitor, task)
     return render(
         request,
         "tasks/show.html",
@@ -282,12 +282,6 @@ async def retry_task(request: Request, task_id: str, visitor: SignedInUser) -> R
     return redirect(request, f"/tasks/{task_id}", done="task_started")
 
 
-def _own(sandbox: Sandbox, visitor: Visitor, task_id: str) -> Task:
-    task = sandbox.runtime.store.task(task_id)
-    _check_own(visitor, task)
-    return task
-
-
 def _check_own(visitor: Visitor, task: Task) -> None:
     """Report a task of another user as missing, unless this user may see all tasks."""
     if not visitor.may_decide and task.origin.user_id != visitor.caller.user_id:
@@ -314,11 +308,6 @@ def _is_of(asked: AccessRequest, task: Task) -> bool:
         return False
     message = "" if task.failure is None else task.failure.message
     return asked.last_seen >= task.created_at or asked.access.target in message
-
-
-def _modules(sandbox: Sandbox) -> list[str]:
-    """Return the names of modules that can have tasks; a broken module can have any name."""
-    return sorted(module.extension.name for module in sandbox.runtime.modules.all_loaded())
 
 
 def _scheduled(sandbox: Sandbox) -> Iterator[ScheduledTask]:

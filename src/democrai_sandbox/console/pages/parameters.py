@@ -12,7 +12,7 @@ from fastapi import Depends
 from starlette.requests import Request
 
 from democrai_sandbox.access.values import DecisionFilter, DecisionScope, PageRequest, RequestFilter, RequestState
-from democrai_sandbox.console.auth import Visitor, person
+from democrai_sandbox.console.auth import Visitor, person, person_if_any
 from democrai_sandbox.errors import ExternalAccessAdminRequired
 from democrai_sandbox.policy import InvalidInputError, ResourceType, Subject, SubjectKind, nearest
 
@@ -38,6 +38,8 @@ def administrator(visitor: Annotated[Visitor, Depends(person)]) -> Visitor:
 
 
 SignedInUser = Annotated[Visitor, Depends(person)]
+UserIfSignedIn = Annotated[Visitor | None, Depends(person_if_any)]
+"""User of a form, whose fields are kept if the session has ended."""
 Administrator = Annotated[Visitor, Depends(administrator)]
 
 
@@ -80,8 +82,13 @@ def choice_of(request: Request, name: str, kinds: type[Kind]) -> Kind | None:
 def subject_of(request: Request, name: str = "subject") -> Subject | None:
     """Return the subject ``kind:name`` of the address, or None."""
     text = text_of(request, name)
+    return parsed_subject(text, name) if text else None
+
+
+def parsed_subject(text: str, name: str = "subject") -> Subject:
+    """Return the subject of a text, or refuse it with the name of its field."""
     try:
-        return Subject.parse(text) if text else None
+        return Subject.parse(text)
     except InvalidInputError as error:
         raise InvalidInputError(problem.moved(f"/{name}") for problem in error.problems) from None
 

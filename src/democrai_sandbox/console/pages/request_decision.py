@@ -19,17 +19,23 @@ from democrai_sandbox.console.api.idempotency import Repeatable
 from democrai_sandbox.console.auth import Visitor, needs_password, refused_password, sandbox_of
 from democrai_sandbox.console.render import is_id, redirect, render, state_mark
 from democrai_sandbox.errors import DecisionConflict, IdempotencyRunning
-from democrai_sandbox.host.decisions import answers_words, decision_targets, effect_words
+from democrai_sandbox.host.decisions import (
+    SubmittedDecision,
+    answers_words,
+    approved_accesses,
+    decision_targets,
+    effect_words,
+)
+from democrai_sandbox.host.decisions import decide as decide_submitted
 from democrai_sandbox.host.sentences import decided_words
 from democrai_sandbox.policy import InvalidInputError
 from democrai_sandbox.runtime.access_environment import serving
 
 from . import drafts
-from .parameters import why_not
-from .requests import LIFETIMES, Maybe, detail_page, no_session
+from .parameters import UserIfSignedIn, why_not
+from .requests import LIFETIMES, detail_page, no_session
 
 if TYPE_CHECKING:
-    from democrai_sandbox.access.administration import Administration, Outcome
     from democrai_sandbox.access.values import AccessTuple
     from democrai_sandbox.access.values import StoredRequest as Asked
     from democrai_sandbox.console.auth import RefusedPassword
@@ -58,19 +64,15 @@ class DecisionValues(NamedTuple):
     seen: int | None
     """The version that the form shows, or None."""
 
-    @property
-    def span(self) -> timedelta | None:
-        """Duration of the approval, or None."""
-        return timedelta(seconds=int(self.lifetime)) if self.lifetime else None
+    def submitted(self, request_id: str) -> SubmittedDecision:
+        """Return the decision. Only a permanent approval has a lifetime, though the form always has one."""
+        target = None if self.choice.is_exact else self.choice.target
+        span = timedelta(seconds=int(self.lifetime)) if self.lifetime and self.act == "permanent" else None
+        return SubmittedDecision(self.act, request_id, target, self.reason, span, self.seen)
 
     def again(self) -> dict[str, Any]:
         """Return the values that fill the form again."""
         return {"chosen": self.chosen, "reason": self.reason, "lifetime": self.lifetime}
-
-    @property
-    def target(self) -> str | None:
-        """The target, if it differs from the requested one."""
-        return None if self.choice.is_exact else self.choice.target
 
 
 class NoteForm(BaseModel):
@@ -100,7 +102,9 @@ class DecisionForm(BaseModel):
 
 
 @router.post("/requests/{request_id}/decide")
-def decide(request: Request, visitor: Maybe, request_id: str, sent: Annotated[DecisionForm, Form()]) -> Response:
+def decide(
+    request: Request, visitor: UserIfSignedIn, request_id: str, sent: Annotated[DecisionForm, Form()]
+) -> Response:
     """Decide; a permanent approval needs a confirmation first."""
     if visitor is None:
         return drafts.keep(request, f"/requests/{request_id}", sent.model_dump(include=set(_KEPT)))
@@ -156,9 +160,9 @@ def _permanently(
     request: Request, visitor: Visitor, found: Asked, filled: DecisionValues, sent: DecisionForm
 ) -> Response:
     """Ask for confirmation and, if needed, for the password; then approve."""
-    access = replace(found.access, target=filled.choice.target)
-    # A broader target covers the requested one, and has at least its risk.
-    takes_password = needs_password(request, visitor, [found.access, access])
+    with serving(visitor.caller):
+        approved = approved_accesses(sandbox_of(request).access.administration, filled.submitted(found.id))
+    takes_password = needs_password(request, visitor, approved)
     if not sent.confirmed:
         return _ask(request, visitor, found, filled, sent, takes_password=takes_password)
     refused = refused_password(request, visitor, sent.password) if takes_password else None
@@ -170,8 +174,7 @@ def _permanently(
 def _decided(request: Request, visitor: Visitor, found: Asked, filled: DecisionValues) -> Response:
     administration = sandbox_of(request).access.administration
     try:
-        with serving(visitor.caller):
-            outcome = _act(administration, found, filled)
+        outcome = decide_submitted(administration, visitor.caller, filled.submitted(found.id))
     except DecisionConflict as error:
         with serving(visitor.caller):
             return _conflict(request, visitor, administration.request(found.id), str(error))
@@ -181,15 +184,6 @@ def _decided(request: Request, visitor: Visitor, found: Asked, filled: DecisionV
         notice = f"Nothing was decided: {outcome.skipped}."
         return detail_page(request, visitor, found.id, status=409, notice=notice, **filled.again())
     return redirect(request, f"/requests/{found.id}", done=ACTS[filled.act], about=outcome.decision.id)
-
-
-def _act(administration: Administration, found: Asked, filled: DecisionValues) -> Outcome:
-    common: dict[str, Any] = {"target": filled.target, "reason": filled.reason, "expected": filled.seen}
-    if filled.act == "session":
-        return administration.approve_for_session(found.id, **common)
-    if filled.act == "deny":
-        return administration.deny_external_access(found.id, **common)
-    return administration.approve_permanently(found.id, **common, lifetime=filled.span)
 
 
 def _ask(
@@ -270,7 +264,7 @@ def _conflict(request: Request, visitor: Visitor, found: Asked, text: str) -> Re
 
 
 @router.post("/requests/{request_id}/notes")
-def note(request: Request, visitor: Maybe, request_id: str, sent: Annotated[NoteForm, Form()]) -> Response:
+def note(request: Request, visitor: UserIfSignedIn, request_id: str, sent: Annotated[NoteForm, Form()]) -> Response:
     """Add a note to a request: a remark, or a question to its user. A repeated submission is stored once."""
     if visitor is None:
         return drafts.keep(request, f"/requests/{request_id}", {"note": sent.text})

@@ -5,24 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from democrai_sandbox.access.administration import LONGEST_REASON
 from democrai_sandbox.access.store.request_queue import MOST_COUNTED
-from democrai_sandbox.access.values import (
-    AuditAction,
-    DecisionScope,
-    PageRequest,
-    RequestFilter,
-    RequestState,
-    ResultPage,
-    new_id,
-)
-from democrai_sandbox.console.auth import Visitor, person, person_if_any, sandbox_of
+from democrai_sandbox.access.values import AuditAction, DecisionScope, PageRequest, RequestState, ResultPage, new_id
+from democrai_sandbox.console.auth import Visitor, sandbox_of
 from democrai_sandbox.console.live_updates import pulse_of
 from democrai_sandbox.console.plain_json import PlainResponse
 from democrai_sandbox.console.render import id_in_query, redirect, render, url
@@ -35,7 +27,7 @@ from democrai_sandbox.policy import InvalidInputError, ResourceType, SubjectKind
 from democrai_sandbox.runtime.access_environment import serving
 
 from . import drafts
-from .parameters import AGES, STATES, requests_wanted, why_not
+from .parameters import AGES, STATES, SignedInUser, requests_wanted, why_not
 
 if TYPE_CHECKING:
     from democrai_sandbox.access.administration import Administration
@@ -47,9 +39,6 @@ if TYPE_CHECKING:
     from democrai_sandbox.host.subject_overview import SubjectRule
 
 router = APIRouter()
-Who = Annotated[Visitor, Depends(person)]
-Maybe = Annotated[Visitor | None, Depends(person_if_any)]
-"""User of a form, whose fields are kept if the session has ended."""
 
 ROWS = 25
 _ENDED = ("revoked", "denial_removed", "undone", "undone_partly")
@@ -57,6 +46,8 @@ _ENDED = ("revoked", "denial_removed", "undone", "undone_partly")
 _DECIDED = frozenset({"approved", "approved_for_session", "denied"})
 BUTTONS = MappingProxyType({"session": "Approve for this session", "permanent": "Approve permanently", "deny": "Deny"})
 """Values and labels of the buttons."""
+_NOT_FOR_REQUESTERS = MappingProxyType({"declared": None, "risk": None, "alike": (), "similar": (), "decision": None})
+"""Empty values for facts that need the right to decide."""
 _DIGITS = 3
 _MOST_IDS = 100
 _MOST_DECLARED = 50
@@ -72,13 +63,13 @@ LIFETIMES = (
 
 
 @router.get("/")
-def start(request: Request, visitor: Who) -> Response:  # noqa: ARG001 - an unknown visitor signs in first
+def start(request: Request, visitor: SignedInUser) -> Response:  # noqa: ARG001 - an unknown visitor signs in first
     """Redirect to the queue."""
     return redirect(request, "/requests")
 
 
 @router.get("/requests")
-def queue(request: Request, visitor: Who) -> Response:
+def queue(request: Request, visitor: SignedInUser) -> Response:
     """Show pending requests, one row per access, or single answered requests."""
     sandbox = sandbox_of(request)
     now = datetime.now(UTC)
@@ -93,7 +84,9 @@ def queue(request: Request, visitor: Who) -> Response:
     with serving(visitor.caller):
         administration = sandbox.access.administration
         counts = administration.counts(replace(narrowed, states=()))
-        listing = ResultPage((), "") if wanted.errors else _listed(administration, narrowed, page)
+        is_queue = narrowed.states == (RequestState.PENDING,)
+        listed = administration.queue if is_queue else administration.pending_requests
+        listing = ResultPage((), "") if wanted.errors else listed(narrowed, page)
     context: dict[str, Any] = {
         "listing": listing,
         "wanted": wanted,
@@ -107,14 +100,8 @@ def queue(request: Request, visitor: Who) -> Response:
     return render(request, "requests/list.html", status=422 if wanted.errors else 200, **context, **common)
 
 
-def _listed(administration: Administration, narrowed: RequestFilter, page: PageRequest) -> ResultPage:
-    if narrowed.states == (RequestState.PENDING,):
-        return administration.queue(narrowed, page)
-    return administration.pending_requests(narrowed, page)
-
-
 @router.get("/requests/states")
-def states(request: Request, visitor: Who) -> Response:
+def states(request: Request, visitor: SignedInUser) -> Response:
     """Return to an open page the changes of its rows, and the number of new requests."""
     sandbox = sandbox_of(request)
     pulse = pulse_of(sandbox)
@@ -164,7 +151,7 @@ def _new_since(request: Request, visitor: Visitor, administration: Administratio
 
 
 @router.get("/requests/{request_id}")
-def detail(request: Request, visitor: Who, request_id: str) -> Response:
+def detail(request: Request, visitor: SignedInUser, request_id: str) -> Response:
     """Show one request with the facts for a decision."""
     draft = drafts.taken(request, f"/requests/{request_id}")
     answer = detail_page(request, visitor, request_id, **_again(draft))
@@ -202,7 +189,7 @@ def detail_page(request: Request, visitor: Visitor, request_id: str, *, status: 
             "words": decided_words(found.access, look=visitor.may_decide),
             "resume": sandbox.access.administration.resume_of(request_id),
             "history": sandbox.access.administration.history_of(request_id),
-            **(_for_deciders(sandbox, found) if visitor.may_decide else _for_requesters()),
+            **(_for_deciders(sandbox, found) if visitor.may_decide else _NOT_FOR_REQUESTERS),
         }
     offered = decision_targets(found.access, look=visitor.may_decide) if found.state is RequestState.PENDING else ()
     holds = {state.value: found.state is state for state in RequestState}
@@ -306,13 +293,9 @@ def _for_deciders(sandbox: Sandbox, found: Asked) -> dict[str, Any]:
         "risk": administration.risk(found.access),
         "alike": administration.alike(found),
         "similar": administration.similar(found),
-        "decision": _answer_to(administration, found),
+        # The decision that answered it can be a broader one.
+        "decision": administration.decision(found.decision_id) if found.decision_id else None,
     }
-
-
-def _for_requesters() -> dict[str, Any]:
-    """Return empty values for facts that need the right to decide."""
-    return {"declared": None, "risk": None, "alike": (), "similar": (), "decision": None}
 
 
 def _declared(sandbox: Sandbox, found: Asked) -> tuple[SubjectRule, ...] | None:
@@ -325,8 +308,3 @@ def _declared(sandbox: Sandbox, found: Asked) -> tuple[SubjectRule, ...] | None:
         return None
     same = (one for one in whole.declared if one.rule.resource_type is found.access.resource_type)
     return tuple(same)[:_MOST_DECLARED]
-
-
-def _answer_to(administration: Administration, found: Asked) -> Decision | None:
-    """Return the decision that answered a request, which can be a broader one."""
-    return administration.decision(found.decision_id) if found.decision_id else None

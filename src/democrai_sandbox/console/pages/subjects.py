@@ -19,7 +19,7 @@ from democrai_sandbox.policy import InvalidInputError, Subject, SubjectKind
 from democrai_sandbox.runtime.access_environment import serving
 from democrai_sandbox.runtime.store import EntryExists
 
-from .parameters import Administrator, choice_of, text_of
+from .parameters import Administrator, choice_of, parsed_subject, text_of
 
 if TYPE_CHECKING:
     from democrai_sandbox.console.auth import Visitor
@@ -91,20 +91,17 @@ def start_shadow(
 ) -> Response:
     """Start a shadow run; an invalid candidate is shown again with its problems."""
     try:
-        named = _subject_of_form(subject.strip())
+        named = parsed_subject(subject.strip())
         with serving(visitor.caller):
             run = shadow_runs.start_shadow(sandbox_of(request), named, manifest, visitor.caller)
     except InvalidInputError as error:
         return _shadow_list(
             request, visitor, subject=subject, manifest=manifest, wrong=_shadow_problems(error), status=422
         )
-    except (ExtensionUnknown, ExtensionBroken) as error:
+    except (ExtensionUnknown, ExtensionBroken, EntryExists) as error:
+        status = 409 if isinstance(error, EntryExists) else 422
         return _shadow_list(
-            request, visitor, subject=subject, manifest=manifest, wrong={"subject": [str(error)]}, status=422
-        )
-    except EntryExists as error:
-        return _shadow_list(
-            request, visitor, subject=subject, manifest=manifest, wrong={"subject": [str(error)]}, status=409
+            request, visitor, subject=subject, manifest=manifest, wrong={"subject": [str(error)]}, status=status
         )
     return redirect(request, f"/shadows/{run.id}", done="shadow_started")
 
@@ -144,13 +141,6 @@ def _shadow_list(
         "wrong": wrong or {},
     }
     return render(request, "shadows/list.html", visitor=visitor, status=status, **context)
-
-
-def _subject_of_form(text: str) -> Subject:
-    try:
-        return Subject.parse(text)
-    except InvalidInputError as error:
-        raise InvalidInputError(problem.moved("/subject") for problem in error.problems) from None
 
 
 def _shadow_problems(error: InvalidInputError) -> dict[str, list[str]]:

@@ -19,6 +19,112 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from types import ModuleType, TracebackType
 
+_HTTPS_PORT = 443
+_HTTP_PORT = 80
+_SECURE = frozenset({"https", "wss"})
+_SCHEMES = frozenset({"http", "https", "ws", "wss"})
+_HTTP_PREFIXES = ("http://", "https://")
+_LONGEST_CHAIN = 64
+_UPGRADE_LENGTH = 7
+
+UNGUARDED: AbstractContextManager[Any] = nullcontext()
+
+
+class PermittedRequest:
+    """HTTP request in progress: holds its permit, and raises a denial instead of the client's error."""
+
+    __slots__ = ("_ticket",)
+
+    def __init__(self, ticket: AbstractContextManager[Any]) -> None:
+        self._ticket = ticket
+
+    def __enter__(self) -> None:
+        self._ticket.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ticket.__exit__(kind, error, trace)
+        if error is not None:
+            raise_denial(error)
+
+
+def is_web(url: object) -> bool:
+    """Return whether a URL has an HTTP or websocket scheme; clients may support others, which are not checked here."""
+    if not isinstance(url, str):
+        return False
+    return url.startswith(_HTTP_PREFIXES) or url.partition(":")[0].lower() in _SCHEMES
+
+
+def asks_for_websocket(url: str, headers: Iterable[tuple[bytes, bytes]] = ()) -> bool:
+    """Return whether an HTTP request opens a websocket, according to its URL or its ``Upgrade`` header."""
+    if url[:2].lower() == "ws":
+        return True
+    for name, value in headers:
+        if len(name) == _UPGRADE_LENGTH and name.lower() == b"upgrade" and value.lower() == b"websocket":
+            return True
+    return False
+
+
+def request_url(scheme: str, host: str, port: object, path: str) -> str:
+    """Return the URL of a request line on a connection to this host.
+
+    For a proxy, the request line contains a whole URL, which is returned. The port is always included, so that an
+    invalid path cannot become part of the host; the core rejects it.
+    """
+    if path[:1] == "/" and port is not None and ":" not in host:
+        return f"{scheme}://{host}:{port}{path}"  # the usual case, in one step
+    if not path.startswith("/"):
+        if path in ("", "*"):
+            path = "/"
+        elif path.partition("://")[0].isalnum() and "://" in path:
+            return path
+    if ":" in host and not host.startswith("["):
+        host = f"[{host}]"
+    if port is None:
+        port = _HTTPS_PORT if scheme in _SECURE else _HTTP_PORT
+    return f"{scheme}://{host}:{port}{path}"
+
+
+def raise_denial(error: BaseException) -> None:
+    """Raise the denial that a client wrapped in another error, if it did."""
+    denial = unwrap(error)
+    if denial is None or denial is error:
+        return
+    try:
+        raise denial
+    finally:
+        # The client's error references the denial. As its context it would form a cycle and keep all frames alive.
+        denial.__context__ = None
+        del denial, error
+
+
+def unwrap(error: BaseException) -> SandboxError | None:
+    """Return the sandbox error that this error wraps, or None.
+
+    Contexts are ignored: an error that was being handled when the request was made is unrelated.
+    """
+    seen: set[int] = set()
+    queue: list[BaseException] = [error] if isinstance(error, Exception) else []
+    while queue and len(seen) < _LONGEST_CHAIN:
+        found = queue.pop(0)
+        if isinstance(found, SandboxError):
+            return found
+        if id(found) not in seen:
+            seen.add(id(found))
+            queue.extend(item for item in _inside(found) if isinstance(item, BaseException))
+    return None
+
+
+def _inside(error: BaseException) -> Iterator[object]:
+    """Yield the causes of an error, the nearest first."""
+    yield error.__cause__
+    yield from error.args
+    yield getattr(error, "reason", None)
+    if isinstance(error, BaseExceptionGroup):
+        yield from error.exceptions
+
+
 if TYPE_CHECKING:
     Method = Callable[..., Any]
     Install = Callable[[ModuleType], bool]
@@ -26,9 +132,9 @@ if TYPE_CHECKING:
 _MARK = "_democrai_sandbox_adapter"
 _EVERYONE = "for_everyone"
 _PAST = "past"
-_NATIVE_WAY = "usual"
+_CHECK = "check"
 _LOOKS = ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__")
-_CALLING = ("__code__", "__defaults__", "__kwdefaults__", "__wrapped__")
+_CALLING = ("__code__", "__defaults__", "__kwdefaults__")
 _told: set[str] = set()
 
 
@@ -96,11 +202,11 @@ def _replace(point: _Point) -> None:
 
 def wrapped(original: Any, make: Callable[[Method], Method]) -> Any:
     """Return ``make(original)``, behind a gate of the core unless it also serves unguarded callers."""
-    wrapper = _like(original, make(original))
-    way = getattr(wrapper, _NATIVE_WAY, None)
-    if way is None and hasattr(make, _EVERYONE):
-        return wrapper
-    return _core.gate(original, wrapper, _attributes(wrapper), getattr(make, _PAST, None), way)
+    wrapper = None if make is raises_denials else make(original)
+    if hasattr(make, _EVERYONE):
+        return _like(original, wrapper)
+    lets_out = raise_denial if hasattr(make, _CHECK) else None
+    return _core.gate(original, wrapper, _attributes(original), getattr(make, _PAST, None), lets_out)
 
 
 def is_wrapped(method: object) -> bool:
@@ -128,15 +234,27 @@ def past(attribute: str) -> Callable[[Callable[[Method], Method]], Callable[[Met
     return mark
 
 
-def usual(way: str, wrapper: Method, *objects: object) -> Method:
-    """Let the core handle the usual case of a wrapper natively, with the implementation ``way``."""
-    setattr(wrapper, _NATIVE_WAY, (way, *objects))
-    return wrapper
+def check(make: Callable[[Method], Method]) -> Callable[[Method], Method]:
+    """Mark a wrapper that only checks the call and returns its permit, or None; the core then calls the method.
+
+    The core holds the permit during the call, and raises the denial that the client has wrapped in its own error,
+    also from a coroutine. It calls the method with the arguments as they are, which is faster than a wrapper.
+    A coroutine runs after the call, so its check returns None.
+    """
+    setattr(make, _CHECK, True)
+    return make
 
 
-def _attributes(wrapper: Any) -> dict[str, Any]:
+@check
+def raises_denials(original: Method) -> Method:
+    """Check nothing; the core raises the denials that the method has wrapped in other errors."""
+    return original
+
+
+def _attributes(original: Any) -> dict[str, Any]:
     """Return the attributes that make ``inspect`` treat a gate like the function it replaces."""
-    return {name: getattr(wrapper, name) for name in (*_LOOKS, *_CALLING, _MARK)}
+    found = {name: getattr(original, name) for name in (*_LOOKS, *_CALLING) if hasattr(original, name)}
+    return found | {"__wrapped__": original, _MARK: True}  # the core checks the callers of the original, too
 
 
 def _like(original: Any, wrapper: Any) -> Any:
@@ -160,122 +278,6 @@ def unexpected(what: str) -> None:
     logging.getLogger("democrai_sandbox.guard").warning(
         "%s is missing: the guard does not know this version of the client and checks only its connections", what
     )
-
-
-_HTTPS_PORT = 443
-_HTTP_PORT = 80
-_SECURE = frozenset({"https", "wss"})
-_SCHEMES = frozenset({"http", "https", "ws", "wss"})
-_HTTP_PREFIXES = ("http://", "https://")
-_LONGEST_CHAIN = 64
-_UPGRADE_LENGTH = 7
-
-UNGUARDED: AbstractContextManager[Any] = nullcontext()
-
-
-class PermittedRequest:
-    """HTTP request in progress: holds its permit, and raises a denial instead of the client's error."""
-
-    __slots__ = ("_ticket",)
-
-    def __init__(self, ticket: AbstractContextManager[Any]) -> None:
-        self._ticket = ticket
-
-    def __enter__(self) -> None:
-        self._ticket.__enter__()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._ticket.__exit__(kind, error, trace)
-        if error is not None:
-            raise_denial(error)
-
-
-def checked(method: str, url: str) -> AbstractContextManager[Any]:
-    """Return a context in which this request may open its connection; raise if it is not allowed."""
-    ticket = _core.request(method, url)
-    return UNGUARDED if ticket is None else PermittedRequest(ticket)
-
-
-def checked_websocket(url: str) -> AbstractContextManager[Any]:
-    """Return the same for an HTTP request that becomes a websocket."""
-    ticket = _core.websocket(url)
-    return UNGUARDED if ticket is None else PermittedRequest(ticket)
-
-
-def is_web(url: object) -> bool:
-    """Return whether a URL has an HTTP or websocket scheme; clients may support others, which are not checked here."""
-    if not isinstance(url, str):
-        return False
-    return url.startswith(_HTTP_PREFIXES) or url.partition(":")[0].lower() in _SCHEMES
-
-
-def asks_for_websocket(url: str, headers: Iterable[tuple[bytes, bytes]] = ()) -> bool:
-    """Return whether an HTTP request opens a websocket, according to its URL or its ``Upgrade`` header."""
-    if url[:2].lower() == "ws":
-        return True
-    for name, value in headers:
-        if len(name) == _UPGRADE_LENGTH and name.lower() == b"upgrade" and value.lower() == b"websocket":
-            return True
-    return False
-
-
-def request_url(scheme: str, host: str, port: object, path: str) -> str:
-    """Return the URL of a request line on a connection to this host.
-
-    For a proxy, the request line contains a whole URL, which is returned. The port is always included, so that an
-    invalid path cannot become part of the host; the core rejects it.
-    """
-    if not path.startswith("/"):
-        if path in ("", "*"):
-            path = "/"
-        elif path.partition("://")[0].isalnum() and "://" in path:
-            return path
-    if ":" in host and not host.startswith("["):
-        host = f"[{host}]"
-    if port is None:
-        port = _HTTPS_PORT if scheme in _SECURE else _HTTP_PORT
-    return f"{scheme}://{host}:{port}{path}"
-
-
-def raise_denial(error: BaseException) -> None:
-    """Raise the denial that a client wrapped in another error, if it did."""
-    denial = unwrap(error)
-    if denial is None or denial is error:
-        return
-    try:
-        raise denial
-    finally:
-        # The client's error references the denial. As its context it would form a cycle and keep all frames alive.
-        denial.__context__ = None
-        del denial, error
-
-
-def unwrap(error: BaseException) -> SandboxError | None:
-    """Return the sandbox error that this error wraps, or None.
-
-    Contexts are ignored: an error that was being handled when the request was made is unrelated.
-    """
-    seen: set[int] = set()
-    queue: list[BaseException] = [error] if isinstance(error, Exception) else []
-    while queue and len(seen) < _LONGEST_CHAIN:
-        found = queue.pop(0)
-        if isinstance(found, SandboxError):
-            return found
-        if id(found) not in seen:
-            seen.add(id(found))
-            queue.extend(item for item in _inside(found) if isinstance(item, BaseException))
-    return None
-
-
-def _inside(error: BaseException) -> Iterator[object]:
-    """Yield the causes of an error, the nearest first."""
-    yield error.__cause__
-    yield from error.args
-    yield getattr(error, "reason", None)
-    if isinstance(error, BaseExceptionGroup):
-        yield from error.exceptions
 
 
 _T = TypeVar("_T")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +15,8 @@ from .adapter import (
     is_loading,
     is_web,
     is_wrapped,
-    raise_denial,
+    raises_denials,
     unexpected,
-    usual,
     wrapped,
 )
 
@@ -50,7 +48,6 @@ def _permitted(request: Any, url: str) -> AbstractContextManager[Any]:
 def _connect(original: Method) -> Method:
     """Check each request. The permit is needed only if a connection is opened, which is rare."""
     own = original.__globals__.get("TCPConnector")
-    url_type = getattr(sys.modules.get("yarl"), "URL", None)
 
     async def connect_with_ticket(self: Any, req: Any, url: str, *args: Any, **kwargs: Any) -> Any:
         with _permitted(req, url):
@@ -64,7 +61,7 @@ def _connect(original: Method) -> Method:
             _ticket(req, url)
         return original(self, req, *args, **kwargs)
 
-    return usual("aiohttp.connect", connect, own, url_type)
+    return connect
 
 
 def _create_connection(original: Method) -> Method:
@@ -77,19 +74,6 @@ def _create_connection(original: Method) -> Method:
             return await original(self, req, *args, **kwargs)
 
     return _create_connection
-
-
-def _request(original: Method) -> Method:
-    """Raise a denial instead of the ``ClientOSError`` that wraps it."""
-
-    async def _request(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return await original(self, *args, **kwargs)
-        except OSError as error:
-            raise_denial(error)
-            raise
-
-    return usual("aiohttp.request", _request, raise_denial)
 
 
 # ---- names -----------------------------------------------------------------------------------------------------------
@@ -167,18 +151,17 @@ def _connection_key(place: int, original: Method) -> Method:
     def connection_key(self: Any) -> Any:
         key = original(self)
         # This field is only compared: None, or the hash of the headers sent to a proxy.
-        values = list(key)
-        values[place] = (_core.subject_key(), values[place])
-        return tuple.__new__(type(key), values)
+        apart = (_core.subject_key(), key[place])
+        return tuple.__new__(type(key), (*key[:place], apart, *key[place + 1 :]))
 
-    return usual("aiohttp.connection_key", connection_key, place)
+    return connection_key
 
 
 _install = adapter(
     ("connector.BaseConnector", "connect", _connect),
     ("TCPConnector", "_create_connection", _create_connection),
     ("TCPConnector", "_resolve_host", _resolve_host),
-    ("ClientSession", "_request", _request),
+    ("ClientSession", "_request", raises_denials),  # instead of the ClientOSError around them
     ("ClientWebSocketResponse", "receive", _receive),
     ("ClientWebSocketResponse", "send_str", _sending),
     ("ClientWebSocketResponse", "send_bytes", _sending),

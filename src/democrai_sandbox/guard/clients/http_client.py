@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from democrai_sandbox.guard import _core
 from democrai_sandbox.policy import InvalidInputError
 
-from .adapter import UNGUARDED, PermittedRequest, adapter, past, raise_denial, replace, request_url, usual
+from .adapter import UNGUARDED, PermittedRequest, adapter, check, past, raises_denials, replace, request_url
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -40,18 +40,20 @@ def take_pending(connection: Any) -> AbstractContextManager[Any] | None:
     return PermittedRequest(ticket) if subject == _core.subject_key() else None
 
 
+@check
 @past(CHECKED)
 def _putrequest(original: Method) -> Method:
-    def putrequest(self: Any, method: str, url: str, *args: Any, **kwargs: Any) -> Any:
+    del original
+
+    def putrequest(self: Any, method: str, url: str, *_: Any, **__: Any) -> None:
         # CONNECT has no URL but a host for a tunnel, which the core checks when it is sent.
         if method != "CONNECT":
             ticket = _core.request(method, request_url(*origin_of(self), url or "/"))
             if self.sock is None:
                 # The connection is opened later, when the headers are sent.
                 object.__setattr__(self, _PENDING, (_core.subject_key(), ticket))
-        return original(self, method, url, *args, **kwargs)
 
-    return usual("http_client.putrequest", putrequest)
+    return putrequest
 
 
 def _connect(original: Method) -> Method:
@@ -79,18 +81,7 @@ install = adapter(
 )
 
 
-def _open(original: Method) -> Method:
-    def open(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A001 - its name
-        try:
-            return original(self, *args, **kwargs)
-        except OSError as error:
-            raise_denial(error)
-            raise
-
-    return open
-
-
-_install = adapter(("OpenerDirector", "open", _open))
+_install = adapter(("OpenerDirector", "open", raises_denials))
 
 
 def install_urllib_request(module: ModuleType) -> bool:
@@ -98,5 +89,5 @@ def install_urllib_request(module: ModuleType) -> bool:
     if not _install(module):
         return False
     if hasattr(module, "URLopener"):
-        replace(module, "URLopener", "open", _open)
+        replace(module, "URLopener", "open", raises_denials)
     return True

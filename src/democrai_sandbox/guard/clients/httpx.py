@@ -14,18 +14,17 @@ from democrai_sandbox.guard import _core
 from .adapter import (
     UNGUARDED,
     Apart,
+    PermittedRequest,
     adapter,
     apart,
     asks_for_websocket,
-    checked,
-    checked_websocket,
+    check,
     drained,
     for_everyone,
     is_web,
     raise_denial,
     request_url,
     unexpected,
-    usual,
     without_pools,
 )
 
@@ -35,10 +34,10 @@ if TYPE_CHECKING:
     from .adapter import Method
 
 
-def _permitted(request: Any, url: str) -> AbstractContextManager[Any]:
+def _ticket(request: Any, url: str) -> AbstractContextManager[Any] | None:
     if asks_for_websocket(url, request.headers.raw):
-        return checked_websocket(url)
-    return checked(request.method, url)
+        return _core.websocket(url)
+    return _core.request(request.method, url)
 
 
 def _checks_below(client: Any, own: Any, url: Any) -> bool:
@@ -60,32 +59,34 @@ def _dials_nothing(client: Any, own: Any, url: Any) -> bool:
     return own is not None and not issubclass(type(client._transport_for_url(url)), own)  # noqa: SLF001 - no other way
 
 
+@check
 def _send(original: Method) -> Method:
     own = original.__globals__.get("HTTPTransport")
+
+    def _send_single_request(self: Any, request: Any) -> Any:
+        if _checks_below(self, own, request.url) or not is_web(url := str(request.url)):
+            return None
+        return None if _dials_nothing(self, own, request.url) else _ticket(request, url)
+
+    return _send_single_request
+
+
+def _send_async(original: Method) -> Method:
+    own = original.__globals__.get("AsyncHTTPTransport")
+
+    async def send_with_ticket(self: Any, request: Any, url: str) -> Any:
+        ticket = _ticket(request, url)
+        with UNGUARDED if ticket is None else PermittedRequest(ticket):
+            return await original(self, request)
 
     def _send_single_request(self: Any, request: Any) -> Any:
         if _checks_below(self, own, request.url) or not is_web(url := str(request.url)):
             return original(self, request)
         if _dials_nothing(self, own, request.url):
             return original(self, request)
-        with _permitted(request, url):
-            return original(self, request)
+        return send_with_ticket(self, request, url)
 
-    return usual("httpx.send_single", _send_single_request, raise_denial, own)
-
-
-def _send_async(original: Method) -> Method:
-    own = original.__globals__.get("AsyncHTTPTransport")
-
-    async def _send_single_request(self: Any, request: Any) -> Any:
-        if _checks_below(self, own, request.url) or not is_web(url := str(request.url)):
-            return await original(self, request)
-        if _dials_nothing(self, own, request.url):
-            return await original(self, request)
-        with _permitted(request, url):
-            return await original(self, request)
-
-    return usual("httpx.send_single", _send_single_request, raise_denial, own)
+    return _send_single_request
 
 
 install = adapter(
@@ -169,7 +170,7 @@ def _address(url: Any) -> str:
     return (b"%b://%b:%d%b" % (scheme, host, port, target)).decode("latin-1")  # the usual case, in one step
 
 
-def _ticket(request: Any) -> Any:
+def _httpcore_ticket(request: Any) -> Any:
     url = request.url
     if url.scheme not in _SCHEMES:
         if not url.scheme and not url.host and url.target == _EMPTY:
@@ -204,7 +205,7 @@ def _own_pool(pool: Any) -> Any:
 def _handle(original: Method) -> Method:
     def handle_request(self: Any, request: Any) -> Any:
         try:
-            with _ticket(request):
+            with _httpcore_ticket(request):
                 pool, surplus = apart(self, _Pools).get(_core.subject_key(), _own_pool, self)
                 for old in surplus:
                     old.close()
@@ -213,13 +214,13 @@ def _handle(original: Method) -> Method:
             raise_denial(error)
             raise
 
-    return usual("httpcore.handle", handle_request, raise_denial)
+    return handle_request
 
 
 def _handle_async(original: Method) -> Method:
     async def handle_async_request(self: Any, request: Any) -> Any:
         try:
-            with _ticket(request):
+            with _httpcore_ticket(request):
                 pool, surplus = apart(self, _Pools).get(_core.subject_key(), _own_pool, self)
                 for old in surplus:
                     await old.aclose()

@@ -8,19 +8,7 @@ from weakref import ref
 
 from democrai_sandbox.guard import _core
 
-from .adapter import (
-    UNGUARDED,
-    Apart,
-    adapter,
-    apart,
-    checked,
-    drained,
-    for_everyone,
-    is_web,
-    raise_denial,
-    request_url,
-    usual,
-)
+from .adapter import Apart, adapter, apart, check, drained, for_everyone, is_web, raise_denial, request_url
 from .http_client import CHECKED, take_pending
 
 if TYPE_CHECKING:
@@ -30,22 +18,14 @@ _ERROR = 3
 """Position of the error among the arguments of ``Retry.increment``."""
 
 
+@check
 def _urlopen(original: Method) -> Method:
-    def urlopen(self: Any, method: str, url: str, *args: Any, **kwargs: Any) -> Any:
-        host, port = self.host, self.port
-        if url[:1] == "/" and port is not None and ":" not in host:
-            address = f"{self.scheme}://{host}:{port}{url}"  # the usual case, in one step
-        else:
-            address = request_url(self.scheme, host, port, url)
-        ticket = _core.request(method, address) or UNGUARDED
-        try:
-            with ticket:
-                return original(self, method, url, *args, **kwargs)
-        except Exception as error:
-            raise_denial(error)
-            raise
+    del original
 
-    return usual("urllib3.urlopen", urlopen, raise_denial)
+    def urlopen(self: Any, method: str, url: str, *_: Any, **__: Any) -> Any:
+        return _core.request(method, request_url(self.scheme, self.host, self.port, url))
+
+    return urlopen
 
 
 def _connect(original: Method) -> Method:
@@ -113,7 +93,7 @@ def _get_conn(original: Method) -> Method:
         setattr(connection, CHECKED, subject)
         return connection
 
-    return usual("urllib3.get_conn", _get_conn)
+    return _get_conn
 
 
 @for_everyone
@@ -130,7 +110,7 @@ def _put_conn(original: Method) -> Method:
             conn.close()
         return None
 
-    return usual("urllib3.put_conn", _put_conn)
+    return _put_conn
 
 
 @for_everyone
@@ -186,21 +166,17 @@ def _dials_nothing(session: Any, own: Any, url: str) -> bool:
     return own is not None and not issubclass(type(session.get_adapter(url=url)), own)
 
 
+@check
 def _send(original: Method) -> Method:
     own = original.__globals__.get("HTTPAdapter")
 
-    def send(self: Any, request: Any, **kwargs: Any) -> Any:
+    def send(self: Any, request: Any, **_: Any) -> Any:
         url: Any = getattr(request, "url", None)
-        if is_web(url) and not _checks_below(self, own, url) and not _dials_nothing(self, own, url):
-            with checked(request.method, url):
-                return original(self, request, **kwargs)
-        try:
-            return original(self, request, **kwargs)
-        except OSError as error:
-            raise_denial(error)
-            raise
+        if not is_web(url) or _checks_below(self, own, url) or _dials_nothing(self, own, url):
+            return None
+        return _core.request(request.method, url)
 
-    return usual("requests.send", send, raise_denial, own)
+    return send
 
 
 install_requests = adapter(("Session", "send", _send))

@@ -90,14 +90,42 @@ def is_secure(settings: HostSettings) -> bool:
     return settings.server.public_url.startswith("https://")
 
 
-class _AccountsBase:
-    """Base class. Closed to guarded code, which cannot sign in users or create users and tokens."""
+MOST_SESSIONS = 50
+"""Sessions per user; beyond that, the oldest ends."""
+_SEEN_EVERY = timedelta(minutes=1)
+FIRST = "admin"
+_LONGEST_LIFETIME = timedelta(days=3650)
+_KEPT_AFTER_END = timedelta(days=90)
+_USED_EVERY = timedelta(minutes=1)
+_BEARER = re.compile(r"bearer +(\S+)", re.IGNORECASE)
+_TIDY_EVERY = timedelta(seconds=10)
 
+
+def _is_user_activity(visit: Visit) -> bool:
+    """Return whether a user caused the HTTP request. An open page polls for updates automatically."""
+    return "x-live" not in visit.headers and "text/event-stream" not in visit.headers.get("accept", "")
+
+
+def bearer_of(authorization: str) -> str | None:
+    """Return the token of a ``Bearer`` header; None for other headers."""
+    found = _BEARER.fullmatch(authorization.strip())
+    return found.group(1) if found else None
+
+
+class Accounts:
+    """Users, sessions and API tokens: an authenticator and role lookup, safe for several threads and nodes.
+
+    Closed to guarded code, which cannot sign in users or create users and tokens. The callers of the functions that
+    change users must check the permission of ``actor``.
+    """
+
+    login_url = "/login"
+    _tidied = 0.0
     _database: Database = inside("accounts")
-    _door: SignInCheck = inside("accounts")
+    _sign_in_check: SignInCheck = inside("accounts")
     _passwords: Passwords = inside("accounts")
     _settings: HostSettings = inside("accounts")
-    _remembered: AdministratorCache = inside("accounts")
+    _administrators: AdministratorCache = inside("accounts")
 
     def __init__(
         self,
@@ -112,128 +140,59 @@ class _AccountsBase:
         self.cookie_name = SECURE_COOKIE if is_secure(settings) else PLAIN_COOKIE
         self._database = database
         self._settings = settings
-        self._remembered = EMPTY_CACHE
+        self._administrators = EMPTY_CACHE
         self._on_session_end = on_session_end
         self._clock = clock
         self._passwords = Passwords(cost or Cost())
-        self._door = SignInCheck(database, self._passwords, clock)
+        self._sign_in_check = SignInCheck(database, self._passwords, clock)
 
     def _end_approvals(self, session_key: str) -> None:
         if self._on_session_end is not None:
             self._on_session_end(session_key)
 
+    def identify(self, visit: Visit) -> Identity | None:
+        """Return the sender of an HTTP request, from the token in the header, otherwise from the cookie."""
+        bearer = bearer_of(visit.headers.get("authorization", ""))
+        if bearer is not None:
+            return self._by_token(bearer)
+        cookie = visit.cookies.get(self.cookie_name, "")
+        return self._by_cookie(cookie, visit) if cookie else None
 
-MOST_SESSIONS = 50
-"""Sessions per user; beyond that, the oldest ends."""
-_SEEN_EVERY = timedelta(minutes=1)
+    def roles(self, user_id: str) -> Roles | None:
+        """Return the current roles of a user; None for a user who does not exist or is disabled."""
+        person = self._database.ask(partial(store.find_user_or_none, person_id=user_id))
+        return None if person is None or person.disabled_at is not None else person.roles
 
+    def recall(self, visit: Visit) -> tuple[Identity, Roles] | None:
+        """Return the administrator who sends an HTTP request, from memory; None for other senders.
 
-class _SessionAccounts(_AccountsBase):
-    """Sessions of users, stored in the database, so that they can be listed and ended from elsewhere."""
+        Used while the database is down. Never blocks.
+        """
+        known = self._administrators
+        bearer = bearer_of(visit.headers.get("authorization", ""))
+        if bearer is not None:
+            identity = self._of_token(known.tokens.get(hashed(bearer)))
+        else:
+            session = known.sessions.get(hashed(visit.cookies.get(self.cookie_name, "")))
+            is_over = session is None or self._is_over(session)
+            identity = None if session is None or is_over else Identity(session.person_id, session.id)
+        return None if identity is None else known.with_roles(identity)
 
-    def sign_in(self, name: str, password: str, visit: Visit) -> SignedIn:
-        """Start a session; raise ``SignInRefused`` or ``SignInThrottled``."""
-        tried, kept = self._door.compare(name, password, visit.address)
-        secret = new_session_secret()
-        agent = visit.headers.get("user-agent", "")
-        session = store.new_session(new_id(), tried.name, visit.address, agent, self._clock())
-        person = self._database.act(
-            partial(store.open_session, session=session, token_hash=hashed(secret), kept=kept, tried=tried)
-        )
-        self._end(self.sessions_of(person.id)[MOST_SESSIONS:], actor=SYSTEM, why="session limit reached")
-        return SignedIn(person, session, secret)
-
-    def sign_out(self, session_id: str) -> None:
-        """End the caller's session; raise ``AccountUnknown``."""
-        session = self._session(session_id)
-        self._end([session], actor=session.person_id, why="signed out")
-
-    def sessions_of(self, user_id: str) -> tuple[PersonSession, ...]:
-        """Return the active sessions, newest first."""
-        found = self._database.ask(partial(store.list_sessions, person_id=user_id))
-        return tuple(session for session in found if not self._is_over(session))
-
-    def end_session(self, session_id: str, actor: str, *, owner: str = "") -> None:
-        """End a session; with ``owner``, only a session of that user. Raise ``AccountUnknown``."""
-        session = self._session(session_id)
-        if owner and session.person_id != owner:
-            raise AccountUnknown("this session does not exist")
-        self._end([session], actor=actor, why="ended")
-
-    def end_all(self, user_id: str, except_session: str = "", *, actor: str = "") -> int:
-        """End all sessions of a user except one; return their number."""
-        found = self._database.ask(partial(store.list_sessions, person_id=user_id))
-        ended = [session for session in found if session.id != except_session]
-        self._end(ended, actor=actor or user_id, why="ended with all others" if except_session else "ended everywhere")
-        return len(ended)
-
-    def confirm_password(self, session_id: str, password: str) -> None:
-        """Check the password again for a session; raise ``SignInRefused`` or ``SignInThrottled``."""
-        self._compare_again(self._session(session_id), password)
-        self._database.act(partial(store.confirm_session, session_id=session_id, now=self._clock()))
-
-    def is_confirmed(self, session_id: str, within: timedelta) -> bool:
-        """Return whether the password was entered recently; False for an unknown session."""
-        try:
-            session = self._session(session_id)
-        except AccountUnknown:
-            return False
-        return self._clock() - session.confirmed_at <= within
-
-    def _by_cookie(self, cookie: str, visit: Visit) -> Identity | None:
-        session = self._database.ask(partial(store.find_session_by_hash, token_hash=hashed(cookie)))
-        if session is None or self._is_over(session):
-            return None
-        now = self._clock()
-        if _is_user_activity(visit) and now - session.last_seen >= min(_SEEN_EVERY, self._idle / 4):
-            with suppress(StoreUnavailable):  # for example a full disk, which is still readable
-                self._database.act(partial(store.touch_session, session_id=session.id, now=now))
-        return Identity(session.person_id, session.id)
-
-    def _compare_again(self, session: PersonSession, password: str) -> None:
-        """Compare the password of a signed-in user; count failures, which may come from an unattended session."""
-        tried, _ = self._door.compare(session.person_id, password, f"session {session.id}")
-        self._door.settle(tried)
-
-    def _end_late_sessions(self) -> None:
+    def tidy(self) -> None:
+        """End expired sessions and tokens with their approvals, and remove old failures. Call it periodically."""
+        if monotonic() - self._tidied < _TIDY_EVERY.total_seconds():
+            return
+        self._tidied = monotonic()
+        self._administrators = self._database.read(read_administrators)
         now = self._clock()
         late = partial(store.expired_sessions, idle_since=now - self._idle, created_before=now - self._longest)
         self._end(self._database.ask(late), actor=SYSTEM, why="idle for too long, or expired")
+        for token in self._database.ask(partial(store.expired_tokens, now=now)):
+            self._end_token(token, actor=SYSTEM, why="expired")
+        self._database.act(partial(store.prune_tokens, before=now - _KEPT_AFTER_END))
+        self._database.act(partial(throttle.forget, now=now))
 
-    def _end(self, ended: Sequence[PersonSession], *, actor: str, why: str) -> None:
-        """End the approvals of sessions, then the sessions, so that a failure of the first can be retried."""
-        if not ended:
-            return
-        for session in ended:
-            self._end_approvals(session.id)
-        self._database.act(partial(store.close_sessions, ended=ended, actor=actor, why=why, now=self._clock()))
-
-    def _session(self, session_id: str) -> PersonSession:
-        return self._database.ask(partial(store.find_session, session_id=session_id))
-
-    def _is_over(self, session: PersonSession) -> bool:
-        now = self._clock()
-        return now - session.last_seen >= self._idle or now - session.created_at >= self._longest
-
-    @property
-    def _idle(self) -> timedelta:
-        return timedelta(minutes=self._settings.console.idle_minutes)
-
-    @property
-    def _longest(self) -> timedelta:
-        return timedelta(hours=self._settings.console.session_hours)
-
-
-def _is_user_activity(visit: Visit) -> bool:
-    """Return whether a user caused the HTTP request. An open page polls for updates automatically."""
-    return "x-live" not in visit.headers and "text/event-stream" not in visit.headers.get("accept", "")
-
-
-FIRST = "admin"
-
-
-class _UserAccounts(_SessionAccounts):
-    """Users who may sign in. The caller must check the permission of ``actor``."""
+    # ---- users -------------------------------------------------------------------------------------------------------
 
     def first_administrator(self, tell: Callable[[Credentials], None] | None = None) -> Credentials | None:
         """Add an administrator if no user exists; the returned password is not stored, and shown once.
@@ -339,21 +298,96 @@ class _UserAccounts(_SessionAccounts):
             partial(store.change_user, person_id=user_id, values=values, actor=actor, now=self._clock())
         )
 
+    # ---- sessions ----------------------------------------------------------------------------------------------------
 
-_LONGEST_LIFETIME = timedelta(days=3650)
-_KEPT_AFTER_END = timedelta(days=90)
-_USED_EVERY = timedelta(minutes=1)
-_BEARER = re.compile(r"bearer +(\S+)", re.IGNORECASE)
+    def sign_in(self, name: str, password: str, visit: Visit) -> SignedIn:
+        """Start a session; raise ``SignInRefused`` or ``SignInThrottled``."""
+        tried, kept = self._sign_in_check.compare(name, password, visit.address)
+        secret = new_session_secret()
+        agent = visit.headers.get("user-agent", "")
+        session = store.new_session(new_id(), tried.name, visit.address, agent, self._clock())
+        person = self._database.act(
+            partial(store.open_session, session=session, token_hash=hashed(secret), kept=kept, tried=tried)
+        )
+        self._end(self.sessions_of(person.id)[MOST_SESSIONS:], actor=SYSTEM, why="session limit reached")
+        return SignedIn(person, session, secret)
 
+    def sign_out(self, session_id: str) -> None:
+        """End the caller's session; raise ``AccountUnknown``."""
+        session = self._session(session_id)
+        self._end([session], actor=session.person_id, why="signed out")
 
-def bearer_of(authorization: str) -> str | None:
-    """Return the token of a ``Bearer`` header; None for other headers."""
-    found = _BEARER.fullmatch(authorization.strip())
-    return found.group(1) if found else None
+    def sessions_of(self, user_id: str) -> tuple[PersonSession, ...]:
+        """Return the active sessions, newest first."""
+        found = self._database.ask(partial(store.list_sessions, person_id=user_id))
+        return tuple(session for session in found if not self._is_over(session))
 
+    def end_session(self, session_id: str, actor: str, *, owner: str = "") -> None:
+        """End a session; with ``owner``, only a session of that user. Raise ``AccountUnknown``."""
+        session = self._session(session_id)
+        if owner and session.person_id != owner:
+            raise AccountUnknown("this session does not exist")
+        self._end([session], actor=actor, why="ended")
 
-class _TokenAccounts(_AccountsBase):
-    """API tokens, stored as hashes."""
+    def end_all(self, user_id: str, except_session: str = "", *, actor: str = "") -> int:
+        """End all sessions of a user except one; return their number."""
+        found = self._database.ask(partial(store.list_sessions, person_id=user_id))
+        ended = [session for session in found if session.id != except_session]
+        self._end(ended, actor=actor or user_id, why="ended with all others" if except_session else "ended everywhere")
+        return len(ended)
+
+    def confirm_password(self, session_id: str, password: str) -> None:
+        """Check the password again for a session; raise ``SignInRefused`` or ``SignInThrottled``."""
+        self._compare_again(self._session(session_id), password)
+        self._database.act(partial(store.confirm_session, session_id=session_id, now=self._clock()))
+
+    def is_confirmed(self, session_id: str, within: timedelta) -> bool:
+        """Return whether the password was entered recently; False for an unknown session."""
+        try:
+            session = self._session(session_id)
+        except AccountUnknown:
+            return False
+        return self._clock() - session.confirmed_at <= within
+
+    def _by_cookie(self, cookie: str, visit: Visit) -> Identity | None:
+        session = self._database.ask(partial(store.find_session_by_hash, token_hash=hashed(cookie)))
+        if session is None or self._is_over(session):
+            return None
+        now = self._clock()
+        if _is_user_activity(visit) and now - session.last_seen >= min(_SEEN_EVERY, self._idle / 4):
+            with suppress(StoreUnavailable):  # for example a full disk, which is still readable
+                self._database.act(partial(store.touch_session, session_id=session.id, now=now))
+        return Identity(session.person_id, session.id)
+
+    def _compare_again(self, session: PersonSession, password: str) -> None:
+        """Compare the password of a signed-in user; count failures, which may come from an unattended session."""
+        tried, _ = self._sign_in_check.compare(session.person_id, password, f"session {session.id}")
+        self._sign_in_check.settle(tried)
+
+    def _end(self, ended: Sequence[PersonSession], *, actor: str, why: str) -> None:
+        """End the approvals of sessions, then the sessions, so that a failure of the first can be retried."""
+        if not ended:
+            return
+        for session in ended:
+            self._end_approvals(session.id)
+        self._database.act(partial(store.close_sessions, ended=ended, actor=actor, why=why, now=self._clock()))
+
+    def _session(self, session_id: str) -> PersonSession:
+        return self._database.ask(partial(store.find_session, session_id=session_id))
+
+    def _is_over(self, session: PersonSession) -> bool:
+        now = self._clock()
+        return now - session.last_seen >= self._idle or now - session.created_at >= self._longest
+
+    @property
+    def _idle(self) -> timedelta:
+        return timedelta(minutes=self._settings.console.idle_minutes)
+
+    @property
+    def _longest(self) -> timedelta:
+        return timedelta(hours=self._settings.console.session_hours)
+
+    # ---- tokens ------------------------------------------------------------------------------------------------------
 
     def create_token(
         self,
@@ -405,60 +439,6 @@ class _TokenAccounts(_AccountsBase):
             return None
         return Identity(token.person_id, token.id, frozenset(map(str, token.scopes)))
 
-    def _end_late_tokens(self) -> None:
-        now = self._clock()
-        for token in self._database.ask(partial(store.expired_tokens, now=now)):
-            self._end_token(token, actor=SYSTEM, why="expired")
-        self._database.act(partial(store.prune_tokens, before=now - _KEPT_AFTER_END))
-
     def _end_token(self, token: Token, *, actor: str, why: str) -> None:
         self._end_approvals(token.id)
         self._database.act(partial(store.end_token, token=token, actor=actor, why=why, now=self._clock()))
-
-
-_TIDY_EVERY = timedelta(seconds=10)
-
-
-class Accounts(_UserAccounts, _TokenAccounts):
-    """Authenticator and role lookup. Safe for use by several threads and nodes."""
-
-    login_url = "/login"
-    _tidied = 0.0
-
-    def identify(self, visit: Visit) -> Identity | None:
-        """Return the sender of an HTTP request, from the token in the header, otherwise from the cookie."""
-        bearer = bearer_of(visit.headers.get("authorization", ""))
-        if bearer is not None:
-            return self._by_token(bearer)
-        cookie = visit.cookies.get(self.cookie_name, "")
-        return self._by_cookie(cookie, visit) if cookie else None
-
-    def roles(self, user_id: str) -> Roles | None:
-        """Return the current roles of a user; None for a user who does not exist or is disabled."""
-        person = self._database.ask(partial(store.find_user_or_none, person_id=user_id))
-        return None if person is None or person.disabled_at is not None else person.roles
-
-    def recall(self, visit: Visit) -> tuple[Identity, Roles] | None:
-        """Return the administrator who sends an HTTP request, from memory; None for other senders.
-
-        Used while the database is down. Never blocks.
-        """
-        known = self._remembered
-        bearer = bearer_of(visit.headers.get("authorization", ""))
-        if bearer is not None:
-            identity = self._of_token(known.tokens.get(hashed(bearer)))
-        else:
-            session = known.sessions.get(hashed(visit.cookies.get(self.cookie_name, "")))
-            is_over = session is None or self._is_over(session)
-            identity = None if session is None or is_over else Identity(session.person_id, session.id)
-        return None if identity is None else known.with_roles(identity)
-
-    def tidy(self) -> None:
-        """End expired sessions and tokens with their approvals, and remove old failures. Call it periodically."""
-        if monotonic() - self._tidied < _TIDY_EVERY.total_seconds():
-            return
-        self._tidied = monotonic()
-        self._remembered = self._database.read(read_administrators)
-        self._end_late_sessions()
-        self._end_late_tokens()
-        self._database.act(partial(throttle.forget, now=self._clock()))

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from datetime import datetime
 
-    from sqlalchemy import Connection
-
     from democrai_sandbox.access.store.database import Database
 
     from .throttle import SignInAttempt
@@ -242,13 +240,10 @@ class SignInCheck:
             return
         after = {"person": tried.name if known else "", "address": tried.address, "failures": tried.failures}
         entry = AuditEntry(AuditAction.ACCOUNT_SIGN_IN_FAILED, SYSTEM, after=after)
-        self._database.act(partial(_append_record, entry=entry, now=self._clock()))
+        now = self._clock()
+        self._database.act(lambda connection: Ledger(connection).close([entry], now=now))
 
 
 def read_name(name: str) -> str:
     """Return a typed name in its stored form; an overlong one matches no user."""
     return name[: LONGEST_NAME * 4].strip().lower()
-
-
-def _append_record(connection: Connection, entry: AuditEntry, now: datetime) -> None:
-    Ledger(connection).close([entry], now=now)

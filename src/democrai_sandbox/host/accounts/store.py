@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, delete, func, insert, or_, select, update
+from sqlalchemy import Connection, Table, delete, func, insert, or_, select, update
 
 from democrai_sandbox.access.caller import SUPER
 from democrai_sandbox.access.store.audit_log import AuditEntry, Ledger
@@ -66,7 +66,7 @@ def add_user(
         return None
     if _user_row(connection, person.id) is not None:
         raise AccountConflict(f"the user {person.id} already exists")
-    connection.execute(insert(people), {**_user_columns(person), "password": kept})
+    connection.execute(insert(people), {**_columns(people, person), "password": kept})
     _audit_user(ledger, AuditAction.ACCOUNT_ADDED, actor, person.id, person.created_at, after=_audited_fields(person))
     return person
 
@@ -80,14 +80,9 @@ def change_user(connection: Connection, person_id: str, values: dict[str, Any], 
     if before.may_decide and not after.may_decide and not any(one.may_decide for one in list_users(connection)):
         raise AccountConflict(f"{person_id} is the last administrator: no other user could decide or undo this")
     if before != after:
+        changed = AuditAction.ACCOUNT_CHANGED
         _audit_user(
-            ledger,
-            AuditAction.ACCOUNT_CHANGED,
-            actor,
-            person_id,
-            now,
-            before=_audited_fields(before),
-            after=_audited_fields(after),
+            ledger, changed, actor, person_id, now, before=_audited_fields(before), after=_audited_fields(after)
         )
     return after
 
@@ -108,10 +103,13 @@ def replace_hash(connection: Connection, person_id: str, before: str, kept: str)
 
 def find_user(connection: Connection, person_id: str) -> Person:
     """Return a user; raise ``AccountUnknown``."""
-    row = _user_row(connection, person_id)
+    return to_user(_known(_user_row(connection, person_id), "user"))
+
+
+def _known(row: Row[Any] | None, what: str) -> Row[Any]:
     if row is None:
-        raise AccountUnknown("this user does not exist")
-    return to_user(row)
+        raise AccountUnknown(f"this {what} does not exist")
+    return row
 
 
 def find_user_or_none(connection: Connection, person_id: str) -> Person | None:
@@ -147,12 +145,12 @@ def _user_row(connection: Connection, person_id: str) -> Row[Any] | None:
     return connection.execute(select(people).where(people.c.id == person_id)).one_or_none()
 
 
-def _user_columns(person: Person) -> dict[str, Any]:
-    return {name: getattr(person, name) for name in people.c.keys() if name != "password"}  # noqa: SIM118 - no mapping
+def _columns(table: Table, value: Person | PersonSession | Token) -> dict[str, Any]:
+    """Return a value as the columns of its table, without the secret."""
+    return {name: getattr(value, name) for name in table.c.keys() if hasattr(value, name)}  # noqa: SIM118 - no mapping
 
 
 def _audited_fields(person: Person) -> dict[str, Any]:
-    """Return the fields of a user for the audit log."""
     return {
         "role": person.role,
         "access_level": person.access_level,
@@ -202,13 +200,12 @@ def open_session(
         raise SignInRefused
     now = session.created_at
     throttle.settle(connection, tried, now)
-    connection.execute(insert(sessions), {**_session_columns(session), "token_hash": token_hash})
+    connection.execute(insert(sessions), {**_columns(sessions, session), "token_hash": token_hash})
     after = {"person": session.person_id, "address": session.address, "session": session.id}
     if tried.failures > 1:
         after["failed_before"] = str(tried.failures - 1)
     ledger.close([AuditEntry(AuditAction.ACCOUNT_SIGNED_IN, session.person_id, after=after)], now=now)
-    row = connection.execute(select(people).where(people.c.id == session.person_id)).one()
-    return to_user(row)
+    return find_user(connection, session.person_id)
 
 
 def find_session_by_hash(connection: Connection, token_hash: str) -> PersonSession | None:
@@ -220,9 +217,7 @@ def find_session_by_hash(connection: Connection, token_hash: str) -> PersonSessi
 def find_session(connection: Connection, session_id: str) -> PersonSession:
     """Return a session; raise ``AccountUnknown``."""
     row = connection.execute(select(sessions).where(sessions.c.id == session_id)).one_or_none()
-    if row is None:
-        raise AccountUnknown("this session does not exist")
-    return _to_session(row)
+    return _to_session(_known(row, "session"))
 
 
 def sessions_by_hash(connection: Connection, owners: Iterable[str]) -> dict[str, PersonSession]:
@@ -273,10 +268,6 @@ def close_sessions(
     ledger.close(entries, now=now)
 
 
-def _session_columns(session: PersonSession) -> dict[str, Any]:
-    return {name: getattr(session, name) for name in sessions.c.keys() if name != "token_hash"}  # noqa: SIM118 - no mapping
-
-
 def _to_session(row: Row[Any]) -> PersonSession:
     return PersonSession(
         row.id, row.person_id, row.address, row.user_agent, row.created_at, row.last_seen, row.confirmed_at
@@ -324,8 +315,8 @@ def add_token(connection: Connection, token: Token, secret_hash: str, *, actor: 
     own = (tokens.c.person_id == token.person_id, _IN_USE)
     if connection.execute(select(func.count()).select_from(tokens).where(*own)).scalar_one() >= MOST_TOKENS:
         raise AccountConflict(f"{MOST_TOKENS} tokens are in use, the maximum: revoke one of them first")
-    row = {name: getattr(token, name) for name in tokens.c.keys() if name not in {"secret_hash", "scopes"}}  # noqa: SIM118 - no mapping
-    connection.execute(insert(tokens), {**row, "scopes": _token_row(token), "secret_hash": secret_hash})
+    scopes = " ".join(sorted(token.scopes))
+    connection.execute(insert(tokens), {**_columns(tokens, token), "scopes": scopes, "secret_hash": secret_hash})
     after = {"person": token.person_id, "token": token.id, "label": token.label, "scopes": sorted(token.scopes)}
     ledger.close([AuditEntry(AuditAction.ACCOUNT_TOKEN_MADE, actor, after=after)], now=token.created_at)
     return token
@@ -340,9 +331,7 @@ def find_token_by_hash(connection: Connection, secret_hash: str) -> Token | None
 def find_token(connection: Connection, token_id: str) -> Token:
     """Return a token; raise ``AccountUnknown``."""
     row = connection.execute(select(tokens).where(tokens.c.id == token_id)).one_or_none()
-    if row is None:
-        raise AccountUnknown("this token does not exist")
-    return _to_token(row)
+    return _to_token(_known(row, "token"))
 
 
 def list_tokens(connection: Connection, person_id: str) -> tuple[Token, ...]:
@@ -378,10 +367,6 @@ def end_token(connection: Connection, token: Token, *, actor: str, why: str, now
 def prune_tokens(connection: Connection, before: datetime) -> None:
     """Delete tokens that ended before a time; the audit log keeps them."""
     connection.execute(delete(tokens).where(tokens.c.ended_at < before))
-
-
-def _token_row(token: Token) -> str:
-    return " ".join(sorted(token.scopes))
 
 
 def _to_token(row: Row[Any]) -> Token:

@@ -141,6 +141,11 @@ class ConfigProblem(Problem):
 
     origin: Origin = _NOWHERE
 
+    @classmethod
+    def at(cls, origin: Origin, problem: Problem) -> ConfigProblem:
+        """Return a problem with an origin."""
+        return cls(problem.pointer, problem.message, problem.suggestion, origin)
+
     def __str__(self) -> str:
         """Return the problem on one line, the file and line first."""
         return f"{self.origin.source}: {Problem.__str__(self)}"
@@ -175,9 +180,7 @@ class Origins:
 
     def place(self, problem: Problem) -> ConfigProblem:
         """Return a problem with the origin of its value."""
-        if isinstance(problem, ConfigProblem):
-            return problem
-        return ConfigProblem(problem.pointer, problem.message, problem.suggestion, self[problem.pointer])
+        return problem if isinstance(problem, ConfigProblem) else ConfigProblem.at(self[problem.pointer], problem)
 
 
 def refusal(problems: Iterable[ConfigProblem]) -> ConfigInvalid:

@@ -22,7 +22,6 @@ from .yaml_document import DEEPEST_NESTING, LONGEST_KEY, MOST_VALUES, FileRefuse
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from democrai_sandbox.errors import ConfigInvalid
     from democrai_sandbox.host.settings import HostSettings
 
 _DATABASE = "sqlite:///"
@@ -50,18 +49,13 @@ def _at(values: Any, pointer: str) -> Any:
 
 
 def _anchor(holder: Any, name: str, form: ValueFormat, folder: str) -> None:
-    if isinstance(holder, dict) and name in holder:
-        holder[name] = _anchored(holder[name], form, folder)
-
-
-def _anchored(value: Any, form: ValueFormat, folder: str) -> Any:
+    value = holder.get(name) if isinstance(holder, dict) else None
     if form is ValueFormat.PATHS and isinstance(value, list):
-        return [_path(item, folder) for item in value]
-    if form is ValueFormat.PATH:
-        return _path(value, folder)
-    if form is ValueFormat.DATABASE and isinstance(value, str) and value.startswith(_DATABASE):
-        return _DATABASE + _path(value.removeprefix(_DATABASE), folder)
-    return value
+        holder[name] = [_path(item, folder) for item in value]
+    elif form is ValueFormat.PATH and value is not None:
+        holder[name] = _path(value, folder)
+    elif form is ValueFormat.DATABASE and isinstance(value, str) and value.startswith(_DATABASE):
+        holder[name] = _DATABASE + _path(value.removeprefix(_DATABASE), folder)
 
 
 def _path(value: Any, folder: str) -> Any:
@@ -73,13 +67,9 @@ def _path(value: Any, folder: str) -> Any:
 _LARGEST_NUMBER = 10**64
 
 
-def plain_values(given: Mapping[Any, Any]) -> tuple[dict[str, Any], list[Problem]]:
-    """Return a copy with dictionaries, lists, texts and numbers only, and the problems of other values."""
-    copier = _ArgumentCopier()
-    return copier.copied(given, "", 1), copier.problems
-
-
 class _ArgumentCopier:
+    """Copy with dictionaries, lists, texts and numbers only, and the problems of other values."""
+
     def __init__(self) -> None:
         self.problems: list[Problem] = []
         self._values = 0
@@ -148,7 +138,7 @@ def overlay(values: dict[str, Any], environ: Mapping[str, str], origins: Origins
     for setting in sorted(settings, key=lambda found: (len(found.steps), found.variable)):
         problem = _put(values, setting, origins)
         if problem is not None:
-            yield _placed(problem, setting.variable)
+            yield ConfigProblem.at(Origin(setting.variable), problem)
 
 
 def variable_for(pointer: str) -> str:
@@ -167,7 +157,7 @@ def _settings(environ: Mapping[str, str]) -> tuple[list[_Setting], list[ConfigPr
             seen[steps] = variable
             wrong = _read_value(variable, steps, environ[variable], settings)
         if wrong is not None:
-            problems.append(_placed(wrong, variable))
+            problems.append(ConfigProblem.at(Origin(variable), wrong))
     return settings, problems
 
 
@@ -220,10 +210,6 @@ def _put(values: dict[str, Any], setting: _Setting, origins: Origins) -> Problem
     return None
 
 
-def _placed(problem: Problem, variable: str) -> ConfigProblem:
-    return ConfigProblem(problem.pointer, problem.message, problem.suggestion, Origin(variable))
-
-
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """Valid configuration, with the origin of its values."""
@@ -235,8 +221,6 @@ class Loaded:
 
 @dataclass(slots=True)
 class _GivenValues:
-    """Values before the environment is applied."""
-
     values: dict[str, Any]
     origins: Origins
     problems: list[ConfigProblem]
@@ -255,20 +239,21 @@ def load(
     around = os.environ if environ is None else environ
     given = _given_values(source, around)
     problems = [*given.problems, *overlay(given.values, around, given.origins)]
-    refused = {problem.pointer for problem in problems if problem.pointer}
+    refused = tuple(f"{problem.pointer}/" for problem in problems if problem.pointer)
     settings, found = read_settings(given.values, around, given.file)
     # Do not report an unreadable value as missing as well.
-    problems += [given.origins.place(problem) for problem in found if not _lies_in(problem.pointer, refused)]
+    problems += [given.origins.place(problem) for problem in found if not f"{problem.pointer}/".startswith(refused)]
     if problems:
         raise refusal(problems)
-    return Loaded(settings, dict(_leaves(given)))
+    defaults = dict.fromkeys((*KEYS, *OPEN), Origin(DEFAULT))
+    return Loaded(settings, defaults | {one: given.origins[one] for one in _pointers(given.values, "")})
 
 
 def _given_values(source: object, environ: Mapping[str, str]) -> _GivenValues:
     if isinstance(source, Mapping):
-        values, problems = plain_values(source)
-        origins = Origins(ARGUMENT)
-        return _GivenValues(values, origins, [origins.place(problem) for problem in problems])
+        copier, origins = _ArgumentCopier(), Origins(ARGUMENT)
+        values = copier.copied(source, "", 1)
+        return _GivenValues(values, origins, [origins.place(problem) for problem in copier.problems])
     if source is None and FILE_VARIABLE in environ:
         return _from_file(_named_file(environ[FILE_VARIABLE]))
     if source is None:
@@ -295,39 +280,18 @@ def _from_file(path: str) -> _GivenValues:
         raise refusal([ConfigProblem("", str(error), None, _in_file(path, error.line))]) from None
     for pointer, line in document.lines.items():
         origins.set_missing(pointer, _in_file(path, line))
-    problems = [
-        ConfigProblem(problem.pointer, problem.message, problem.suggestion, _in_file(path, line))
-        for problem, line in document.problems
-    ]
+    problems = [ConfigProblem.at(_in_file(path, line), problem) for problem, line in document.problems]
     if not isinstance(document.value, dict):
-        raise _no_settings(path, document.value, problems)
+        message = f"expected an object with settings, got {described(document.value)}"
+        if document.value is None:
+            message = "the file contains no settings; write {} to use the defaults"
+        raise refusal(problems or [ConfigProblem("", message, None, Origin(path))])
     absolute = normalise_path(str(Path(path).absolute()))
     return _GivenValues(anchored(document.value, str(Path(absolute).parent)), origins, problems, absolute)
 
 
-def _no_settings(path: str, value: object, problems: list[ConfigProblem]) -> ConfigInvalid:
-    if problems:
-        return refusal(problems)
-    message = f"expected an object with settings, got {described(value)}"
-    if value is None:
-        message = "the file contains no settings; write {} to use the defaults"
-    return refusal([ConfigProblem("", message, None, Origin(path))])
-
-
 def _in_file(path: str, line: int) -> Origin:
     return Origin(f"{path}:{line}", line) if line else Origin(path)
-
-
-def _lies_in(pointer: str, refused: set[str]) -> bool:
-    return any(pointer == other or pointer.startswith(f"{other}/") for other in refused)
-
-
-def _leaves(given: _GivenValues) -> Iterator[tuple[str, Origin]]:
-    """Yield the origin of each key with a fixed name, and of each given key."""
-    for pointer in (*KEYS, *OPEN):
-        yield pointer, Origin(DEFAULT)
-    for pointer in _pointers(given.values, ""):
-        yield pointer, given.origins[pointer]
 
 
 def _pointers(value: object, pointer: str) -> Iterator[str]:

@@ -11,46 +11,41 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from democrai_sandbox import policy
 from democrai_sandbox.errors import StoreUnavailable
 from democrai_sandbox.guard.runtime_paths import STREAM, covers, runtime_entries
 from democrai_sandbox.host.directories import protected_paths
 from democrai_sandbox.manifests import EngineManifest, ExtractorManifest, ModuleManifest
-from democrai_sandbox.policy import (
-    AccessRule,
-    FileAccess,
-    InvalidInputError,
-    Operation,
-    Subject,
-    SubjectKind,
-    file_access,
-    is_at_or_below,
-)
 from democrai_sandbox.runtime.ai.runtime import own_places
 from democrai_sandbox.runtime.installs.environments import EnvironmentFolder, config_rules
 
 if TYPE_CHECKING:
     from democrai_sandbox.host.sandbox import Sandbox
-    from democrai_sandbox.policy import SubjectChain
-    from democrai_sandbox.runtime.extensions.registry import RegisteredExtension
 
-_PARTS = frozenset({SubjectKind.TOOL, SubjectKind.AGENT, SubjectKind.PIPELINE})
-_EVERY_BIT = int(FileAccess.READ | FileAccess.CREATE | FileAccess.MODIFY | FileAccess.DELETE | FileAccess.EXECUTE)
-_SCRATCH = FileAccess.READ | FileAccess.CREATE | FileAccess.MODIFY | FileAccess.DELETE
-_CONTACT = frozenset({Operation.SEND, Operation.RECEIVE})
+_PARTS = frozenset({policy.SubjectKind.TOOL, policy.SubjectKind.AGENT, policy.SubjectKind.PIPELINE})
+_EVERY_BIT = int(
+    policy.FileAccess.READ
+    | policy.FileAccess.CREATE
+    | policy.FileAccess.MODIFY
+    | policy.FileAccess.DELETE
+    | policy.FileAccess.EXECUTE
+)
+_SCRATCH = policy.FileAccess.READ | policy.FileAccess.CREATE | policy.FileAccess.MODIFY | policy.FileAccess.DELETE
+_CONTACT = frozenset({policy.Operation.SEND, policy.Operation.RECEIVE})
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredRights:
     """Declarations of a subject, and where they are."""
 
-    subject: Subject
+    subject: policy.Subject
     source: str
     """Place of the declarations: ``manifest.json of module reports``."""
     file: str = ""
-    rules: tuple[AccessRule, ...] = ()
-    install_rules: tuple[AccessRule, ...] = ()
+    rules: tuple[policy.AccessRule, ...] = ()
+    install_rules: tuple[policy.AccessRule, ...] = ()
     """Rules of the install phase only."""
-    other_rules: tuple[AccessRule, ...] = ()
+    other_rules: tuple[policy.AccessRule, ...] = ()
     """Rules of the runtime phase only, if these are the grants of the install phase."""
     own_read: tuple[str, ...] = ()
     own_write: tuple[str, ...] = ()
@@ -58,30 +53,29 @@ class DeclaredRights:
     is_known: bool = True
     note: str = ""
 
-    def own_place(self, path: str, access: FileAccess) -> str:
+    def own_place(self, path: str, access: policy.FileAccess) -> str:
         """Return the subject's folder that allows this access to a path; empty without one."""
-        for folders, mask in ((self.own_read, FileAccess.READ), (self.own_write, _SCRATCH)):
+        for folders, mask in ((self.own_read, policy.FileAccess.READ), (self.own_write, _SCRATCH)):
             for folder in folders:
-                if access & mask and is_at_or_below(path, os.path.realpath(folder)):
+                if access & mask and policy.is_at_or_below(path, os.path.realpath(folder)):
                     return folder
         return ""
 
 
-def declared_rights(sandbox: Sandbox, subject: Subject) -> DeclaredRights:
+def declared_rights(sandbox: Sandbox, subject: policy.Subject) -> DeclaredRights:
     """Return a subject's grants. Reads the registries without changing them."""
     if subject.kind in _PARTS:
         return _of_part(sandbox, subject)
-    if subject.kind is SubjectKind.SKILL:
+    if subject.kind is policy.SubjectKind.SKILL:
         note = "the host's code runs a skill and sets its access; decisions count as well"
         return DeclaredRights(subject, "the process_guard_context(...) of the host", note=note)
-    if subject.kind is SubjectKind.TASK:
-        module = Subject(SubjectKind.MODULE, subject.name.rpartition(".")[0] or subject.name)
-        return _under(
-            subject, declared_rights(sandbox, module), f"a {subject.kind} has the rights of its caller: {module}"
-        )
-    if subject.kind is SubjectKind.MCP:
+    if subject.kind is policy.SubjectKind.TASK:
+        module = policy.Subject(policy.SubjectKind.MODULE, subject.name.rpartition(".")[0] or subject.name)
+        note = f"a {subject.kind} has the rights of its caller: {module}"
+        return replace(declared_rights(sandbox, module), subject=subject, note=note)
+    if subject.kind is policy.SubjectKind.MCP:
         return _of_server(sandbox, subject)
-    if subject.kind is SubjectKind.CORE:
+    if subject.kind is policy.SubjectKind.CORE:
         note = "code of the host runs without a guard; its access checks are answered by decisions only"
         return DeclaredRights(subject, "the host", has_runtime_paths=False, note=note)
     return _of_extension(sandbox, subject)
@@ -89,12 +83,12 @@ def declared_rights(sandbox: Sandbox, subject: Subject) -> DeclaredRights:
 
 def is_protected(sandbox: Sandbox, path: str) -> bool:
     """Return whether the host protects a path from all subjects except the owner of that folder."""
-    return any(is_at_or_below(path, root) for root in _protected(sandbox))
+    return any(policy.is_at_or_below(path, root) for root in _protected(sandbox))
 
 
 def is_around_protected(sandbox: Sandbox, path: str) -> bool:
     """Return whether a path contains a protected path, so that no rule allows creating or deleting it."""
-    return any(root != path and is_at_or_below(root, path) for root in _protected(sandbox))
+    return any(root != path and policy.is_at_or_below(root, path) for root in _protected(sandbox))
 
 
 def _protected(sandbox: Sandbox) -> tuple[str, ...]:
@@ -103,25 +97,32 @@ def _protected(sandbox: Sandbox) -> tuple[str, ...]:
     return tuple(map(os.path.realpath, shut))
 
 
-def runtime_path(path: str, operation: Operation) -> str:
+def runtime_path(path: str, operation: policy.Operation) -> str:
     """Return the runtime path that allows this to every subject; empty without one."""
-    wanted = int(file_access(operation))
+    wanted = int(policy.file_access(operation))
     for entry, mask in runtime_entries():
         root = os.path.realpath(os.fsdecode(entry))
         if wanted & mask & _EVERY_BIT and covers(root, mask, path):
             return root
-        if operation is Operation.MODIFY and mask & STREAM and path == root:
+        if operation is policy.Operation.MODIFY and mask & STREAM and path == root:
             return root
     return ""
 
 
-def _of_extension(sandbox: Sandbox, subject: Subject) -> DeclaredRights:
-    extension = _found(sandbox, subject)
+def _of_extension(sandbox: Sandbox, subject: policy.Subject) -> DeclaredRights:
+    registry = sandbox.runtime.registry
+    kinds = {
+        policy.SubjectKind.MODULE: registry.modules,
+        policy.SubjectKind.ENGINE: registry.engines,
+        policy.SubjectKind.EXTRACTOR: registry.extractors,
+    }
+    extension = kinds[subject.kind].get(subject.name)
     if extension is None:
         return DeclaredRights(subject, str(subject), is_known=False, note=f"no {subject.kind} has this name")
     manifest, data = extension.manifest, sandbox.runtime.settings.data_of(subject)
     source = f"manifest.json of {subject.kind} {subject.name}"
-    known = DeclaredRights(subject, source, own_read=(extension.folder,), own_write=(data,), note=_state(extension))
+    note = f"it is broken and cannot run: {'; '.join(map(str, extension.problems))}" if extension.is_broken else ""
+    known = DeclaredRights(subject, source, own_read=(extension.folder,), own_write=(data,), note=note)
     if manifest is None:
         return known
     known = replace(known, file=manifest.source.path)
@@ -131,37 +132,41 @@ def _of_extension(sandbox: Sandbox, subject: Subject) -> DeclaredRights:
         return known
     installed = EnvironmentFolder(sandbox.runtime.settings.data_dir, subject).installed()
     own = (extension.folder, *((installed.folder,) if installed else ()))
-    rules, note = (*manifest.runtime.access, *()), known.note
+    rules = manifest.runtime.access
     if isinstance(manifest, EngineManifest) and manifest.runtime.allowed_config_urls:
         configured, note = _configured(sandbox, manifest, note)
         rules = (*rules, *configured)
     return replace(known, rules=rules, install_rules=manifest.install.access, own_read=own, note=note)
 
 
-def _configured(sandbox: Sandbox, manifest: EngineManifest, note: str) -> tuple[tuple[AccessRule, ...], str]:
+def _configured(sandbox: Sandbox, manifest: EngineManifest, note: str) -> tuple[tuple[policy.AccessRule, ...], str]:
     """Return the rules for the URLs in an engine's stored settings."""
     try:
         stored = sandbox.runtime.store.settings(manifest.kind.value, manifest.name)
         return config_rules(manifest.runtime.allowed_config_urls, stored), note
-    except (InvalidInputError, StoreUnavailable) as error:
+    except (policy.InvalidInputError, StoreUnavailable) as error:
         return (), f"{note} its configured URLs could not be read: {error}".strip()
 
 
-def _of_part(sandbox: Sandbox, subject: Subject) -> DeclaredRights:
+def _of_part(sandbox: Sandbox, subject: policy.Subject) -> DeclaredRights:
     asset = next((one for one in sandbox.runtime.ai.assets if one.label == str(subject)), None)
     if asset is None:
         return DeclaredRights(subject, str(subject), is_known=False, note=f"no {subject.kind} has this name")
-    module = None if asset.module is None else declared_rights(sandbox, Subject(SubjectKind.MODULE, asset.module))
+    module = (
+        None
+        if asset.module is None
+        else declared_rights(sandbox, policy.Subject(policy.SubjectKind.MODULE, asset.module))
+    )
     source = f"the declaration of {subject.kind} {subject.name}"
     if asset.declaration.access is not None:
         file, rules = "" if module is None else module.file, asset.declaration.access
         return DeclaredRights(subject, source, file, rules, own_read=own_places(asset))
     if module is None:
         return DeclaredRights(subject, source, note="it declares nothing and has the rights of its caller")
-    return _under(subject, module, f"it declares nothing and has the rights of {module.subject}")
+    return replace(module, subject=subject, note=f"it declares nothing and has the rights of {module.subject}")
 
 
-def _of_server(sandbox: Sandbox, subject: Subject) -> DeclaredRights:
+def _of_server(sandbox: Sandbox, subject: policy.Subject) -> DeclaredRights:
     source = f"the registry entry of MCP server {subject.name}"
     try:
         server = sandbox.runtime.store.mcp_server(subject.name)
@@ -173,28 +178,10 @@ def _of_server(sandbox: Sandbox, subject: Subject) -> DeclaredRights:
     return DeclaredRights(subject, source, rules=rules, has_runtime_paths=False, note=note)
 
 
-def _under(subject: Subject, enclosing: DeclaredRights, note: str) -> DeclaredRights:
-    return replace(enclosing, subject=subject, note=note)
-
-
-def _found(sandbox: Sandbox, subject: Subject) -> RegisteredExtension | None:
-    registry = sandbox.runtime.registry
-    kinds = {
-        SubjectKind.MODULE: registry.modules,
-        SubjectKind.ENGINE: registry.engines,
-        SubjectKind.EXTRACTOR: registry.extractors,
-    }
-    return kinds[subject.kind].get(subject.name)
-
-
-def _state(extension: RegisteredExtension) -> str:
-    if not extension.is_broken:
-        return ""
-    return "it is broken and cannot run: " + "; ".join(map(str, extension.problems))
-
-
-_ALONE = frozenset({SubjectKind.MCP, SubjectKind.ENGINE, SubjectKind.EXTRACTOR, SubjectKind.CORE})
-_PLACES = frozenset({SubjectKind.TASK, SubjectKind.SKILL})
+_ALONE = frozenset(
+    {policy.SubjectKind.MCP, policy.SubjectKind.ENGINE, policy.SubjectKind.EXTRACTOR, policy.SubjectKind.CORE}
+)
+_PLACES = frozenset({policy.SubjectKind.TASK, policy.SubjectKind.SKILL})
 """Kinds that only name where code runs, and declare nothing."""
 
 
@@ -207,19 +194,18 @@ class ChainSubject:
     text: str
 
     @property
-    def subject(self) -> Subject:
+    def subject(self) -> policy.Subject:
         """Owner of the declarations."""
         return self.grants.subject
 
 
-def chain_subjects(sandbox: Sandbox, chain: SubjectChain, *, installing: bool = False) -> tuple[ChainSubject, ...]:
+def chain_subjects(
+    sandbox: Sandbox, chain: policy.SubjectChain, *, installing: bool = False
+) -> tuple[ChainSubject, ...]:
     """Return the subjects of a call chain, innermost first, each with whether it counts."""
     if len(chain) == 1:
-        return (
-            ChainSubject(
-                _in_phase(declared_rights(sandbox, chain[0]), installing=installing), counts=True, text="it acts itself"
-            ),
-        )
+        grants = _in_phase(declared_rights(sandbox, chain[0]), installing=installing)
+        return (ChainSubject(grants, counts=True, text="it acts itself"),)
     found: list[ChainSubject] = []
     apart = ""
     for subject in reversed(chain):
@@ -238,30 +224,25 @@ def chain_subjects(sandbox: Sandbox, chain: SubjectChain, *, installing: bool = 
     return tuple(found)
 
 
-def rule_owner(links: tuple[ChainSubject, ...], rule: AccessRule) -> DeclaredRights:
+def rule_owner(links: tuple[ChainSubject, ...], rule: policy.AccessRule) -> DeclaredRights:
     """Return the owner of a rule."""
     return next(link.grants for link in links if rule in link.grants.rules)
 
 
-def _declared_by(sandbox: Sandbox, subject: Subject) -> DeclaredRights:
+def _declared_by(sandbox: Sandbox, subject: policy.Subject) -> DeclaredRights:
     """Return a subject's declarations; without any, it has the rights of its callers in this chain."""
-    if subject.kind in _PLACES or (_is_part(subject) and not _stands_alone(sandbox, subject)):
-        known = declared_rights(sandbox, subject)
+    known = declared_rights(sandbox, subject)
+    if subject.kind in _PLACES or (subject.kind in _PARTS and not _stands_alone(sandbox, subject)):
         note = "it declares nothing and has the rights of its caller" if known.is_known else known.note
-        return DeclaredRights(
-            subject, f"the declaration of {subject.kind} {subject.name}", note=note, is_known=known.is_known
-        )
-    return declared_rights(sandbox, subject)
+        source = f"the declaration of {subject.kind} {subject.name}"
+        return DeclaredRights(subject, source, note=note, is_known=known.is_known)
+    return known
 
 
-def _stands_alone(sandbox: Sandbox, subject: Subject) -> bool:
-    if not _is_part(subject):
+def _stands_alone(sandbox: Sandbox, subject: policy.Subject) -> bool:
+    if subject.kind not in _PARTS:
         return subject.kind in _ALONE
     return any(one.label == str(subject) and one.declaration.access is not None for one in sandbox.runtime.ai.assets)
-
-
-def _is_part(subject: Subject) -> bool:
-    return subject.kind in (SubjectKind.TOOL, SubjectKind.AGENT, SubjectKind.PIPELINE)
 
 
 def _in_phase(grants: DeclaredRights, *, installing: bool) -> DeclaredRights:

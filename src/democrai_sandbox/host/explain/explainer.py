@@ -10,91 +10,60 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from democrai_sandbox import policy
 from democrai_sandbox.access.snapshot import answering, covers
-from democrai_sandbox.access.targets import TargetParser
 from democrai_sandbox.access.values import AccessTuple, DecisionEffect, DecisionFilter, DecisionScope, PageRequest
 from democrai_sandbox.errors.error_line import read_line
 from democrai_sandbox.guard.runtime_paths import is_host_code, is_inside_host_code
 from democrai_sandbox.host.sentences import rule_words
 from democrai_sandbox.host.subject_overview import known_subjects
-from democrai_sandbox.policy import (
-    VALID_OPERATIONS,
-    InvalidInputError,
-    Operation,
-    ResourceType,
-    Subject,
-    SubjectKind,
-    chain_from_list,
-    file_access,
-)
 from democrai_sandbox.policy.rules import written_target
 
+from . import explanation
 from .declared_rights import chain_subjects, is_around_protected, is_protected, rule_owner, runtime_path
-from .explanation import (
-    OTHER_SESSIONS,
-    AccessToExplain,
-    AccessVerdict,
-    Explanation,
-    LayerAnswer,
-    LayerEffect,
-    advice_for,
-    has_parent_steps,
-    hint_for,
-    pattern_note,
-    refusal_on_the_way,
-    resolved_target,
-)
 from .kernel_view import kernel_view
-from .nearest_rule import Nearest, covering_rule, nearest_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from democrai_sandbox.access.targets import RequestedTarget
-    from democrai_sandbox.access.values import Decision, StoredRequest
+    from democrai_sandbox.access.values import Decision
     from democrai_sandbox.errors.error_line import ErrorLine
     from democrai_sandbox.host.sandbox import Sandbox
-    from democrai_sandbox.policy import AccessRule, SubjectChain
 
     from .declared_rights import DeclaredRights
     from .kernel_view import KernelView
 
-__all__ = ["AccessToExplain", "AccessVerdict", "Explanation", "LayerAnswer", "LayerEffect", "explain"]
-
-_MOVING = frozenset({Operation.CREATE, Operation.DELETE})
+_MOVING = frozenset({policy.Operation.CREATE, policy.Operation.DELETE})
 _AT_ONCE = 500
 _MOST_DECISIONS = 20_000
 
 
-def explain(sandbox: Sandbox, question: AccessToExplain) -> Explanation:
+def explain(sandbox: Sandbox, question: explanation.AccessToExplain) -> explanation.Explanation:
     """Return the result of this access now. The caller must check who may know it."""
-    refused = refusal_on_the_way(question, partial(_explain, sandbox, None))
+    refused = explanation.refusal_on_the_way(question, partial(_explain, sandbox, None))
     return refused or _explain(sandbox, os.path.realpath, question)
 
 
-def _explain(sandbox: Sandbox, place_of: Callable[[str], str] | None, question: AccessToExplain) -> Explanation:
-    try:
-        wanted = TargetParser().read(question.resource_type, question.operation, resolved_target(question), place_of)
-    except InvalidInputError as error:
-        layer = LayerAnswer("target", LayerEffect.DENIES, str(error), decides=True)
-        return Explanation(question, AccessVerdict.REFUSED, f"Invalid question: {error}", (layer,))
-    return _Explainer(sandbox, question, wanted).explanation()
+def _explain(
+    sandbox: Sandbox, place_of: Callable[[str], str] | None, question: explanation.AccessToExplain
+) -> explanation.Explanation:
+    wanted = explanation.read_question(question, place_of)
+    return wanted if isinstance(wanted, explanation.Explanation) else _Explainer(sandbox, question, wanted).explained()
 
 
 @dataclass(frozen=True, slots=True)
 class _DeclarationResult:
-    """Result of the declarations."""
-
-    answer: LayerEffect
+    answer: explanation.LayerEffect
     text: str
-    rule: AccessRule | None = None
-    nearest: Nearest | None = None
+    rule: policy.AccessRule | None = None
+    nearest: explanation.Nearest | None = None
     is_final: bool = False
     """Whether approval is impossible."""
 
 
 class _Explainer:
-    def __init__(self, sandbox: Sandbox, question: AccessToExplain, wanted: RequestedTarget) -> None:
+    def __init__(self, sandbox: Sandbox, question: explanation.AccessToExplain, wanted: RequestedTarget) -> None:
         self._sandbox = sandbox
         self._question = question
         self._wanted = wanted
@@ -104,21 +73,22 @@ class _Explainer:
         self._counting = tuple(link.grants for link in self._links if link.counts)
         self._grants = self._links[0].grants
 
-    def explanation(self) -> Explanation:
+    def explained(self) -> explanation.Explanation:
         declared = self._declared()
         layers = [self._target_layer(), *self._chain_layer()]
-        layers += [LayerAnswer("declared", declared.answer, declared.text), *self._recorded()]
+        layers += [explanation.LayerAnswer("declared", declared.answer, declared.text), *self._recorded()]
         verdict, decisive = self._verdict(declared, {layer.layer: layer for layer in layers})
-        kernel = kernel_view(self._sandbox.kernel, self._wanted, allowed=verdict is AccessVerdict.ALLOWED)
+        kernel = kernel_view(self._sandbox.kernel, self._wanted, allowed=verdict is explanation.AccessVerdict.ALLOWED)
         layers.append(_kernel_layer(kernel))
         pending = next((layer.request for layer in layers if layer.request is not None), None)
-        told = verdict is not AccessVerdict.ALLOWED and not declared.is_final
-        hint = self._hint(pending if verdict is AccessVerdict.PENDING else None) if told else ""
-        found = Explanation(
+        told = verdict is not explanation.AccessVerdict.ALLOWED and not declared.is_final
+        waiting = pending if verdict is explanation.AccessVerdict.PENDING else None
+        hint = explanation.hint_for(self._access, waiting, installing=self._question.installing) if told else ""
+        found = explanation.Explanation(
             self._question,
             verdict,
             self._words(verdict),
-            tuple(_decisive(layer, decisive) for layer in layers),
+            tuple(replace(layer, decides=True) if layer.layer == decisive else layer for layer in layers),
             access=self._access,
             rule=declared.rule,
             nearest=declared.nearest,
@@ -128,83 +98,81 @@ class _Explainer:
             kernel=kernel.disagreement,
             links=self._links,
         )
-        return replace(found, advice=advice_for(found, is_final=declared.is_final))
-
-    def _hint(self, pending: StoredRequest | None) -> str:
-        return hint_for(self._access, pending, installing=self._question.installing)
+        return replace(found, advice=explanation.advice_for(found, is_final=declared.is_final))
 
     # ---- layers ------------------------------------------------------------------------------------------------------
 
-    def _target_layer(self) -> LayerAnswer:
+    def _target_layer(self) -> explanation.LayerAnswer:
         wanted, given = self._wanted, self._question.target
         text = f"the target is {wanted.target}" if wanted.target == given else f"{given} is read as {wanted.target}"
-        if has_parent_steps(self._question):
+        if explanation.has_parent_steps(self._question):
             text = f"{given} leads to {wanted.target}, which decides; each folder before .. must be readable as well"
-        text += pattern_note(self._question)
+        text += explanation.pattern_note(self._question)
         if wanted.is_ambiguous:
             text += "; servers read its path differently, so only a rule without a path covers it"
-        return LayerAnswer("target", LayerEffect.SILENT, text)
+        return explanation.LayerAnswer("target", explanation.LayerEffect.SILENT, text)
 
-    def _chain_layer(self) -> Iterable[LayerAnswer]:
-        """Yield the subjects of a call chain with more than one subject."""
+    def _chain_layer(self) -> Iterable[explanation.LayerAnswer]:
         if len(self._links) > 1:
             members = "; ".join(f"{link.subject}: {link.text}" for link in reversed(self._links))
-            yield LayerAnswer("chain", LayerEffect.SILENT, f"call chain, outermost first: {members}")
+            yield explanation.LayerAnswer(
+                "chain", explanation.LayerEffect.SILENT, f"call chain, outermost first: {members}"
+            )
 
     def _declared(self) -> _DeclarationResult:
-        if self._wanted.resource_type is ResourceType.FILESYSTEM and (found := self._place()) is not None:
+        if self._wanted.resource_type is policy.ResourceType.FILESYSTEM and (found := self._place()) is not None:
             return found
         rules = [rule for grants in self._counting for rule in grants.rules]
-        rule = next(filter(None, (covering_rule(grants.rules, self._wanted) for grants in self._counting)), None)
+        rule = next(
+            filter(None, (explanation.covering_rule(grants.rules, self._wanted) for grants in self._counting)), None
+        )
         if rule is not None:
             grants = rule_owner(self._links, rule)
             words = rule_words(grants.subject, rule.resource_type, rule.operation, rule.normalized_target)
-            return _DeclarationResult(
-                LayerEffect.ALLOWS, f"{grants.source} declares that {words}{_noted(grants)}", rule
-            )
-        near, grants = nearest_rule(rules, self._wanted), self._grants
-        if covering_rule(grants.install_rules, self._wanted) is not None:
+            text = f"{grants.source} declares that {words}{_noted(grants)}"
+            return _DeclarationResult(explanation.LayerEffect.ALLOWS, text, rule)
+        near, grants = explanation.nearest_rule(rules, self._wanted), self._grants
+        if explanation.covering_rule(grants.install_rules, self._wanted) is not None:
             text = f"{grants.source} declares it for the install phase only, not for the runtime phase"
-        elif covering_rule(grants.other_rules, self._wanted) is not None:
+        elif explanation.covering_rule(grants.other_rules, self._wanted) is not None:
             text = f"{grants.source} declares it for the runtime phase only, not for the install phase"
         elif near is not None:
             grants = rule_owner(self._links, near.rule)
             text = f"{grants.source} does not declare it; the nearest rule is {near.rule.normalized_target}: {near.why}"
         else:
             text = f"{grants.source} declares nothing similar"
-        return _DeclarationResult(LayerEffect.SILENT, f"{text}{_noted(grants)}", nearest=near)
+        return _DeclarationResult(explanation.LayerEffect.SILENT, f"{text}{_noted(grants)}", nearest=near)
 
     def _place(self) -> _DeclarationResult | None:
         """Return the result for paths with a special role, which take precedence over the rules."""
         path, operation = self._wanted.target, self._wanted.operation
         for grants in self._counting:
-            if own := grants.own_place(path, file_access(operation)):
-                return _DeclarationResult(LayerEffect.ALLOWS, f"the runtime gives {own} to {grants.subject}")
+            if own := grants.own_place(path, policy.file_access(operation)):
+                return _DeclarationResult(
+                    explanation.LayerEffect.ALLOWS, f"the runtime gives {own} to {grants.subject}"
+                )
         if is_protected(self._sandbox, path):
             text = "it is a protected path: no rule can allow it, and it cannot be approved"
-            return _DeclarationResult(LayerEffect.DENIES, text, is_final=True)
+            return _DeclarationResult(explanation.LayerEffect.DENIES, text, is_final=True)
         if operation in _MOVING and is_around_protected(self._sandbox, path):
-            text = (
-                f"it contains a protected path: no rule can allow a subject to {operation} it, "
-                "and it cannot be approved"
-            )
-            return _DeclarationResult(LayerEffect.DENIES, text, is_final=True)
+            what = "it contains a protected path: no rule can allow a subject to"
+            text = f"{what} {operation} it, and it cannot be approved"
+            return _DeclarationResult(explanation.LayerEffect.DENIES, text, is_final=True)
         if is_host_code(path, operation) and not self._is_declared_inside():
             text = "it is or contains code of the host, which subjects cannot change: it cannot be approved"
-            return _DeclarationResult(LayerEffect.DENIES, text, is_final=True)
+            return _DeclarationResult(explanation.LayerEffect.DENIES, text, is_final=True)
         has_runtime_paths = any(grants.has_runtime_paths for grants in self._counting)
         if has_runtime_paths and (root := runtime_path(path, operation)):
-            return _DeclarationResult(
-                LayerEffect.ALLOWS, f"{root} is a runtime path, which every subject may {operation}"
-            )
+            text = f"{root} is a runtime path, which every subject may {operation}"
+            return _DeclarationResult(explanation.LayerEffect.ALLOWS, text)
         return None
 
     def _is_declared_inside(self) -> bool:
         """Whether a rule names a path inside the code of the host, and not only an ancestor folder."""
-        rules = filter(None, (covering_rule(grants.rules, self._wanted) for grants in self._counting))
+        rules = filter(None, (explanation.covering_rule(grants.rules, self._wanted) for grants in self._counting))
         return any(is_inside_host_code(os.path.realpath(rule.normalized_target)) for rule in rules)
 
-    def _recorded(self) -> Iterable[LayerAnswer]:
+    def _recorded(self) -> Iterable[explanation.LayerAnswer]:
         decisions = self._decisions()
         denials = [one for one in decisions if one.effect is DecisionEffect.DENIAL]
         sessions = [one for one in decisions if one.scope is DecisionScope.SESSION]
@@ -231,59 +199,66 @@ class _Explainer:
             page = PageRequest(limit=_AT_ONCE, after=listing.next)
         return found
 
-    def _decided(self, layer: str, decisions: list[Decision], otherwise: str) -> LayerAnswer:
+    def _decided(self, layer: str, decisions: list[Decision], otherwise: str) -> explanation.LayerAnswer:
         now = self._sandbox.access.node.clock()
         found = answering(decisions, self._wanted, self._question.session_key, now)
         if found is None:
-            return LayerAnswer(layer, LayerEffect.SILENT, otherwise)
+            return explanation.LayerAnswer(layer, explanation.LayerEffect.SILENT, otherwise)
         allows = found.effect is DecisionEffect.APPROVAL
         access = found.access
         words = rule_words(access.subject, access.resource_type, access.operation, access.target, may=allows)
         why = f", because: {found.reason}" if found.reason else ""
         text = f"{found.created_by} decided that {words}{why}"
-        return LayerAnswer(layer, LayerEffect.ALLOWS if allows else LayerEffect.DENIES, text, decision=found)
+        return explanation.LayerAnswer(
+            layer, explanation.LayerEffect.ALLOWS if allows else explanation.LayerEffect.DENIES, text, decision=found
+        )
 
     def _no_session(self, sessions: list[Decision]) -> str:
         """Return that it is not approved in this session, and the number of sessions in which it is."""
         others = {one.session_key for one in sessions if covers(one.access, self._access)}
         what = "not approved in this session" if self._question.session_key else "no session was given"
-        return f"{what}; {OTHER_SESSIONS} {len(others)}" if others else what
+        return f"{what}; {explanation.OTHER_SESSIONS} {len(others)}" if others else what
 
-    def _waiting(self) -> LayerAnswer:
+    def _waiting(self) -> explanation.LayerAnswer:
         waiting = self._sandbox.access.store.waiting_for(self._access)
         if not waiting:
-            return LayerAnswer("request", LayerEffect.SILENT, "no pending request")
+            return explanation.LayerAnswer("request", explanation.LayerEffect.SILENT, "no pending request")
         mine = [one for one in waiting if one.origin.user_id == self._question.user_id]
         whose = "this user" if mine and self._question.user_id else waiting[0].origin.user_id or "no user"
         many = "1 pending request" if len(waiting) == 1 else f"{len(waiting)} pending requests"
         text = f"{many}, one of them by {whose}" if len(waiting) > 1 else f"{many} by {whose}"
-        return LayerAnswer("request", LayerEffect.SILENT, text, request=(mine or waiting)[0])
+        return explanation.LayerAnswer("request", explanation.LayerEffect.SILENT, text, request=(mine or waiting)[0])
 
     # ---- verdict -----------------------------------------------------------------------------------------------------
 
-    def _verdict(self, declared: _DeclarationResult, layers: Mapping[str, LayerAnswer]) -> tuple[AccessVerdict, str]:
+    def _verdict(
+        self, declared: _DeclarationResult, layers: Mapping[str, explanation.LayerAnswer]
+    ) -> tuple[explanation.AccessVerdict, str]:
         """Return the verdict and the deciding layer, in the order of a check."""
         if declared.is_final:
-            return AccessVerdict.DENIED, "declared"
+            return explanation.AccessVerdict.DENIED, "declared"
         order = ["declared", "denial", "session_approval", "permanent_approval"]
-        if self._subject.kind is SubjectKind.MCP:
+        if self._subject.kind is policy.SubjectKind.MCP:
             order[:2] = ["denial", "declared"]  # a check precedes each contact with the server's endpoint
         for name in order:
-            if layers[name].answer is not LayerEffect.SILENT:
-                return (
-                    AccessVerdict.ALLOWED if layers[name].answer is LayerEffect.ALLOWS else AccessVerdict.DENIED
-                ), name
+            if layers[name].answer is not explanation.LayerEffect.SILENT:
+                allows = layers[name].answer is explanation.LayerEffect.ALLOWS
+                return explanation.AccessVerdict.ALLOWED if allows else explanation.AccessVerdict.DENIED, name
         if self._wanted.is_ambiguous:
-            return AccessVerdict.DENIED, "target"
-        return (AccessVerdict.PENDING, "request") if layers["request"].request else (AccessVerdict.NEEDS_APPROVAL, "")
+            return explanation.AccessVerdict.DENIED, "target"
+        return (
+            (explanation.AccessVerdict.PENDING, "request")
+            if layers["request"].request
+            else (explanation.AccessVerdict.NEEDS_APPROVAL, "")
+        )
 
-    def _words(self, verdict: AccessVerdict) -> str:
+    def _words(self, verdict: explanation.AccessVerdict) -> str:
         access = self._access
-        may = verdict is AccessVerdict.ALLOWED
+        may = verdict is explanation.AccessVerdict.ALLOWED
         words = rule_words(access.subject, access.resource_type, access.operation, access.target, may=may)
         why = {
-            AccessVerdict.PENDING: "; a request is pending",
-            AccessVerdict.NEEDS_APPROVAL: "; it is neither declared nor approved",
+            explanation.AccessVerdict.PENDING: "; a request is pending",
+            explanation.AccessVerdict.NEEDS_APPROVAL: "; it is neither declared nor approved",
         }
         return f"{words[0].upper()}{words[1:]}{why.get(verdict, '')}."
 
@@ -292,15 +267,13 @@ def _noted(grants: DeclaredRights) -> str:
     return f" ({grants.note})" if grants.note else ""
 
 
-def _kernel_layer(view: KernelView) -> LayerAnswer:
-    answers = {True: LayerEffect.ALLOWS, False: LayerEffect.DENIES, None: LayerEffect.SILENT}
-    return LayerAnswer("kernel", answers[view.lets_through], view.text)
-
-
-def _decisive(layer: LayerAnswer, name: str) -> LayerAnswer:
-    if layer.layer != name:
-        return layer
-    return replace(layer, decides=True)
+def _kernel_layer(view: KernelView) -> explanation.LayerAnswer:
+    answers = {
+        True: explanation.LayerEffect.ALLOWS,
+        False: explanation.LayerEffect.DENIES,
+        None: explanation.LayerEffect.SILENT,
+    }
+    return explanation.LayerAnswer("kernel", answers[view.lets_through], view.text)
 
 
 def _entry(access: AccessTuple) -> dict[str, str]:
@@ -313,8 +286,8 @@ def _entry(access: AccessTuple) -> dict[str, str]:
 
 _MOST = 6
 _INSTALL = "install"
-_PHASED = frozenset({SubjectKind.ENGINE, SubjectKind.EXTRACTOR})
-_REQUESTS = (Operation.RECEIVE, Operation.SEND)
+_PHASED = frozenset({policy.SubjectKind.ENGINE, policy.SubjectKind.EXTRACTOR})
+_REQUESTS = (policy.Operation.RECEIVE, policy.Operation.SEND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +295,7 @@ class LineExplanation:
     """Meaning of a line, and the current state of its access."""
 
     reading: ErrorLine
-    explanations: tuple[Explanation, ...] = ()
+    explanations: tuple[explanation.Explanation, ...] = ()
     """Only those that are not allowed, if any; the line may not say which one it is about."""
     note: str = ""
     """Note about the explanations."""
@@ -338,18 +311,21 @@ def explain_line(sandbox: Sandbox, line: str, *, user_id: str = "", session_key:
         return LineExplanation(reading, note=f"unknown subject {reading.subject}: the line may come from another host")
     who, kind, installing = (user_id, session_key), reading.resource_type, reading.phase == _INSTALL
     asked = [
-        explain(sandbox, AccessToExplain(chain[-1], kind, operation, reading.target, *who, chain[:-1], installing))
+        explain(
+            sandbox,
+            explanation.AccessToExplain(chain[-1], kind, operation, reading.target, *who, chain[:-1], installing),
+        )
         for chain in chains
         for operation in _operations(reading)
     ]
-    standing = [one for one in asked if one.verdict is not AccessVerdict.ALLOWED]
+    standing = [one for one in asked if one.verdict is not explanation.AccessVerdict.ALLOWED]
     if not standing:
         note = "it would be allowed now: it was declared or approved after the line was written"
         return LineExplanation(reading, tuple(asked[:_MOST]), note)
     return LineExplanation(reading, tuple(standing[:_MOST]), _note(reading, chains, standing))
 
 
-def _note(reading: ErrorLine, chains: tuple[SubjectChain, ...], standing: list[Explanation]) -> str:
+def _note(reading: ErrorLine, chains: tuple[policy.SubjectChain, ...], standing: list[explanation.Explanation]) -> str:
     open_ends = []
     if not reading.operation and len(standing) > 1:
         open_ends.append("for which operation it was")
@@ -360,28 +336,27 @@ def _note(reading: ErrorLine, chains: tuple[SubjectChain, ...], standing: list[E
     return f"the line does not say {' and '.join(open_ends)}" if open_ends else ""
 
 
-def _operations(reading: ErrorLine) -> Iterable[Operation]:
-    """Return the possible operations of the line."""
-    valid = VALID_OPERATIONS[ResourceType(reading.resource_type)]
-    if named := tuple(Operation(one) for one in reading.operations if one in valid):
+def _operations(reading: ErrorLine) -> Iterable[policy.Operation]:
+    valid = policy.VALID_OPERATIONS[policy.ResourceType(reading.resource_type)]
+    if named := tuple(policy.Operation(one) for one in reading.operations if one in valid):
         return named
     if reading.operation in valid:
-        return (Operation(reading.operation),)
-    if reading.resource_type == ResourceType.NETWORK:
-        return _REQUESTS if "://" in reading.target else (Operation.CONNECT,)
-    return tuple(one for one in Operation if one in valid)
+        return (policy.Operation(reading.operation),)
+    if reading.resource_type == policy.ResourceType.NETWORK:
+        return _REQUESTS if "://" in reading.target else (policy.Operation.CONNECT,)
+    return tuple(one for one in policy.Operation if one in valid)
 
 
-def _chains(sandbox: Sandbox, reading: ErrorLine) -> Iterator[SubjectChain]:
+def _chains(sandbox: Sandbox, reading: ErrorLine) -> Iterator[policy.SubjectChain]:
     """Yield the possible call chains: the one in the line, or every subject with that name."""
     try:
         if reading.chain:
-            yield chain_from_list(reading.chain)
+            yield policy.chain_from_list(reading.chain)
             return
         if ":" in reading.subject:
-            yield (Subject.parse(reading.subject),)
+            yield (policy.Subject.parse(reading.subject),)
             return
-    except InvalidInputError:
+    except policy.InvalidInputError:
         pass  # a name with a colon
     for one in known_subjects(sandbox):
         if one.subject.name == reading.subject:

@@ -1,4 +1,4 @@
-"""Explanation of an access: the question, the answer of each layer, the verdict, and the next steps."""
+"""Explanation of an access: the question, the answer of each layer, the verdict, the nearest rule, and next steps."""
 
 from __future__ import annotations
 
@@ -6,30 +6,23 @@ import json
 import os
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import takewhile
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from democrai_sandbox.access.targets import LONGEST_RAW_TARGET
+from democrai_sandbox import policy
+from democrai_sandbox.access.targets import LONGEST_RAW_TARGET, TargetParser
 from democrai_sandbox.errors import FilesystemDenied, NetworkDenied, SandboxDenied, denials
-from democrai_sandbox.policy import (
-    EXTERNAL_URL_LOCKED,
-    AccessDecision,
-    DecisionCode,
-    Operation,
-    ResourceType,
-    SubjectKind,
-    append_subject,
-)
+from democrai_sandbox.policy.hosts import host_key
 from democrai_sandbox.policy.paths import pattern_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from democrai_sandbox.access.targets import RequestedTarget
     from democrai_sandbox.access.values import AccessTuple, Decision, StoredRequest
-    from democrai_sandbox.policy import AccessRule, Subject, SubjectChain
 
     from .declared_rights import ChainSubject
-    from .nearest_rule import Nearest
 
 OTHER_SESSIONS = "sessions with an approval:"
 """Start of the number of other sessions in the text of the layer ``session_approval``."""
@@ -61,21 +54,21 @@ class LayerEffect(StrEnum):
 class AccessToExplain:
     """Access to explain."""
 
-    subject: Subject
+    subject: policy.Subject
     resource_type: str
     operation: str
     target: str
     user_id: str = ""
     session_key: str = ""
-    ancestors: SubjectChain = ()
+    ancestors: policy.SubjectChain = ()
     """Callers of the subject, outermost first."""
     installing: bool = False
     """Whether the question is about the install phase of an engine or extractor."""
 
     @property
-    def chain(self) -> SubjectChain:
+    def chain(self) -> policy.SubjectChain:
         """All subjects of the call chain, the subject itself last."""
-        return append_subject(self.ancestors, self.subject)
+        return policy.append_subject(self.ancestors, self.subject)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +97,7 @@ class Explanation:
     layers: tuple[LayerAnswer, ...]
     access: AccessTuple | None = None
     """Normalized access; None for an invalid question."""
-    rule: AccessRule | None = None
+    rule: policy.AccessRule | None = None
     """Declared rule that covers the access."""
     nearest: Nearest | None = None
     """Nearest rule if no rule covers the access."""
@@ -124,9 +117,18 @@ class Explanation:
 
 def pattern_note(question: AccessToExplain) -> str:
     """Return a note for a file target that looks like a pattern; empty for others."""
-    if question.resource_type != ResourceType.FILESYSTEM or not pattern_in(question.target):
+    if question.resource_type != policy.ResourceType.FILESYSTEM or not pattern_in(question.target):
         return ""
     return "; file targets have no wildcards, so this means a file with exactly this name"
+
+
+def read_question(question: AccessToExplain, place_of: Callable[[str], str] | None) -> RequestedTarget | Explanation:
+    """Return the normalized target of a question, or the explanation of an invalid one."""
+    try:
+        return TargetParser().read(question.resource_type, question.operation, resolved_target(question), place_of)
+    except policy.InvalidInputError as error:
+        layer = LayerAnswer("target", LayerEffect.DENIES, str(error), decides=True)
+        return Explanation(question, AccessVerdict.REFUSED, f"Invalid question: {error}", (layer,))
 
 
 _UP = ".."
@@ -135,7 +137,7 @@ _UP = ".."
 def has_parent_steps(question: AccessToExplain) -> bool:
     """Whether the question is about a path with ``..``."""
     target = question.target
-    is_path = question.resource_type == ResourceType.FILESYSTEM and target.startswith("/")
+    is_path = question.resource_type == policy.ResourceType.FILESYSTEM and target.startswith("/")
     return is_path and len(target) <= LONGEST_RAW_TARGET and _UP in target.split("/")
 
 
@@ -158,7 +160,7 @@ def refusal_on_the_way(
     answers for a path as written: the guard follows no links at this point.
     """
     for folder in _folders_before_parent_steps(question):
-        found = explain(replace(question, operation=Operation.READ.value, target=folder))
+        found = explain(replace(question, operation=policy.Operation.READ.value, target=folder))
         if found.verdict is AccessVerdict.ALLOWED:
             continue
         place = resolved_target(question)
@@ -195,11 +197,11 @@ class _UndeclaredProgramDenied(SandboxDenied):
         )
 
 
-_DENIALS: Mapping[ResourceType, type[SandboxDenied]] = MappingProxyType(
+_DENIALS: Mapping[policy.ResourceType, type[SandboxDenied]] = MappingProxyType(
     {
-        ResourceType.FILESYSTEM: FilesystemDenied,
-        ResourceType.NETWORK: NetworkDenied,
-        ResourceType.SYSTEM_DEPENDENCY: _UndeclaredProgramDenied,
+        policy.ResourceType.FILESYSTEM: FilesystemDenied,
+        policy.ResourceType.NETWORK: NetworkDenied,
+        policy.ResourceType.SYSTEM_DEPENDENCY: _UndeclaredProgramDenied,
     }
 )
 
@@ -218,11 +220,11 @@ def hint_for(access: AccessTuple, pending: StoredRequest | None = None, *, insta
     if pending is None:
         return denial.hint
     if isinstance(denial, NetworkDenied):
-        denial.decision = AccessDecision(
+        denial.decision = policy.AccessDecision(
             allowed=False,
-            code=DecisionCode.PENDING,
+            code=policy.DecisionCode.PENDING,
             requires_approval=True,
-            message=EXTERNAL_URL_LOCKED,
+            message=policy.EXTERNAL_URL_LOCKED,
             request_id=pending.id,
         )
         return denial.hint
@@ -254,14 +256,14 @@ def _steps(found: Explanation, access: AccessTuple) -> Iterator[str]:
         yield "Use a path that all servers read the same way: this one cannot be requested or approved."
     if request is not None:
         yield f"{denials.WAITING.format(request=request.id)} An approval takes effect immediately."
-    if access.subject.kind is SubjectKind.MCP:
+    if access.subject.kind is policy.SubjectKind.MCP:
         yield f"If the target is fixed, correct {_place(found, access)}."
     else:
         yield f"If the target is fixed, declare it in {_place(found, access)}."
     if request is None and not layers["target"].decides and denial.answer is not LayerEffect.DENIES:
         asking = denials.asking(access.resource_type, access.operation, access.target)
         yield f"If the target is chosen at run time: {asking}"
-        if access.resource_type is ResourceType.FILESYSTEM:
+        if access.resource_type is policy.ResourceType.FILESYSTEM:
             yield "Ask before you open the file: a denied file operation does not file a request."
     if OTHER_SESSIONS in layers["session_approval"].text:
         yield "A session approval covers only its session. Pass the session key to include it."
@@ -271,3 +273,120 @@ def _steps(found: Explanation, access: AccessTuple) -> Iterator[str]:
 def _place(found: Explanation, access: AccessTuple) -> str:
     subject = access.subject
     return denials.place_of(subject.kind.value, subject.name, "access", installing=found.question.installing)
+
+
+# ---- nearest rule ----------------------------------------------------------------------------------------------------
+
+_FAR = 0
+_NAME = 1
+_HOST = 10
+_PLACE = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Nearest:
+    """Rule that does not cover the access, and why."""
+
+    rule: policy.AccessRule
+    why: str
+
+
+def covering_rule(rules: Iterable[policy.AccessRule], wanted: RequestedTarget) -> policy.AccessRule | None:
+    """Return the rule that covers the access, with the matching of every check."""
+    if wanted.parsed is not None:
+        return policy.NetworkIndex(rules).find(wanted.operation, wanted.parsed)
+    same = [rule for rule in rules if (rule.resource_type, rule.operation) == (wanted.resource_type, wanted.operation)]
+    if wanted.resource_type is policy.ResourceType.FILESYSTEM:
+        covering = [
+            rule for rule in same if policy.is_at_or_below(wanted.target, os.path.realpath(rule.normalized_target))
+        ]
+    else:
+        covering = [rule for rule in same if rule.normalized_target == wanted.target]
+    return max(covering, key=lambda rule: len(rule.normalized_target), default=None)
+
+
+def nearest_rule(rules: Iterable[policy.AccessRule], wanted: RequestedTarget) -> Nearest | None:
+    """Return the nearest rule for the same resource type; None if none is near."""
+    same_kind = [rule for rule in rules if rule.resource_type is wanted.resource_type]
+    if wanted.resource_type is policy.ResourceType.SYSTEM_DEPENDENCY:
+        return _similar_name(same_kind, wanted)
+    judge = _network if wanted.resource_type is policy.ResourceType.NETWORK else _path
+    judged = [(*judge(rule, wanted), rule) for rule in same_kind]
+    best = max(judged, key=lambda found: found[0], default=None)
+    return None if best is None or best[0] <= _FAR else Nearest(best[2], best[1])
+
+
+def _similar_name(rules: list[policy.AccessRule], wanted: RequestedTarget) -> Nearest | None:
+    close = policy.nearest(wanted.target, [rule.normalized_target for rule in rules])
+    found = next((rule for rule in rules if rule.normalized_target == close), None)
+    return None if found is None else Nearest(found, f"the rule is for {close}")
+
+
+def _path(rule: policy.AccessRule, wanted: RequestedTarget) -> tuple[int, str]:
+    root = rule.normalized_target
+    if policy.is_at_or_below(wanted.target, root):
+        return _PLACE + root.count("/"), f"the rule is for {rule.operation}, not for {wanted.operation}"
+    shared = _shared(root, wanted.target)
+    if not shared or rule.operation is not wanted.operation:
+        return _FAR, ""
+    return shared, f"{wanted.target} is not below {root}"
+
+
+def _shared(one: str, other: str) -> int:
+    """Return the number of common leading folders of two paths."""
+    pairs = zip(one.split("/")[1:], other.split("/")[1:], strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _network(rule: policy.AccessRule, wanted: RequestedTarget) -> tuple[int, str]:
+    asked = wanted.parsed
+    if asked is None:
+        return _FAR, ""
+    declared = policy.parse_declaration(rule.normalized_target)
+    if policy.NetworkIndex([rule]).allows(rule.operation, asked):
+        return _PLACE + len(declared.path), f"the rule is for {rule.operation}, not for {wanted.operation}"
+    if declared.kind is policy.TargetKind.UNIX or asked.kind is policy.TargetKind.UNIX:
+        return _FAR, ""
+    if not _is_same_host(declared, asked):
+        return _other_host(declared, asked)
+    lacks = list(_lacks(declared, asked))
+    if rule.operation is not wanted.operation:
+        lacks.append(f"the rule is for {rule.operation}, not for {wanted.operation}")
+    return _HOST - len(lacks), "; ".join(lacks)
+
+
+def _is_same_host(declared: policy.NetworkTarget, asked: policy.NetworkTarget) -> bool:
+    if declared.kind is policy.TargetKind.WILDCARD:
+        return asked.host.endswith(f".{declared.host}")
+    return declared.kind is not policy.TargetKind.NETWORK and host_key(declared.host) == host_key(asked.host)
+
+
+def _other_host(declared: policy.NetworkTarget, asked: policy.NetworkTarget) -> tuple[int, str]:
+    """Return the difference for a misspelled or neighboring host name."""
+    if declared.kind is policy.TargetKind.NETWORK:
+        return _FAR, ""
+    if declared.kind is policy.TargetKind.WILDCARD and asked.host == declared.host:
+        return _NAME + 1, f"the pattern *.{declared.host} does not include {declared.host} itself"
+    related = asked.host.endswith(f".{declared.host}") or declared.host.endswith(f".{asked.host}")
+    if related or policy.nearest(asked.host, [declared.host]):
+        return _NAME, f"the rule is for the host {declared.host}, not for {asked.host}"
+    return _FAR, ""
+
+
+def _lacks(declared: policy.NetworkTarget, asked: policy.NetworkTarget) -> Iterable[str]:
+    """Yield the differences of a rule for the same host."""
+    if declared.kind is policy.TargetKind.URL and asked.kind is not policy.TargetKind.URL:
+        yield "the rule allows HTTP requests to URLs, not direct socket connections"
+    if (
+        declared.kind is policy.TargetKind.URL
+        and asked.kind is policy.TargetKind.URL
+        and declared.scheme != asked.scheme
+    ):
+        yield f"the rule has the scheme {declared.scheme}, not {asked.scheme}"
+    if declared.port is not None and declared.port != asked.port:
+        yield f"the rule has the port {declared.port}, not {asked.port or 'any'}"
+    if declared.kind is policy.TargetKind.URL and declared.path:
+        if asked.ambiguous:
+            yield "servers read the requested path differently, so no rule with a path covers it"
+        elif asked.kind is policy.TargetKind.URL and asked.path[: len(declared.path)] != declared.path:
+            yield f"the path is not below /{'/'.join(declared.path)}"

@@ -49,13 +49,12 @@ def outside_lists(kernel: Kernel, rules: Iterable[AccessRule]) -> tuple[AccessRu
     if kernel.baseline is None:
         return ()
     absent = _missing(kernel)
-    return tuple(rule for rule in rules if not any(root not in absent for root in _roots(kernel, rule)))
+    return tuple(rule for rule in rules if all(root in absent for root in _roots(kernel, rule)))
 
 
 def _roots(kernel: Kernel, wanted: RequestedTarget | AccessRule) -> list[str]:
-    """Return the listed paths that contain a file."""
     target = wanted.target if isinstance(wanted, RequestedTarget) else wanted.normalized_target
-    listed = _lists(kernel, reading=wanted.operation in READING)
+    listed = readable(kernel.baseline) if wanted.operation in READING else writable(kernel.baseline)
     return [path for path in listed if is_at_or_below(target, path)]
 
 
@@ -87,10 +86,6 @@ def _landlock(kernel: Kernel, wanted: RequestedTarget, *, allowed: bool) -> Kern
         fix = f"{roots[0]} did not exist when the application started: create it and restart"
     disagreement = f"the guard allows it, but the kernel does not: {fix}"
     return KernelView(LANDLOCK, lets_through=False, text=text, disagreement=disagreement)
-
-
-def _lists(kernel: Kernel, *, reading: bool) -> tuple[str, ...]:
-    return readable(kernel.baseline) if reading else writable(kernel.baseline)
 
 
 def _egress(kernel: Kernel, target: NetworkTarget, *, allowed: bool) -> KernelView:
@@ -161,14 +156,9 @@ def _absent(kernel: Kernel, name: str, text: str) -> str:
 
 
 def _wanting(allowlist: Allowlist, target: NetworkTarget) -> list[str]:
-    """Return the sources of a host and port in the allowlist."""
-    names: Iterable[str] = (
-        endpoint.source
-        for endpoint in allowlist.endpoints
-        if _is_for(endpoint.host, endpoint.addresses, target) and target.port in (None, endpoint.port)
-    )
-    return sorted({name for joined in names for name in joined.split(",") if name})
-
-
-def _is_for(host: str, addresses: tuple[str, ...], target: NetworkTarget) -> bool:
-    return host_key(host) == host_key(target.host) or target.host in addresses
+    names: set[str] = set()
+    for one in allowlist.endpoints:
+        is_host = host_key(one.host) == host_key(target.host) or target.host in one.addresses
+        if is_host and target.port in (None, one.port):
+            names.update(filter(None, one.source.split(",")))
+    return sorted(names)

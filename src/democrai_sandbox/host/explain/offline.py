@@ -6,23 +6,12 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING
 
-from democrai_sandbox.access.targets import TargetParser
 from democrai_sandbox.access.values import AccessTuple
 from democrai_sandbox.host.sentences import rule_words
 from democrai_sandbox.manifests import EngineManifest, ExtractorManifest, McpServer, ModuleManifest, load_manifest
 from democrai_sandbox.policy import InvalidInputError, SubjectKind
 
-from .explanation import (
-    AccessVerdict,
-    Explanation,
-    LayerAnswer,
-    LayerEffect,
-    hint_for,
-    pattern_note,
-    refusal_on_the_way,
-    resolved_target,
-)
-from .nearest_rule import covering_rule, nearest_rule
+from . import explanation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +19,6 @@ if TYPE_CHECKING:
     from democrai_sandbox.manifests import Manifest
     from democrai_sandbox.policy import AccessRule
 
-    from .explanation import AccessToExplain
 
 _KINDS = (
     (frozenset({SubjectKind.MODULE, SubjectKind.TASK}), ModuleManifest),
@@ -40,33 +28,40 @@ _KINDS = (
 )
 
 
-def explain_by_manifest(file: str, question: AccessToExplain) -> Explanation:
+def explain_by_manifest(file: str, question: explanation.AccessToExplain) -> explanation.Explanation:
     """Return whether a manifest declares an access. Paths from the runtime and decisions are unknown here."""
     rules = _rules(_loaded(file, question), installing=question.installing)
-    refused = refusal_on_the_way(question, partial(_explain, file, rules, None))
+    refused = explanation.refusal_on_the_way(question, partial(_explain, file, rules, None))
     return refused or _explain(file, rules, os.path.realpath, question)
 
 
 def _explain(
-    file: str, rules: tuple[AccessRule, ...], place_of: Callable[[str], str] | None, question: AccessToExplain
-) -> Explanation:
-    try:
-        wanted = TargetParser().read(question.resource_type, question.operation, resolved_target(question), place_of)
-    except InvalidInputError as error:
-        layer = LayerAnswer("target", LayerEffect.DENIES, str(error), decides=True)
-        return Explanation(question, AccessVerdict.REFUSED, f"Invalid question: {error}", (layer,))
+    file: str,
+    rules: tuple[AccessRule, ...],
+    place_of: Callable[[str], str] | None,
+    question: explanation.AccessToExplain,
+) -> explanation.Explanation:
+    wanted = explanation.read_question(question, place_of)
+    if isinstance(wanted, explanation.Explanation):
+        return wanted
     access = AccessTuple(question.subject, wanted.resource_type, wanted.operation, wanted.target)
-    rule, near = covering_rule(rules, wanted), None
+    rule, near = explanation.covering_rule(rules, wanted), None
     if rule is not None:
         words = rule_words(question.subject, rule.resource_type, rule.operation, rule.normalized_target)
-        layer = LayerAnswer("declared", LayerEffect.ALLOWS, f"{file} declares that {words}", decides=True)
+        layer = explanation.LayerAnswer(
+            "declared", explanation.LayerEffect.ALLOWS, f"{file} declares that {words}", decides=True
+        )
     else:
-        near = nearest_rule(rules, wanted)
+        near = explanation.nearest_rule(rules, wanted)
         told = f"; the nearest rule is {near.rule.normalized_target}: {near.why}" if near else ""
-        layer = LayerAnswer("declared", LayerEffect.SILENT, f"{file} does not declare it{told}{pattern_note(question)}")
-    verdict = AccessVerdict.NEEDS_APPROVAL if rule is None else AccessVerdict.ALLOWED
-    said = rule_words(*(access.subject, access.resource_type, access.operation, access.target), may=rule is not None)
-    return Explanation(
+        layer = explanation.LayerAnswer(
+            "declared",
+            explanation.LayerEffect.SILENT,
+            f"{file} does not declare it{told}{explanation.pattern_note(question)}",
+        )
+    verdict = explanation.AccessVerdict.NEEDS_APPROVAL if rule is None else explanation.AccessVerdict.ALLOWED
+    said = rule_words(access.subject, access.resource_type, access.operation, access.target, may=rule is not None)
+    return explanation.Explanation(
         question,
         verdict,
         f"According to the manifest alone, {said}.",
@@ -74,12 +69,12 @@ def _explain(
         access=access,
         rule=rule,
         nearest=near,
-        hint="" if rule else hint_for(access, installing=question.installing),
+        hint="" if rule else explanation.hint_for(access, installing=question.installing),
         file=file,
     )
 
 
-def _loaded(file: str, question: AccessToExplain) -> Manifest:
+def _loaded(file: str, question: explanation.AccessToExplain) -> Manifest:
     kind = next((model for kinds, model in _KINDS if question.subject.kind in kinds), None)
     if kind is None:
         what = f"a {question.subject.kind} has no manifest: use its module, or an engine, extractor or MCP server"

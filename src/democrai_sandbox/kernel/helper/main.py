@@ -137,10 +137,10 @@ class _HelperRun:
         threading.Thread(target=work, daemon=True).start()
         threading.Thread(target=_keep_whole, args=(actions, log), daemon=True).start()
         log.say(f"serving process {parent.pid} of user {self._family.user} at {arguments.socket}")
-        happened = HelperServer(listener, self._family, actions, watch, log).run()
+        event = HelperServer(listener, self._family, actions, watch, log).run()
         self._remove(self._user_files.remove_socket, arguments.socket)  # first: later it may be another helper's
         actions.close(_PATIENCE)
-        if happened is HelperEvent.PARENT_GONE or (actions.in_force and watch.parent_ends_within(_LINGER)):
+        if event is HelperEvent.PARENT_GONE or (actions.in_force and watch.parent_ends_within(_LINGER)):
             log.say(f"process {parent.pid} has ended; removing its rules")
             self._remove(self._user_files.remove_file, arguments.policy_file)
             return EXIT_ENDED if _removed(self._enforcer, log) else EXIT_LEFT_BEHIND

@@ -127,15 +127,15 @@ class ConnectionQueue:
         self._waiting: deque[ClientConnection] = deque()
         self._lock = threading.Lock()
 
-    def take(self, visit: ClientConnection) -> bool:
+    def take(self, incoming: ClientConnection) -> bool:
         """Queue a connection; return whether the queue has room."""
         with self._lock:
             if self._running >= self._threads:
                 if len(self._waiting) >= self._most_waiting:
                     return False
-                self._waiting.append(visit)
+                self._waiting.append(incoming)
                 return True
-            thread = threading.Thread(target=self._run, args=(visit,), name=self._name, daemon=True)
+            thread = threading.Thread(target=self._run, args=(incoming,), name=self._name, daemon=True)
             try:
                 thread.start()
             except RuntimeError:  # the thread limit is reached
@@ -143,12 +143,12 @@ class ConnectionQueue:
             self._running += 1
             return True
 
-    def _run(self, visit: ClientConnection | None) -> None:
-        while visit is not None:
-            self._serve(visit)
+    def _run(self, incoming: ClientConnection | None) -> None:
+        while incoming is not None:
+            self._serve(incoming)
             with self._lock:
-                visit = self._waiting.popleft() if self._waiting else None
-                if visit is None:
+                incoming = self._waiting.popleft() if self._waiting else None
+                if incoming is None:
                     self._running -= 1
 
 
@@ -174,9 +174,9 @@ class HelperServer:
 
     def run(self) -> HelperEvent:
         """Serve until an event ends it; return that event."""
-        while (happened := self._watch.next()) is HelperEvent.CONNECTION:
+        while (event := self._watch.next()) is HelperEvent.CONNECTION:
             self._accept()
-        return happened
+        return event
 
     def _accept(self) -> None:
         try:
@@ -199,26 +199,26 @@ class HelperServer:
                 )
             )
             return
-        lane = self._parents if self._family.is_parent(client) else self._others
-        if not lane.take(ClientConnection(connection, client)):
+        queue = self._parents if self._family.is_parent(client) else self._others
+        if not queue.take(ClientConnection(connection, client)):
             client.close()
             self._refuse(ClientConnection(connection, refused=_BUSY))
 
-    def _refuse(self, visit: ClientConnection) -> None:
-        if self._refusals.take(visit):
+    def _refuse(self, incoming: ClientConnection) -> None:
+        if self._refusals.take(incoming):
             return
-        with visit.connection as connection, suppress(OSError):
+        with incoming.connection as connection, suppress(OSError):
             connection.settimeout(0)
-            connection.sendall(encode_answer((visit.refused or _BUSY).answer()))
+            connection.sendall(encode_answer((incoming.refused or _BUSY).answer()))
 
-    def _serve(self, visit: ClientConnection) -> None:
+    def _serve(self, incoming: ClientConnection) -> None:
         try:
-            with visit.connection:
-                if visit.client is None:
-                    self._turn_away(visit.connection, visit.refused or _BUSY)
+            with incoming.connection:
+                if incoming.client is None:
+                    self._turn_away(incoming.connection, incoming.refused or _BUSY)
                     return
-                with visit.client:
-                    self._hear(visit.connection, visit.client)
+                with incoming.client:
+                    self._hear(incoming.connection, incoming.client)
         except OSError as error:
             self._log.flow("connection.lost", error=str(error))
         except Exception:  # noqa: BLE001 - one request must never stop the helper

@@ -71,23 +71,17 @@ class SpawnOrder:
     """Upper bound of root's capabilities; the server has dropped all others."""
 
 
-class PassedDescriptors:
-    """Descriptors of a request, without duplicates."""
+def body_of(order: SpawnOrder) -> tuple[bytes, list[int]]:
+    """Encode a request; return it with its descriptors, without duplicates. Reject what ``subprocess`` rejects too."""
+    descriptors: list[int] = []
 
-    def __init__(self) -> None:
-        self.numbers: list[int] = []
-
-    def index(self, descriptor: int) -> int:
-        """Return the index of a descriptor in the packet."""
+    def index(descriptor: int) -> int:
         if descriptor == protocol.NOTHING:
             return protocol.NOTHING
-        if descriptor not in self.numbers:
-            self.numbers.append(descriptor)
-        return self.numbers.index(descriptor)
+        if descriptor not in descriptors:
+            descriptors.append(descriptor)
+        return descriptors.index(descriptor)
 
-
-def body_of(order: SpawnOrder, passed: PassedDescriptors) -> bytes:
-    """Encode a request; reject values that ``subprocess`` rejects too."""
     if "" in order.environment or "=" in "".join(order.environment):
         raise ValueError("illegal environment variable name")
     if len(order.pass_fds) > _MOST_PASSED:
@@ -98,20 +92,20 @@ def body_of(order: SpawnOrder, passed: PassedDescriptors) -> bytes:
             program=order.program,
             env=[f"{name}={value}" for name, value in order.environment.items()],
             cwd=order.folder,
-            stdio=(passed.index(order.stdin), passed.index(order.stdout), passed.index(order.stderr)),
-            pass_fds=[(passed.index(number), number) for number in dict.fromkeys(order.pass_fds)],
+            stdio=(index(order.stdin), index(order.stdout), index(order.stderr)),
+            pass_fds=[(index(number), number) for number in dict.fromkeys(order.pass_fds)],
             plan=order.plan,
             filter=order.filter,
             limits=order.limits,
             wall_seconds=order.wall_seconds,
-            cgroup=passed.index(order.cgroup),
+            cgroup=index(order.cgroup),
             umask=order.umask,
             keep_caps=order.keep_caps,
         )
     )
     if len(body) > protocol.LARGEST_BODY:
         raise ValueError(f"the request has {len(body)} bytes; the limit is {protocol.LARGEST_BODY}")
-    return body
+    return body, descriptors
 
 
 def failure_of(answer: dict[str, Any], order: SpawnOrder) -> Exception:
@@ -323,8 +317,7 @@ class SpawnServer:
         Raise the ``OSError`` of a direct start if the program or its folder cannot be used, and ``SpawnFailed`` if the
         server or the confinement failed.
         """
-        passed = PassedDescriptors()
-        answer = self._ask(body_of(order, passed), passed.numbers)
+        answer = self._ask(*body_of(order))
         if answer.pidfd is None or not answer.members.get("ok"):
             answer.close()
             raise failure_of(answer.members, order)

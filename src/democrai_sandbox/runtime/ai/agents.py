@@ -243,19 +243,12 @@ class PipelineStep(NamedTuple):
     """Name of its only parameter, or of its only required one."""
 
 
-class PipelinePlan(NamedTuple):
-    """A pipeline, ready to run."""
-
-    name: str
-    begin: Called
-    steps: tuple[PipelineStep, ...]
-    seconds: float | None
-
-
-def pipeline_body(plan: PipelinePlan) -> Callable[[dict[str, Any]], Awaitable[Outcome]]:
+def pipeline_body(
+    name: str, first: Called, parts: tuple[PipelineStep, ...], seconds: float | None
+) -> Callable[[dict[str, Any]], Awaitable[Outcome]]:
     """Return the function that runs inside the guard. Its outcome has the value, turns, calls and denials."""
-    begin = caller(plan.begin)
-    steps = [(step, _runner(step)) for step in plan.steps]
+    begin = caller(first)
+    steps = [(step, _runner(step)) for step in parts]
 
     async def run(given: dict[str, Any]) -> Outcome:
         outcome = await begin(given)
@@ -278,7 +271,7 @@ def pipeline_body(plan: PipelinePlan) -> Callable[[dict[str, Any]], Awaitable[Ou
                 denials += more_denials
         return (VALUE, [value, turns, calls, denials])
 
-    return _within(plan.seconds, f"pipeline {plan.name}", run)
+    return _within(seconds, f"pipeline {name}", run)
 
 
 def _runner(step: PipelineStep) -> Callable[[Any], Awaitable[Outcome]]:

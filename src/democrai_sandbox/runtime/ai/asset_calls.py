@@ -68,7 +68,8 @@ def entry(schema: Mapping[str, Any], body: Body) -> Callable[[Any], Awaitable[Ou
         except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as error:  # noqa: BLE001 - every error becomes plain data
-            return _told(error)
+            kind = STOPPING_ERRORS.get(getattr(error, "code", ""))
+            return (STOPPED, kind.code, str(error)) if kind is type(error) else describe(error)
 
     return enter
 
@@ -117,14 +118,6 @@ class _ArgumentsBuilder:
             self._made = (signature_shape(self._function).build,)
         build = self._made[0]
         return given if build is None else build(given)
-
-
-def _told(error: BaseException) -> Outcome:
-    kind = STOPPING_ERRORS.get(getattr(error, "code", ""))
-    return (STOPPED, kind.code, str(error)) if kind is type(error) else describe(error)
-
-
-# ---- results for the caller ------------------------------------------------------------------------------------------
 
 
 def settled(outcome: Outcome) -> Any:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from democrai_sandbox.manifests import AgentDeclaration, ModuleManifest, PipelineDeclaration, ToolDeclaration
     from democrai_sandbox.policy import AccessRule
 
-if TYPE_CHECKING:
     Declared = ToolDeclaration | AgentDeclaration | PipelineDeclaration
 
 
@@ -193,7 +192,6 @@ class _DeclarationReader:
         self._options = surface.options
 
     def asset(self) -> Asset | None:
-        """Return the asset; None if it has problems."""
         self._check_names()
         self._check_function(self._surface.function, self._pointer)
         declaration = self._declaration()
@@ -262,8 +260,6 @@ class _DeclarationReader:
         except InvalidInputError as error:
             self.problems += error.problems
         return schema
-
-    # ---- options -----------------------------------------------------------------------------------------------------
 
     def flag(self, value: Any, pointer: str) -> bool:
         if type(value) is not bool:

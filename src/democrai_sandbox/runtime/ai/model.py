@@ -139,11 +139,9 @@ class NamedModel:
         """Ask the model, or raise an error that names the missing model."""
         found = self._known.get(self._name)
         if found is None:
-            raise ModelFailed(self._why())
+            close = nearest(self._name, tuple(self._known))
+            hint = f", did you mean {close!r}?" if close else ""
+            fix = "add it with democrai-sandbox models add, or to extensions.models in the configuration of the host"
+            what = f"the host has no model {shown(self._name)}{hint}"
+            raise ModelFailed(f"{what}: {fix}, or name another model in the agent")
         return await found.complete(messages, tools)
-
-    def _why(self) -> str:
-        close = nearest(self._name, tuple(self._known))
-        hint = f", did you mean {close!r}?" if close else ""
-        fix = "add it with democrai-sandbox models add, or to extensions.models in the configuration of the host"
-        return f"the host has no model {shown(self._name)}{hint}: {fix}, or name another model in the agent"

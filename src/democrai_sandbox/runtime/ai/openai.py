@@ -66,7 +66,11 @@ class OpenAiModel:
             "messages": [_message_out(message) for message in messages],
         }
         if tools:
-            body["tools"] = [_tool_out(tool) for tool in tools]
+            # A tool offer has the fields of a function in this interface.
+            body["tools"] = [
+                {"type": "function", "function": {**tool._asdict(), "parameters": dict(tool.parameters)}}
+                for tool in tools
+            ]
         answer = await self._threads.run(_post, self.target, self._key, json.dumps(body).encode(), self._timeout)
         return _message_in(answer, self.target)
 
@@ -80,9 +84,6 @@ def _locked(api_key: str) -> Door:
     return door(key)
 
 
-# ---- HTTP ------------------------------------------------------------------------------------------------------------
-
-
 def _message_out(message: Message) -> dict[str, Any]:
     out: dict[str, Any] = {"role": message.role, "content": message.text}
     if message.tool_calls:
@@ -93,11 +94,6 @@ def _message_out(message: Message) -> dict[str, Any]:
     if message.tool_call_id:
         out["tool_call_id"] = message.tool_call_id
     return out
-
-
-def _tool_out(tool: ToolOffer) -> dict[str, Any]:
-    about = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
-    return {"type": "function", "function": about}
 
 
 def _post(target: str, key: Door, body: bytes, timeout: float) -> Any:

@@ -16,7 +16,7 @@ from democrai_sandbox.policy import Operation, Problem, ResourceType, nearest, p
 from democrai_sandbox.runtime.calls.invocation import bounded
 from democrai_sandbox.runtime.extensions.importer import Surface
 
-from .agents import AgentPlan, PipelinePlan, PipelineStep, ToolLink, agent_body, pipeline_body
+from .agents import AgentPlan, PipelineStep, ToolLink, agent_body, pipeline_body
 from .asset_calls import Called, as_run, caller, entry, flags_of, name_of
 from .assets import Asset, Assets, host_asset, module_assets
 from .model import KINDS, AgentLimits, AssetKind, AssetRun, KnownModels, Model, NamedModel, ToolOffer
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from .asset_calls import Body
 
-if TYPE_CHECKING:
+    Activate = Callable[[str, Caller], Guard]
     Apart = Callable[[Asset], Body | None]
 
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]")
@@ -100,7 +100,14 @@ class ResolvedAssets:
                 called(asset.function),
                 asset.instructions,
                 NamedModel(asset.model, self._models),
-                tuple(ToolOffer(names[tool.label], _about(tool), tool.schema) for tool in tools),
+                tuple(
+                    ToolOffer(
+                        names[tool.label],
+                        str(tool.declaration.description or tool.schema.get("description", "")),
+                        tool.schema,
+                    )
+                    for tool in tools
+                ),
                 MappingProxyType({names[label]: ToolLink(label, way) for label, way in made.items()}),
                 asset.limits.lowered(self._limits),
             )
@@ -118,7 +125,7 @@ class ResolvedAssets:
         ready = tuple(step for step in steps if step is not None)
         if len(ready) < len(steps):
             return None
-        return pipeline_body(PipelinePlan(asset.name, called(asset.function), ready, asset.seconds))
+        return pipeline_body(asset.name, called(asset.function), ready, asset.seconds)
 
     def _step(self, asset: Asset, step: str | Callable[..., Any]) -> PipelineStep | None:
         if not isinstance(step, str):
@@ -176,10 +183,6 @@ def _offered(name: str) -> str:
     return _NOT_IN_A_NAME.sub("_", name)[-_LONGEST_OFFER:]
 
 
-def _about(tool: Asset) -> str:
-    return str(tool.declaration.description or tool.schema.get("description", ""))
-
-
 def _only(schema: Mapping[str, Any]) -> str:
     """Return the parameter for a value that is not an object: the only one, or the only required one."""
     names, required = list(schema.get("properties", ())), schema.get("required", [])
@@ -214,9 +217,6 @@ def own_places(asset: Asset) -> tuple[str, ...]:
         and any(place in asset.places for place in prefixes_of(rule.normalized_target))
     )
 
-
-if TYPE_CHECKING:
-    Activate = Callable[[str, Caller], Guard]
 
 DEEPEST_NESTING = 24
 """Maximum depth of nested subjects."""

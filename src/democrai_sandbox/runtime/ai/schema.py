@@ -273,7 +273,6 @@ class _SignatureReader:
         return SignatureShape(schema, _members_builder(builds, make) if builds or make else None)
 
     def of(self, hint: Any, pointer: str, depth: int) -> SignatureShape:
-        """Return the shape of an annotation."""
         if depth > _DEEPEST_SIGNATURE:
             return self.refuse(pointer, "the type is nested too deep, or contains itself")
         scalar = _SCALARS.get(hint) if isinstance(hint, type) else "null" if hint is None else None

@@ -3,8 +3,6 @@
 An extension is a separate package, ``democrai_extensions.<kind>.<name>``, made of the files of its folder: relative
 imports work, and two extensions can have files of the same name. Bytecode caches are neither read nor written, because
 another program could have changed them.
-
-It runs inside the guard, next to the raised error, and returns plain text.
 """
 
 from __future__ import annotations
@@ -30,7 +28,6 @@ from democrai_sandbox.runtime.child_process import settle_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from types import TracebackType
 
     from democrai_sandbox.guard.interface import RawView
     from democrai_sandbox.runtime.calls.outcome import Outcome
@@ -234,14 +231,11 @@ def _explained(outcome: Outcome, error: BaseException) -> Outcome:
 def _trimmed(error: BaseException) -> BaseException:
     """Remove the frames of the runtime, which are the same for every import, from a traceback."""
     with suppress(BaseException):  # likewise
-        BaseException.with_traceback(error, _own_trace(error.__traceback__))
+        trace = error.__traceback__
+        while trace is not None and not str(trace.tb_frame.f_globals.get("__name__")).startswith(f"{PACKAGE}."):
+            trace = trace.tb_next
+        BaseException.with_traceback(error, trace)
     return error
-
-
-def _own_trace(trace: TracebackType | None) -> TracebackType | None:
-    while trace is not None and not str(trace.tb_frame.f_globals.get("__name__")).startswith(f"{PACKAGE}."):
-        trace = trace.tb_next
-    return trace
 
 
 def _packages(error: BaseException) -> list[str]:

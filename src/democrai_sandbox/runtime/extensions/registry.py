@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from democrai_sandbox.errors import ExtensionBroken, ExtensionUnknown
-from democrai_sandbox.manifests import FILE_NAME, Manifest, ManifestError, ManifestKind, load_manifest
+from democrai_sandbox.manifests import FILE_NAME, Manifest, ManifestKind, load_manifest
 from democrai_sandbox.policy import InvalidInputError, Problem, Subject, SubjectKind, nearest
 from democrai_sandbox.policy.subjects import LONGEST_SUBJECT_NAME
 
@@ -83,6 +83,11 @@ class Registry:
         """Yield all extensions, by kind."""
         return (extension for found in self._found.values() for extension in found.values())
 
+    def find(self, label: str) -> RegisteredExtension | None:
+        """Return the extension of a subject such as ``module:reports``."""
+        kind, _, name = label.partition(":")
+        return next((found.get(name) for each, found in self._found.items() if each == kind), None)
+
     def get(self, kind: ManifestKind, name: str) -> RegisteredExtension:
         """Return an extension, broken or not; the error for an unknown name suggests the nearest one."""
         found = self._found[kind]
@@ -116,10 +121,8 @@ def _read(kind: ManifestKind, folder: Path) -> RegisteredExtension:
         return RegisteredExtension(kind, _folder_name(folder), str(folder), None, (problem,))
     try:
         manifest = load_manifest(folder / FILE_NAME, kind)
-    except ManifestError as error:
-        return RegisteredExtension(kind, _folder_name(folder), str(folder), None, tuple(error.problems))
     except InvalidInputError as error:
-        return RegisteredExtension(kind, _folder_name(folder), str(folder), None, error.problems)
+        return RegisteredExtension(kind, _folder_name(folder), str(folder), None, tuple(error.problems))
     extension = RegisteredExtension(kind, manifest.name, str(folder), manifest)
     return extension.broken(*_entry_problems(extension))
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from democrai_sandbox.policy import Subject
     from democrai_sandbox.runtime.store import RuntimeStore, ShadowRun
 
-if TYPE_CHECKING:
     Apply = Callable[[Subject, str | None], str]
     Wish = tuple[str, str, str]
     """Resource type, operation and target."""
@@ -86,8 +85,6 @@ class ShadowRuns:
         self._writing = Lock()
         self._counting = Lock()
         self._behind = False
-
-    # ---- reports -----------------------------------------------------------------------------------------------------
 
     def saw(self, question: AccessQuestion, allowed: bool) -> None:  # noqa: FBT001 - as the guard calls it
         """Record a check in this process that the candidate decides differently."""
@@ -169,8 +166,6 @@ class ShadowRuns:
         if about in self._seen or len(self._seen) < _MOST_SEEN:
             return about
         return _ShadowSubject(about.run_id, about.allowed, "", "", "", ("", ""), "", "")
-
-    # ---- state -------------------------------------------------------------------------------------------------------
 
     def changed(self) -> None:
         """Read the running trials again with the next chore."""

@@ -1,9 +1,7 @@
-"""One conversation with a server, from the connection to its end, inside the server's guard. Needs the ``mcp`` library.
+"""One conversation with a server, inside the server's guard: plain texts and numbers in, JSON text or one error out.
 
-The library swallows some failures and keeps waiting (such as a message that could not be sent over SSE), and wraps
-others in groups. This client records each failure first, and ends the conversation if it cannot continue.
-
-Input and output are plain: an order of texts and numbers in, JSON text or one typed error out.
+The ``mcp`` library swallows some failures and keeps waiting (such as a message that could not be sent over SSE), and
+wraps others in groups. This client records each failure first, and ends the conversation if it cannot continue.
 """
 
 from __future__ import annotations
@@ -57,17 +55,13 @@ def one_error(server: str, error: BaseException, status: int = 0) -> SandboxErro
     for kind in (PermissionError, SandboxError):
         for leaf in leaves:
             if isinstance(leaf, SandboxError) and isinstance(leaf, kind):
-                return _bare(leaf)
+                # Without traceback and causes: the frames of the library reference the whole conversation.
+                leaf.__cause__ = leaf.__context__ = None
+                return leaf.with_traceback(None)
     for leaf in leaves:
         if found := _known(server, leaf, status):
             return found
     return McpProtocolError(server, "; ".join(f"{type(leaf).__name__}: {leaf}" for leaf in leaves))
-
-
-def _bare(error: SandboxError) -> SandboxError:
-    """Return it without its traceback and causes: the frames of the library reference the whole conversation."""
-    error.__cause__ = error.__context__ = None
-    return error.with_traceback(None)
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
@@ -135,7 +129,7 @@ _LONGEST_ANNOUNCEMENT = 8192
 class McpHttpClient(httpx2.AsyncClient):
     """Client for the transports of the library. Created and used inside the guard."""
 
-    def __init__(self, order: ConversationRequest, scope: anyio.CancelScope, tls: ssl.SSLContext) -> None:
+    def __init__(self, request: ConversationRequest, scope: anyio.CancelScope, tls: ssl.SSLContext) -> None:
         """Take the scope that ends the conversation, and a TLS context: the guard cannot read certificate files."""
         # No proxies from the environment: traffic would leave through another host than the registered one. No
         # compression, so that the counted size is the size in memory. Timeouts belong to the conversation.
@@ -150,10 +144,10 @@ class McpHttpClient(httpx2.AsyncClient):
         """HTTP status of the last answer if it was an error; otherwise 0."""
         self.opens_streams = True
         """Whether to open a stream for messages that the server initiates; only SSE needs it."""
-        self._server = order.server
+        self._server = request.server
         self._scope = scope
-        self._left = order.answer_bytes
-        self._brackets_left = order.answer_brackets
+        self._left = request.answer_bytes
+        self._brackets_left = request.answer_brackets
 
     def given(self, *_: Any, **__: Any) -> Self:
         """Return this client where the library would create one, and ignore its settings."""
@@ -264,86 +258,87 @@ class ConversationRequest(NamedTuple):
     closing_seconds: float
 
 
-async def converse(order: ConversationRequest, tls: ssl.SSLContext) -> str:
+async def converse(request: ConversationRequest, tls: ssl.SSLContext) -> str:
     """Return the server's answer as JSON text."""
     answer: str | None = None
     phase = ""
     with anyio.CancelScope() as scope:
-        wire = McpHttpClient(order, scope, tls)
+        wire = McpHttpClient(request, scope, tls)
         try:
-            phase, scope.deadline = "connecting", anyio.current_time() + order.seconds
-            async with _client(order, wire) as client:
-                phase, scope.deadline = "answering", anyio.current_time() + order.seconds
-                answer = await _ask(order, client.session)
-                phase, scope.deadline = "closing", anyio.current_time() + order.closing_seconds
+            phase, scope.deadline = "connecting", anyio.current_time() + request.seconds
+            async with _client(request, wire) as client:
+                phase, scope.deadline = "answering", anyio.current_time() + request.seconds
+                answer = await _ask(request, client.session)
+                phase, scope.deadline = "closing", anyio.current_time() + request.closing_seconds
         except Exception as error:  # noqa: BLE001 - groups of them too; raised below as one error
             wire.fail(error)
     # The answer is complete: an error while closing does not change it.
     if answer is not None:
         return answer
     if wire.failure is not None:
-        raise one_error(order.server, wire.failure, wire.status) from None
-    raise McpTimeout(order.server, f"the server took longer than {order.seconds:g} s while {phase}")
+        raise one_error(request.server, wire.failure, wire.status) from None
+    raise McpTimeout(request.server, f"the server took longer than {request.seconds:g} s while {phase}")
 
 
 @asynccontextmanager
-async def _client(order: ConversationRequest, wire: McpHttpClient) -> AsyncIterator[Client]:
+async def _client(request: ConversationRequest, wire: McpHttpClient) -> AsyncIterator[Client]:
     """Connect and negotiate a version. Nothing is cached, and the client offers no capabilities to the server."""
-    if order.transport == "sse":
+    if request.transport == "sse":
         # The older transport has the older handshake, so probing is not needed.
-        async with Client(sse_client(order.url, httpx_client_factory=wire.given), mode="legacy", cache=None) as client:
+        async with Client(
+            sse_client(request.url, httpx_client_factory=wire.given), mode="legacy", cache=None
+        ) as client:
             yield client
         return
     wire.opens_streams = False
-    transport = streamable_http_client(order.url, http_client=wire, max_sse_event_size=order.answer_bytes)
+    transport = streamable_http_client(request.url, http_client=wire, max_sse_event_size=request.answer_bytes)
     async with wire, Client(transport, mode="auto", cache=None) as client:
         yield client
 
 
-async def _ask(order: ConversationRequest, session: ClientSession) -> str:
-    if not order.tool:
-        return told(order.server, await _tools(order, session), depth=order.depth)
+async def _ask(request: ConversationRequest, session: ClientSession) -> str:
+    if not request.tool:
+        return told(request.server, await _tools(request, session), depth=request.depth)
     try:
-        answer = await _call(order, session)
+        answer = await _call(request, session)
     except MCPError as error:
         if error.code != mcp_types.HEADER_MISMATCH:
             raise
         # The tool requires arguments in headers, as its listing says: list the tools, and call again.
-        await _tools(order, session)
-        answer = await _call(order, session)
-    return told(order.server, answer, depth=order.depth)
+        await _tools(request, session)
+        answer = await _call(request, session)
+    return told(request.server, answer, depth=request.depth)
 
 
-async def _tools(order: ConversationRequest, session: ClientSession) -> list[dict[str, Any]]:
+async def _tools(request: ConversationRequest, session: ClientSession) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     cursor: str | None = None
-    for _ in range(order.pages):
+    for _ in range(request.pages):
         page = await session.list_tools(params=mcp_types.PaginatedRequestParams(cursor=cursor))
         for item in page.tools:
-            tool = tool_of(order.server, _json(item))
+            tool = tool_of(request.server, _json(item))
             if tool["name"] in found:
-                raise McpProtocolError(order.server, f"two tools have the name {tool['name']!r}")
+                raise McpProtocolError(request.server, f"two tools have the name {tool['name']!r}")
             found[tool["name"]] = tool
-        if len(found) > order.tools:
-            raise McpProtocolError(order.server, f"the server has more than {order.tools} tools")
+        if len(found) > request.tools:
+            raise McpProtocolError(request.server, f"the server has more than {request.tools} tools")
         cursor = page.next_cursor
         if cursor is None:
             return list(found.values())
-    raise McpProtocolError(order.server, f"the list of tools has more than {order.pages} pages")
+    raise McpProtocolError(request.server, f"the list of tools has more than {request.pages} pages")
 
 
-async def _call(order: ConversationRequest, session: ClientSession) -> dict[str, Any]:
+async def _call(request: ConversationRequest, session: ClientSession) -> dict[str, Any]:
     """Call a tool.
 
     Not with the session's own method, which validates the result against a schema of the server: its patterns could
     block the host's loop forever.
     """
-    parameters = mcp_types.CallToolRequestParams(name=order.tool, arguments=json.loads(order.arguments))
+    parameters = mcp_types.CallToolRequestParams(name=request.tool, arguments=json.loads(request.arguments))
     result = await session.send_request(mcp_types.CallToolRequest(params=parameters), mcp_types.CallToolResult)
     return result_of(_json(result), result.structured_content)
 
 
 def _json(model: Any) -> dict[str, Any]:
-    """Return a model of the library in its wire format."""
     made: dict[str, Any] = model.model_dump(by_alias=True, mode="json", exclude_none=True)
     return made

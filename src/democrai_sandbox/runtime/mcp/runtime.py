@@ -17,13 +17,13 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from democrai_sandbox.access.caller import Caller
-from democrai_sandbox.errors import GuardUsageError, NetworkDenied
+from democrai_sandbox.errors import GuardUsageError
 from democrai_sandbox.errors.services import McpBusy, McpDisabled, McpMissing, McpToolFailed, McpUnknown
-from democrai_sandbox.guard import AccessQuestion, is_guarded, plain
+from democrai_sandbox.guard import is_guarded, plain
 from democrai_sandbox.guard.contexts import make_guard
-from democrai_sandbox.policy import DecisionCode, InvalidInputError, Operation, ResourceType, Subject, SubjectKind
+from democrai_sandbox.policy import DecisionCode, InvalidInputError, Operation, Subject, SubjectKind
 from democrai_sandbox.policy.text import invisible_character
+from democrai_sandbox.runtime.access_environment import caller_of, network_denial, network_question
 from democrai_sandbox.runtime.extensions.settings import McpApproval
 from democrai_sandbox.runtime.sdk_services import SdkFutures
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from types import ModuleType
 
+    from democrai_sandbox.access.caller import Caller
     from democrai_sandbox.access.checks import AccessService
     from democrai_sandbox.guard import Guard
     from democrai_sandbox.guard.interface import RawView
     from democrai_sandbox.manifests import McpServer
-    from democrai_sandbox.policy import AccessDecision
     from democrai_sandbox.runtime.store import RuntimeStore
 
 
@@ -125,12 +125,17 @@ def check_endpoint(
     decision, and wins; so the question bypasses the allowlist, which would otherwise answer it. If approval is
     ``required`` and missing, a request is filed.
     """
-    questions = [_question(server, operation, caller, chain, register=required) for operation in _USED]
+    subject = Subject(SubjectKind.MCP, server.name)
+    who = (caller.user_id or None, caller.organization_id or None, caller.session_key or None)
+    questions = [
+        network_question(subject, (*chain, str(subject)), (operation, server.target), who, register=required)
+        for operation in _USED
+    ]
     # Ask all questions before refusing one, so that the administrator sees all necessary approvals together.
     answers = [(question, decider.decide(question)) for question in questions]
     for question, answer in answers:
-        if not _passes(answer, required=required):
-            raise _denial(question, answer)
+        if not (answer.allowed is True if required else answer.code != DecisionCode.DENIED):
+            raise network_denial(question, answer)
 
 
 def guard_of(server: McpServer, caller: Caller, chain: tuple[str, ...]) -> Guard:
@@ -146,33 +151,6 @@ def guard_of(server: McpServer, caller: Caller, chain: tuple[str, ...]) -> Guard
         organization_id=caller.organization_id or None,
         session_key=caller.session_key or None,
     )
-
-
-def _question(
-    server: McpServer, operation: Operation, caller: Caller, chain: tuple[str, ...], *, register: bool
-) -> AccessQuestion:
-    kind = SubjectKind.MCP.value
-    what = (ResourceType.NETWORK.value, operation.value, server.target)
-    who = (caller.user_id or None, caller.organization_id or None, caller.session_key or None)
-    # A structure of the core, which takes its members as one sequence.
-    return AccessQuestion((server.name, kind, (*chain, f"{kind}:{server.name}"), *what, register, *who, "", None))  # type: ignore[call-arg, arg-type]
-
-
-def _passes(answer: AccessDecision, *, required: bool) -> bool:
-    """Return whether the server may be contacted."""
-    return answer.allowed is True if required else answer.code != DecisionCode.DENIED
-
-
-def _denial(question: AccessQuestion, answer: AccessDecision) -> NetworkDenied:
-    denial = NetworkDenied(
-        question.target,
-        subject=question.subject,
-        subject_kind=question.subject_kind,
-        chain=question.subject_chain,
-        operations=(question.operation,),
-    )
-    denial.decision = answer
-    return denial
 
 
 _LONGEST_CALL = 7300.0
@@ -230,7 +208,8 @@ class McpRuntime:
 
         Raise ``McpToolFailed`` if the tool reports a failure.
         """
-        _check_tool(tool)
+        if type(tool) is not str or not 0 < len(tool) <= LONGEST_TOOL_NAME or invisible_character(tool):
+            raise InvalidInputError.of(f"expected a name of 1 to {LONGEST_TOOL_NAME} characters", pointer="/tool")
         found: dict[str, Any] = await self._talk(name, tool, self._arguments(arguments), caller, chain)
         if found.pop("is_error"):
             raise McpToolFailed(name, text_of(found["content"]), found["content"])
@@ -308,32 +287,17 @@ class McpRuntime:
         return self._tls
 
 
-def _check_tool(tool: object) -> None:
-    if type(tool) is not str or not 0 < len(tool) <= LONGEST_TOOL_NAME or invisible_character(tool):
-        raise InvalidInputError.of(f"expected a name of 1 to {LONGEST_TOOL_NAME} characters", pointer="/tool")
-
-
 def services(runtime: McpRuntime) -> Mapping[str, Callable[..., Any]]:
-    """Return the services ``mcp.tools(server)`` and ``mcp.call(server, tool, arguments)`` for ``doors.install``.
+    """Return the services ``mcp.tools(server)`` and ``mcp.call(server, tool, arguments)`` for ``sdk_services.install``.
 
     Each returns a future of plain data after the runtime is open.
     """
 
     def tools(view: RawView | None, server: str) -> Any:
-        return runtime.promises.promise(runtime.list_tools(server, _caller(view), chain=_chain(view)))
+        return runtime.promises.promise(runtime.list_tools(server, caller_of(view), chain=view.labels if view else ()))
 
     def call(view: RawView | None, server: str, tool: str, arguments: dict[str, Any]) -> Any:
-        work = runtime.call_tool(server, tool, arguments, _caller(view), chain=_chain(view))
+        work = runtime.call_tool(server, tool, arguments, caller_of(view), chain=view.labels if view else ())
         return runtime.promises.promise(work)
 
     return {"mcp.tools": tools, "mcp.call": call}
-
-
-def _caller(view: RawView | None) -> Caller:
-    if view is None:
-        return Caller()
-    return Caller(user_id=view.user_id, organization_id=view.organization_id, session_key=view.session_key)
-
-
-def _chain(view: RawView | None) -> tuple[str, ...]:
-    return () if view is None else view.labels

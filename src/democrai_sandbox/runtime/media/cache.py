@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 LONGEST_LIFETIME = 7 * 24 * 3600.0
 """Upper limit, independent of the server's headers."""
 _DIRECTIVE = re.compile(r"([a-z-]+)(?:=\"?([0-9]{1,10})\"?)?", re.IGNORECASE)
+_SECONDS = re.compile(r"[0-9]{1,10}")
 _COMPLETE = 200
 
 
@@ -41,7 +42,7 @@ def lifetime(status: int, headers: Mapping[str, str]) -> float | None:
 
     A response without a lifetime is cached only if it can be revalidated, and then is revalidated each time.
     """
-    directives = _directives(headers.get("cache-control", ""))
+    directives = {name.lower(): value for name, value in _DIRECTIVE.findall(headers.get("cache-control", ""))}
     if status != _COMPLETE or "no-store" in directives or "*" in headers.get("vary", ""):
         return None
     seconds = _seconds(directives, headers)
@@ -54,18 +55,11 @@ def _seconds(directives: Mapping[str, str], headers: Mapping[str, str]) -> float
     if "no-cache" in directives:
         return 0.0
     if "max-age" in directives:
-        granted = float(directives["max-age"] or 0) - _number(headers.get("age", ""))
+        age = headers.get("age", "")
+        granted = float(directives["max-age"] or 0) - (float(age) if _SECONDS.fullmatch(age) else 0.0)
     else:
         granted = _until(headers)
     return min(max(granted, 0.0), LONGEST_LIFETIME)
-
-
-def _directives(text: str) -> dict[str, str]:
-    return {name.lower(): value for name, value in _DIRECTIVE.findall(text)}
-
-
-def _number(text: str) -> float:
-    return float(text) if re.fullmatch(r"[0-9]{1,10}", text) else 0.0
 
 
 def _until(headers: Mapping[str, str]) -> float:
@@ -227,7 +221,7 @@ _TAGS = "if-none-match"
 
 
 class CachedFetch:
-    """Has the same steps as a ``Flow``. Each URL is authorized as if it were fetched, also for cached responses."""
+    """Has the same steps as a ``Fetch``. Each URL is authorized as if it were fetched, also for cached responses."""
 
     def __init__(self, parts: FetchParts, asker: Asker, wish: FetchOptions, cache: MediaCache | None) -> None:
         """Use the cache only for HTTP requests of the whole content."""
@@ -321,14 +315,13 @@ class CachedFetch:
         return not (length.isdecimal() and int(length) > self._parts.limits.cached_bytes)
 
     def _collect(self, data: bytes) -> None:
+        """Add a part of the body; store the entry at the end, unless it became too large."""
         if self._collected is None:
             return
+        self._collected += data
         if not data:
             self._keep(bytes(self._collected))
-            self._collected = None
-            return
-        self._collected += data
-        if len(self._collected) > self._parts.limits.cached_bytes:
+        if not data or len(self._collected) > self._parts.limits.cached_bytes:
             self._collected = None
 
     def _keep(self, body: bytes) -> None:

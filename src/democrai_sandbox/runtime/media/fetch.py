@@ -6,12 +6,12 @@ import re
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
-from democrai_sandbox.errors import ExternalAccessCheckFailed, NetworkDenied
+from democrai_sandbox.errors import ExternalAccessCheckFailed
 from democrai_sandbox.errors.services import MediaClosed, MediaRedirectRefused, MediaTooLarge
-from democrai_sandbox.guard import AccessQuestion
 from democrai_sandbox.guard.contexts import make_guard
 from democrai_sandbox.kernel import flow_log
 from democrai_sandbox.policy import AccessDecision, DecisionCode, NetworkIndex, Operation, ResourceType, SandboxError
+from democrai_sandbox.runtime.access_environment import network_denial, network_question
 
 from .http_request import Bounds, Hop, MediaExchange, describing, follow
 from .values import Asker, MediaHead, MediaLimits, rules_of
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from democrai_sandbox.access.checks import AccessService
-    from democrai_sandbox.guard import Guard
+    from democrai_sandbox.guard import AccessQuestion, Guard
     from democrai_sandbox.runtime.extensions.shadow_runs import ShadowRuns
 
 SWITCH = "DEMOCRAI_DEBUG_MEDIA_FLOW"
@@ -37,12 +37,7 @@ class MediaFlowLog(flow_log.FlowLog):
     def shown(self, name: str, value: object) -> object:
         """Return a detail in printable form."""
         shown = super().shown(name, value)
-        return masked_url(value) if shown is value and isinstance(value, str) else shown
-
-
-def masked_url(url: str) -> str:
-    """Return a URL without its query and fragment, which may contain secrets."""
-    return _QUERY.sub("?***", url)
+        return _QUERY.sub("?***", value) if shown is value and isinstance(value, str) else shown
 
 
 class MediaAuthority:
@@ -62,10 +57,15 @@ class MediaAuthority:
         if self._is_declared(asker, hop):
             code = DecisionCode.SANDBOX_ALLOWLIST
         else:
-            decision = self._decide(asker, hop)
+            target = hop.target
+            # Ambiguous paths differ only in their spelling.
+            place = (Operation.RECEIVE, hop.url if target.ambiguous else target.normalized)
+            who = (asker.user_id, asker.organization_id, asker.session_key)
+            question = network_question(asker.subject, asker.chain, place, who, register=True)
+            decision = self._decide(question)
             if not decision.allowed:
                 self._log("locked", subject=str(asker.subject), url=hop.url, code=str(decision.code))
-                raise _denial(asker, hop, decision)
+                raise network_denial(question, decision, target.normalized)
             code = decision.code
         self._log("allowed", subject=str(asker.subject), session=asker.session_key, url=hop.url, code=str(code))
         return code
@@ -78,14 +78,7 @@ class MediaAuthority:
             asker.view, wish, lambda view: NetworkIndex(rules_of(view)).allows(Operation.RECEIVE, hop.target)
         )
 
-    def _decide(self, asker: Asker, hop: Hop) -> AccessDecision:
-        subject, target = asker.subject, hop.target
-        # Ambiguous paths differ only in their spelling.
-        place = hop.url if target.ambiguous else target.normalized
-        what = (ResourceType.NETWORK.value, Operation.RECEIVE.value, place)
-        who = (asker.user_id, asker.organization_id, asker.session_key)
-        # A structure of the core, which takes its members as one sequence.
-        question = AccessQuestion((subject.name, subject.kind.value, asker.chain, *what, True, *who, "", None))  # type: ignore[call-arg, arg-type]
+    def _decide(self, question: AccessQuestion) -> AccessDecision:
         try:
             return self._judge.decide(question)
         except SandboxError:
@@ -107,18 +100,6 @@ def scoped_guard(asker: Asker, hop: Hop) -> Guard:
         session_key=asker.session_key,
         network_only=True,
     )
-
-
-def _denial(asker: Asker, hop: Hop, decision: AccessDecision) -> NetworkDenied:
-    denial = NetworkDenied(
-        hop.target.normalized,
-        subject=asker.subject.name,
-        subject_kind=asker.subject.kind.value,
-        chain=asker.chain,
-        operations=(Operation.RECEIVE.value,),
-    )
-    denial.decision = decision
-    return denial
 
 
 _NOT_MODIFIED = 304
@@ -174,7 +155,7 @@ class Fetch:
             location = next((value for name, value in answered if name.lower() == "location"), None)
             if status not in _REDIRECTS or location is None:
                 return self._begun(MediaHead(status, describing(answered), hop.url, session_only))
-            self.close_exchange()
+            self._close_exchange()
             hop = self._next(follow(hop, location))
 
     def read(self) -> bytes:
@@ -196,10 +177,9 @@ class Fetch:
     def close(self) -> None:
         """Release everything."""
         self._aborted = True
-        self.close_exchange()
+        self._close_exchange()
 
-    def close_exchange(self) -> None:
-        """Close the connection of the current hop."""
+    def _close_exchange(self) -> None:
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.close()

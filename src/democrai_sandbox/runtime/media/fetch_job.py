@@ -129,13 +129,9 @@ class FetchJob:
         self._deadline = monotonic() + seconds
         self._lock = threading.Lock()
         self._last: Future[Any] | None = None
-        self._over = False
-        self._used = monotonic()
-
-    @property
-    def over(self) -> bool:
+        self.over = False
         """Whether it has finished."""
-        return self._over
+        self._used = monotonic()
 
     @property
     def left(self) -> float:
@@ -151,9 +147,9 @@ class FetchJob:
     def submit(self, step: Callable[[], _T]) -> Future[_T]:
         """Run a step on a thread; one at a time."""
         with self._lock:
-            if self._over and not self.left:
+            if self.over and not self.left:
                 raise MediaTimeout("the fetch exceeded its timeout")
-            if self._over or (self._last is not None and not self._last.done()):
+            if self.over or (self._last is not None and not self._last.done()):
                 raise MediaClosed("the stream is closed, or is being read already")
             try:
                 future = self._pool.submit(step)
@@ -193,9 +189,9 @@ class FetchJob:
     def finish(self) -> None:
         """End the flow, and release its slot when no thread uses it any more. May be called repeatedly."""
         with self._lock:
-            if self._over:
+            if self.over:
                 return
-            self._over = True
+            self.over = True
             last = self._last
         self.flow.abort()
         if last is None:

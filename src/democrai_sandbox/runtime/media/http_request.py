@@ -16,15 +16,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urljoin, urlsplit
 
-from democrai_sandbox.errors.services import (
-    MediaBroken,
-    MediaClosed,
-    MediaError,
-    MediaRedirectRefused,
-    MediaTimeout,
-    MediaTooLarge,
-    MediaUnreachable,
-)
+from democrai_sandbox.errors import services as errors
+from democrai_sandbox.errors.services import MediaClosed, MediaError, MediaRedirectRefused, MediaTimeout, MediaTooLarge
 from democrai_sandbox.policy import (
     InvalidInputError,
     NetworkTarget,
@@ -146,6 +139,12 @@ _MEDIA_TYPE = re.compile(r"([a-z]+/[a-z0-9][a-z0-9!#$&^_.+-]*)((?:\s*;[\t\x20-\x
 _SHOWN_KINDS = ("image/", "audio/", "video/")
 # An image that can contain scripts: opened as a page, it would run them on the application's site.
 _ACTIVE = frozenset({"image/svg+xml"})
+_ISOLATION = {
+    "x-content-type-options": "nosniff",
+    "content-security-policy": "default-src 'none'; sandbox",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+}
 
 
 def request_headers(given: object) -> dict[str, str]:
@@ -198,26 +197,16 @@ def proxied(head: MediaHead) -> dict[str, str]:
     displayed. Browsers revalidate it each time, so that a revocation takes effect.
     """
     headers = {name: value for name, value in head.headers.items() if name in _PASSED_ON}
-    kind = _media_type(headers.get("content-type", ""))
-    headers["content-type"] = kind
+    kind = headers.get("content-type", "")
+    kind = headers["content-type"] = kind if _MEDIA_TYPE.fullmatch(kind) else "application/octet-stream"
     plain = kind.partition(";")[0].lower()
     if not plain.startswith(_SHOWN_KINDS) or plain in _ACTIVE:
         headers["content-disposition"] = "attachment"
-    headers["x-content-type-options"] = "nosniff"
-    headers["content-security-policy"] = "default-src 'none'; sandbox"
-    headers["cross-origin-resource-policy"] = "same-origin"
-    headers["referrer-policy"] = "no-referrer"
     kept = head.session_only or "no-store" in head.headers.get("cache-control", "").lower()
-    headers["cache-control"] = "no-store" if kept else "private, no-cache"
-    return headers
-
-
-def _media_type(text: str) -> str:
-    return text if _MEDIA_TYPE.fullmatch(text) else "application/octet-stream"
+    return {**headers, **_ISOLATION, "cache-control": "no-store" if kept else "private, no-cache"}
 
 
 _USER_AGENT = "democrai-sandbox"
-_MISSING_LENGTH = -1
 _FIRST_FINAL = 200
 _TOO_LONG = "the fetch exceeded its timeout"
 
@@ -315,7 +304,8 @@ class MediaExchange:
         self._sock: socket.socket | None = None
         self._aborted = False
         self._received = 0
-        self._length = _MISSING_LENGTH
+        self.length: int | None = None
+        """Announced length of the body; None if the server does not announce it."""
 
     def begin(self) -> tuple[int, list[tuple[str, str]]]:
         """Connect, send the HTTP request, and return status and headers of the response."""
@@ -328,14 +318,15 @@ class MediaExchange:
         except (http.client.HTTPException, ConnectionResetError, BrokenPipeError) as error:
             raise self._broken(error) from error
         except OSError as error:
-            raise self._unreachable(error) from error
+            unreachable = errors.MediaUnreachable(f"{self._hop.site} cannot be reached: {_described(error)}")
+            raise self._failed(unreachable) from error
         except ValueError as error:
             raise self._broken(error) from error
         self._response = response
         if response.status < _FIRST_FINAL:
             raise self._broken(f"status {response.status} is not a final response")
-        if self._method != "HEAD" and response.length is not None:
-            self._length = response.length
+        if self._method != "HEAD":
+            self.length = response.length
         return response.status, response.getheaders()
 
     def read(self, size: int) -> bytes:
@@ -351,14 +342,9 @@ class MediaExchange:
         except (http.client.HTTPException, OSError, ValueError, AttributeError) as error:
             raise self._broken(error) from error
         self._received += len(data)
-        if not data and self._received < self._length:
-            raise self._broken(f"only {self._received} of {self._length} bytes arrived")
+        if not data and self._received < (self.length or 0):
+            raise self._broken(f"only {self._received} of {self.length} bytes arrived")
         return data
-
-    @property
-    def length(self) -> int | None:
-        """Announced length of the body; None if the server does not announce it."""
-        return None if self._length == _MISSING_LENGTH else self._length
 
     def abort(self) -> None:
         """End the exchange immediately, even while a thread waits in it."""
@@ -382,7 +368,9 @@ class MediaExchange:
         # Prevents a second HTTP request on this connection.
         connection.auto_open = 0
         connection.putrequest(self._method, self._hop.path, skip_accept_encoding=True)
-        for name, value in self._all_headers().items():
+        # Identity: decoding could make the content larger than its limit.
+        fixed = {"user-agent": _USER_AGENT, "accept-encoding": "identity", "connection": "close"}
+        for name, value in {"accept": "*/*", **self._headers, **fixed}.items():
             connection.putheader(name, value)
         connection.connect()
         self._sock = connection.sock
@@ -403,24 +391,14 @@ class MediaExchange:
         connection.response_class = partial(_Response, bounds=self._bounds)  # type: ignore[assignment]
         return connection
 
-    def _all_headers(self) -> dict[str, str]:
-        # Identity: decoding could make the content larger than its limit.
-        fixed = {"user-agent": _USER_AGENT, "accept-encoding": "identity", "connection": "close"}
-        return {"accept": "*/*", **self._headers, **fixed}
-
     def _late(self, why: str) -> MediaError:
-        over = monotonic() >= self._bounds.deadline
-        return MediaClosed("the fetch was canceled") if self._aborted else MediaTimeout(_TOO_LONG if over else why)
+        return self._failed(MediaTimeout(_TOO_LONG if monotonic() >= self._bounds.deadline else why))
 
     def _broken(self, error: object) -> MediaError:
-        if self._aborted:
-            return MediaClosed("the fetch was canceled")
-        return MediaBroken(f"the response of {self._hop.site} is malformed: {_described(error)}")
+        return self._failed(errors.MediaBroken(f"the response of {self._hop.site} is malformed: {_described(error)}"))
 
-    def _unreachable(self, error: OSError) -> MediaError:
-        if self._aborted:
-            return MediaClosed("the fetch was canceled")
-        return MediaUnreachable(f"{self._hop.site} cannot be reached: {_described(error)}")
+    def _failed(self, error: MediaError) -> MediaError:
+        return MediaClosed("the fetch was canceled") if self._aborted else error
 
 
 def _described(error: object) -> str:

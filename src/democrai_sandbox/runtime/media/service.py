@@ -1,10 +1,7 @@
 """Fetch, stream and proxy of external media for a subject, and the services for guarded code.
 
-This service of the runtime does not bypass the guard: it fetches only URLs that the subject itself may access, by its
-rules or by approval, and runs no code of the subject.
-
-On the host's loop a caller gets a bare future, never the task behind it, whose frames would expose objects of the host.
-Everywhere else the call blocks.
+This service does not bypass the guard: it fetches only URLs that the subject itself may access. On the host's loop a
+caller gets a bare future, never the task behind it, whose frames would expose objects of the host; elsewhere it blocks.
 """
 
 from __future__ import annotations
@@ -60,7 +57,7 @@ class ProxyAnswer(NamedTuple):
 
 
 class Media:
-    """The media service of a runtime. Its methods are for the host; guarded code uses ``MediaDoors``."""
+    """The media service of a runtime. Its methods are for the host; guarded code uses ``MediaServices``."""
 
     def __init__(
         self,
@@ -91,12 +88,9 @@ class Media:
         self._running: dict[FetchJob, str] = {}
         """Running fetches, with their subjects."""
 
-    # ---- fetch, stream, proxy ----------------------------------------------------------------------------------------
-
     async def fetch(self, asker: Asker, url: str, **options: Unpack[MediaOptions]) -> FetchResult:
         """Return a complete response, also for error statuses. Raise a denial for a URL that is not permitted."""
-        wish = self._wish(url, streamed=False, **options)
-        running = self._start(asker, wish, await self._place(asker))
+        running = await self._begin(asker, self._wish(url, streamed=False, **options))
         try:
             return await running.step(running.fetch_whole)
         finally:
@@ -104,8 +98,7 @@ class Media:
 
     def fetch_blocking(self, asker: Asker, url: str, **options: Unpack[MediaOptions]) -> FetchResult:
         """Return a complete response, for code in a separate thread."""
-        wish = self._wish(url, streamed=False, **options)
-        running = self._start(asker, wish, self._place_blocking(asker))
+        running = self._begin_blocking(asker, self._wish(url, streamed=False, **options))
         try:
             return running.step_blocking(running.fetch_whole)
         finally:
@@ -117,8 +110,7 @@ class Media:
 
     def stream_blocking(self, asker: Asker, url: str, **options: Unpack[MediaOptions]) -> FetchStream:
         """Return a stream for code in a separate thread; its body is read with ``read_blocking``."""
-        wish = self._wish(url, streamed=True, **options)
-        running = self._start(asker, wish, self._place_blocking(asker))
+        running = self._begin_blocking(asker, self._wish(url, streamed=True, **options))
         with running.ending_on_error():
             return FetchStream(running, running.step_blocking(running.flow.open), None)
 
@@ -130,8 +122,6 @@ class Media:
         wish = self._wish(url, method=method, headers=forwarded(request), streamed=True)
         stream = await self._stream(asker, wish)
         return ProxyAnswer(stream.status, proxied(stream.head), stream)
-
-    # ---- lifecycle ---------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
         """Answer guarded code on the running loop, which is the host's, without blocking it."""
@@ -154,22 +144,20 @@ class Media:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ---- parts -------------------------------------------------------------------------------------------------------
-
     async def _stream(self, asker: Asker, wish: FetchOptions) -> FetchStream:
-        running = self._start(asker, wish, await self._place(asker))
+        running = await self._begin(asker, wish)
         with running.ending_on_error():
             return FetchStream(running, await running.step(running.flow.open), asyncio.get_running_loop())
 
-    async def _place(self, asker: Asker) -> str:
+    async def _begin(self, asker: Asker, wish: FetchOptions) -> FetchJob:
         self._sweep()
         await self._slots.wait(str(asker.subject))
-        return str(asker.subject)
+        return self._start(asker, wish)
 
-    def _place_blocking(self, asker: Asker) -> str:
+    def _begin_blocking(self, asker: Asker, wish: FetchOptions) -> FetchJob:
         self._sweep()
         self._slots.wait_blocking(str(asker.subject))
-        return str(asker.subject)
+        return self._start(asker, wish)
 
     def _sweep(self) -> None:
         """End abandoned streams, which would occupy slots."""
@@ -177,7 +165,8 @@ class Media:
             if running.is_abandoned(self.limits.unread_seconds):
                 running.finish()
 
-    def _start(self, asker: Asker, wish: FetchOptions, subject: str) -> FetchJob:
+    def _start(self, asker: Asker, wish: FetchOptions) -> FetchJob:
+        subject = str(asker.subject)
         flow = CachedFetch(self._parts, asker, wish, self._cache_of(asker))
         running = FetchJob(flow, self._pool, wish.seconds, self._ended)
         self._running[running] = subject
@@ -246,20 +235,14 @@ MEDIA = "media"
 _log = logging.getLogger(__name__)
 
 
-class _LentFetch(NamedTuple):
-    """A stream, and the only caller that may read it."""
-
-    owner: tuple[object, ...]
-    stream: FetchStream
-
-
 class MediaServices:
     """The functions behind the service names of ``services``."""
 
     def __init__(self, media: Media) -> None:
         """Serve guarded code from this service."""
         self._media = media
-        self._lent: dict[str, _LentFetch] = {}
+        self._streams: dict[str, tuple[tuple[object, ...], FetchStream]] = {}
+        """By token, with the only caller that may read each."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def services(self) -> dict[str, Callable[..., Any]]:
@@ -285,37 +268,37 @@ class MediaServices:
         asker, chosen = _asker(view), _options(options)
 
         async def later() -> Any:
-            return self._lend(asker, await self._media.stream(asker, url, **chosen))
+            return self._open_stream(asker, await self._media.stream(asker, url, **chosen))
 
-        return self._answer(later, lambda: self._lend(asker, self._media.stream_blocking(asker, url, **chosen)))
+        return self._answer(later, lambda: self._open_stream(asker, self._media.stream_blocking(asker, url, **chosen)))
 
     def read(self, view: Any, token: Any) -> Any:
         """Return the next part of a body."""
-        stream = self._borrowed(_asker(view), token).stream
+        stream = self._opened(_asker(view), token)
         return self._answer(stream.read, stream.read_blocking)
 
     def close(self, view: Any, token: Any) -> None:
         """End a stream; ignore one that has ended already."""
         try:
-            lent = self._borrowed(_asker(view), token)
+            stream = self._opened(_asker(view), token)
         except MediaClosed:
             return
-        self._lent.pop(token, None)
-        lent.stream.end()
+        self._streams.pop(token, None)
+        stream.end()
 
-    def _lend(self, asker: Asker, stream: FetchStream) -> tuple[Any, ...]:
-        for ended in [token for token, lent in tuple(self._lent.items()) if lent.stream.closed]:
-            self._lent.pop(ended, None)
+    def _open_stream(self, asker: Asker, stream: FetchStream) -> tuple[Any, ...]:
+        for ended in [token for token, (_, other) in tuple(self._streams.items()) if other.closed]:
+            self._streams.pop(ended, None)
         token = secrets.token_urlsafe(16)
-        self._lent[token] = _LentFetch(asker.owner, stream)
+        self._streams[token] = (asker.owner, stream)
         return (token, *stream.head)
 
-    def _borrowed(self, asker: Asker, token: object) -> _LentFetch:
-        lent = self._lent.get(token) if type(token) is str else None
+    def _opened(self, asker: Asker, token: object) -> FetchStream:
+        owner, stream = self._streams.get(token, (None, None)) if type(token) is str else (None, None)
         # The guard identifies the owner, so a token is useless to another subject.
-        if lent is None or lent.owner != asker.owner:
+        if stream is None or owner != asker.owner:
             raise MediaClosed("unknown stream")
-        return lent
+        return stream
 
     def _answer(self, later: Callable[[], Coroutine[Any, Any, Any]], now: Callable[[], Any]) -> Any:
         """Return a future on the host's loop. Any other loop is untrusted, because guarded code can make its own."""
@@ -362,7 +345,6 @@ def _options(options: object) -> MediaOptions:
 
 
 async def _settle(future: asyncio.Future[Any], work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-    """Do the work and set its outcome in the future."""
     try:
         outcome = (VALUE, await work())
     except Exception as error:  # noqa: BLE001 - returned as plain data

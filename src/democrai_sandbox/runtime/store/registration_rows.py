@@ -82,7 +82,7 @@ def add_server(connection: Connection, server: McpServer, *, now: datetime, acto
     if connection.execute(select(mcp_servers.c.name).where(mcp_servers.c.name == server.name)).first() is not None:
         raise EntryExists(f"MCP server {server.name} already exists")
     connection.execute(insert(mcp_servers), {**_row(server), "created_at": now, "updated_at": now})
-    close_with(ledger, note(actor, f"mcp:{server.name}", "mcp_server_added", **_about(server)), now)
+    _record(ledger, now, actor, f"mcp:{server.name}", "mcp_server_added", **_about(server))
     return server
 
 
@@ -96,7 +96,7 @@ def update_server(
     before = get_server(connection, name)
     server = make_manifest({**_written(before), **changes}, McpServer)
     connection.execute(update(mcp_servers).where(mcp_servers.c.name == name).values(**_row(server), updated_at=now))
-    close_with(ledger, note(actor, f"mcp:{name}", "mcp_server_changed", _about(before), **_about(server)), now)
+    _record(ledger, now, actor, f"mcp:{name}", "mcp_server_changed", before=_about(before), **_about(server))
     return server
 
 
@@ -105,7 +105,7 @@ def remove_server(connection: Connection, name: str, *, now: datetime, actor: st
     ledger = Ledger(connection)
     if connection.execute(delete(mcp_servers).where(mcp_servers.c.name == name)).rowcount != 1:
         raise _unknown(name)
-    close_with(ledger, note(actor, f"mcp:{name}", "mcp_server_removed"), now)
+    _record(ledger, now, actor, f"mcp:{name}", "mcp_server_removed")
 
 
 def get_server(connection: Connection, name: str) -> McpServer:
@@ -138,7 +138,7 @@ def add_model(connection: Connection, made: Callable[[], StoredModel], *, now: d
         raise EntryExists(f"model {model.name} already exists")
     name = checked_name(model.name, "/name")
     connection.execute(insert(models), {"name": name, **_model_columns(model), "created_at": now, "updated_at": now})
-    close_with(ledger, note(actor, f"model:{name}", "model_added", keys=_named(model)), now)
+    _record(ledger, now, actor, f"model:{name}", "model_added", keys=_named(model))
     return model
 
 
@@ -150,7 +150,7 @@ def change_model(
     before = get_model(connection, name)
     after = changed(before)._replace(name=name)
     connection.execute(update(models).where(models.c.name == name).values(**_model_columns(after), updated_at=now))
-    close_with(ledger, note(actor, f"model:{name}", "model_changed", keys=_differing(before, after)), now)
+    _record(ledger, now, actor, f"model:{name}", "model_changed", keys=_differing(before, after))
     return after
 
 
@@ -159,7 +159,7 @@ def remove_model(connection: Connection, name: str, *, now: datetime, actor: str
     ledger = Ledger(connection)
     before = get_model(connection, name)
     connection.execute(delete(models).where(models.c.name == name))
-    close_with(ledger, note(actor, f"model:{name}", "model_removed"), now)
+    _record(ledger, now, actor, f"model:{name}", "model_removed")
     return before
 
 
@@ -250,13 +250,13 @@ def change_settings(
         row = {"kind": kind, "name": checked_name(name, "/name"), **values}
         connection.execute(insert(engine_settings), row)
     keys = sorted({key for key in (*before, *after) if before.get(key) != after.get(key)})
-    close_with(ledger, note(actor, f"{kind}:{name}", "settings_changed", keys=keys), now)
+    _record(ledger, now, actor, f"{kind}:{name}", "settings_changed", keys=keys)
     return after
 
 
 def note_install(connection: Connection, kind: str, name: str, *, now: datetime, actor: str) -> None:
     """Record in the audit log who started the installation of an engine or extractor."""
-    close_with(Ledger(connection), note(actor, f"{kind}:{name}", "install_started"), now)
+    _record(Ledger(connection), now, actor, f"{kind}:{name}", "install_started")
 
 
 def remove_settings(connection: Connection, kind: str, name: str) -> bool:
@@ -264,17 +264,14 @@ def remove_settings(connection: Connection, kind: str, name: str) -> bool:
     return connection.execute(delete(engine_settings).where(*_same(kind, name))).rowcount == 1
 
 
-def close_with(ledger: Ledger, entry: AuditEntry, now: datetime) -> None:
+def _record(
+    ledger: Ledger, now: datetime, actor: str, subject: str, change: str, *, before: Any = None, **after: Any
+) -> None:
     """Close the transaction with its audit record, and increase the generation, so that every node reads the change."""
-    ledger.next_generation()
-    ledger.close([entry], now=now)
-
-
-def note(actor: str, subject: str, change: str, before: Mapping[str, Any] | None = None, **after: Any) -> AuditEntry:
-    """Return the audit record of a change: its actor, subject and kind."""
     text = f"{subject}: {change.replace('_', ' ')}"
     about = {"text": text, "subject": subject, "change": change, **after}
-    return AuditEntry(AuditAction.NOTED, actor, before=before, after=about)
+    ledger.next_generation()
+    ledger.close([AuditEntry(AuditAction.NOTED, actor, before=before, after=about)], now=now)
 
 
 def _about(server: McpServer) -> dict[str, Any]:

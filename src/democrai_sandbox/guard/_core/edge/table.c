@@ -32,9 +32,10 @@
     X(posix, _, mkdir, on_path, .operations = OP_CREATE, .how = PARENT | TAKES_FOLDER, .argument = "path")             \
     X(posix, _, mkfifo, on_path, .operations = OP_CREATE, .how = PARENT | TAKES_FOLDER, .argument = "path")            \
     X(posix, _, mknod, on_device, .operations = OP_CREATE, .how = PARENT | TAKES_FOLDER, .argument = "path")           \
-    X(posix, _, unlink, on_path, .operations = OP_DELETE, .how = PARENT | TAKES_FOLDER, .argument = "path")            \
-    X(posix, _, remove, on_path, .operations = OP_DELETE, .how = PARENT | TAKES_FOLDER, .argument = "path")            \
-    X(posix, _, rmdir, on_path, .operations = OP_DELETE, .how = PARENT | TAKES_FOLDER, .argument = "path")             \
+    X(posix, _, unlink, on_path, .operations = OP_DELETE, .how = PARENT | TAKES_FOLDER | REMOVES, .argument = "path")  \
+    X(posix, _, remove, on_path, .operations = OP_DELETE, .how = PARENT | TAKES_FOLDER | REMOVES, .argument = "path")  \
+    X(posix, _, rmdir, on_path, .operations = OP_DELETE, .how = PARENT | TAKES_FOLDER | REMOVES | REMOVES_FOLDER,      \
+      .argument = "path")                                                                                              \
     X(posix, _, rename, on_path_pair, .operations = OP_DELETE, .how = PARENT | TAKES_FOLDER, .argument = "src")        \
     X(posix, _, replace, on_path_pair, .operations = OP_DELETE, .how = PARENT | TAKES_FOLDER, .argument = "src")       \
     X(posix, _, link, on_path_pair, .operations = OP_READ, .how = PARENT, .argument = "src")                           \

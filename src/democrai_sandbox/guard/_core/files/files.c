@@ -102,7 +102,7 @@ static PyObject *stat_handle(const Resolved *where, const PathText *text)
     return result;
 }
 
-/* Whether a call of stat or lstat has arguments that it takes; others are left to it to refuse. */
+/* Whether a call of stat, lstat or unlink has arguments that it takes; others are left to it to refuse. */
 static bool has_usual_arguments(const Call *call)
 {
     Py_ssize_t total = call_count(call), usual = 1;
@@ -140,6 +140,31 @@ static int adjust(const Call *call)
     return how;
 }
 
+/* Raises the event of a removal for other hooks; ours ignores it. */
+static int announce_removal(const Call *call, const PathText *text)
+{
+    if (LIKELY(audit_hook_list_is_ours())) {
+        return 0;
+    }
+    Py_ssize_t at = call_find(call, -1, "dir_fd");
+    int folder = at >= 0 && call->args[at] != Py_None ? (int)PyLong_AsLong(call->args[at]) : -1;
+    return PySys_Audit(call->row->how & REMOVES_FOLDER ? "os.rmdir" : "os.remove", "Oi", text->object, folder);
+}
+
+/* unlink, remove, rmdir: the name is removed where it was resolved, so no Python call is needed for it. */
+static PyObject *remove_path(State *state, Call *call, PathText *text, int how)
+{
+    Resolved where;
+    if (announce_removal(call, text) < 0 || resolve(state, text, OP_DELETE, how, &where) < 0) {
+        return NULL;
+    }
+    if (where.unremoved) {
+        errno = where.unremoved;
+        return errno_error(text->shown);
+    }
+    Py_RETURN_NONE;
+}
+
 static PyObject *here(void)
 {
     return PyUnicode_FromString(".");
@@ -156,7 +181,10 @@ static PyObject *on_path_object(State *state, Call *call, Py_ssize_t at, PyObjec
         return NULL;
     }
     PyObject *result = NULL;
-    if (resolve(state, &text, call->row->operations, how, &where) == 0) {
+    if ((how & REMOVES) && has_usual_arguments(call)) {
+        result = remove_path(state, call, &text, how);
+    }
+    else if (resolve(state, &text, call->row->operations, how & ~REMOVES, &where) == 0) {
         result = finish(call, at, how, &text, &where);
     }
     else if ((how & ANSWERS) && PyErr_ExceptionMatches(PyExc_OSError) && !error_is_denial()) {

@@ -122,6 +122,21 @@ static int open_handle(const char *path, int how, bool directory)
     return open_beneath(folder, O_PATH | O_DIRECTORY, 0);
 }
 
+/* Removes the name from the folder of the handle, and closes it. Returns 0 or the error. */
+static int remove_name(Resolved *out, const PathText *text, int how)
+{
+    char name[PATH_MAX];
+    size_t length = strlen(strcpy(name, strrchr(out->path, '/') + 1));
+    int failed = how & REMOVES_FOLDER ? EBUSY : EISDIR; /* for the root, which has no name */
+    if (length > 0) {
+        strcpy(name + length, text->directory ? "/" : "");
+        failed = unlinkat(out->fd, name, how & REMOVES_FOLDER ? AT_REMOVEDIR : 0) < 0 ? errno : 0;
+    }
+    close(out->fd);
+    out->fd = -1;
+    return failed;
+}
+
 static bool sufficient(unsigned granted, unsigned wanted, int how)
 {
     return how & ANY ? granted != 0 : granted == wanted;
@@ -216,7 +231,8 @@ static int grant_probe(State *state, const char *path, unsigned wanted, int how,
 }
 
 /* Finds where `text` leads, decides, and opens an O_PATH handle there: of the object itself or, with PARENT, of the
- * folder it is in. The location that was decided on is the location of the handle. -1 with an exception otherwise. */
+ * folder it is in. The location that was decided on is the location of the handle. -1 with an exception otherwise.
+ * STAT and REMOVES act through the handle at once, without taking the GIL in between. */
 int resolve(State *state, PathText *text, unsigned wanted, int how, Resolved *out)
 {
     bool directory = text->directory && !(how & PARENT);
@@ -251,6 +267,7 @@ int resolve(State *state, PathText *text, unsigned wanted, int how, Resolved *ou
             out->fd = open_handle(out->path, how, directory);
             failed = out->fd < 0 ? errno : 0;
             out->told = !failed && (how & STAT) && fstat(out->fd, &out->info) == 0;
+            out->unremoved = !failed && (how & REMOVES) ? remove_name(out, text, how) : 0;
             Py_END_ALLOW_THREADS
             if (!failed) {
                 return 0;

@@ -58,20 +58,6 @@ PyObject *core_name_mask(PyObject *module, PyObject *args);
 /* ---- unguarded_bypass.c -------------------------------------------------------------------------------------- */
 PyObject *core_gate(PyObject *module, PyObject *args);
 
-/* ---- fast_paths.c -------------------------------------------------------------------------------------------- */
-typedef struct FastPath FastPath;
-/* Returns NULL without an exception when the wrapper must handle the call. */
-typedef PyObject *(*FastPathCall)(const FastPath *path, PyObject *const *args, size_t nargs, PyObject *names);
-
-struct FastPath {
-    FastPathCall way;
-    PyObject *original, *objects[2]; /* objects: as each way needs them, such as the client's own transport */
-    bool everyone;                   /* there is something to do for unguarded callers, too */
-};
-
-int fast_path_read(PyObject *given, PyObject *original, FastPath *out);
-PyObject *own_attribute(PyObject *object, PyObject *name);
-
 /* ---- client_errors.c ----------------------------------------------------------------------------------------- */
 extern PyTypeObject Outlet_Type;
 void let_denial_out(PyObject *lets_out);

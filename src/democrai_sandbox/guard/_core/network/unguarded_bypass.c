@@ -1,43 +1,82 @@
-/* A Gate replaces a method of a client. It calls the method itself while no guard applies, otherwise the wrapper of
- * the adapter. The check reads one number; a Python function would cost a call and repack all keyword arguments.
- * fast_paths.c skips the wrapper for common requests. */
+/* A Gate replaces a method of a client. It calls the method itself while no guard applies. The check reads one number;
+ * a Python function would cost a call and repack all keyword arguments.
+ *
+ * Under a guard there are two kinds. A gate with a wrapper calls the wrapper of the adapter. A gate with a check calls
+ * the check of the adapter, holds the ticket that it returned (or None) during the call of the method, and raises the
+ * denial that the client has wrapped in its own error. */
 #include "network/network.h"
 
 #include <structmember.h>
 
 typedef struct {
     PyObject_HEAD vectorcallfunc call;
-    PyObject *original, *wrapper, *attributes, *past, *given;
-    FastPath fast_path; /* its objects are kept by `given` */
+    PyObject *original, *wrapper, *attributes, *past;
+    PyObject *lets_out; /* raise_denial of the adapters; NULL for a gate with a wrapper */
 } Gate;
+
+/* Whether the object itself has the attribute; __getattr__ of its class is not asked. */
+static bool has_attribute(PyObject *object, PyObject *name)
+{
+    PyObject *value = NULL;
+    if (Py_TYPE(object)->tp_getattro != PyObject_GenericGetAttr) {
+        return false;
+    }
+#if PY_VERSION_HEX >= 0x030D0000
+    int found = PyObject_GetOptionalAttr(object, name, &value);
+#else
+    int found = _PyObject_LookupAttr(object, name, &value);
+#endif
+    if (found < 0) {
+        PyErr_Clear();
+    }
+    Py_XDECREF(value);
+    return found > 0;
+}
 
 /* An object with the attribute `past` was checked before. Code that sets it itself only loses the early refusal. */
 static bool goes_past(const Gate *gate, PyObject *const *args, size_t nargs)
 {
-    if (gate->past == Py_None || PyVectorcall_NARGS(nargs) == 0) {
-        return false;
+    return gate->past != Py_None && PyVectorcall_NARGS(nargs) > 0 && has_attribute(args[0], gate->past);
+}
+
+/* None, or a ticket that this call holds. */
+static PyObject *ticket_for(const Gate *gate, PyObject *const *args, size_t nargs, PyObject *names)
+{
+    PyObject *ticket =
+        gate->wrapper == Py_None ? Py_NewRef(Py_None) : PyObject_Vectorcall(gate->wrapper, args, nargs, names);
+    if (ticket != NULL && ticket != Py_None && !Py_IS_TYPE(ticket, &Ticket_Type)) {
+        PyErr_SetString(PyExc_TypeError, "the check of an adapter returns a ticket or None");
+        Py_CLEAR(ticket);
     }
-    PyObject *mark = own_attribute(args[0], gate->past);
-    Py_XDECREF(mark);
-    return mark != NULL;
+    return ticket;
+}
+
+static PyObject *call_checked(const Gate *gate, PyObject *const *args, size_t nargs, PyObject *names)
+{
+    PyObject *ticket = ticket_for(gate, args, nargs, names), *result = NULL;
+    if (ticket == NULL || ticket_begin(ticket) < 0) {
+        Py_XDECREF(ticket);
+        return NULL;
+    }
+    result = PyObject_Vectorcall(gate->original, args, nargs, names);
+    if (ticket_end(ticket) < 0) {
+        Py_CLEAR(result);
+    }
+    Py_DECREF(ticket);
+    if (result == NULL) {
+        let_denial_out(gate->lets_out);
+    }
+    return result != NULL && PyCoro_CheckExact(result) ? outlet_new(result, gate->lets_out) : result;
 }
 
 static PyObject *gate_call(PyObject *self, PyObject *const *args, size_t nargs, PyObject *names)
 {
-    Gate *gate = (Gate *)self;
-    if (state_guarding() == NULL && !gate->fast_path.everyone) {
+    const Gate *gate = (Gate *)self;
+    if (state_guarding() == NULL || goes_past(gate, args, nargs)) {
         return PyObject_Vectorcall(gate->original, args, nargs, names);
     }
-    if (goes_past(gate, args, nargs)) {
-        return PyObject_Vectorcall(gate->original, args, nargs, names);
-    }
-    if (gate->fast_path.way != NULL) {
-        PyObject *result = gate->fast_path.way(&gate->fast_path, args, nargs, names);
-        if (LIKELY(result != NULL) || PyErr_Occurred()) {
-            return result;
-        }
-    }
-    return PyObject_Vectorcall(gate->wrapper, args, nargs, names);
+    return gate->lets_out ? call_checked(gate, args, nargs, names)
+                          : PyObject_Vectorcall(gate->wrapper, args, nargs, names);
 }
 
 static PyObject *gate_get(PyObject *self, PyObject *object, PyObject *Py_UNUSED(type))
@@ -51,7 +90,7 @@ static int gate_traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(((Gate *)self)->wrapper);
     Py_VISIT(((Gate *)self)->attributes);
     Py_VISIT(((Gate *)self)->past);
-    Py_VISIT(((Gate *)self)->given);
+    Py_VISIT(((Gate *)self)->lets_out);
     return 0;
 }
 
@@ -62,7 +101,7 @@ static void gate_dealloc(PyObject *self)
     Py_XDECREF(((Gate *)self)->wrapper);
     Py_XDECREF(((Gate *)self)->attributes);
     Py_XDECREF(((Gate *)self)->past);
-    Py_XDECREF(((Gate *)self)->given);
+    Py_XDECREF(((Gate *)self)->lets_out);
     PyObject_GC_Del(self);
 }
 
@@ -80,13 +119,12 @@ PyTypeObject Gate_Type = {
                 Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
 };
 
-/* gate(original, wrapper, attributes, past, fast_path) */
+/* gate(original, wrapper, attributes, past, lets_out): with `lets_out`, `wrapper` is a check or None. */
 PyObject *core_gate(PyObject *module, PyObject *args)
 {
-    PyObject *original, *wrapper, *attributes, *past, *given;
-    FastPath fast_path;
-    if (!PyArg_ParseTuple(args, "OOO!OO", &original, &wrapper, &PyDict_Type, &attributes, &past, &given) ||
-        fast_path_read(given, original, &fast_path) < 0 || PyType_Ready(&Gate_Type) < 0) {
+    PyObject *original, *wrapper, *attributes, *past, *lets_out;
+    if (!PyArg_ParseTuple(args, "OOO!OO", &original, &wrapper, &PyDict_Type, &attributes, &past, &lets_out) ||
+        PyType_Ready(&Gate_Type) < 0) {
         return NULL;
     }
     Gate *gate = PyObject_GC_New(Gate, &Gate_Type);
@@ -98,8 +136,7 @@ PyObject *core_gate(PyObject *module, PyObject *args)
     gate->wrapper = Py_NewRef(wrapper);
     gate->attributes = PyDict_Copy(attributes);
     gate->past = Py_NewRef(past);
-    gate->given = Py_NewRef(given);
-    gate->fast_path = fast_path;
+    gate->lets_out = lets_out == Py_None ? NULL : Py_NewRef(lets_out);
     PyObject_GC_Track((PyObject *)gate);
     return (PyObject *)gate;
 }

@@ -13,28 +13,70 @@
 
 static uint64_t next_policy_id = 1;
 
+/* The last folder that a key was computed in, with its part of the key: most paths follow others of the same folder. */
+static struct {
+    size_t length; /* 0: none */
+    int count;
+    char path[256];
+    uint64_t hash[64];
+    uint16_t lengths[64];
+} last_folder;
+
+/* Starts the key with the last folder, if the path is below it; returns where to go on. */
+static const char *start_key(PathKey *key, const char *path)
+{
+    static const uint64_t root = (14695981039346656037ULL ^ '/') * 1099511628211ULL;
+    size_t length = last_folder.length, count = (size_t)last_folder.count;
+    key->path = path;
+    if (length > 0 && strncmp(path, last_folder.path, length) == 0 && path[length] == '/') {
+        memcpy(key->hash, last_folder.hash, count * sizeof *key->hash);
+        memcpy(key->length, last_folder.lengths, count * sizeof *key->length);
+        key->count = (int)count;
+        return path + length;
+    }
+    key->hash[0] = root;
+    key->length[0] = 1;
+    key->count = 1;
+    return path;
+}
+
+static void note_folder(const PathKey *key)
+{
+    size_t count = (size_t)key->count - 1, length = key->length[count - 1];
+    if (count > 1 && count <= sizeof last_folder.lengths / sizeof *last_folder.lengths &&
+        length <= sizeof last_folder.path) {
+        memcpy(last_folder.path, key->path, length);
+        memcpy(last_folder.hash, key->hash, count * sizeof *key->hash);
+        memcpy(last_folder.lengths, key->length, count * sizeof *key->length);
+        last_folder.count = (int)count;
+        last_folder.length = length;
+    }
+}
+
 /* FNV-1a, taken at every component boundary. Collisions are harmless: an entry's text is compared before it counts. */
 void path_key(PathKey *key, const char *path)
 {
-    uint64_t hash = 14695981039346656037ULL ^ '/';
-    hash *= 1099511628211ULL;
-    key->path = path;
-    key->hash[0] = hash;
-    key->length[0] = 1;
-    key->count = 1;
-    const char *p = path + 1;
-    if (*p == '\0') {
+    const char *p = start_key(key, path);
+    if (p == path && path[1] == '\0') {
         return;
     }
-    for (;; p++) {
+    int known = key->count;
+    uint64_t hash = key->hash[known - 1];
+    /* the first slash is part of the hash of the root already */
+    for (p += p == path;; p++) {
         if (*p == '/' || *p == '\0') {
-            key->hash[key->count] = hash;
-            key->length[key->count++] = (uint16_t)(p - path);
+            if (known == 1 || p > path + key->length[known - 1]) { /* the last folder is in the key already */
+                key->hash[key->count] = hash;
+                key->length[key->count++] = (uint16_t)(p - path);
+            }
             if (*p == '\0') {
-                return;
+                break;
             }
         }
         hash = (hash ^ (unsigned char)*p) * 1099511628211ULL;
+    }
+    if (key->count != known + 1 || known == 1) {
+        note_folder(key);
     }
 }
 

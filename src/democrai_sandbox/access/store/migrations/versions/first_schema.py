@@ -38,7 +38,7 @@ def upgrade() -> None:
     _make_decisions()
     _make_audit()
     _make_resumes()
-    _make_ended_sessions()
+    create_table("access_ended_sessions", sa.Column("session_key", sa.Text, primary_key=True), number("ended_at"))
     _protect_audit()
 
 
@@ -149,10 +149,6 @@ def _make_resumes() -> None:
     )
     create_index("ix_access_resumes_due", "access_resumes", ["next_attempt"], "finished_at IS NULL")
     create_index("ix_access_resumes_created", "access_resumes", ["created_at", "id"])
-
-
-def _make_ended_sessions() -> None:
-    create_table("access_ended_sessions", sa.Column("session_key", sa.Text, primary_key=True), number("ended_at"))
 
 
 def _protect_audit() -> None:

@@ -37,21 +37,21 @@ _AUDIT = ", ".join(("sequence", "at", "action", "actor", *_ABOUT, *_REST))
 
 def upgrade() -> None:
     """Create the tables and allow audit records about accounts."""
-    _make_people()
+    _make_users()
     _make_sessions()
     _make_tokens()
     _make_throttle()
-    _let_audit_tell(_AFTER)
+    _change_audit_actions(_AFTER)
 
 
 def downgrade() -> None:
     """Remove the tables, and audit records that the previous version does not know, which breaks the hash chain."""
     for name in ("throttle", "tokens", "sessions", "people"):
         op.drop_table(f"host_{name}")
-    _let_audit_tell(_BEFORE)
+    _change_audit_actions(_BEFORE)
 
 
-def _make_people() -> None:
+def _make_users() -> None:
     create_table(
         "host_people",
         sa.Column("id", sa.Text, primary_key=True),
@@ -96,7 +96,7 @@ def _make_throttle() -> None:
     op.create_index("ix_host_throttle_forget", "host_throttle", ["forget_at"])
 
 
-def _let_audit_tell(actions: tuple[str, ...]) -> None:
+def _change_audit_actions(actions: tuple[str, ...]) -> None:
     """Change the allowed values of ``action`` and remove rows with others, which exist only in a downgrade."""
     listed = ", ".join(f"'{action}'" for action in actions)
     if not is_postgresql():
