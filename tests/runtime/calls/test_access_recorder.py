@@ -69,7 +69,7 @@ def test_what_the_system_keeps_a_library_from_changing_is_not_told(tmp_path, mon
     monkeypatch.setattr(os, "access", lambda _path, mode: mode != os.W_OK)
     told = []
     for by in (LIBRARY, OWN):
-        whence = SimpleNamespace(of=lambda _frame, by=by: (by, ""), is_above_code=lambda _target: False)
+        whence = SimpleNamespace(of=lambda _frame, by=by: (by, ""), above=frozenset())
         decider = RecordingDecider(None, told.append, whence)
         for target in (f"{tmp_path}/there", f"{tmp_path}/gone/x"):
             assert decider.decide(SimpleNamespace(resource_type="filesystem", operation=operation, target=target))
