@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.guard import _core
 
-from .checks import UNGUARDED, Permitted, asks_for_websocket, is_web
+from .checks import UNGUARDED, Permitted, is_web
 from .patching import adapter, is_loading, is_wrapped, raises_denials, unexpected, wrapped
 
 if TYPE_CHECKING:
@@ -21,13 +21,9 @@ _KEY_FIELD = "proxy_headers_hash"
 
 
 def _ticket(request: Any, url: str) -> AbstractContextManager[Any] | None:
-    if asks_for_websocket(url) or ("Upgrade" in (headers := request.headers) and _is_websocket(headers["Upgrade"])):
+    if url[:2].lower() == "ws" or request.headers.get("Upgrade", "").lower() == "websocket":
         return _core.websocket(url)
     return _core.request(request.method, url)
-
-
-def _is_websocket(upgrade: str) -> bool:
-    return upgrade.lower() == "websocket"
 
 
 def _permitted(request: Any, url: str) -> AbstractContextManager[Any]:
