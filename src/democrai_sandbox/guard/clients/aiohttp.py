@@ -11,7 +11,6 @@ from .adapter import (
     UNGUARDED,
     PermittedRequest,
     adapter,
-    asks_for_websocket,
     is_loading,
     is_web,
     is_wrapped,
@@ -31,13 +30,9 @@ _KEY_FIELD = "proxy_headers_hash"
 
 
 def _ticket(request: Any, url: str) -> AbstractContextManager[Any] | None:
-    if asks_for_websocket(url) or ("Upgrade" in (headers := request.headers) and _is_websocket(headers["Upgrade"])):
+    if url[:2].lower() == "ws" or request.headers.get("Upgrade", "").lower() == "websocket":
         return _core.websocket(url)
     return _core.request(request.method, url)
-
-
-def _is_websocket(upgrade: str) -> bool:
-    return upgrade.lower() == "websocket"
 
 
 def _permitted(request: Any, url: str) -> AbstractContextManager[Any]:
