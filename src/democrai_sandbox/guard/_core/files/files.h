@@ -17,9 +17,9 @@ enum {
     DEFAULTS = 32,     /* without an argument it means the working directory */
     ANSWERS = 64,      /* answers False where others raise */
     LOOK = 128,        /* tells that something is there and of what kind, and nothing of its content */
-    TAKES_FOLDER = 256, /* takes a descriptor of the folder beside the name, and means the same by a path through it */
+    TAKES_FOLDER = 256, /* takes a descriptor of the folder beside the name, or a path through it */
     REMOVES = 512,      /* resolve() also removes the name from the folder that it holds */
-    REMOVES_FOLDER = 1024 /* the name is that of a folder */
+    REMOVES_FOLDER = 1024, /* the name is that of a folder */
 };
 
 typedef struct {
