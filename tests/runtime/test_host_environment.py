@@ -10,9 +10,10 @@ from democrai_sandbox.runtime.installs import build
 
 def test_the_interpreter_of_the_hosts_children_is_the_one_from_before(monkeypatch):
     """Extensions share ``sys`` with the host: their changes must not select the program that the host runs."""
-    genuine = build._interpreter()
+    genuine = build.BASE_INTERPRETER
     monkeypatch.setattr(sys, "executable", "/planted/python")
     monkeypatch.setattr(sys, "_base_executable", "/planted/python")
     monkeypatch.setattr(sys, "prefix", "/planted")
-    assert build._interpreter() == genuine == child_process.BASE_INTERPRETER
-    assert not any("planted" in path for path in (child_process.INTERPRETER, child_process.PREFIX))
+    paths = (build.BASE_INTERPRETER, child_process.BASE_INTERPRETER, child_process.INTERPRETER, child_process.PREFIX)
+    assert genuine
+    assert not any("planted" in path for path in paths)

@@ -28,7 +28,7 @@ typedef struct {
     unsigned granted;
     bool told; /* whether the next one is filled, for STAT */
     struct stat info;
-    int unremoved; /* for REMOVES: 0 or the error; there is no handle then */
+    int unremoved; /* for REMOVES, which leaves no handle: 0 or the error */
 } Resolved;
 
 unsigned never_approved(unsigned mask);
