@@ -23,8 +23,14 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def exists(name, listdir=os.listdir):
-    """Return whether a file lies beside this one, without functions that the subject can have replaced."""
-    return name in listdir(HERE)
+    """Return whether a file lies beside this one, without functions that the subject can have replaced.
+
+    An attack may hold every descriptor for a moment; the file is then looked for again.
+    """
+    try:
+        return name in listdir(HERE)
+    except OSError:
+        return False
 
 
 def load(file, name, root):
