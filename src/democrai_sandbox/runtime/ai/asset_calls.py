@@ -18,7 +18,7 @@ from democrai_sandbox.runtime.calls.outcome import VALUE, Outcome, capture, capt
 from democrai_sandbox.runtime.calls.threads import CallThreads
 
 from .model import AssetRun
-from .schema import check_arguments, signature_shape
+from .schema import argument_check, signature_shape
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -56,11 +56,12 @@ def name_of(function: Any) -> str:
 
 def entry(schema: Mapping[str, Any], body: Body) -> Callable[[Any], Awaitable[Outcome]]:
     """Return the function behind an entrance: it copies and checks the arguments before anything else reads them."""
+    check = argument_check(schema)
 
     async def enter(arguments: Any) -> Outcome:
         try:
             given = plain(arguments, lists=True)
-            check_arguments(given, schema)
+            check(given)
         except InvalidInputError as error:
             return (ARGUMENTS, [[item.pointer, item.message, item.suggestion] for item in error.problems])
         try:

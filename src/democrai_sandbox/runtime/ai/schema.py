@@ -45,6 +45,28 @@ def check_arguments(value: object, schema: Schema) -> None:
         raise InvalidInputError(found)
 
 
+def argument_check(schema: Schema) -> Callable[[Any], None]:
+    """Return ``check_arguments`` for a schema; matching scalars pass at once, because every tool call is checked."""
+    closed, required = schema.get("additionalProperties") is False, frozenset(schema.get("required", ()))
+    kinds = {name: _scalar_types(inner) for name, inner in schema.get("properties", {}).items()}
+
+    def check(given: Any) -> None:
+        if closed and type(given) is dict and required <= given.keys():
+            for name, value in given.items():
+                if type(value) not in kinds.get(name, ()):
+                    break
+            else:
+                return
+        check_arguments(given, schema)
+
+    return check
+
+
+def _scalar_types(schema: Schema) -> tuple[type, ...]:
+    """Return the types of a scalar, and none for other schemas."""
+    return () if "anyOf" in schema or "enum" in schema else _SCALAR_TYPES.get(schema.get("type", ""), ())
+
+
 def fits(value: object, schema: Schema) -> bool:
     """Return whether plain data matches a schema."""
     return next(problems(value, schema, ""), None) is None
@@ -90,19 +112,13 @@ def _members(value: dict[str, Any], schema: Schema, pointer: str) -> Iterator[Pr
             yield Problem(pointer, f"'{name}' is missing")
     for name, item in value.items():
         if name in properties:
-            if not _is_valid_scalar(item, properties[name]):
+            if type(item) not in _scalar_types(properties[name]):
                 yield from problems(item, properties[name], pointer_to(pointer, name))
         elif further is False:
             absent = [known for known in properties if known not in value]
             yield Problem(pointer_to(pointer, name), f"unknown name {shown(name)}", nearest(name, absent))
         elif further is not True:
             yield from problems(item, further, pointer_to(pointer, name))
-
-
-def _is_valid_scalar(value: object, schema: Schema) -> bool:
-    """Return whether a value is a scalar of the type of its schema. Most arguments are, so they need no more checks."""
-    kinds = _SCALAR_TYPES.get(schema.get("type", ""), ())
-    return type(value) in kinds and "enum" not in schema and "anyOf" not in schema
 
 
 def _items(value: list[Any], schema: Schema, pointer: str) -> Iterator[Problem]:
