@@ -49,7 +49,7 @@ class MovedModules:
 
     @staticmethod
     def find_spec(name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
-        """Return a module that forwards to the new path, or None."""
+        """Return the specification of a module at an old path, or None for other names."""
         if name not in MODULES:
             return None
         from importlib.machinery import ModuleSpec  # noqa: PLC0415 - as above
@@ -59,7 +59,7 @@ class MovedModules:
 
 
 class ForwardingLoader:
-    """Loader of a module whose names are those of the module at the new path."""
+    """Loader of modules at old paths."""
 
     @staticmethod
     def create_module(_spec: ModuleSpec) -> None:

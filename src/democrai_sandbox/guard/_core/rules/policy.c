@@ -13,7 +13,8 @@
 
 static uint64_t next_policy_id = 1;
 
-/* The last folder that a key was computed in, with its part of the key: most paths follow others of the same folder. */
+/* The last folder that a key was computed in, with its part of the key: most paths follow others of the same folder.
+ * Protected by the GIL, with which every key is computed. */
 static struct {
     size_t length; /* 0: none */
     int count;
