@@ -125,6 +125,7 @@ calls = {
     "set_dumpable": (False,), "set_parent_death_signal": (9,),
     "drop_capabilities": (0,), "probe": ("unshare",), "receive": (0,), "tell": (1, b"x", -1), "hear": (0,),
     "exit_code": (0,), "strangers": (0, {}), "spawn": (b"S", [], [], 0, (10, 1), 0),
+    "fork_worker": (b"S", [], [], 0, (10, 1), 0),
 }
 FIELDS = ("NoNewPrivs", "CapBnd", "CapEff", "Seccomp")
 def everything(module):
@@ -200,6 +201,8 @@ BAD_ARGUMENTS = {
     "exit_code(-1)": "EINVAL",
     "strangers(-1, {})": "EBADF",
     "strangers(0, [])": "TypeError",
+    "fork_worker(b'S', [], [], 0, (10, 1), 0)": "ValueError",
+    "fork_worker(b'S', [-1], [], 0, (10, 1), 0)": "ValueError",
     "spawn(b'S', [], [], 0, (10, 1), 0)": "ValueError",
     "spawn(bytearray(b'S'), [], [], 0, (10, 1), 0)": "TypeError",
     "spawn(b'S', [-1], [], 0, (10, 1), 0)": "ValueError",

@@ -134,7 +134,7 @@ def preload(bootstrap, packages):
     names = {"__name__": "bootstrap", "__file__": bootstrap}
     exec(code, names)
     before = list(sys.meta_path)
-    names["prepare"](packages, "")
+    names["find_packages"](packages)
     for name in PRELOADED:
         importlib.import_module(name)
     sys.meta_path[:] = before

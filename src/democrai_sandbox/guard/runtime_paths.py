@@ -35,10 +35,7 @@ PINNED = 32768
 STREAM = 2048
 """May only be opened for writing."""
 
-_PROGRAM_FOLDERS = (
-    *("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"),
-    *(f"{prefix}/bin" for prefix in dict.fromkeys((sys.prefix, sys.base_prefix))),
-)
+_PROGRAM_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _READ = int(FileAccess.READ)
 _SCRATCH = int(FileAccess.READ | FileAccess.CREATE | FileAccess.MODIFY | FileAccess.DELETE)
 
@@ -198,4 +195,5 @@ def program_places(target: str) -> tuple[str, ...]:
     """Return the possible paths of a system dependency's program: its path, or the folders for programs."""
     if "/" in target:
         return (target,) if target.startswith("/") else ()
-    return tuple(f"{folder}/{target}" for folder in _PROGRAM_FOLDERS)
+    own = (f"{prefix}/bin" for prefix in dict.fromkeys((sys.prefix, sys.base_prefix)))
+    return tuple(f"{folder}/{target}" for folder in (*_PROGRAM_FOLDERS, *own))

@@ -20,6 +20,7 @@ from democrai_sandbox.runtime import Runtime, RuntimeSettings
 from democrai_sandbox.runtime.access_environment import GuardSurroundings
 from democrai_sandbox.runtime.confinement.allowlist_sources import config_source
 from democrai_sandbox.runtime.extensions.registry import discover
+from democrai_sandbox.runtime.worker.process import template_command
 
 from . import directories
 from .accounts.accounts import Accounts
@@ -153,7 +154,10 @@ class Sandbox:
         own = AllowlistBuilder([config_source(directories.own_services(settings))])
         runtime = _runtime_settings(settings)
         self.kernel = Kernel(
-            settings.os, directories.landlock_application_paths(settings, discover(runtime)), endpoints=own
+            settings.os,
+            directories.landlock_application_paths(settings, discover(runtime)),
+            endpoints=own,
+            template=template_command(settings.preload),
         )
         self.kernel.prepare()
         self.kernel.confine()

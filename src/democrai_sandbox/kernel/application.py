@@ -34,7 +34,7 @@ from .status import EGRESS, HELPER, LANDLOCK, SECCOMP, SPAWN_SERVER, ControlStat
 from .supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from .landlock.application import ApplicationPaths
     from .selftest import SelfTest
@@ -88,12 +88,17 @@ class Kernel:
         *,
         endpoints: AllowlistBuilder | None = None,
         flow: FlowLog | None = None,
+        template: Sequence[str] = (),
     ) -> None:
-        """Read the settings without starting or restricting anything. You can add sources to ``endpoints`` later."""
+        """Read the settings without starting or restricting anything. You can add sources to ``endpoints`` later.
+
+        ``template`` is the command of the template process for workers; empty for none.
+        """
         self.settings = settings
         self.places = places
         self.endpoints = AllowlistBuilder() if endpoints is None else endpoints
         self.flow = FlowLog() if flow is None else flow
+        self._template = tuple(template)
         self.stage = KernelStage.NEW
         self.spawn = self.egress = self.supervisor = self.baseline = None
         self._support = landlock_support()
@@ -220,7 +225,7 @@ class Kernel:
             unsupported = ControlStatus(SPAWN_SERVER, ControlState.UNSUPPORTED, error.what, error.fix)
             self._failures[SPAWN_SERVER] = unsupported
             return
-        self.spawn = SpawnServer.start()
+        self.spawn = SpawnServer.start(template=self._template)
         self.flow("spawn_server_started", pid=self.spawn.pid)
 
     def _start_egress(self) -> None:

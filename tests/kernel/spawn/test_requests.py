@@ -311,7 +311,7 @@ def test_an_order_with_bytes_changed_is_either_read_or_refused(data):
         files = [file.fileno()] * data.draw(st.integers(0, 3))
         assert _carried_out(bytes(body), files) != "carried out"
     with suppress(protocol.BadRequestError):
-        _, plan = protocol.read_front(bytes(body))
+        plan = protocol.read_front(bytes(body)).plan
         assert plan is None or all(path.startswith("/") for path, _ in plan.paths)
 
 
@@ -324,11 +324,13 @@ _path = _text.map(lambda value: b"/" + value)
     st.lists(st.tuples(st.integers(0, 65535), st.integers(0, 1 << 16)), max_size=3),
     st.lists(st.tuples(st.integers(0, 15), st.integers(0, 1 << 60)), max_size=3),
     st.none() | st.integers(1, 10**6),
+    st.booleans(),
 )
-def test_a_plan_is_read_as_it_was_written(paths, ports, limits, wall):
+def test_a_plan_is_read_as_it_was_written(paths, ports, limits, wall, fork):
     plan = None if paths is None else _plan(fs=7, net=3, scoped=1, paths=paths, ports=ports, own_proc=4)
-    order_ = _GOOD._replace(plan=plan, limits=limits, wall_seconds=wall, env=["A=1", "B=2"], filter=bytes(16))
-    assert protocol.read_front(protocol.packed_order(order_)) == (wall, plan)
+    fields = {"plan": plan, "limits": limits, "wall_seconds": wall, "fork": fork}
+    order_ = _GOOD._replace(**fields, env=["A=1", "B=2"], filter=bytes(16))
+    assert protocol.read_front(protocol.packed_order(order_)) == (wall, plan, fork)
 
 
 @given(

@@ -58,16 +58,18 @@ class Lab:
         return told(self.house.runtime.modules.action(module, action, params, self.caller()))
 
 
-def layer(*, on=True, abi=None, egress=None):
-    """Return a kernel layer for the runtimes, with a real spawn server."""
+def layer(*, on=True, abi=None, egress=None, template=True):
+    """Return a kernel layer for the runtimes, with a real spawn server and its template process."""
     from democrai_sandbox.kernel import FlowLog
     from democrai_sandbox.kernel.landlock.rights import landlock_support
     from democrai_sandbox.kernel.spawn import SpawnServer
+    from democrai_sandbox.runtime.worker.process import template_command
 
     if not on:
         return None
     found = landlock_support().abi if abi is None else abi
-    return SimpleNamespace(spawn=SpawnServer.start(), egress=egress, abi=found, flow=FlowLog(enabled=False))
+    server = SpawnServer.start(template=template_command() if template else ())
+    return SimpleNamespace(spawn=server, egress=egress, abi=found, flow=FlowLog(enabled=False))
 
 
 async def told(work):

@@ -124,6 +124,27 @@ static int place_descriptors(Order *order)
     return failed;
 }
 
+/* A fork has no execve that closes the other descriptors. */
+static int close_others(Order *order)
+{
+    unsigned first = 0;
+    while (true) {
+        int next = order->report >= (int)first ? order->report : -1; /* the lowest descriptor to keep from first on */
+        for (Py_ssize_t i = 0; i < order->fd_count; i++) {
+            int target = order->fds[i].target;
+            next = target >= (int)first && (next < 0 || target < next) ? target : next;
+        }
+        unsigned last = next < 0 ? ~0U : (unsigned)next - 1;
+        if (next != (int)first && syscall(CLOSE_RANGE, first, last, 0) < 0) {
+            return -errno;
+        }
+        if (next < 0) {
+            return 0;
+        }
+        first = (unsigned)next + 1;
+    }
+}
+
 static int enter_folder(Order *order)
 {
     return chdir(order->cwd) < 0 ? -errno : 0;
@@ -224,46 +245,63 @@ static int execute(Order *order)
     return -errno;
 }
 
+enum { EXECUTED = 1, FORKED = 2, BOTH = EXECUTED | FORKED };
 static const struct {
     const char *name;
     int (*run)(Order *order);
+    int kind; /* of a child: one that executes a program, or one that continues as a worker */
 } steps[] = {
-    {"session", start_session},     {"cgroup", join_cgroup},
-    {"proc", open_own_proc},        {"descriptors", place_descriptors},
-    {"folder", enter_folder},       {"umask", set_umask},
-    {"limits", set_limits},         {"capabilities", keep_capabilities},
-    {"no_new_privs", gain_nothing}, {"landlock", apply_rulesets},
-    {"seccomp", apply_filter},      {"signals", reset_signals},
-    {"parent", die_with_parent},    {"program", execute},
+    {"session", start_session, BOTH},     {"cgroup", join_cgroup, BOTH},
+    {"proc", open_own_proc, BOTH},        {"descriptors", place_descriptors, BOTH},
+    {"folder", enter_folder, BOTH},       {"umask", set_umask, BOTH},
+    {"limits", set_limits, BOTH},         {"capabilities", keep_capabilities, BOTH},
+    {"no_new_privs", gain_nothing, BOTH}, {"landlock", apply_rulesets, BOTH},
+    {"close", close_others, FORKED},      {"seccomp", apply_filter, BOTH},
+    {"signals", reset_signals, EXECUTED}, {"parent", die_with_parent, BOTH},
+    {"program", execute, EXECUTED},
 };
 enum { STEPS = sizeof steps / sizeof *steps };
 
-/* One write: the error number and the step. After a successful execve the pipe closes without data. */
-static void tell_failure(const Order *order)
+/* One write: the error number, the step and the pid. After a successful execve the pipe closes without data. */
+void spawn_report(const Order *order)
 {
     struct {
         int32_t error;
         char step[16];
-    } told = {.error = order->error};
+        int32_t pid;
+    } told = {.error = order->error, .pid = getpid()};
     strncpy(told.step, steps[order->step].name, sizeof told.step - 1);
-    if (order->report >= 0 && write(order->report, &told, sizeof told) < 0) {
-        return; /* the reader has closed */
+    if (order->report >= 0 && write(order->report, &told, sizeof told) != (ssize_t)sizeof told) {
+        _exit(NOT_STARTED); /* the reader has closed, so this process is not wanted anymore */
+    }
+}
+
+/* Runs the steps of one kind; reports the first failure and ends the process. */
+static void run_steps(Order *order, int kind)
+{
+    for (int step = 0; step < STEPS; step++) {
+        if ((steps[step].kind & kind) == 0) {
+            continue;
+        }
+        order->step = step;
+        int failed = steps[step].run(order);
+        if (failed < 0) {
+            order->error = -failed;
+            spawn_report(order);
+            _exit(NOT_STARTED);
+        }
     }
 }
 
 int spawn_child(void *data)
 {
-    Order *order = data;
-    for (int step = 0; step < STEPS; step++) {
-        order->step = step;
-        int failed = steps[step].run(order);
-        if (failed < 0) {
-            order->error = -failed;
-            tell_failure(order);
-            break;
-        }
-    }
+    run_steps(data, EXECUTED);
     _exit(NOT_STARTED);
+}
+
+void spawn_confine(Order *order)
+{
+    run_steps(order, FORKED);
 }
 
 bool spawn_executed(const Order *order)

@@ -56,6 +56,8 @@ static PyMethodDef methods[] = {
     {"exit_code", native_exit_code, METH_O, "Return a child's exit code and keep the zombie; None while it runs."},
     {"strangers", native_strangers, METH_VARARGS, "Return the children in the kernel's list that are not known."},
     {"spawn", native_spawn, METH_VARARGS, "Start a confined program; return its pid and pidfd."},
+    {"fork_worker", native_fork_worker, METH_VARARGS,
+     "Fork a confined worker; return None here, and its arguments and environment in the worker."},
     {NULL},
 };
 

@@ -63,5 +63,7 @@ PyObject *native_strangers(PyObject *module, PyObject *args);
 
 /* spawn.c: spawn(body, files, rulesets, null, mark, ignored) */
 PyObject *native_spawn(PyObject *module, PyObject *args);
+/* fork.c: fork_worker(body, files, rulesets, null, mark, report) */
+PyObject *native_fork_worker(PyObject *module, PyObject *args);
 
 #endif

@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { STACK = 32 * 1024, MOST_FILES = 253, MOST_RULESETS = 16 };
+enum { STACK = 32 * 1024 };
 #ifndef CLONE_PIDFD
 #define CLONE_PIDFD 0x00001000
 #endif
@@ -87,8 +87,7 @@ static PyObject *start(Order *order, int report)
 /* --- arguments -----------------------------------------------------------------------------------------------------
  */
 
-/* Converts a list of descriptors, limited by room; -1 with an exception set. */
-static Py_ssize_t take_numbers(PyObject *list, int *numbers, Py_ssize_t room)
+Py_ssize_t spawn_descriptors(PyObject *list, int *numbers, Py_ssize_t room)
 {
     Py_ssize_t count = PyList_GET_SIZE(list);
     if (count > room) {
@@ -108,7 +107,7 @@ static Py_ssize_t take_numbers(PyObject *list, int *numbers, Py_ssize_t room)
 static PyObject *read_and_start(Order *order, PyObject *body, PyObject *list, int null, Limit mark)
 {
     int files[MOST_FILES];
-    Py_ssize_t count = take_numbers(list, files, MOST_FILES);
+    Py_ssize_t count = spawn_descriptors(list, files, MOST_FILES);
     if (count < 0) {
         return NULL;
     }
@@ -147,7 +146,7 @@ PyObject *native_spawn(PyObject *module, PyObject *args)
     }
     mark.most = (rlim_t)most;
     order.rulesets = layers;
-    order.ruleset_count = take_numbers(rulesets, layers, MOST_RULESETS);
+    order.ruleset_count = spawn_descriptors(rulesets, layers, MOST_RULESETS);
     PyObject *result = order.ruleset_count < 0 ? NULL : read_and_start(&order, body, files, null, mark);
     order_release(&order);
     return result;

@@ -7,6 +7,8 @@
 #include <sys/resource.h>
 #include <sys/types.h>
 
+enum { MOST_FILES = 253, MOST_RULESETS = 16 };
+
 typedef struct {
     int source, target;
 } Descriptor;
@@ -26,7 +28,7 @@ typedef struct {
     uint64_t keep_caps, own_proc, ignored;
     bool whole_proc;
     int cgroup, umask;
-    int report; /* pipe for the errors of a child with a copy of the memory; -1 for one that shares it */
+    int report; /* pipe for the result of a child with a copy of the memory; -1 for one that shares it */
     pid_t parent;
     volatile int step, error; /* written by the child, read by its parent afterwards */
 } Order;
@@ -40,6 +42,12 @@ void order_release(Order *order);
 bool spawn_waits(const Order *order);
 /* Runs the child up to the program; the argument is an Order. Never returns. */
 int spawn_child(void *data);
+/* Confines this process, a fork, like a child, without a program. Reports a failure and ends the process. */
+void spawn_confine(Order *order);
+/* Sends the state of the order to the report: error number, step, pid. */
+void spawn_report(const Order *order);
+/* Converts a list of descriptors, limited by room; -1 with an exception set. */
+Py_ssize_t spawn_descriptors(PyObject *list, int *numbers, Py_ssize_t room);
 /* Whether the last step was reached without an error. */
 bool spawn_executed(const Order *order);
 /* Name of the child's last step. */

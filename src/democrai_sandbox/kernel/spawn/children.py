@@ -67,6 +67,8 @@ class StartedPrograms:
         self.known: dict[int, StartedProgram] = {}
         self.standby = 0
         """Child of the server that runs no program and survives the removal of orphans."""
+        self.template: Any = None
+        """The template process, and the workers that it has not reported; both survive the removal of orphans."""
         self._timed: dict[int, StartedProgram] = {}
         """Running children with a deadline."""
         self._native = native
@@ -136,15 +138,21 @@ class StartedPrograms:
         found = False
         running = None
         for pid in self._strangers(self.known):
-            if pid == self.standby or _has_ended(pid):
+            if pid in (self.standby, self._template_pid()) or _has_ended(pid):
                 continue
             if running is None:
-                running = {child.mark for child in self.known.values() if not child.ended}
+                running = {child.mark for child in self.known.values() if not child.ended} | self._pending_marks()
             if _mark_of(pid) not in running:
                 found = True
                 with suppress(OSError):
                     os.kill(pid, signal.SIGKILL)  # an unreaped child, so the id is its own
         return found
+
+    def _template_pid(self) -> int:
+        return 0 if self.template is None else self.template.pid
+
+    def _pending_marks(self) -> set[int]:
+        return set() if self.template is None else {fork.mark for fork in self.template.pending.values()}
 
     def end_all(self) -> None:
         """Kill every descendant: an ended process leaves its children to this one, until none is left."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _socket
 import errno
+import json
 import os
 import select
 import signal
@@ -20,7 +21,7 @@ from _socket import socketpair  # a third of the cost of socket.socketpair; each
 from _thread import allocate_lock
 from array import array
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import close, getpid
 from pathlib import Path
 from signal import pidfd_send_signal
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 _MOST_PASSED = protocol.MOST_DESCRIPTORS - 8
 """Limit that leaves room for streams, lifeline, body and cgroup."""
+_TEMPLATE_STEPS = {"template", "close"}
+"""Steps that fail when a worker cannot be forked from the template; its program can still be executed."""
 _CALLER_STEPS = {"program", "folder"}
 """Steps whose failure is caused by the request, as without a server."""
 
@@ -67,6 +70,8 @@ class SpawnOrder:
     """Descriptor for joining its cgroup: a socket of the helper, or ``cgroup.procs`` open for writing."""
     umask: int = protocol.NOTHING
     """``protocol.NOTHING`` for the application's umask when it started the server."""
+    fork: bool = False
+    """Whether to fork the template process instead of executing the program, if the template can be used."""
     keep_caps: int = protocol.CHILD_CAPABILITIES
     """Upper bound of root's capabilities; the server has dropped all others."""
 
@@ -101,6 +106,7 @@ def body_of(order: SpawnOrder) -> tuple[bytes, list[int]]:
             cgroup=index(order.cgroup),
             umask=order.umask,
             keep_caps=order.keep_caps,
+            fork=order.fork,
         )
     )
     if len(body) > protocol.LARGEST_BODY:
@@ -246,6 +252,8 @@ class SpawnServer:
         self._sparing = allocate_lock()
         self._owner = getpid()
         self._bond = bond
+        self.template: tuple[str, ...] = ()
+        """Command of the template process; empty without one."""
         self.pid = process.pid
         """Process id of the server at the last answer."""
         self.standby = 0
@@ -254,10 +262,13 @@ class SpawnServer:
         """Whether it did not answer; requests fail immediately until it does."""
 
     @classmethod
-    def start(cls, *, interpreter: str | None = None, patience: float = _PATIENCE) -> SpawnServer:
+    def start(
+        cls, *, interpreter: str | None = None, patience: float = _PATIENCE, template: Sequence[str] = ()
+    ) -> SpawnServer:
         """Start the server and wait until it answers. Call before threads, secrets and confinement.
 
-        The interpreter must have this one's version, because both load the same extension.
+        The interpreter must have this one's version, because both load the same extension. ``template`` is the command
+        of the template process for workers; empty for none.
         """
         ours, far = socketpair(*_KIND)
         bond, held = os.pipe()
@@ -266,7 +277,7 @@ class SpawnServer:
                 # Before the first packet: the kernel adds the sender's process id only to packets sent after this.
                 theirs.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
                 # Isolated, without site, and without writing bytecode.
-                command = [interpreter or sys.executable, "-I", "-S", "-B", str(_SERVER)]
+                command = [interpreter or sys.executable, "-I", "-S", "-B", str(_SERVER), json.dumps(template)]
                 # A separate session, so that signals of the terminal do not reach the server.
                 process = subprocess.Popen(  # noqa: S603 - this interpreter, with a file of this package
                     [*command, str(theirs.fileno()), str(held), str(getpid())],
@@ -288,6 +299,7 @@ class SpawnServer:
         # A timeout in the kernel: a timeout in Python would double the system calls.
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(patience))
         server = cls(process, ours, patience, bond)
+        server.template = tuple(template)
         try:
             server.stats()
         except BaseException:
@@ -320,6 +332,8 @@ class SpawnServer:
         answer = self._ask(*body_of(order))
         if answer.pidfd is None or not answer.members.get("ok"):
             answer.close()
+            if order.fork and answer.members.get("step") in _TEMPLATE_STEPS:
+                return self.spawn(replace(order, fork=False))
             raise failure_of(answer.members, order)
         members = answer.members
         return SpawnedChild(members["pid"], answer.pidfd, answer.lifeline, members["missing"])

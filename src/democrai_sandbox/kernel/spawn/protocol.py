@@ -55,11 +55,13 @@ _MICROSECONDS = 1_000_000
 NUMBERS = (
     *("argv", "env", "paths", "ports", "limits", "pass_fds"),
     *("stdin", "stdout", "stderr", "cgroup"),
-    *("umask", "caps", "wall", "has_plan", "fs", "net", "scoped", "own_proc", "exact", "whole_proc"),
+    *("umask", "caps", "wall", "fork", "has_plan", "fs", "net", "scoped", "own_proc", "exact", "whole_proc"),
 )
 """Fixed fields of every start request, in this order: counts, indexes of descriptors, values."""
 _FRONT = struct.Struct(f"{_SIZES.format}{len(NUMBERS)}q")
-_WALL, _HAS_PLAN = 3 + NUMBERS.index("wall"), 3 + NUMBERS.index("has_plan")
+_WALL, _FORK, _HAS_PLAN = (3 + NUMBERS.index(name) for name in ("wall", "fork", "has_plan"))
+_FORKED = struct.Struct("=iIQ?")
+"""Request to the template: numbers of files and rulesets, mark, and whether a descriptor has the start request."""
 
 
 class BadRequestError(Exception):
@@ -102,6 +104,16 @@ class StartRequest(NamedTuple):
     cgroup: int
     umask: int
     keep_caps: int
+    fork: bool = False
+    """Whether the template process is forked instead of executing the program."""
+
+
+class Front(NamedTuple):
+    """Fields of a start request that the server needs."""
+
+    wall_seconds: float | None
+    plan: LandlockPlan | None
+    fork: bool
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -132,7 +144,7 @@ def _numbers(order: StartRequest, plan: LandlockPlan) -> list[int]:
     numbers = [
         len(order.argv), len(order.env), len(plan.paths), len(plan.ports), len(order.limits), len(order.pass_fds),
         *order.stdio, order.cgroup,
-        order.umask, order.keep_caps, _microseconds(order.wall_seconds), order.plan is not None,
+        order.umask, order.keep_caps, _microseconds(order.wall_seconds), order.fork, order.plan is not None,
         plan.fs, plan.net, plan.scoped, plan.own_proc, plan.exact, plan.whole_proc,
     ]
     # fmt: on
@@ -166,6 +178,33 @@ def parsed_answer(packet: bytes) -> dict[str, Any]:
     missing = packet[_STARTED.size :]
     paths = tuple(decoded(missing).split("\0")) if missing else ()
     return {"ok": True, "pid": _STARTED.unpack_from(packet)[1], "missing": paths}
+
+
+def packed_fork(body: bytes, files: int, rulesets: int, mark: int) -> tuple[bytes, bytes]:
+    """Encode a request to the template; return it with the body that a descriptor has to carry, if it is large."""
+    in_file = len(body) > LARGEST_INLINE - _FORKED.size
+    head = _FORKED.pack(files, rulesets, mark, in_file)
+    return (head, body) if in_file else (head + body, b"")
+
+
+class ForkRequest(NamedTuple):
+    """Request to the template. The report is its first descriptor."""
+
+    body: bytes
+    report: int
+    files: list[int]
+    rulesets: list[int]
+    mark: int
+
+
+def parsed_fork(packet: bytes, descriptors: Sequence[int]) -> ForkRequest:
+    """Decode a request of the server, which is trusted."""
+    files, rulesets, mark, in_file = _FORKED.unpack_from(packet)
+    body, passed = packet[_FORKED.size :], list(descriptors)
+    if in_file:
+        body = unsealed(passed.pop())
+    report, passed = passed[0], passed[1:]
+    return ForkRequest(body, report, passed[:files], passed[files : files + rulesets], mark)
 
 
 def _microseconds(seconds: float | None) -> int:
@@ -222,16 +261,14 @@ def parsed_request(body: bytes) -> dict[str, Any]:
     return request
 
 
-def read_front(body: bytes) -> tuple[float | None, LandlockPlan | None]:
-    """Return the fields of a start request that the server needs: the timeout and the plan.
-
-    The C code parses and checks all other fields.
-    """
+def read_front(body: bytes) -> Front:
+    """Return the fields of a start request that the server needs. The C code parses and checks all other fields."""
     if len(body) < _FRONT.size:
         raise BadRequestError("the start request is truncated")
     front = _FRONT.unpack_from(body)
     wall = front[_WALL]
-    return wall / _MICROSECONDS if wall else None, _plan_in(body, front) if front[_HAS_PLAN] == 1 else None
+    plan = _plan_in(body, front) if front[_HAS_PLAN] == 1 else None
+    return Front(wall / _MICROSECONDS if wall else None, plan, front[_FORK] == 1)
 
 
 def plan_of(value: object) -> LandlockPlan:

@@ -1,4 +1,4 @@
-"""Spawn server: ``python -I -S -B server.py <link> <bond> <application's pid> [<ruleset> ...]``.
+"""Spawn server: ``python -I -S -B server.py <template> <link> <bond> <application's pid> [<ruleset> ...]``.
 
 It starts before the application has secrets, threads or restrictions, and knows only the application's process id. It
 accepts requests only from that process, as verified by the kernel. It never waits for a child. Standard library only.
@@ -10,6 +10,7 @@ import errno
 import gc
 import importlib.machinery
 import importlib.util
+import json
 import os
 import resource
 import select
@@ -39,12 +40,13 @@ def _load(name: str, path: Path) -> Any:
 if TYPE_CHECKING:
     from democrai_sandbox.kernel.landlock import raw_ruleset
 
-    from . import children, protocol, standby
+    from . import children, protocol, standby, template
 else:
     protocol = _load("protocol", _HERE / "protocol.py")
     children = _load("children", _HERE / "children.py")
     raw_ruleset = _load("raw_ruleset", _HERE.parent / "landlock" / "raw_ruleset.py")
     standby = _load("standby", _HERE / "standby.py")
+    template = _load("template", _HERE / "template.py")
 
 _SWEEP_SOON = 0.05
 """Seconds to the next sweep after a child has ended and left processes that keep forking."""
@@ -55,8 +57,8 @@ _SPARE_DESCRIPTORS = 300
 _PER_CHILD = 2
 _READABLE = select.EPOLLIN
 _CUT = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
-_REPORT = struct.Struct("=i16s")
-"""Format written by ``_native/confined.c``."""
+_REPORT = struct.Struct("=i16si")
+"""Error number, step and pid, as written by ``_native/confined.c``."""
 
 
 def native_module() -> Any:
@@ -129,6 +131,24 @@ class Starts:
         self.baseline = [ruleset]
         return missing
 
+    def fork(
+        self, body: bytes, files: list[int], plan: protocol.LandlockPlan | None, mark: int, report: int
+    ) -> tuple[bytes, list[int], list[int], list[str]]:
+        """Prepare a request to the template.
+
+        Return the packet, its descriptors, those among them to close afterwards, and the missing paths of the plan.
+        """
+        own, missing = ([], []) if plan is None else self._layer(plan)
+        rulesets = [*self.baseline, *own]
+        packet, large = protocol.packed_fork(body, len(files), len(rulesets), mark)
+        if large:
+            own.append(protocol.sealed(large))
+        return packet, [report, *files, *rulesets, *(own[-1:] if large else ())], own, missing
+
+    def _layer(self, plan: protocol.LandlockPlan) -> tuple[list[int], list[str]]:
+        ruleset, missing = self._ruleset(plan)
+        return [ruleset], missing
+
     def start(
         self, body: bytes, files: list[int], plan: protocol.LandlockPlan | None, mark: int
     ) -> tuple[int, int, int, list[str]]:
@@ -169,7 +189,9 @@ def _failure_of(report: bytes) -> FailedStepError | None:
     """Return the step at which a program failed; None for a running program."""
     if len(report) < _REPORT.size:
         return None
-    number, step = _REPORT.unpack_from(report)
+    number, step, _ = _REPORT.unpack_from(report)
+    if not number:
+        return None
     return FailedStepError(step.rstrip(b"\0").decode("ascii", "replace"), OSError(number, os.strerror(number)))
 
 
@@ -203,6 +225,9 @@ class ServerLoop:
         for descriptor in (self._link, self._watched):
             self._events.register(descriptor, select.EPOLLIN)
         self._standby = self._new_standby()
+        self._template = template.TemplateHandle(inheritance.command, self._events)
+        self._children.template = self._template
+        self._template.start()
 
     def serve(self) -> None:
         """Serve until the application ends or closes the link; then kill all children."""
@@ -211,6 +236,7 @@ class ServerLoop:
                 pass
         finally:
             self._standby.end()
+            self._template.end()
             self._children.end_all()
 
     def _new_standby(self) -> standby.Standby:
@@ -239,12 +265,18 @@ class ServerLoop:
                     return False
             elif number == self._standby.descriptor:
                 self._replace_standby()
+            elif number == self._template.descriptor:
+                self._template.ended()
             elif number in self._awaited:
                 self._serve_report(number)
+            elif number in self._template.pending:
+                self._serve_fork(number)
             elif number in self._by_descriptor:
                 self._serve_child(self._by_descriptor[number], number)
         now = time.monotonic()
         self._children.end_late(now)
+        for fork in self._template.late(now):
+            self._refuse_fork(fork, FailedStepError("template", OSError(errno.ETIMEDOUT, "")))
         if self._sweep_at is not None and self._sweep_at <= now:
             self._sweep_at = None
             again = self._children.sweep()
@@ -253,9 +285,8 @@ class ServerLoop:
         return True
 
     def _patience(self) -> float | None:
-        first = self._children.next_deadline()
-        if first is None or (self._sweep_at is not None and self._sweep_at < first):
-            first = self._sweep_at
+        moments = (self._children.next_deadline(), self._template.next_deadline(), self._sweep_at)
+        first = min((moment for moment in moments if moment is not None), default=None)
         return None if first is None else max(0.0, first - time.monotonic())
 
     def _sweep_within(self, seconds: float) -> None:
@@ -288,7 +319,11 @@ class ServerLoop:
         try:
             body = request.body(self._application)
             if body.startswith(protocol.ORDER):
-                child, answer = self._spawn(body, request.files, lifeline)
+                front = protocol.read_front(body)
+                if front.fork:
+                    self._fork(body, front, request.files, lifeline)
+                    return
+                child, answer = self._spawn(body, front, request.files, lifeline)
             elif body.startswith(protocol.JSON):
                 answer = protocol.packed_answer(self._plain(protocol.parsed_request(body)))
             else:
@@ -356,17 +391,28 @@ class ServerLoop:
             "started": self._started,
             "refused": self._refused,
             "most": self._most,
+            "template": self._template.pid,
             "baseline": bool(self._starts.baseline),
         }
 
     # --- children -----------------------------------------------------------------------------------------------------
 
-    def _spawn(self, body: bytes, files: list[int], lifeline: int) -> tuple[children.StartedProgram, bytes]:
-        if len(self._children.known) >= self._most:
-            raise protocol.BadRequestError(f"{self._most} children are running; the limit of open files allows no more")
-        wall_seconds, plan = protocol.read_front(body)
+    def _spawn(
+        self, body: bytes, front: protocol.Front, files: list[int], lifeline: int
+    ) -> tuple[children.StartedProgram, bytes]:
+        self._check_room()
         mark = self._children.new_mark()
-        pid, pidfd, report, missing = self._starts.start(body, files, plan, mark)
+        pid, pidfd, report, missing = self._starts.start(body, files, front.plan, mark)
+        child = self._started_child(pid, pidfd, lifeline, front.wall_seconds, mark, report)
+        return child, protocol.packed_start(pid, missing)
+
+    def _check_room(self) -> None:
+        if len(self._children.known) + len(self._template.pending) >= self._most:
+            raise protocol.BadRequestError(f"{self._most} children are running; the limit of open files allows no more")
+
+    def _started_child(
+        self, pid: int, pidfd: int, lifeline: int, wall_seconds: float | None, mark: int, report: int = -1
+    ) -> children.StartedProgram:
         self._started += 1
         deadline = None if wall_seconds is None else time.monotonic() + wall_seconds
         child = children.StartedProgram(pid, pidfd, lifeline, deadline, mark)
@@ -376,7 +422,59 @@ class ServerLoop:
         except BaseException:
             self._abandon(child)
             raise
-        return child, protocol.packed_start(pid, missing)
+        return child
+
+    # --- workers --------------------------------------------------------------------------------------------------------
+
+    def _fork(self, body: bytes, front: protocol.Front, files: list[int], lifeline: int) -> None:
+        """Send a request to the template; ``_serve_fork`` answers it."""
+        self._check_room()
+        mark = self._children.new_mark()
+        report, theirs = os.pipe2(os.O_CLOEXEC)
+        temporary = [theirs]
+        try:
+            packet, descriptors, own, missing = self._starts.fork(body, files, front.plan, mark, theirs)
+            temporary += own
+            until = template.deadline()
+            fork = template.PendingFork(report, lifeline, front.wall_seconds, missing, mark, until)
+            self._template.send(packet, descriptors, fork)
+        except BaseException as error:
+            os.close(report)
+            if isinstance(error, OSError):
+                raise FailedStepError("template", error) from error
+            raise
+        finally:
+            for descriptor in temporary:
+                os.close(descriptor)
+
+    def _serve_fork(self, report: int) -> None:
+        """Answer for a worker: it runs, or a step failed, or the template has ended."""
+        fork = self._template.take(report)
+        told = os.read(report, _REPORT.size)
+        if len(told) < _REPORT.size:
+            self._refuse_fork(fork, FailedStepError("template", OSError(errno.ECHILD, "")))
+            return
+        self._template.forked()
+        failure = _failure_of(told)
+        if failure is not None:
+            self._refuse_fork(fork, failure)
+            return
+        os.close(report)
+        _, _, pid = _REPORT.unpack(told)
+        try:
+            pidfd = os.pidfd_open(pid)
+            child = self._started_child(pid, pidfd, fork.lifeline, fork.wall_seconds, fork.mark)
+        except OSError:  # no free descriptor: the next sweep kills the worker, whose mark is unknown
+            os.close(fork.lifeline)
+            self._sweep_within(_SWEEP_SOON)
+            return
+        self._tell_start(child, protocol.packed_start(pid, fork.missing))
+
+    def _refuse_fork(self, fork: template.PendingFork, failure: FailedStepError) -> None:
+        with suppress(OSError):
+            self._native.tell(fork.lifeline, self._refusal(step=failure.step, errno=failure.errno), -1)
+        os.close(fork.lifeline)
+        os.close(fork.report)
 
     def _watch(self, child: children.StartedProgram) -> None:
         self._children.add(child)
@@ -451,7 +549,8 @@ class ServerLoop:
 
 def main() -> None:
     """Take the link, become the subreaper, protect this process from others, and serve."""
-    link, bond, application, *rulesets = map(int, sys.argv[1:])
+    command = json.loads(sys.argv[1])
+    link, bond, application, *rulesets = map(int, sys.argv[2:])
     for number in (link, bond, *rulesets):
         os.set_inheritable(number, False)  # noqa: FBT003 - positional-only
     # These are for the application, which needs this process to stop its children at shutdown.
@@ -469,7 +568,8 @@ def main() -> None:
     # its process id may have been reused.
     if _is_cut(link):
         return
-    server = ServerLoop(native, standby.Inheritance(link, bond, application, tuple(rulesets)), watched)
+    inheritance = standby.Inheritance(tuple(command), link, bond, application, tuple(rulesets))
+    server = ServerLoop(native, inheritance, watched)
     gc.freeze()
     server.serve()
 

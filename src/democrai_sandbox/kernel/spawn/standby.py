@@ -8,6 +8,7 @@ standby. The server replaces a standby that ends. Standard library only, because
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
@@ -26,6 +27,8 @@ _STANDARD = frozenset({0, 1, 2})
 class Inheritance(NamedTuple):
     """State that a server takes over from its predecessor."""
 
+    command: tuple[str, ...]
+    """Command of the template process; empty for none."""
     link: int
     bond: int
     """Held open by all servers and standbys; it closes for the application when none is left."""
@@ -62,7 +65,7 @@ class Standby:
 
 def _stand_by(server: int, command: list[str], inheritance: Inheritance, watched: int, bond: int) -> NoReturn:
     """Wait for the server's end and replace it, unless the application has ended as well."""
-    _, own_bond, _, *_ = inheritance
+    own_bond = inheritance.bond
     _keep_only({*_STANDARD, inheritance.link, own_bond, *inheritance.rulesets, watched, bond})
     poll = select.poll()
     poll.register(bond, select.POLLIN)
@@ -85,7 +88,8 @@ def _stand_by(server: int, command: list[str], inheritance: Inheritance, watched
     for number in (watched, bond):
         os.close(number)
     numbers = (inheritance.link, own_bond, inheritance.application, *inheritance.rulesets)
-    os.execv(command[0], [*command, *map(str, numbers)])  # noqa: S606 - the server's program
+    template = json.dumps(inheritance.command)
+    os.execv(command[0], [*command, template, *map(str, numbers)])  # noqa: S606 - the server's program
 
 
 def _keep_only(wanted: set[int]) -> None:

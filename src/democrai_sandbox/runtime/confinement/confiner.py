@@ -87,6 +87,8 @@ class ProgramStart(NamedTuple):
     environment: Mapping[str, str]
     folder: str
     pass_fds: tuple[int, ...] = ()
+    fork: bool = False
+    """Whether a fork of the template process can take its place."""
 
 
 class PreparedConfinement(NamedTuple):
@@ -187,6 +189,13 @@ class Confiner:
         self._flow("child_started", subject=prepared.label, pid=child.pid, program=what.path)
         return child
 
+    def is_worker(self, argv: Sequence[str]) -> bool:
+        """Return whether the template process can be forked for this command."""
+        start, rest = tuple(argv[:-3]), argv[-3:]
+        template = self._spawner.template
+        mode = template[len(start) : len(start) + 2]
+        return bool(start) and template[: len(start)] == start and mode in (("template", ""), ("template", rest[0]))
+
     def release(self, prepared: PreparedConfinement) -> None:
         """Remove the cgroup with all processes in it. Never raises, because the process has already ended."""
         if prepared.cgroup is None or self._egress is None:
@@ -243,6 +252,7 @@ def _order(prepared: PreparedConfinement, what: ProgramStart, streams: dict[str,
         environment=what.environment,
         folder=what.folder,
         pass_fds=what.pass_fds,
+        fork=what.fork,
         plan=held.plan,
         filter=held.filter,
         limits=held.limits,
@@ -395,7 +405,8 @@ class ConfinedStarter:
     ) -> ConfinedProcess:
         """Start a program in a new session with these descriptors and without standard input."""
         prepared = await self._prepared()
-        what = ProgramStart(argv[0], tuple(argv), env, cwd, pass_fds=tuple(pass_fds))
+        fork = self._confiner.is_worker(argv)
+        what = ProgramStart(argv[0], tuple(argv), env, cwd, pass_fds=tuple(pass_fds), fork=fork)
         # On a thread, because the spawn server may block.
         loop = asyncio.get_running_loop()
         work = loop.run_in_executor(_starts, ConfinedProcess, self._confiner, prepared, what)

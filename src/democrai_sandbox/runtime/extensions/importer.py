@@ -119,14 +119,19 @@ def forget(package: str) -> None:
 
 
 def preload() -> None:
-    """Import the modules of the host that extensions need, before the first guard: inside one they would be theirs.
+    """Import the modules of the host that extensions need, and save the environment, before the first guard."""
+    preload_modules()
+    settle_environment()
+
+
+def preload_modules() -> None:
+    """Import the modules of the host that extensions need: inside a guard they would be the extension's.
 
     Import by name, because the SDK is a higher layer. The libraries are those that our code first needs inside a guard.
     """
     for name in ("democrai_sandbox.sdk", "asyncio", "http.client", "json", "ssl", "traceback"):
         importlib.import_module(name)
     know_errors()
-    settle_environment()
 
 
 def import_entry(package: str, entry: str, folder: str | None = None) -> None:

@@ -1,5 +1,8 @@
 """First file of a worker process: ``bootstrap.py <packages> <environment> <lane> <control>``.
 
+Also of the template process, which is forked for workers: ``bootstrap.py <packages> template <environment> <package>...
+<link>``, with the environment and the packages to import in advance.
+
 It runs before a guard exists, so it reads nothing that a subject can have written. The interpreter starts without
 ``site``: an environment's start-up files (``*.pth``, ``sitecustomize``) run later, inside the guard. Of the host's
 packages only our own can be imported; all others come from the environment, in its versions.
@@ -30,29 +33,44 @@ class _Ours:
         return PathFinder.find_spec(name, [self._place], target) if path is None and name in self._names else None
 
 
-def prepare(packages: str, environment: str) -> None:
-    """Configure this interpreter for the environment like ``site``, but without running code from it."""
-    if environment:
-        sys.prefix = sys.exec_prefix = environment
-        sys.executable = f"{environment}/bin/python"
-        version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
-        sys.path.append(f"{environment}/lib/{version}/site-packages")
-    # Ours comes first, so that an environment cannot replace it; idna comes last, as a fallback.
+TEMPLATE = "template"
+
+
+def find_packages(packages: str) -> None:
+    """Make our own packages importable. They come first, so that an environment cannot replace them; idna comes last."""
     sys.meta_path.insert(0, _Ours(("democrai_sandbox",), packages))
     sys.meta_path.append(_Ours(("idna",), packages))
 
 
+def use_environment(environment: str) -> None:
+    """Configure this interpreter for the environment like ``site``, but without running code from it."""
+    if environment and sys.prefix != environment:
+        sys.prefix = sys.exec_prefix = environment
+        sys.executable = f"{environment}/bin/python"
+        version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+        sys.path.append(f"{environment}/lib/{version}/site-packages")
+        if (site := sys.modules.get("site")) is not None:  # imported by the template, for another environment
+            site.PREFIXES = [sys.prefix, sys.exec_prefix]
+
+
 def main() -> None:
     """Set the interpreter up and serve."""
-    packages, environment, lane, control = sys.argv[1:]
+    packages, *words = sys.argv[1:]
     del sys.argv[1:]
-    prepare(packages, environment)
+    find_packages(packages)
+    if words[0] == TEMPLATE:
+        use_environment(words[1])
+        from democrai_sandbox.runtime.worker.template import serve as serve_template  # noqa: PLC0415 - importable now
+
+        words = serve_template(int(words[-1]), words[2:-1])  # returns in each worker
+    environment, lane, control = words[-3:]
+    use_environment(environment)
     if int(lane) < 0:  # a script is run, not called
-        from democrai_sandbox.runtime.worker.script import settle_script  # noqa: PLC0415 - importable after prepare()
+        from democrai_sandbox.runtime.worker.script import settle_script  # noqa: PLC0415 - importable now
 
         run, doors = settle_script(int(control), environment)
         sys.exit(run(*doors))
-    from democrai_sandbox.runtime.worker.main import settle  # noqa: PLC0415 - likewise
+    from democrai_sandbox.runtime.worker.main import settle  # noqa: PLC0415 - importable now
 
     serve, doors = settle(int(lane), int(control), environment)
     serve(*doors)

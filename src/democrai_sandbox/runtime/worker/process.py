@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from democrai_sandbox.guard.contexts import ACCESS, SUBJECT, SUBJECT_CHAIN, SUBJECT_KIND
 from democrai_sandbox.policy import InvalidInputError
-from democrai_sandbox.runtime.child_process import child_handle, host_environment, wait_until_readable
+from democrai_sandbox.runtime.child_process import (
+    BASE_INTERPRETER, PREFIX, child_handle, host_environment, wait_until_readable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -187,6 +189,7 @@ class WorkerStarter(Protocol):
 
 _BOOTSTRAP = Path(__file__).with_name("bootstrap.py")
 _PACKAGES = Path(__file__).parents[3]
+_OPTIONS = ("-I", "-S", "-B", "-X", "utf8")
 _KEPT = ("PATH", "LANG", "LANGUAGE", "TZ", "TMPDIR", "HOME", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR")
 """Variables of the host that a worker inherits; all others may contain secrets."""
 
@@ -198,13 +201,20 @@ def command_of(spec: WorkerSpec, lane: int, control: int) -> list[str]:
     """
     return [
         spec.interpreter,
-        *("-I", "-S", "-B", "-X", "utf8"),
+        *_OPTIONS,
         str(_BOOTSTRAP),
         str(_PACKAGES),
         spec.environment,
         str(lane),
         str(control),
     ]
+
+
+def template_command(packages: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the command of the template process for workers of the host's environment; ``packages`` are preloaded."""
+    environment = PREFIX if packages else ""
+    start = (BASE_INTERPRETER, *_OPTIONS, str(_BOOTSTRAP), str(_PACKAGES))
+    return (*start, "template", environment, *packages)
 
 
 def environment_of(spec: WorkerSpec) -> dict[str, str]:

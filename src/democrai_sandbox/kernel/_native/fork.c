@@ -1,0 +1,106 @@
+/* Fork of the template process: a worker that continues in the interpreter of the template, confined like a child of
+ * spawn.
+ *
+ * The template forks twice. The first fork ends immediately, so the kernel makes the second one, the worker, a child of
+ * the spawn server, which is the next subreaper. The template must have a single thread. */
+#include "spawn.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { ENDED = 0, NOT_FORKED = 1 };
+
+/* The first fork: marks the worker before the server can see it as an orphan, and leaves it to the server. */
+static pid_t fork_again(const Order *order)
+{
+    Limit mark = order->limits[order->limit_count - 1];
+    struct rlimit marked = {mark.most, mark.most};
+    if (setrlimit(mark.resource, &marked) < 0) {
+        _exit(NOT_FORKED);
+    }
+    pid_t first = getpid();
+    pid_t worker = fork();
+    if (worker != 0) {
+        _exit(worker < 0 ? NOT_FORKED : ENDED);
+    }
+    return first;
+}
+
+/* Waits until the first fork has ended: only then is the spawn server the parent. */
+static void await_adoption(pid_t first)
+{
+    while (getppid() == first) {
+        sched_yield();
+    }
+}
+
+static PyObject *as_texts(char **texts)
+{
+    PyObject *list = PyList_New(0);
+    for (; list != NULL && *texts != NULL; texts++) {
+        PyObject *text = PyUnicode_DecodeFSDefault(*texts);
+        if (text == NULL || PyList_Append(list, text) < 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(text);
+    }
+    return list;
+}
+
+static PyObject *fork_and_confine(Order *order)
+{
+    pid_t server = getppid();
+    PyOS_BeforeFork();
+    pid_t first = fork();
+    if (first != 0) {
+        int status = 0, failed = first < 0 ? errno : 0;
+        PyOS_AfterFork_Parent();
+        while (first > 0 && waitpid(first, &status, 0) < 0 && errno == EINTR) {
+        }
+        return failed || status ? native_failed(failed ? failed : EAGAIN) : Py_NewRef(Py_None);
+    }
+    first = fork_again(order);
+    PyOS_AfterFork_Child();
+    await_adoption(first);
+    order->parent = server;
+    spawn_confine(order);
+    spawn_report(order);
+    close(order->report);
+    PyObject *argv = as_texts(order->argv), *env = as_texts(order->env);
+    PyObject *result = argv == NULL || env == NULL ? NULL : PyTuple_Pack(2, argv, env);
+    Py_XDECREF(argv);
+    Py_XDECREF(env);
+    return result;
+}
+
+PyObject *native_fork_worker(PyObject *module, PyObject *args)
+{
+    Order order = {.cgroup = -1, .report = -1};
+    PyObject *body, *files, *rulesets, *result = NULL;
+    int null, numbers[MOST_FILES], layers[MOST_RULESETS];
+    Limit mark;
+    uint64_t most;
+    if (native_announce("fork_worker") < 0 ||
+        !PyArg_ParseTuple(args, "SO!O!i(iO&)i:fork_worker", &body, &PyList_Type, &files, &PyList_Type, &rulesets, &null,
+                          &mark.resource, native_bits, &most, &order.report)) {
+        return NULL;
+    }
+    mark.most = (rlim_t)most;
+    order.rulesets = layers;
+    Py_ssize_t count = spawn_descriptors(files, numbers, MOST_FILES);
+    order.ruleset_count = spawn_descriptors(rulesets, layers, MOST_RULESETS);
+    if (count >= 0 && order.ruleset_count >= 0) {
+        const char *wrong = order_read(&order, body, numbers, count, null);
+        if (wrong == NULL) {
+            order.limits[order.limit_count++] = mark;
+            result = fork_and_confine(&order);
+        }
+        else {
+            PyErr_SetString(PyExc_ValueError, wrong);
+        }
+    }
+    order_release(&order);
+    return result;
+}
