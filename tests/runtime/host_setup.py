@@ -54,7 +54,11 @@ class House:
         return path
 
     def serve(self, story, **settings):
-        """Run a coroutine function while the runtime serves, and return its result."""
+        """Run a coroutine function while the runtime serves, and return its result.
+
+        Modules run in this process, where the story can look at them, unless ``isolation`` says otherwise.
+        """
+        settings["isolation"] = {"default": "in_process", **settings.get("isolation", {})}
         from democrai_sandbox.access import Access, AccessSettings
         from democrai_sandbox.runtime import Runtime, RuntimeSettings
         from democrai_sandbox.runtime.access_environment import GuardSurroundings

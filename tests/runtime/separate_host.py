@@ -48,6 +48,7 @@ class Stage:
             ),
             GuardSurroundings(),
         )
+        settings["isolation"] = {"default": "in_process", **settings.get("isolation", {})}
         given = {"modules_path": str(self.modules), "data_dir": str(self.data), "call_timeout": 30.0, **settings}
         self.runtime = Runtime(RuntimeSettings(**given), self.access, protected_paths=[str(state)])
         return self.runtime

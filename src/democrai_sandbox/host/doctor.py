@@ -34,7 +34,7 @@ from democrai_sandbox.kernel.helper.arguments import LONGEST_SOCKET_PATH
 from democrai_sandbox.manifests import FindingCode, Severity, lint
 from democrai_sandbox.policy import InvalidInputError
 from democrai_sandbox.runtime.extensions.registry import discover
-from democrai_sandbox.runtime.extensions.settings import Isolation, RuntimeSettings
+from democrai_sandbox.runtime.extensions.settings import RuntimeSettings
 
 from .ai_models import key_of
 from .directories import database_file, landlock_application_paths
@@ -314,7 +314,7 @@ def extension_lines(settings: HostSettings) -> Iterator[ReportLine]:
     found = tuple(registry)
     findings: dict[str, tuple[Finding, ...]] = {}
     for one in found:
-        in_process = runtime.isolation_of(one.subject) is Isolation.IN_PROCESS
+        in_process = one.kind.value == "module" and not runtime.is_isolated(one.subject)
         findings[str(one.subject)] = lint(one.manifest, in_process=in_process) if one.manifest else ()
     yield _readable_extensions(found)
     yield _reviewed(findings)

@@ -165,7 +165,7 @@ def _overview(sandbox: Sandbox, extension: RegisteredExtension) -> ExtensionSumm
 def _isolation(sandbox: Sandbox, extension: RegisteredExtension) -> str:
     if extension.kind is not ManifestKind.MODULE:
         return "process"
-    return sandbox.settings.isolation.get(f"module:{extension.name}", _IN_PROCESS)
+    return "process" if sandbox.runtime.settings.is_isolated(extension.subject) else _IN_PROCESS
 
 
 def _offered(surface: Surface | SurfaceInfo) -> RunnableFunction:

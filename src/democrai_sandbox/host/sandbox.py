@@ -157,7 +157,7 @@ class Sandbox:
             settings.os,
             directories.landlock_application_paths(settings, discover(runtime)),
             endpoints=own,
-            template=template_command(settings.preload),
+            template=template_command(settings.worker.preload),
         )
         self.kernel.prepare()
         self.kernel.confine()
@@ -337,6 +337,8 @@ def _runtime_settings(settings: HostSettings) -> RuntimeSettings:
         extra_engine_dirs=settings.extra_engine_dirs,
         extra_extractor_dirs=settings.extra_extractor_dirs,
         isolation=settings.isolation,
+        worker_idle_seconds=settings.worker.idle_seconds,
+        warm_workers=settings.worker.warm,
         native_packages=settings.guard.native_packages,
         call_timeout=settings.call_timeout,
         load_timeout=settings.load_timeout,

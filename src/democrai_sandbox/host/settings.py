@@ -56,6 +56,18 @@ class GuardSettings:
     """Installed packages that may use ctypes and cffi, and so run native code for a subject."""
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """``sandbox.worker``: worker processes of modules."""
+
+    preload: tuple[str, ...] = ()
+    """Packages that the template process imports for all workers."""
+    idle_seconds: float = 600.0
+    """Seconds after its last call until a worker is stopped."""
+    warm: int = 32
+    """Maximum number of idle workers."""
+
+
 MODEL_TIMEOUT = 60.0
 """Default timeout of a model, in seconds."""
 
@@ -139,7 +151,8 @@ class HostSettings:
     """``network.endpoints``: remote services of the host, URLs by name, for the egress allowlist."""
 
     isolation: Mapping[str, str] = field(default_factory=dict)
-    """``sandbox.isolation``: ``module:reports: process``."""
+    """``sandbox.isolation``: ``default: auto``, ``module:reports: in_process``."""
+    worker: WorkerSettings = field(default_factory=WorkerSettings)
     limits: Limits = NO_LIMITS
     """``sandbox.limits``."""
     guard: GuardSettings = field(default_factory=GuardSettings)

@@ -139,6 +139,7 @@ class ModuleResumes(Mapping[str, "ResumeHandler"]):
         """Run an action and wait for its end; for a task, wait until it is stored."""
         name, params = _own(action, subject), _params(context)
         caller = self._requester(origin)
+        self._wait(self._modules.started(subject.name))
         surfaces = self._modules.loaded(subject.name).surfaces
         if (ACTION, name) not in surfaces and (_TASK, name) in surfaces:
             self._wait(self._tasks.submit(subject.name, name, params, caller))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import os
 import threading
 from collections import defaultdict
@@ -16,7 +18,6 @@ from democrai_sandbox.runtime.calls.invocation import check_params, run_surface
 from democrai_sandbox.runtime.calls.outcome import release
 from democrai_sandbox.runtime.calls.threads import SubjectThreads
 from democrai_sandbox.runtime.extensions.importer import Surface, capture_import, import_entry, prepare
-from democrai_sandbox.runtime.extensions.settings import Isolation
 from democrai_sandbox.runtime.worker.handle import WorkerHandle
 from democrai_sandbox.runtime.worker.process import WorkerSpec
 
@@ -34,6 +35,14 @@ if TYPE_CHECKING:
     from democrai_sandbox.runtime.extensions.registry import RegisteredExtension, Registry
     from democrai_sandbox.runtime.extensions.settings import RuntimeSettings
     from democrai_sandbox.runtime.worker.process import SurfaceInfo, WorkerHostServices
+
+_BOOT_SECONDS = 2.0
+"""Seconds for which the start of the runtime waits for the workers of modules; later ones continue in parallel."""
+_STARTS = 2 * (os.cpu_count() or 2)
+"""Workers that start at the same time during the start of the runtime."""
+_TIDY_SECONDS = 5.0
+_LEAST_IDLE_SECONDS = 10.0
+"""Seconds for which an idle worker is kept even if there are many."""
 
 RENDER = "render"
 ACTION = "action"
@@ -68,6 +77,12 @@ class ModuleRuntime:
         self._declarations = declarations
         self._found: dict[str, RegisteredExtension] = dict(registry.modules)
         self._loaded: dict[str, LoadedModule] = {}
+        self._workers: dict[str, WorkerHandle] = {}
+        """Workers of isolated modules that are not loaded yet."""
+        self._starts: dict[str, asyncio.Task[None]] = {}
+        self._take_over: Callable[[LoadedModule], None] = lambda _module: None
+        self._context = contextvars.copy_context()
+        self._booting: asyncio.Task[None] | None = None
 
     @property
     def extensions(self) -> Mapping[str, RegisteredExtension]:
@@ -80,21 +95,59 @@ class ModuleRuntime:
             if not extension.is_broken and not self._is_isolated(extension):
                 self._load(name, extension, nobody)
 
-    async def start_isolated(self, workers: IsolatedWorkers) -> None:
-        """Start the workers of isolated modules, which import their module there."""
-        for name, extension in list(self._found.items()):
+    async def start_isolated(self, workers: IsolatedWorkers, take_over: Callable[[LoadedModule], None]) -> None:
+        """Start the workers of isolated modules in parallel, which import their module there.
+
+        Return when all have started, or after a short while: the others continue, and a call to one starts it first.
+        ``take_over`` receives each loaded module.
+        """
+        self._take_over = take_over
+        for name, extension in self._found.items():
             manifest = extension.manifest
-            if extension.is_broken or not self._is_isolated(extension) or not isinstance(manifest, ModuleManifest):
-                continue
-            worker = workers.of_module(extension, manifest)
-            try:
-                surfaces = await worker.start()
-                self._accept(extension, module_activation(extension, self._settings), surfaces, worker)
-            except SandboxError as error:
-                self._found[name] = extension.broken(Problem("", error.diagnostics()))
+            if not extension.is_broken and self._is_isolated(extension) and isinstance(manifest, ModuleManifest):
+                self._workers[name] = workers.of_module(extension, manifest)
+        self._booting = asyncio.get_running_loop().create_task(self._boot(), context=self._context.copy())
+        await asyncio.wait([self._booting], timeout=_BOOT_SECONDS)
+
+    async def _boot(self) -> None:
+        gate = asyncio.Semaphore(_STARTS)
+
+        async def start(name: str) -> None:
+            async with gate:
+                await self.started(name)
+
+        await asyncio.gather(*map(start, tuple(self._workers)))
+
+    async def started(self, name: str) -> None:
+        """Wait until an isolated module is loaded or broken; return immediately for all other names."""
+        if name not in self._workers:
+            return
+        task = self._starts.get(name)
+        if task is None:
+            loop = asyncio.get_running_loop()
+            task = self._starts[name] = loop.create_task(self._start(name), context=self._context.copy())
+        await asyncio.shield(task)
+
+    async def all_started(self) -> None:
+        """Wait until every isolated module is loaded or broken."""
+        if self._booting is not None:
+            await asyncio.shield(self._booting)
+
+    async def _start(self, name: str) -> None:
+        extension, worker = self._found[name], self._workers[name]
+        try:
+            surfaces = await worker.start()
+            module = self._accept(extension, module_activation(extension, self._settings), surfaces, worker)
+            if module is not None:
+                self._take_over(module)
+        except SandboxError as error:
+            self._found[name] = extension.broken(Problem("", error.diagnostics()))
+        finally:
+            self._workers.pop(name, None)
+            self._starts.pop(name, None)
 
     def _is_isolated(self, extension: RegisteredExtension) -> bool:
-        return self._settings.isolation_of(extension.subject) is Isolation.PROCESS
+        return self._settings.is_isolated(extension.subject)
 
     def loaded(self, name: str) -> LoadedModule:
         """Return a loaded module; raise its problems, or an error for an unknown name."""
@@ -147,6 +200,8 @@ class ModuleRuntime:
         ancestors: SubjectChain = (),
     ) -> Any:
         """Call a function of a module on behalf of ``caller``, with a timeout. Plain data goes in and comes out."""
+        if name in self._workers:
+            await self.started(name)
         module = self.loaded(name)
         surface = module.surface(kind, operation)
         given = check_params(params)
@@ -162,8 +217,13 @@ class ModuleRuntime:
             surface, given, guard=activation.guard(caller), caller=caller, threads=module.threads, seconds=limit
         )
 
-    def stop(self) -> None:
-        """Stop the threads."""
+    async def stop(self) -> None:
+        """Stop the start of workers, and the threads."""
+        starts = [task for task in (self._booting, *self._starts.values()) if task is not None and not task.done()]
+        for task in starts:
+            task.cancel()
+        if starts:
+            await asyncio.wait(starts)
         for module in self._loaded.values():
             module.threads.stop()
 
@@ -182,15 +242,16 @@ class ModuleRuntime:
         activation: GuardFactory,
         surfaces: Mapping[tuple[str, str], Surface | SurfaceInfo],
         worker: WorkerHandle | None = None,
-    ) -> None:
+    ) -> LoadedModule | None:
         name = extension.name
         for surface in surfaces.values():
             if surface.is_stream:
                 what = f"{surface.kind} {surface.name!r} yields; functions of a module must return"
                 self._found[name] = extension.broken(Problem("", what))
-                return
+                return None
         threads = SubjectThreads(self._settings.threads_per_subject, f"module-{name}")
-        self._loaded[name] = LoadedModule(extension, activation, surfaces, threads, worker)
+        module = self._loaded[name] = LoadedModule(extension, activation, surfaces, threads, worker)
+        return module
 
     def _import(self, extension: RegisteredExtension, activation: GuardFactory, nobody: Caller) -> tuple[Surface, ...]:
         """Import under the guard, in a separate thread that can be abandoned."""
@@ -249,6 +310,7 @@ class IsolatedWorkers:
         self._confinement = confinement
         self._on_end = on_end
         self._workers: dict[str, WorkerHandle] = {}
+        self._tidying: asyncio.Task[None] | None = None
         self._of_modules: dict[str, list[WorkerHandle]] = defaultdict(list)
         """Workers under the declarations of a module, by module name: its own, and those of tools without an ``access``
         list.
@@ -316,8 +378,26 @@ class IsolatedWorkers:
         for worker in tuple(self._workers.values()):
             worker.access_changed()
 
+    def start(self) -> None:
+        """Stop idle workers from now on."""
+        self._tidying = asyncio.get_running_loop().create_task(self._tidy())
+
+    async def _tidy(self) -> None:
+        settings, now = self._settings, asyncio.get_running_loop().time
+        while True:
+            await asyncio.sleep(_TIDY_SECONDS)
+            idle = {worker: since for worker in self._workers.values() if (since := worker.idle_since) is not None}
+            longest = sorted(idle, key=idle.__getitem__)
+            surplus = longest[: max(0, len(idle) - settings.warm_workers)]
+            for worker in longest:
+                least = _LEAST_IDLE_SECONDS if worker in surplus else settings.worker_idle_seconds
+                if now() - idle[worker] >= least:
+                    worker.rest()
+
     async def stop(self) -> None:
         """Stop all workers."""
+        if self._tidying is not None:
+            self._tidying.cancel()
         workers, self._workers = self._workers, {}
-        for worker in workers.values():
-            await worker.stop()
+        if workers:
+            await asyncio.wait([asyncio.ensure_future(worker.stop()) for worker in workers.values()])

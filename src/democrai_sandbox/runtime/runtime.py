@@ -17,7 +17,6 @@ from democrai_sandbox.runtime.calls.output import ExtensionOutput, divert_output
 from democrai_sandbox.runtime.confinement.confinement import Confinement
 from democrai_sandbox.runtime.extensions.importer import Declarations, Surface, preload
 from democrai_sandbox.runtime.extensions.registry import discover
-from democrai_sandbox.runtime.extensions.settings import Isolation
 from democrai_sandbox.runtime.extensions.shadow_runs import ShadowRuns
 from democrai_sandbox.runtime.mcp.runtime import services as mcp_services
 from democrai_sandbox.runtime.media.service import Media, MediaServices
@@ -194,13 +193,17 @@ class Runtime:
         settings, service = self.settings, self.access.service
         self._declarations = Declarations()
         self.modules = ModuleRuntime(settings, self.registry, self._declarations)
-        self.tasks = TaskRuntime(self.store, self.modules.call, node=self.access.bus.node)
+        started = self.modules.started
+        self.tasks = TaskRuntime(self.store, self.modules.call, node=self.access.bus.node, started=started)
         self._task_service = TaskService(self.tasks)
         self.engines = self._installed(ManifestKind.ENGINE, own)
         self.extractors = self._installed(ManifestKind.EXTRACTOR, own)
         self._tooling = IsolatedTools()
         self.ai = AiRuntime(
-            models, activate=lambda name, caller: self.modules.loaded(name).activation.guard(caller), apart=self._apart
+            models,
+            activate=lambda name, caller: self.modules.loaded(name).activation.guard(caller),
+            apart=self._apart,
+            started=started,
         )
         self.mcp = McpRuntime(self.store, service, McpSettings(approval=settings.mcp_approval))
         self.media = Media(service, data_dir=settings.data_dir, shadows=self.shadows)
@@ -220,31 +223,38 @@ class Runtime:
         await self.engines.recover()
         await self.extractors.recover()
         await asyncio.to_thread(self.modules.load_all, NOBODY)
-        await self.modules.start_isolated(self._isolated)
         for module in self.modules.all_loaded():
             self._take_over(module)
         for name, problems in self.ai.link().items():
             if name:
                 self.modules.break_module(name, problems)
+        self._isolated.start()
+        await self.modules.start_isolated(self._isolated, self._take_over)
         await asyncio.to_thread(self.shadows.refresh)
         await self.tasks.start()
         self.access.node.on_change(self._changed)
         self.access.node.add_chore(self.shadows.chore)
         self._resumes.open()
+        self._serving = asyncio.get_running_loop().create_task(self._serve_resumes())
+
+    async def _serve_resumes(self) -> None:
+        """Run resume actions as soon as all modules have declared theirs."""
+        await self.modules.all_started()
         self.access.resumes.serve(self._resumes)
 
     async def stop(self) -> None:
         """Stop everything that runs, and wait for it."""
+        self._serving.cancel()
         # Resume actions run on this loop, so wait for them while the loop still runs.
         await asyncio.to_thread(self.access.resumes.hold, _RESUMED_WITHIN)
         self._undo_reports()
         await self.tasks.stop()
         await self.engines.stop()
         await self.extractors.stop()
+        await self.modules.stop()
         await self._isolated.stop()
         await asyncio.to_thread(self.children.close)
         self.media.close()
-        self.modules.stop()
         await asyncio.to_thread(self.shadows.flush)
 
     async def __aenter__(self) -> Self:
@@ -317,7 +327,7 @@ class Runtime:
         manifest = None if found is None else found.manifest
         if found is None or not isinstance(declaration, ToolDeclaration) or not isinstance(manifest, ModuleManifest):
             return None
-        if self.settings.isolation_of(declaration.subject) is not Isolation.PROCESS:
+        if not self.settings.is_isolated(declaration.subject):
             return None
         return self._tooling.body(asset, self._isolated.of_tool(found, manifest, declaration))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
@@ -75,9 +75,14 @@ class TaskRuntime:
         node: str,
         settings: TaskSettings | None = None,
         clock: Callable[[], datetime] = utc_now,
+        started: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
-        """Take the store and ``node``, the name of this process among those that share the store."""
+        """Take the store and ``node``, the name of this process among those that share the store.
+
+        ``started`` waits until a module is loaded.
+        """
         self._store = store
+        self._started = started
         self._run_surface = run_surface
         self._node = node
         self._settings = settings or TaskSettings()
@@ -142,6 +147,8 @@ class TaskRuntime:
     ) -> str:
         """Record a task and run it; return its id. It runs for the caller, and keeps the caller's session."""
         self._check_open()
+        if self._started is not None:
+            await self._started(module)
         job = self._declared.job(module, name, params, caller, timeout=timeout)
         self.jobs.reserve(module)
         try:
@@ -155,6 +162,8 @@ class TaskRuntime:
         """Run a failed, canceled or lost task again, for the caller."""
         self._check_open()
         task = await self.status(task_id)
+        if self._started is not None:
+            await self._started(task.module)
         job = self._declared.job(task.module, task.name, task.params, caller, task_id=task_id)
         if not await self._stored(self._store.retry_task, task_id, **self._here()):
             raise InvalidInputError.of(

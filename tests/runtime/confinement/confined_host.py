@@ -26,6 +26,7 @@ class Lab:
         from democrai_sandbox.runtime.access_environment import GuardSurroundings
 
         house = self.house
+        settings["isolation"] = {"default": "in_process", **settings.get("isolation", {})}
         if "limits" in settings:
             settings["limits"] = Limits(**settings["limits"])
         database = self.parts["database"](house.state)
@@ -68,8 +69,23 @@ def layer(*, on=True, abi=None, egress=None, template=True):
     if not on:
         return None
     found = landlock_support().abi if abi is None else abi
-    server = SpawnServer.start(template=template_command() if template else ())
+    packages = template if isinstance(template, list) else ()
+    server = SpawnServer.start(template=template_command(packages) if template else ())
     return SimpleNamespace(spawn=server, egress=egress, abi=found, flow=FlowLog(enabled=False))
+
+
+def memory_holds(pid, text):
+    """Return whether the private memory of a process contains a text."""
+    with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb", 0) as memory:
+        for line in maps:
+            span, rights, *_ = line.split()
+            if not rights.startswith("rw"):
+                continue
+            first, last = (int(part, 16) for part in span.split("-"))
+            memory.seek(first)
+            if text in memory.read(last - first):
+                return True
+    return False
 
 
 async def told(work):

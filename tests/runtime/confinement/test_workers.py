@@ -338,9 +338,9 @@ def decided(world):
     return lab.serve(story, isolation={"module:demo": "process"})
 
 
-def test_a_decision_about_a_subject_starts_its_worker_anew_once_it_is_idle(case):
-    """The kernel cannot change a running process; running calls end in the old one."""
-    assert case.run(decided) == ["EACCES", True, True, True, "ok", True, "EACCES", True, "ok"]
+def test_a_decision_about_a_subject_starts_a_successor_of_its_worker(case):
+    """The kernel cannot change a running process: running calls end in the old one, new calls use the successor."""
+    assert case.run(decided) == ["EACCES", False, True, True, "ok", True, "EACCES", True, "ok"]
 
 
 ENGINE = (

@@ -25,7 +25,11 @@ def open_runtime(base, **more):
     shutil.copyfile(os.environ["PREPARED_DATABASE"], os.path.join(state, "access.db"))
     settings = AccessSettings(database=f"sqlite:///{state}/access.db", key_file=f"{state}/keys", poll_seconds=0.1)
     access = Access(settings, GuardSurroundings())
-    runtime = Runtime(RuntimeSettings(data_dir=f"{base}/data", **{**folders, **more}), access, protected_paths=[state])
+    runtime = Runtime(
+        RuntimeSettings(data_dir=f"{base}/data", **{**folders, "isolation": {"default": "in_process"}, **more}),
+        access,
+        protected_paths=[state],
+    )
     for installed in (runtime.engines, runtime.extractors):
         installed._look_seconds = 0.0
     return access, runtime

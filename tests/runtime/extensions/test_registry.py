@@ -9,8 +9,9 @@ import pytest
 
 from democrai_sandbox.errors import ExtensionBroken, ExtensionUnknown, InvalidInputError
 from democrai_sandbox.manifests import ManifestKind
+from democrai_sandbox.policy import Subject, SubjectKind
 from democrai_sandbox.runtime.extensions.registry import discover
-from democrai_sandbox.runtime.extensions.settings import Isolation, RuntimeSettings
+from democrai_sandbox.runtime.extensions.settings import RuntimeSettings
 from tests.services.golden import sentence
 from tests.services.rows import rows
 
@@ -190,9 +191,27 @@ def test_settings_say_all_that_is_wrong_with_them_at_once():
     assert pointers == {"/data_dir", "/modules_path", "/isolation/module:x", "/isolation/nobody", "/call_timeout"}
 
 
-def test_modules_run_in_process_unless_the_host_says_otherwise(modules):
-    """The settings choose by subject."""
-    chosen = settings(modules, isolation={"module:sound": "process"})
-    sound = found(modules)["sound"].subject
-    assert chosen.isolation_of(sound) is Isolation.PROCESS
-    assert settings(modules).isolation_of(sound) is Isolation.IN_PROCESS
+@pytest.mark.parametrize(
+    ("isolation", "expected"),
+    [
+        ({}, [True, False]),
+        ({"default": "auto"}, [True, False]),
+        ({"default": "in_process"}, [False, False]),
+        ({"module:sound": "in_process"}, [False, False]),
+        ({"default": "in_process", "module:sound": "process"}, [True, False]),
+        ({"default": "in_process", "tool:sound.one": "process"}, [False, True]),
+    ],
+)
+def test_a_module_has_its_own_process_unless_the_host_trusts_it(modules, isolation, expected):
+    """The settings choose by default and by subject; a tool runs with its module unless it has an entry."""
+    chosen = settings(modules, isolation=isolation)
+    subjects = [found(modules)["sound"].subject, Subject(SubjectKind.TOOL, "sound.one")]
+    assert [chosen.is_isolated(subject) for subject in subjects] == expected
+
+
+@pytest.mark.parametrize("isolation", [{"default": "proces"}, {"default": True}, {"defaults": "auto"}])
+def test_an_invalid_default_isolation_is_refused(modules, isolation):
+    """It names the key and the possible values."""
+    with pytest.raises(InvalidInputError) as caught:
+        settings(modules, isolation=isolation)
+    assert [problem.pointer for problem in caught.value.problems] == [f"/isolation/{name}" for name in isolation]

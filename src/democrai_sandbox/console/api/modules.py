@@ -94,6 +94,7 @@ async def start_task(
 ) -> StartedTask:
     """Start a task of a module for the caller, without waiting for it."""
     runtime = sandbox_of(request).runtime
+    await runtime.modules.started(module)
     runtime.modules.loaded(module).surface("task", task)  # raises an error for a broken module or an unknown task
     number = await runtime.tasks.submit(module, task, call.params, visitor.caller, timeout=call.timeout_seconds)
     return StartedTask(id=number)

@@ -20,6 +20,7 @@ from democrai_sandbox.host.settings import (
     InstalledSettings,
     ModelSettings,
     ServerSettings,
+    WorkerSettings,
 )
 from democrai_sandbox.kernel.egress.endpoints import NotMaterialised, endpoints_of
 from democrai_sandbox.kernel.settings import os_settings
@@ -27,7 +28,7 @@ from democrai_sandbox.manifests import McpServer, McpTransport, make_manifest
 from democrai_sandbox.manifests.limits import NO_LIMITS, limits_from
 from democrai_sandbox.policy.config_section import ConfigSection, absolute_path, described, each, number, switch, whole
 from democrai_sandbox.policy.text import exact_str, shown
-from democrai_sandbox.runtime.extensions.settings import Isolation, McpApproval, RuntimeSettings
+from democrai_sandbox.runtime.extensions.settings import DEFAULT_ISOLATION, Isolation, McpApproval, RuntimeSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -147,7 +148,7 @@ _import_names = each(_import_name, "import names of packages")
 
 
 def _isolation(value: object) -> dict[str, str]:
-    return _named_entries(value, "with subjects, as 'module:reports: process'", _isolated)
+    return _named_entries(value, "with 'default' and subjects, as 'module:reports: in_process'", _isolated)
 
 
 def _remote_services(value: object) -> dict[str, str]:
@@ -190,6 +191,8 @@ def _isolated(label: str, how: object) -> str:
     if text not in tuple(Isolation):
         message = f"expected one of {', '.join(Isolation)}, got {described(how)}"
         raise policy.InvalidInputError.of(message, suggestion=policy.nearest(text or "", Isolation))
+    if label == DEFAULT_ISOLATION:
+        return text
     subject = str(_subject(label))
     try:
         RuntimeSettings(data_dir="/", isolation={subject: text})
@@ -386,6 +389,13 @@ _wait = number(0, _DAY, "seconds (0 does not wait)")
 _connections = whole(2, 1000, "connections")
 _days = whole(1, 3650, "days")
 _GUARD: _Readers = MappingProxyType({"native_packages": _import_names})
+_WORKER: _Readers = MappingProxyType(
+    {
+        "preload": _import_names,
+        "idle_seconds": number(1, 7 * 24 * 3600, "seconds"),
+        "warm": whole(0, 100_000, "workers"),
+    }
+)
 _SANDBOX: _Readers = MappingProxyType(
     {
         "call_timeout": _timeout,
@@ -524,6 +534,7 @@ def _sandbox(section: ConfigSection) -> dict[str, Any]:
         "os": _elsewhere(section, "os", os_settings, _DEFAULT.os),
         "isolation": section.take("isolation", _isolation, default={}),
         "limits": _elsewhere(section, "limits", _limits, NO_LIMITS),
+        "worker": WorkerSettings(**_fields(section.inner("worker"), _WORKER, _DEFAULT.worker)),
         "guard": GuardSettings(**_fields(section.inner("guard"), _GUARD, _DEFAULT.guard)),
     }
     return settings | _fields(section, _SANDBOX, _DEFAULT)

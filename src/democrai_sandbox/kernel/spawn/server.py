@@ -257,22 +257,31 @@ class ServerLoop:
         ready = [number for number, _ in self._events.poll(self._patience())]
         if self._watched in ready:
             return False
-        for number in ready:
-            if number == self._link:
-                try:
-                    self._serve_request()
-                except EOFError:
-                    return False
-            elif number == self._standby.descriptor:
-                self._replace_standby()
-            elif number == self._template.descriptor:
-                self._template.ended()
-            elif number in self._awaited:
-                self._serve_report(number)
-            elif number in self._template.pending:
-                self._serve_fork(number)
-            elif number in self._by_descriptor:
-                self._serve_child(self._by_descriptor[number], number)
+        try:
+            for number in ready:
+                self._serve_ready(number)
+        except EOFError:
+            return False
+        self._end_late()
+        return True
+
+    def _serve_ready(self, number: int) -> None:
+        """Handle a readable descriptor; raise ``EOFError`` when the application has ended."""
+        if number == self._link:
+            self._serve_request()
+        elif number == self._standby.descriptor:
+            self._replace_standby()
+        elif number == self._template.descriptor:
+            self._template.ended()
+        elif number in self._awaited:
+            self._serve_report(number)
+        elif number in self._template.pending:
+            self._serve_fork(number)
+        elif number in self._by_descriptor:
+            self._serve_child(self._by_descriptor[number], number)
+
+    def _end_late(self) -> None:
+        """Handle all deadlines that have passed."""
         now = time.monotonic()
         self._children.end_late(now)
         for fork in self._template.late(now):
@@ -282,7 +291,6 @@ class ServerLoop:
             again = self._children.sweep()
             if again or self._children.known:
                 self._sweep_within(_SWEEP_SOON if again else _SWEEP_LATER)
-        return True
 
     def _patience(self) -> float | None:
         moments = (self._children.next_deadline(), self._template.next_deadline(), self._sweep_at)
@@ -403,28 +411,25 @@ class ServerLoop:
         self._check_room()
         mark = self._children.new_mark()
         pid, pidfd, report, missing = self._starts.start(body, files, front.plan, mark)
-        child = self._started_child(pid, pidfd, lifeline, front.wall_seconds, mark, report)
+        deadline = _deadline(front.wall_seconds)
+        child = children.StartedProgram(pid, pidfd, lifeline, deadline, mark)
+        child.report = report
+        self._take_child(child)
         return child, protocol.packed_start(pid, missing)
 
     def _check_room(self) -> None:
         if len(self._children.known) + len(self._template.pending) >= self._most:
             raise protocol.BadRequestError(f"{self._most} children are running; the limit of open files allows no more")
 
-    def _started_child(
-        self, pid: int, pidfd: int, lifeline: int, wall_seconds: float | None, mark: int, report: int = -1
-    ) -> children.StartedProgram:
+    def _take_child(self, child: children.StartedProgram) -> None:
         self._started += 1
-        deadline = None if wall_seconds is None else time.monotonic() + wall_seconds
-        child = children.StartedProgram(pid, pidfd, lifeline, deadline, mark)
-        child.report = report
         try:
             self._watch(child)
         except BaseException:
             self._abandon(child)
             raise
-        return child
 
-    # --- workers --------------------------------------------------------------------------------------------------------
+    # --- workers ------------------------------------------------------------------------------------------------------
 
     def _fork(self, body: bytes, front: protocol.Front, files: list[int], lifeline: int) -> None:
         """Send a request to the template; ``_serve_fork`` answers it."""
@@ -462,8 +467,9 @@ class ServerLoop:
         os.close(report)
         _, _, pid = _REPORT.unpack(told)
         try:
-            pidfd = os.pidfd_open(pid)
-            child = self._started_child(pid, pidfd, fork.lifeline, fork.wall_seconds, fork.mark)
+            deadline = _deadline(fork.wall_seconds)
+            child = children.StartedProgram(pid, os.pidfd_open(pid), fork.lifeline, deadline, fork.mark)
+            self._take_child(child)
         except OSError:  # no free descriptor: the next sweep kills the worker, whose mark is unknown
             os.close(fork.lifeline)
             self._sweep_within(_SWEEP_SOON)
@@ -545,6 +551,10 @@ class ServerLoop:
             self._children.forget(child)  # its orphans are already killed, or will be by the next sweep
         else:
             child.signal(signal.SIGKILL)
+
+
+def _deadline(seconds: float | None) -> float | None:
+    return None if seconds is None else time.monotonic() + seconds
 
 
 def main() -> None:

@@ -97,11 +97,18 @@ class TemplateHandle:
         self._has_forked = True
 
     def next_deadline(self) -> float | None:
-        """Return the moment when the template is too late with a worker."""
-        return min((fork.deadline for fork in self.pending.values()), default=None)
+        """Return the moment when the template is too late with a worker, or when the next one is started."""
+        moments = [fork.deadline for fork in self.pending.values()]
+        if self.command and not self.pid:
+            moments.append(self._not_before)
+        return min(moments, default=None)
 
     def late(self, now: float) -> list[PendingFork]:
-        """Return the workers that the template did not report in time; end the template, which may be stopped."""
+        """Return the workers that the template did not report in time; end the template, which may be stopped.
+
+        Start one if none runs.
+        """
+        self.start()
         late = [self.take(fork.report) for fork in tuple(self.pending.values()) if fork.deadline <= now]
         if late and self.pid:
             with suppress(OSError):
@@ -109,7 +116,7 @@ class TemplateHandle:
         return late
 
     def ended(self) -> None:
-        """Reap the template after its end, and start the next one; after a failure, only on a later request."""
+        """Reap the template after its end, and start the next one; after a failure, a while later."""
         self.end()
         if not self._has_forked:
             self._not_before = time.monotonic() + _PAUSE

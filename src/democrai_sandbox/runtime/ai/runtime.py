@@ -24,7 +24,7 @@ from .schema import signature_shape
 from .via_worker import WorkerAssets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
     from types import FunctionType
 
     from democrai_sandbox.access import Caller
@@ -231,8 +231,13 @@ class AiRuntime:
         activate: Activate | None = None,
         limits: AgentLimits | None = None,
         apart: Apart = lambda _asset: None,
+        started: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
-        """Take the models by name, the factory of module guards, and the maximum limits of agents."""
+        """Take the models by name, the factory of module guards, and the maximum limits of agents.
+
+        ``started`` waits until a module is loaded.
+        """
+        self._started = started
         self.models = KnownModels(models)
         self._activate = activate
         self._apart = apart
@@ -335,6 +340,8 @@ class AiRuntime:
         Without ``seconds`` the time limit of agents applies. Code that does not stop when canceled is abandoned.
         """
         limit = self._limits.seconds if seconds is None else seconds
+        if self._started is not None:
+            await self._started(_checked_name(name).rpartition(".")[0])
         far = self.elsewhere.get(f"{_checked_kind(kind).value}:{_checked_name(name)}")
         if far is not None:
             return await far.run(plain(dict(params)), caller, limit)

@@ -37,10 +37,16 @@ class McpApproval(StrEnum):
 class Isolation(StrEnum):
     """Process in which the code of a subject runs."""
 
+    AUTO = "auto"
+    """The default: in a separate worker process, which the kernel confines wherever the machine supports it."""
     IN_PROCESS = "in_process"
-    """In the host's process, under its guard: the default for modules."""
+    """In the host's process, under its guard, for extensions that the host trusts."""
     PROCESS = "process"
-    """In a separate worker process."""
+    """In a separate worker process, also for a single tool of a module."""
+
+
+DEFAULT_ISOLATION = "default"
+"""Key of the isolation of all subjects without an entry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +62,13 @@ class RuntimeSettings:
     extra_engine_dirs: tuple[str, ...] = ()
     extra_extractor_dirs: tuple[str, ...] = ()
     isolation: Mapping[str, str] = field(default_factory=dict)
-    """Isolation of modules and tools, such as ``module:reports``: ``process`` or ``in_process``."""
+    """Isolation of modules and tools: ``default``, or a subject such as ``module:reports``, and an ``Isolation``."""
     native_packages: tuple[str, ...] = ()
     """Installed packages that may use ctypes and cffi, and so run native code for a subject."""
+    worker_idle_seconds: float = 600.0
+    """Seconds after its last call until the worker of a module is stopped; the next call starts it again."""
+    warm_workers: int = 32
+    """Maximum number of idle workers of modules; those that were idle for longest are stopped earlier."""
     call_timeout: float = 30.0
     """Seconds for a render, an action or a command."""
     load_timeout: float = 30.0
@@ -82,7 +92,7 @@ class RuntimeSettings:
         problems = [*self._path_problems(), *self._isolation_problems(), *limit_problems(self.limits)]
         problems += [
             Problem(f"/{name}", "expected a positive number of seconds")
-            for name in ("call_timeout", "load_timeout")
+            for name in ("call_timeout", "load_timeout", "worker_idle_seconds")
             if not 0 < getattr(self, name) < float("inf")
         ]
         if problems:
@@ -97,9 +107,11 @@ class RuntimeSettings:
         """Return the data folder of a subject."""
         return str(Path(self.data_dir, f"{subject.kind}s", subject.name))
 
-    def isolation_of(self, subject: Subject) -> Isolation:
-        """Return where the code of a subject runs."""
-        return Isolation(self.isolation.get(str(subject), Isolation.IN_PROCESS))
+    def is_isolated(self, subject: Subject) -> bool:
+        """Return whether a module or a tool runs in a worker. Without an entry, a tool runs with its module."""
+        default = self.isolation.get(DEFAULT_ISOLATION, Isolation.AUTO)
+        given = self.isolation.get(str(subject), Isolation.IN_PROCESS if subject.kind is SubjectKind.TOOL else default)
+        return given != Isolation.IN_PROCESS
 
     @property
     def protected(self) -> tuple[str, ...]:
@@ -117,6 +129,8 @@ class RuntimeSettings:
 
     def _isolation_problems(self) -> Iterator[Problem]:
         for label, how in self.isolation.items():
+            if label == DEFAULT_ISOLATION and how in tuple(Isolation):
+                continue
             try:
                 kind = Subject.parse(label).kind
             except InvalidInputError as error:

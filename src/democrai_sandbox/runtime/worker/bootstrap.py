@@ -11,6 +11,7 @@ packages only our own can be imported; all others come from the environment, in 
 from __future__ import annotations
 
 import sys
+from importlib import reload
 from importlib.machinery import ModuleSpec, PathFinder
 from typing import TYPE_CHECKING
 
@@ -37,7 +38,7 @@ TEMPLATE = "template"
 
 
 def find_packages(packages: str) -> None:
-    """Make our own packages importable. They come first, so that an environment cannot replace them; idna comes last."""
+    """Make our packages importable, before those of an environment, which cannot replace them; idna comes last."""
     sys.meta_path.insert(0, _Ours(("democrai_sandbox",), packages))
     sys.meta_path.append(_Ours(("idna",), packages))
 
@@ -49,8 +50,9 @@ def use_environment(environment: str) -> None:
         sys.executable = f"{environment}/bin/python"
         version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
         sys.path.append(f"{environment}/lib/{version}/site-packages")
-        if (site := sys.modules.get("site")) is not None:  # imported by the template, for another environment
-            site.PREFIXES = [sys.prefix, sys.exec_prefix]
+        for name in ("site", "sysconfig"):  # imported by the template, for another environment
+            if name in sys.modules:
+                reload(sys.modules[name])
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Worker as the host uses it: started on demand, kept warm, restarted after it ended.
+"""Worker as the host uses it: started on demand, kept warm, restarted after it ended or after its rights changed.
 
 Everything belongs to the event loop that first uses it; only ``access_changed`` and ``hold_against`` are thread-safe.
 """
@@ -53,7 +53,10 @@ class WorkerHandle:
         self._stale = False
         self._unsure = False
         """Whether a decision changed since the rights were compared. The next call may come before the notification."""
-        self._retiring: asyncio.Task[None] | None = None
+        self._retiring: set[asyncio.Task[None]] = set()
+        """Replaced processes that finish their calls."""
+        self._old: set[WorkerSession] = set()
+        self._used_at = 0.0
         self.spec = spec
         self._host = host
         self._starter: WorkerStarter = starter or PlainStarter()
@@ -82,11 +85,12 @@ class WorkerHandle:
         if self._starting is not None:
             self._starting.cancel()
             await asyncio.wait([self._starting])
-        if self._retiring is not None:
-            await asyncio.wait([self._retiring])
         link, self._link = self._link, None
-        if link is not None:
-            await link.channel.stop()
+        stops = [*self._retiring] if link is None else [*self._retiring, asyncio.ensure_future(link.channel.stop())]
+        for old in self._old:
+            old.channel.end("the worker was stopped")
+        if stops:
+            await asyncio.wait(stops)
 
     def access_changed(self) -> None:
         """Make the guard in the worker ask again after a decision changed. Thread-safe."""
@@ -111,7 +115,18 @@ class WorkerHandle:
     @property
     def in_flight(self) -> int:
         """Number of pending calls."""
-        return len(self._link.flights) if self._link is not None else 0
+        return sum(len(link.flights) for link in (self._link, *self._old) if link is not None)
+
+    @property
+    def idle_since(self) -> float | None:
+        """Time of the loop at which its process ended the last call; None without a process or with pending calls."""
+        link = self._link
+        return None if link is None or link.flights or link.ended.done() else self._used_at
+
+    def rest(self) -> None:
+        """Stop an idle process. The next call starts another one."""
+        if self.idle_since is not None:
+            self._retire()
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
@@ -137,8 +152,7 @@ class WorkerHandle:
         try:
             return await link.call((kind, name), params or {}, standing, self._seconds(timeout), progress)
         finally:
-            if self._stale:
-                self._retire()
+            self._used_at = link.time()
 
     async def stream(
         self,
@@ -160,8 +174,7 @@ class WorkerHandle:
                 yield item
         finally:
             await items.aclose()  # type: ignore[attr-defined] # a generator
-            if self._stale:
-                self._retire()
+            self._used_at = link.time()
 
     def _seconds(self, timeout: float | None) -> float:
         seconds = self.spec.call_timeout if timeout is None else timeout
@@ -176,14 +189,12 @@ class WorkerHandle:
             if self._stopped:
                 raise WorkerFailed(self.spec.label, "the worker was stopped")
             self._compare()
-            if self._retiring is not None:
-                await asyncio.wait([self._retiring])
             link = self._link
             if link is None or link.ended.done():
                 link = await self._started()
             await link.settled()
             self._compare()  # a decision may have changed during the start
-            if not link.ended.done() and self._retiring is None:
+            if not link.ended.done() and link is self._link:
                 return link
 
     async def _started(self) -> WorkerSession:
@@ -223,6 +234,7 @@ class WorkerHandle:
             self._starting = None
         self._failures = 0
         self._link = link
+        self._used_at = loop.time()
         self._tell_candidate()  # it may have changed during the start
         return link
 
@@ -232,12 +244,14 @@ class WorkerHandle:
             self._link = None
             if not link.has_served:
                 self._not_before = asyncio.get_running_loop().time() + _FIRST_DELAY
-        if self._on_end is not None:
+        self._old.discard(link)
+        if self._on_end is not None and self._link is None:  # a successor may have started other work
             self._on_end(self.spec.label)
 
     def _tell_change(self) -> None:
-        if self._link is not None:
-            self._link.changed()
+        for link in (self._link, *self._old):
+            if link is not None:
+                link.changed()
         self._compare()
 
     def _tell_candidate(self) -> None:
@@ -253,16 +267,22 @@ class WorkerHandle:
             self._retire()
 
     def _retire(self) -> None:
-        """Stop a worker that was started under outdated rules, after its running calls finish."""
+        """Replace the process: new calls go to its successor, and it ends after its running calls."""
         link = self._link
-        if link is None or link.flights or link.ended.done() or self._retiring is not None:
+        if link is None:  # a starting process is replaced when it has started
             return
-        self._retiring = asyncio.get_running_loop().create_task(link.channel.stop())
-        self._retiring.add_done_callback(self._retired)
+        self._link, self._stale = None, False
+        if link.ended.done():
+            return
+        self._old.add(link)
+        task = asyncio.get_running_loop().create_task(self._finish(link), context=self._context.copy())
+        self._retiring.add(task)
+        task.add_done_callback(self._retiring.discard)
+        task.add_done_callback(_look_at)
 
-    def _retired(self, task: asyncio.Task[None]) -> None:
-        self._retiring = None
-        _look_at(task)
+    async def _finish(self, link: WorkerSession) -> None:
+        await link.idle()
+        await link.channel.stop()
 
 
 def _look_at(task: asyncio.Task[Any]) -> None:

@@ -184,6 +184,8 @@ class RemoteDecider:
 
     def decide(self, question: AccessQuestion) -> bool | AccessDecision:
         """Ask about one operation."""
+        if question.subject_kind == "core":  # a guard of this process itself, under which nothing is allowed
+            return False
         _, answer = self._host.ask("ask", list(question), present_number())
         if type(answer) is bool:
             return answer

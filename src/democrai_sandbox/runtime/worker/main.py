@@ -26,6 +26,7 @@ from democrai_sandbox.runtime import sdk_services
 from democrai_sandbox.runtime.calls.access_recorder import recorded
 from democrai_sandbox.runtime.calls.guard_factory import GuardFactory
 from democrai_sandbox.runtime.calls.outcome import VALUE, capture, capture_async, describe
+from democrai_sandbox.runtime.calls.output import watch_reports
 from democrai_sandbox.runtime.extensions import importer
 from democrai_sandbox.runtime.extensions.importer import capture_import
 
@@ -60,7 +61,7 @@ def serve_on_a_loop(loop: asyncio.AbstractEventLoop, descriptor: int, read: Door
 async def _run_task(number: int, take: Door, give: Door) -> None:
     _, guard, function, args, params = take(number)
     try:
-        outcome = await guard.run(capture_async, function, *args, **params)
+        outcome = await guard.run(capture_async, function, *args, **params).isolated()
     except asyncio.CancelledError:
         outcome = None
     give(number, outcome)
@@ -328,6 +329,7 @@ class _WorkerMain:
             return serve_plainly, plain_work(self._lane, runner)
         loop = self._host.loop
         asyncio.set_event_loop(loop)
+        watch_reports(loop)
         return serve_on_a_loop, (loop, self._lane.fileno(), loop_work(self._lane, runner, loop))
 
     def _opened(self, surfaces: tuple[Surface, ...]) -> tuple[Any, tuple[Surface, ...]]:

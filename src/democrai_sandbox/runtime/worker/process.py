@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from democrai_sandbox.guard.contexts import ACCESS, SUBJECT, SUBJECT_CHAIN, SUBJECT_KIND
 from democrai_sandbox.policy import InvalidInputError
 from democrai_sandbox.runtime.child_process import (
-    BASE_INTERPRETER, PREFIX, child_handle, host_environment, wait_until_readable,
+    BASE_INTERPRETER,
+    PREFIX,
+    child_handle,
+    host_environment,
+    wait_until_readable,
 )
 
 if TYPE_CHECKING:

@@ -121,6 +121,8 @@ _MOST_VALUES = 100_000
 _MOST_DENIALS = 500
 _MOST_SEEN = 5000
 _WINDOW = 10.0
+_DRAIN_SECONDS = 0.05
+"""Seconds between two checks whether a replaced process has finished its calls."""
 
 
 class WorkerSession:
@@ -201,6 +203,15 @@ class WorkerSession:
     def is_unsettled(self) -> bool:
         """Whether new calls should wait, because the process has ended or may soon be stopped."""
         return self.ended.done() or not self._settled.is_set()
+
+    async def idle(self) -> None:
+        """Wait until no call is pending, or the process has ended."""
+        while self.flights and not self.ended.done():
+            await asyncio.wait([self.ended], timeout=_DRAIN_SECONDS)
+
+    def time(self) -> float:
+        """Return the time of its loop."""
+        return self._loop.time()
 
     async def settled(self) -> None:
         """Wait until it is known whether the worker must be stopped because of an overdue call."""
