@@ -36,8 +36,8 @@ from .status import EGRESS, LANDLOCK, SECCOMP, SPAWN_SERVER
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from .egress.allowlist import ChildCgroup
     from .egress.control import EgressControl
-    from .egress.endpoints import ChildCgroup
     from .spawn.client import SpawnedChild, SpawnServer
     from .spawn.confinement import ChildConfinement, Enforcement
 

@@ -213,10 +213,10 @@ def test_a_confined_application_gets_its_helper_back_from_the_keeper(app, lab, s
     app(
         """
 from democrai_sandbox.kernel import LandlockSettings
-from democrai_sandbox.kernel.landlock import application, ruleset as landlock
+from democrai_sandbox.kernel.landlock import ruleset as landlock
 from democrai_sandbox.kernel.seccomp import filters, process_filter
-paths = application.application_paths([], [options["folder"]], LandlockSettings())
-print(landlock.apply(application.application_plan(paths)), file=sys.stderr)
+paths = landlock.application_paths([], [options["folder"]], LandlockSettings())
+print(landlock.apply(landlock.application_plan(paths)), file=sys.stderr)
 print(process_filter.apply(filters.APPLICATION), file=sys.stderr)
 """
     )

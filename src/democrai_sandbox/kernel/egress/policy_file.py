@@ -21,7 +21,7 @@ from democrai_sandbox.errors import PolicyFileRefused
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from .endpoints import Endpoint
+    from .allowlist import Endpoint
 
 VERSION = 1
 LARGEST = 4 * 1024 * 1024

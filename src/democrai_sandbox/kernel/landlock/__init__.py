@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from .application import ApplicationPaths, application_paths, application_plan
 from .rights import (
     EXECUTE,
     FILE_RIGHTS,
@@ -17,7 +16,19 @@ from .rights import (
     landlock_support,
     supported,
 )
-from .ruleset import PathRule, PortRule, Ruleset, RulesetNumbers, RulesetPlan, apply, build, numbers
+from .ruleset import (
+    ApplicationPaths,
+    PathRule,
+    PortRule,
+    Ruleset,
+    RulesetNumbers,
+    RulesetPlan,
+    application_paths,
+    application_plan,
+    apply,
+    build,
+    numbers,
+)
 
 __all__ = [
     "EXECUTE",
