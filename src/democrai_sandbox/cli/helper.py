@@ -28,7 +28,7 @@ _MOODS = {"answers": Mood.OK, "silent": Mood.BAD}
 def run_helper(options: argparse.Namespace, output: CommandOutput) -> int:
     """Replace this process by the helper, the program that sudo and polkit permit."""
     from democrai_sandbox.kernel.egress.helper_process import elevation  # noqa: PLC0415 - takes its time
-    from democrai_sandbox.kernel.helper.arguments import helper_command  # noqa: PLC0415
+    from democrai_sandbox.kernel.helper.protocol import helper_command  # noqa: PLC0415
 
     words = [*elevation().prefix, *helper_command(), *_told(options)]
     output.progress("")

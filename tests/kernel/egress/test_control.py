@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from democrai_sandbox.kernel.egress import policy_file
-from democrai_sandbox.kernel.helper.arguments import helper_command
+from democrai_sandbox.kernel.helper.protocol import helper_command
 from tests.kernel.egress.application import Application, Failed
 from tests.kernel.netlab import cgroup_mount, needs_netlab, shared_lab, wait_until
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from democrai_sandbox.errors import HelperFailed
 from democrai_sandbox.kernel.flow_log import write_line
-from democrai_sandbox.kernel.helper.arguments import helper_command
+from democrai_sandbox.kernel.helper.protocol import helper_command
 
 from .helper_client import FOREIGN_SOCKET, NOT_RUNNING, TIMED_OUT, HelperClient, readable, refusal
 from .policy_file import remove_dead_socket

@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from democrai_sandbox.errors import HelperFailed, PolicyFileRefused
 from democrai_sandbox.kernel.helper import iptables
-from democrai_sandbox.kernel.helper.application_rules import APPLICATION, ApplicationFilter, FilterPart
+from democrai_sandbox.kernel.helper.application_rules import (
+    APPLICATION,
+    ApplicationFilter,
+    FilterPart,
+    process_namespace,
+)
 from democrai_sandbox.kernel.helper.cgroups import PREFIX, find_tree
-from democrai_sandbox.kernel.helper.cleanup import process_namespace
-from democrai_sandbox.kernel.helper.policy import parse_policy, read_policy
+from democrai_sandbox.kernel.helper.policy import Resolver, name_servers, parse_policy, read_policy
 from democrai_sandbox.kernel.helper.processes import facts
 from democrai_sandbox.kernel.helper.protocol import RequestRefused
-from democrai_sandbox.kernel.helper.resolver import Resolver, name_servers
 
 from .helper_client import HelperClient
 
