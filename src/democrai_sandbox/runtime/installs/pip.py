@@ -25,13 +25,14 @@ from democrai_sandbox.errors import InstallFailed
 from democrai_sandbox.policy import AccessRule, InvalidInputError, Operation, ResourceType, normalise_target
 from democrai_sandbox.runtime.child_process import INTERPRETER, host_environment
 
-from .status import CONTROL, LONGEST_MESSAGE
+from .guard import CONTROL
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
     from democrai_sandbox.runtime.worker.process import WorkerProcess, WorkerStarter
 
+LONGEST_MESSAGE = 64 * 1024
 _LAST_LINES = 40
 _LONGEST_LINE = 4000
 _MOST_DENIALS = 50

@@ -22,8 +22,7 @@ from democrai_sandbox.policy import InvalidInputError, SandboxError
 from democrai_sandbox.runtime.calls.outcome import VALUE, describe
 
 from .cache import CachedFetch, MediaCache
-from .fetch import FetchOptions, FetchParts, MediaAuthority, MediaFlowLog
-from .fetch_job import FetchJob, FetchSlots, FetchStream
+from .fetch import FetchJob, FetchOptions, FetchParts, FetchSlots, FetchStream, MediaAuthority, MediaFlowLog
 from .http_request import forwarded, proxied, read_url, request_headers
 from .values import Asker, FetchResult, MediaLimits
 

@@ -16,8 +16,7 @@ from democrai_sandbox.errors.services import EntryConfigured, EntryExists, Entry
 from democrai_sandbox.manifests import ManifestError, McpServer, make_manifest
 from democrai_sandbox.policy import InvalidInputError
 
-from .tables import engine_settings, mcp_servers, models
-from .values import LONGEST_SETTINGS, checked_name, from_json, to_json
+from .values import LONGEST_SETTINGS, checked_name, engine_settings, from_json, mcp_servers, models, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

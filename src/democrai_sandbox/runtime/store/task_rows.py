@@ -13,7 +13,6 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 from democrai_sandbox.errors import TaskUnknown
 from democrai_sandbox.policy import InvalidInputError
 
-from .tables import is_unfinished, schedules, tasks
 from .values import (
     LONGEST_PARAMS,
     LONGEST_RESULT,
@@ -27,7 +26,10 @@ from .values import (
     checked_name,
     failure_to_json,
     from_json,
+    is_unfinished,
     progress_to_json,
+    schedules,
+    tasks,
     to_json,
 )
 
