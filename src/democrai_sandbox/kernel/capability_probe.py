@@ -118,10 +118,7 @@ def _possible_egress(*, desktop: bool) -> ControlStatus:
     except HelperFailed as error:
         return without_helper(EGRESS, error)
     return ControlStatus(
-        EGRESS,
-        ControlState.OFF,
-        f"available, not tested; the helper would run {_HOW[way]}",
-        fix=NOT_TESTED_FIX,
+        EGRESS, ControlState.OFF, f"available, not tested; the helper would run {_HOW[way]}", fix=NOT_TESTED_FIX
     )
 
 

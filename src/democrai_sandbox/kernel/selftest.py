@@ -276,11 +276,7 @@ def _calls() -> Iterator[SelfTestAttempt]:
 
 def _executed() -> str | None:
     program = subprocess.Popen(  # noqa: S603 - a program of the system that does nothing
-        [harmless_program()],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={},
+        [harmless_program()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={}
     )
     with program:
         try:

@@ -105,11 +105,7 @@ def with_attempts(control: ControlStatus, attempts: Iterable[SelfTestAttempt]) -
     reasons = (control.reason, f"the self-test found: {met}")
     fixes = dict.fromkeys((control.fix, *(attempt.fix for attempt in failed)))
     return ControlStatus(
-        control.name,
-        ControlState.PARTIAL,
-        "; ".join(filter(None, reasons)),
-        "; ".join(filter(None, fixes)),
-        details,
+        control.name, ControlState.PARTIAL, "; ".join(filter(None, reasons)), "; ".join(filter(None, fixes)), details
     )
 
 

@@ -242,10 +242,7 @@ class _HelperRun:
 
 
 def _live(
-    arguments: Arguments,
-    environment: Mapping[str, str],
-    new_enforcer: Callable[[int, int], Enforcer],
-    log: HelperLog,
+    arguments: Arguments, environment: Mapping[str, str], new_enforcer: Callable[[int, int], Enforcer], log: HelperLog
 ) -> int:
     try:
         parent = Handle.of(arguments.parent_pid)

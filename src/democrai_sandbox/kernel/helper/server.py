@@ -47,12 +47,7 @@ class Actions:
     """Handlers of all requests, one at a time."""
 
     def __init__(
-        self,
-        enforcer: Enforcer,
-        family: ProcessFamily,
-        arguments: Arguments,
-        user_files: UserFiles,
-        log: HelperLog,
+        self, enforcer: Enforcer, family: ProcessFamily, arguments: Arguments, user_files: UserFiles, log: HelperLog
     ) -> None:
         self._enforcer = enforcer
         self._family = family

@@ -498,12 +498,7 @@ class EnvironmentBuilder:
     ) -> None:
         child = InstallProcess(self._hear, self._decide)
         code = await child.run(
-            starter,
-            command,
-            env,
-            folder=str(site.work / "sources"),
-            lock=lock,
-            timeout=self.timeout,
+            starter, command, env, folder=str(site.work / "sources"), lock=lock, timeout=self.timeout
         )
         if code != 0:
             raise _failure(self.subject, "verify" if command[-1] == "verify" else "install", code, child)

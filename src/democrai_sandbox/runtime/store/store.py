@@ -195,13 +195,7 @@ class RuntimeStore:
         self.change_settings(kind, name, lambda _: settings, now=now, actor=actor)
 
     def change_settings(
-        self,
-        kind: str,
-        name: str,
-        changed: Callable[[dict[str, Any]], object],
-        *,
-        now: datetime,
-        actor: str,
+        self, kind: str, name: str, changed: Callable[[dict[str, Any]], object], *, now: datetime, actor: str
     ) -> dict[str, Any]:
         """Store and return the configuration that ``changed`` makes of the current one, atomically."""
         self._configured.check_settings(kind, name)
