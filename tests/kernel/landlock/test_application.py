@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from democrai_sandbox.kernel.landlock import application_paths, application_plan, ruleset
+from democrai_sandbox.kernel.landlock import ruleset
 from democrai_sandbox.kernel.landlock.rights import EXECUTE, WRITE, FsRight, NetRight
+from democrai_sandbox.kernel.landlock.ruleset import application_paths, application_plan
 from democrai_sandbox.kernel.settings import LandlockSettings
 from tests.kernel.landlock.harness import NOBODY
 from tests.services.rows import rows
@@ -93,7 +94,7 @@ def ordinary_work(w):
     import tempfile
     import threading
 
-    from democrai_sandbox.kernel.landlock import application_paths, application_plan
+    from democrai_sandbox.kernel.landlock.ruleset import application_paths, application_plan
     from democrai_sandbox.kernel.settings import LandlockSettings
 
     data, outside = str(w.inside), w.outside

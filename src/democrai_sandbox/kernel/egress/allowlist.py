@@ -12,15 +12,7 @@ from functools import lru_cache
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
-from democrai_sandbox.policy import (
-    DEFAULT_PORTS,
-    AccessRule,
-    InvalidInputError,
-    NetworkTarget,
-    ResourceType,
-    TargetKind,
-    parse_declaration,
-)
+from democrai_sandbox import policy
 from democrai_sandbox.policy.hosts import LOOPBACK, LOOPBACK_ADDRESSES, host_key
 from democrai_sandbox.policy.text import shown
 
@@ -50,11 +42,15 @@ class Endpoint:
     def __post_init__(self) -> None:
         """Reject values that the helper rejects, so that one bad entry does not invalidate the whole list."""
         if not self.host or type(self.host) is not str:
-            raise InvalidInputError.of(f"host must be a host name or address, got {shown(self.host)}", pointer="/host")
+            raise policy.InvalidInputError.of(
+                f"host must be a host name or address, got {shown(self.host)}", pointer="/host"
+            )
         if type(self.port) is not int or not 1 <= self.port <= _HIGHEST_PORT:
-            raise InvalidInputError.of(f"port must be a number from 1 to {_HIGHEST_PORT}", pointer="/port")
+            raise policy.InvalidInputError.of(f"port must be a number from 1 to {_HIGHEST_PORT}", pointer="/port")
         if self.protocol not in _PROTOCOLS:
-            raise InvalidInputError.of(f"protocol must be tcp or udp, got {shown(self.protocol)}", pointer="/protocol")
+            raise policy.InvalidInputError.of(
+                f"protocol must be tcp or udp, got {shown(self.protocol)}", pointer="/protocol"
+            )
 
     @property
     def key(self) -> tuple[str, int, str]:
@@ -82,7 +78,7 @@ class NotMaterialised(NamedTuple):
 class SourceEntry(NamedTuple):
     """Target of a source, with the origin to report."""
 
-    target: str | AccessRule | NetworkTarget | Endpoint
+    target: str | policy.AccessRule | policy.NetworkTarget | Endpoint
     source: str
 
 
@@ -128,29 +124,33 @@ _USER = re.compile(r"(?<=://)[^/?#]*@")
 _LONGEST_SHOWN = 200
 
 _WHY = {
-    TargetKind.WILDCARD: "a pattern has no fixed addresses; each permitted host is added on its first connection",
-    TargetKind.NETWORK: "a range is not opened as a whole; each address is added on its first connection",
-    TargetKind.UNIX: "the packet filter does not apply to unix sockets",
+    policy.TargetKind.WILDCARD: (
+        "a pattern has no fixed addresses; each permitted host is added on its first connection"
+    ),
+    policy.TargetKind.NETWORK: "a range is not opened as a whole; each address is added on its first connection",
+    policy.TargetKind.UNIX: "the packet filter does not apply to unix sockets",
 }
 _NO_PORT = "it has no port; each port is added on its first connection"
 
 
-def endpoints_of(target: str | AccessRule | NetworkTarget, source: str) -> tuple[Endpoint, ...] | NotMaterialised:
+def endpoints_of(
+    target: str | policy.AccessRule | policy.NetworkTarget, source: str
+) -> tuple[Endpoint, ...] | NotMaterialised:
     """Return the endpoints that the packet filter must permit for a target.
 
     ``host:port`` covers both protocols, a URL covers TCP. Only scheme, host and port of a configured URL are used, so
     passwords in it are not stored. Rules about other resource types give no endpoints.
     """
-    if isinstance(target, AccessRule):
-        if target.resource_type is not ResourceType.NETWORK:
+    if isinstance(target, policy.AccessRule):
+        if target.resource_type is not policy.ResourceType.NETWORK:
             return ()
         target = target.normalized_target
-    if isinstance(target, NetworkTarget):
+    if isinstance(target, policy.NetworkTarget):
         return _of_parsed(target, source)
     try:
         place = _place(target)
         return _of_parsed(_parsed(place), source) if place else ()
-    except InvalidInputError as error:
+    except policy.InvalidInputError as error:
         why = "; ".join(problem.message for problem in error.problems)
         return NotMaterialised(without_user(target), source, without_user(why))
 
@@ -165,13 +165,13 @@ def without_user(text: object) -> str:
     return _USER.sub("", str(text))[:_LONGEST_SHOWN]
 
 
-def _of_parsed(target: NetworkTarget, source: str) -> tuple[Endpoint, ...] | NotMaterialised:
+def _of_parsed(target: policy.NetworkTarget, source: str) -> tuple[Endpoint, ...] | NotMaterialised:
     why = _WHY.get(target.kind)
     if why is not None:
         return NotMaterialised(target.normalized, source, why)
     if target.port is None:
         return NotMaterialised(target.normalized, source, _NO_PORT)
-    protocols = _TCP if target.kind is TargetKind.URL else BOTH
+    protocols = _TCP if target.kind is policy.TargetKind.URL else BOTH
     return _endpoints(target.host, target.port, protocols, source, ())
 
 
@@ -185,9 +185,9 @@ def _endpoints(
 
 
 @lru_cache(maxsize=8192)
-def _parsed(place: str) -> NetworkTarget:
+def _parsed(place: str) -> policy.NetworkTarget:
     """Parse a target; cached, because each rebuild parses the same targets."""
-    return parse_declaration(place)
+    return policy.parse_declaration(place)
 
 
 def _place(text: str) -> str:
@@ -200,7 +200,7 @@ def _place(text: str) -> str:
     # The port depends on one part of "postgresql+driver" or "git+ssh".
     scheme = scheme.lower()
     first, _, last = scheme.partition("+")
-    known = next((part for part in (scheme, last, first) if part in DEFAULT_PORTS), scheme)
+    known = next((part for part in (scheme, last, first) if part in policy.DEFAULT_PORTS), scheme)
     return f"{known}://{host}" if host else ""
 
 

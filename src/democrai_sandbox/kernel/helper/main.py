@@ -13,10 +13,9 @@ import time
 import traceback
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from .cgroups import Cgroup, find_tree
+from .cgroups import find_tree, step_out
 from .iptables import FilterChangeListener
 from .processes import HIGHEST_PID, Handle, ProcessFamily, owners
 from .protocol import LONGEST_SOCKET_PATH, RequestRefused
@@ -262,9 +261,7 @@ def _step_out(parent_pid: int) -> None:
     """
     with suppress(RequestRefused):  # the enforcer reports the problem next
         tree = find_tree()
-        own = tree.path_of(os.getpid())
-        if own is not None and Path(own).is_relative_to(tree.application(parent_pid).path):
-            Cgroup(Path(tree.mount), "").add(os.getpid())
+        step_out(tree, tree.application(parent_pid))
 
 
 def _listen(path: str, user_files: UserFiles) -> socket.socket:

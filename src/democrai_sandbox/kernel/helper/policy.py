@@ -282,7 +282,7 @@ KEEP_SECONDS = 3600.0
 FRESH_SECONDS = 30.0
 _NEVER = float("-inf")
 _WORKERS = 8
-_MOST_ADDRESSES = 64
+_MOST_RESOLVED = 64
 _MOST_NAMES = 20_000
 _MOST_SERVERS = 8
 _DNS_PORT = 53
@@ -410,7 +410,7 @@ class Resolver:
         now = self._clock()
         entry.pending, entry.tried = False, now
         entry.addresses.update(dict.fromkeys(found, now))
-        newest = sorted(entry.addresses.items(), key=lambda item: -item[1])[:_MOST_ADDRESSES]
+        newest = sorted(entry.addresses.items(), key=lambda item: -item[1])[:_MOST_RESOLVED]
         entry.addresses = {address: seen for address, seen in newest if seen >= now - self._keep}
 
     def _forget(self, names: set[str]) -> None:
@@ -440,12 +440,7 @@ def name_servers(path: str = "/etc/resolv.conf") -> frozenset[Allow]:
 
 def _plain(address: str) -> str:
     """Return an address without its interface, and convert an IPv4-mapped IPv6 address to IPv4."""
-    try:
-        parsed = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
-    return str(mapped or parsed)
+    return str(_address(address.partition("%")[0]) or address)
 
 
 @lru_cache(maxsize=_MOST_NAMES)

@@ -109,7 +109,6 @@ class KnownModels(Mapping[str, "Model"]):
     """Models by name: fixed ones, and others that can be replaced together from any thread."""
 
     def __init__(self, fixed: Mapping[str, Model] | None = None) -> None:
-        """Take the fixed models."""
         self._fixed = MappingProxyType(dict(fixed or {}))
         self._found: Mapping[str, Model] = self._fixed
 
@@ -131,7 +130,6 @@ class NamedModel:
     """Stands in for a model in an agent, and looks the model up by name for each call."""
 
     def __init__(self, name: str, known: Mapping[str, Model]) -> None:
-        """Take the name that the agent uses, and the known models."""
         self._name = name
         self._known = known
 

@@ -8,20 +8,12 @@ from collections import Counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from democrai_sandbox import policy
 from democrai_sandbox.errors import TamperDenied
 from democrai_sandbox.errors.services import AssetUnknown, ModelFailed, NestingTooDeep
 from democrai_sandbox.guard import Entrance, door, entrance, plain, serve
 from democrai_sandbox.guard.contexts import make_guard
 from democrai_sandbox.guard.interface import RawView
-from democrai_sandbox.policy import (
-    InvalidInputError,
-    Operation,
-    Problem,
-    ResourceType,
-    nearest,
-    pointer_to,
-    prefixes_of,
-)
 from democrai_sandbox.runtime.access_environment import caller_of
 from democrai_sandbox.runtime.calls.invocation import bounded
 from democrai_sandbox.runtime.extensions.importer import Surface
@@ -68,7 +60,6 @@ class WorkerAssets:
     """Assets declared in workers, by label, and the model service for their agents."""
 
     def __init__(self, models: Mapping[str, Model]) -> None:
-        """Take the models by name."""
         self._models = models
         self._found: dict[str, WorkerAsset] = {}
         self.promises = SdkFutures("ai.complete", patience=300.0)
@@ -95,7 +86,7 @@ class WorkerAssets:
         """Ask a model for an agent in a worker: the service ``ai.complete``. Return a future."""
         agent = None if view is None else self._found.get(view.labels[-1])
         if view is None or agent is None or agent.kind != "agent" or agent.model != name:
-            raise InvalidInputError.of("an agent can only use the model that it declared", pointer="/model")
+            raise policy.InvalidInputError.of("an agent can only use the model that it declared", pointer="/model")
         said = tuple(
             Message(role, text, tuple(ToolCall(*call) for call in calls), to) for role, text, calls, to in messages
         )
@@ -172,7 +163,7 @@ class ResolvedAssets:
         self._assets, self._models, self._limits = assets, models, limits
         self._made: dict[str, Entrance | None] = {}
         self._open: list[str] = []
-        self.problems: dict[str, list[Problem]] = {}
+        self.problems: dict[str, list[policy.Problem]] = {}
         """By the label of the asset."""
         for asset in assets:
             self._link(asset)
@@ -195,8 +186,8 @@ class ResolvedAssets:
         return made
 
     def _refuse(self, asset: Asset, option: str, message: str) -> None:
-        pointer = pointer_to(f"/{asset.kind}/{asset.short}", option)
-        self.problems.setdefault(asset.label, []).append(Problem(pointer, message))
+        pointer = policy.pointer_to(f"/{asset.kind}/{asset.short}", option)
+        self.problems.setdefault(asset.label, []).append(policy.Problem(pointer, message))
 
     def _body(self, asset: Asset) -> Body | None:
         if asset.kind is AssetKind.TOOL:
@@ -328,9 +319,9 @@ def own_places(asset: Asset) -> tuple[str, ...]:
     return tuple(
         rule.normalized_target
         for rule in asset.declaration.access or ()
-        if rule.resource_type is ResourceType.FILESYSTEM
-        and rule.operation is Operation.READ
-        and any(place in asset.places for place in prefixes_of(rule.normalized_target))
+        if rule.resource_type is policy.ResourceType.FILESYSTEM
+        and rule.operation is policy.Operation.READ
+        and any(place in asset.places for place in policy.prefixes_of(rule.normalized_target))
     )
 
 
@@ -384,16 +375,16 @@ class AiRuntime:
         """Remove the assets of a module; ``link`` ends their use."""
         self._assets.forget(module)
 
-    def link(self) -> Mapping[str, tuple[Problem, ...]]:
+    def link(self) -> Mapping[str, tuple[policy.Problem, ...]]:
         """Resolve all names, and return the problems by module ("" stands for the host).
 
         Modules with a problem are removed, and so are modules that use their shared assets; everything else runs.
         Running calls keep the assets they started with.
         """
-        found: dict[str, tuple[Problem, ...]] = {}
+        found: dict[str, tuple[policy.Problem, ...]] = {}
         while True:
             self._linked, self._known = ResolvedAssets(self._assets, self.models, self._limits, self._apart), {}
-            broken: dict[str, tuple[Problem, ...]] = {}
+            broken: dict[str, tuple[policy.Problem, ...]] = {}
             for asset in self._assets:
                 problems = self._linked.problems.get(asset.label, ())
                 if problems:
@@ -466,7 +457,7 @@ class AiRuntime:
         """Return an asset by its full name, for the host."""
         asset = self._assets.get(_checked_kind(kind), _checked_name(name))
         if asset is None:
-            close = nearest(name, [other.name for other in self._assets if other.kind == kind])
+            close = policy.nearest(name, [other.name for other in self._assets if other.kind == kind])
             raise AssetUnknown(f"unknown {kind} {name!r}" + (f"; did you mean {close!r}?" if close else ""))
         return asset
 
@@ -506,11 +497,11 @@ def _checked_kind(kind: object) -> AssetKind:
         return kind
     if type(kind) is str and kind in KINDS:
         return KINDS[kind]
-    close = nearest(kind, AssetKind) if type(kind) is str else None
-    raise InvalidInputError.of(f"expected one of {', '.join(AssetKind)}", pointer="/kind", suggestion=close)
+    close = policy.nearest(kind, AssetKind) if type(kind) is str else None
+    raise policy.InvalidInputError.of(f"expected one of {', '.join(AssetKind)}", pointer="/kind", suggestion=close)
 
 
 def _checked_name(name: object) -> str:
     if type(name) is str and name:
         return name
-    raise InvalidInputError.of("expected the name of a tool, an agent or a pipeline", pointer="/name")
+    raise policy.InvalidInputError.of("expected the name of a tool, an agent or a pipeline", pointer="/name")

@@ -13,19 +13,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from democrai_sandbox import policy
 from democrai_sandbox.errors import InstallFailed, NotInstalled
 from democrai_sandbox.errors.extensions import InstallBusy
 from democrai_sandbox.guard import AccessQuestion, child_environment
 from democrai_sandbox.guard.contexts import make_guard
 from democrai_sandbox.manifests.limits import NO_LIMITS, Limits
-from democrai_sandbox.policy import (
-    AccessDecision,
-    AccessRule,
-    InvalidInputError,
-    Operation,
-    ResourceType,
-    rules_for_paths,
-)
 from democrai_sandbox.runtime.child_process import BASE_INTERPRETER, host_environment
 from democrai_sandbox.runtime.confinement.process_paths import ProcessRights
 from democrai_sandbox.runtime.extensions.registry import RegisteredExtension
@@ -149,7 +142,7 @@ class Installer:
         try:
             async with self._lock() as lock:
                 return await self._install(reporter, caller, lock, again=again)
-        except (InstallFailed, InvalidInputError) as error:
+        except (InstallFailed, policy.InvalidInputError) as error:
             self._problem = error.diagnostics()
             reporter(InstallStep(InstallStage.FAILED.value, str(error)))
             raise
@@ -331,7 +324,7 @@ def install_once(
 
 def without_requests(manifest: Any) -> Manifest:
     """Return a manifest without network rules for its installation, so that every HTTP request is asked about."""
-    kept = tuple(rule for rule in manifest.install.access if rule.resource_type is not ResourceType.NETWORK)
+    kept = tuple(rule for rule in manifest.install.access if rule.resource_type is not policy.ResourceType.NETWORK)
     found: Manifest = replace(manifest, install=replace(manifest.install, access=kept))
     return found
 
@@ -400,7 +393,8 @@ class EnvironmentBuilder:
         facts = self._facts(pip, site)
         # The last ones are for the environment's interpreter, and for programs that a build installs.
         programs = (
-            AccessRule(ResourceType.FILESYSTEM, Operation.EXECUTE, folder, folder) for folder in facts["own_write"][:2]
+            policy.AccessRule(policy.ResourceType.FILESYSTEM, policy.Operation.EXECUTE, folder, folder)
+            for folder in facts["own_write"][:2]
         )
         rules = (*self.declared.access, *package_rules(configuration), *programs)
         environment = self._environment(configuration, rules, facts, site)
@@ -454,7 +448,7 @@ class EnvironmentBuilder:
         )
 
     def _starting(
-        self, rules: tuple[AccessRule, ...], facts: InstallFacts
+        self, rules: tuple[policy.AccessRule, ...], facts: InstallFacts
     ) -> AbstractAsyncContextManager[WorkerStarter]:
         """Return the starter of the installation's processes, with confinement where enabled."""
         if self.confinement is None:
@@ -470,14 +464,14 @@ class EnvironmentBuilder:
         return self.confinement.installing(rights, self.starter)
 
     def _environment(
-        self, configuration: PipConfiguration, rules: tuple[AccessRule, ...], facts: InstallFacts, site: Site
+        self, configuration: PipConfiguration, rules: tuple[policy.AccessRule, ...], facts: InstallFacts, site: Site
     ) -> dict[str, str]:
         """Return the variables of the child: pip's configuration, ``DEMOCRAI_*`` from guard state, and few others."""
         user, organization, session = self._identity()
         guard = make_guard(
             subject=self.subject.name,
             subject_kind=self.subject.kind.value,
-            access=(*rules, *rules_for_paths(facts["own_write"])),
+            access=(*rules, *policy.rules_for_paths(facts["own_write"])),
             allow_subprocess=True,
             user_id=user,
             organization_id=organization,
@@ -516,7 +510,7 @@ class EnvironmentBuilder:
         if self.decider is None or question is None:
             return None
         decision = await asyncio.to_thread(self.decider.decide, question)
-        return list(decision) if isinstance(decision, AccessDecision) else decision is True
+        return list(decision) if isinstance(decision, policy.AccessDecision) else decision is True
 
     def _question(self, asked: list[Any]) -> AccessQuestion | None:
         """Return the child's question with the identity that the host knows; the child's own claims are ignored."""

@@ -234,7 +234,6 @@ class FetchSlots:
     """Slots for fetches, limited per subject and in total. Waiting callers are served in order."""
 
     def __init__(self, limits: MediaLimits) -> None:
-        """Start with all slots free."""
         self._limits = limits
         self._lock = threading.Lock()
         self._taken: dict[str, int] = {}

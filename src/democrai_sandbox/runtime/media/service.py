@@ -238,7 +238,6 @@ class MediaServices:
     """The functions behind the service names of ``services``."""
 
     def __init__(self, media: Media) -> None:
-        """Serve guarded code from this service."""
         self._media = media
         self._streams: dict[str, tuple[tuple[object, ...], FetchStream]] = {}
         """By token, with the only caller that may read each."""

@@ -17,7 +17,7 @@ from democrai_sandbox.manifests import McpTransport
 from democrai_sandbox.policy import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from datetime import datetime
 
 
@@ -177,6 +177,10 @@ def checked_name(value: object, pointer: str) -> str:
 metadata = MetaData()
 
 
+def _columns(kind: Any, *names: str, nullable: bool = False) -> Iterator[Column[Any]]:
+    return (Column(name, kind, nullable=nullable) for name in names)
+
+
 def _one_of(column: str, values: Iterable[str]) -> CheckConstraint:
     listed = ", ".join(f"'{value}'" for value in values)
     return CheckConstraint(f"{column} IN ({listed})", name=f"ck_{column}")
@@ -186,25 +190,15 @@ tasks = Table(
     "runtime_tasks",
     metadata,
     Column("id", AnyText, primary_key=True),
-    Column("module", AnyText, nullable=False),
-    Column("name", AnyText, nullable=False),
-    Column("user_id", AnyText, nullable=False),
-    Column("organization_id", AnyText, nullable=False),
-    Column("session_key", AnyText, nullable=False),
+    *_columns(AnyText, "module", "name", "user_id", "organization_id", "session_key"),
     Column("scheduled", Integer, nullable=False),
     Column("state", Text, nullable=False),
     # JSON in plain ASCII; empty if unset.
-    Column("params", Text, nullable=False),
-    Column("progress", Text, nullable=False),
-    Column("result", Text, nullable=False),
-    Column("failure", Text, nullable=False),
+    *_columns(Text, "params", "progress", "result", "failure"),
     Column("node", AnyText, nullable=False),
-    Column("attempt", Integer, nullable=False),
-    Column("cancel_requested", Integer, nullable=False),
+    *_columns(Integer, "attempt", "cancel_requested"),
     Column("created_at", Moment, nullable=False),
-    Column("started_at", Moment),
-    Column("heartbeat_at", Moment),
-    Column("finished_at", Moment),
+    *_columns(Moment, "started_at", "heartbeat_at", "finished_at", nullable=True),
     _one_of("state", TaskState),
     CheckConstraint("(state IN ('queued', 'running')) = (finished_at IS NULL)", name="ck_finished"),
     Index("ix_runtime_tasks_module", "module", "id"),
@@ -235,10 +229,8 @@ mcp_servers = Table(
     Column("name", AnyText, primary_key=True),
     Column("transport", Text, nullable=False),
     Column("endpoint_url", AnyText, nullable=False),
-    Column("enabled", Integer, nullable=False),
-    Column("timeout_ms", Integer, nullable=False),
-    Column("created_at", Moment, nullable=False),
-    Column("updated_at", Moment, nullable=False),
+    *_columns(Integer, "enabled", "timeout_ms"),
+    *_columns(Moment, "created_at", "updated_at"),
     _one_of("transport", McpTransport),
     sqlite_strict=True,
 )
@@ -262,8 +254,7 @@ models = Table(
     Column("settings", Text, nullable=False),
     # Encrypted with the key ring, and bound to the name and the endpoint.
     Column("api_key", LargeBinary),
-    Column("created_at", Moment, nullable=False),
-    Column("updated_at", Moment, nullable=False),
+    *_columns(Moment, "created_at", "updated_at"),
     sqlite_strict=True,
 )
 
@@ -275,13 +266,11 @@ shadow_runs = Table(
     Column("name", AnyText, nullable=False),
     # Text of a manifest, as it was given.
     Column("candidate", AnyText, nullable=False),
-    Column("started_by", AnyText, nullable=False),
-    Column("ended_by", AnyText, nullable=False),
+    *_columns(AnyText, "started_by", "ended_by"),
     Column("started_at", Moment, nullable=False),
     Column("ended_at", Moment),
     # Counts beyond the stored findings.
-    Column("other_denied", big_integer(), nullable=False),
-    Column("other_allowed", big_integer(), nullable=False),
+    *_columns(big_integer(), "other_denied", "other_allowed"),
     _one_of("kind", ("module", "engine", "extractor")),
     Index(
         "uq_runtime_shadow_runs_running",
@@ -301,15 +290,11 @@ shadow_findings = Table(
     # Hash of the finding's subject matter: targets are too long for an index.
     Column("digest", Text, primary_key=True),
     Column("effect", Text, nullable=False),
-    Column("resource_type", AnyText, nullable=False),
-    Column("operation", AnyText, nullable=False),
-    Column("target", AnyText, nullable=False),
-    Column("user_id", AnyText, nullable=False),
+    *_columns(AnyText, "resource_type", "operation", "target", "user_id"),
     # JSON in plain ASCII: the subjects, outermost first.
     Column("chain", Text, nullable=False),
     Column("count", big_integer(), nullable=False),
-    Column("first_seen", Moment, nullable=False),
-    Column("last_seen", Moment, nullable=False),
+    *_columns(Moment, "first_seen", "last_seen"),
     _one_of("effect", ("denied", "allowed")),
     sqlite_strict=True,
 )
