@@ -1,12 +1,4 @@
-"""Start the kernel controls of an application, in the required order.
-
-1. The spawn server, while the process holds no secrets and no restriction.
-2. The helper and the cgroup: a socket keeps the cgroup in which it was created.
-3. Landlock, which does not apply to threads that already exist.
-4. The seccomp filter, after which the process cannot execute programs.
-
-Create threads, pools and sockets after that.
-"""
+"""Start the kernel controls of an application in the required order, and monitor the processes that they need."""
 
 from __future__ import annotations
 
@@ -31,10 +23,8 @@ from .egress.control import EgressControl
 from .flow_log import FlowLog
 from .landlock import ruleset as landlock
 from .landlock.rights import landlock_support, native_module
-from .landlock.ruleset import application_paths, application_plan
 from .seccomp import process_filter as seccomp
 from .seccomp.filters import APPLICATION
-from .selftest import attempts_in_child, cgroup_root, unenforced_in_children
 from .settings import ApplicationPlaces
 from .spawn.client import SpawnServer
 from .spawn.standby import is_stopped
@@ -43,8 +33,6 @@ from .status import EGRESS, HELPER, LANDLOCK, SECCOMP, SPAWN_SERVER, ControlStat
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from .landlock.ruleset import ApplicationPaths
-    from .selftest import SelfTest
     from .settings import OsSettings
 
 __all__ = ["ApplicationPlaces", "Kernel", "KernelStage", "readable", "writable"]
@@ -55,12 +43,12 @@ _ANSWER_SECONDS = 2.0
 _IN_FORCE = frozenset({ControlState.ACTIVE, ControlState.PARTIAL})
 
 
-def writable(paths: ApplicationPaths | None) -> tuple[str, ...]:
+def writable(paths: landlock.ApplicationPaths | None) -> tuple[str, ...]:
     """Return all writable paths."""
     return () if paths is None else (*paths.write, *paths.scratch, *paths.devices)
 
 
-def readable(paths: ApplicationPaths | None) -> tuple[str, ...]:
+def readable(paths: landlock.ApplicationPaths | None) -> tuple[str, ...]:
     """Return all readable paths."""
     return () if paths is None else (*paths.read, *writable(paths))
 
@@ -75,7 +63,15 @@ class KernelStage(StrEnum):
 
 
 class Kernel:
-    """Kernel layer of an application: call ``prepare``, then ``confine``, then create threads; ``stop`` at the end."""
+    """Kernel layer of an application: call ``prepare``, then ``confine``; ``stop`` at the end.
+
+    1. The spawn server, while the process holds no secrets and no restriction.
+    2. The helper and the cgroup: a socket keeps the cgroup in which it was created.
+    3. Landlock, which does not apply to threads that already exist.
+    4. The seccomp filter, after which the process cannot execute programs.
+
+    Create threads, pools and sockets after that.
+    """
 
     spawn: SpawnServer | None
     """Server that starts children. None when ``enabled`` and ``seccomp`` are off, or the system has no kernel layer."""
@@ -83,7 +79,7 @@ class Kernel:
     """Updates the allowlist. None when ``enabled`` is off, or an optional helper could not be started."""
     supervisor: Supervisor | None
     """Monitor of both, after ``confine``."""
-    baseline: ApplicationPaths | None
+    baseline: landlock.ApplicationPaths | None
     """Paths that Landlock allows for this process and all its children, after Landlock is applied."""
     abi: int
     """Landlock ABI in use; 0 when Landlock is unavailable."""
@@ -108,7 +104,7 @@ class Kernel:
         self._landlock = self._pending(LANDLOCK)
         self._seccomp = self._pending(SECCOMP)
         self._failures: dict[str, ControlStatus] = {}
-        self._tested: SelfTest | None = None
+        self._tested: selftest.SelfTest | None = None
 
     def __enter__(self) -> Self:
         self.prepare()
@@ -176,10 +172,10 @@ class Kernel:
         controls = (status.with_attempts(control, attempts) for control in self._controls())
         return KernelStatus(tuple(controls), attempts)
 
-    def selftest(self) -> SelfTest:
+    def selftest(self) -> selftest.SelfTest:
         """Run forbidden operations; those that succeed are shown in the status afterwards."""
         server, egress = self.spawn, self.egress
-        in_child = partial(attempts_in_child, server=server, abi=self.abi, egress=egress) if server else None
+        in_child = partial(selftest.attempts_in_child, server=server, abi=self.abi, egress=egress) if server else None
         self._tested = selftest.run(
             selftest.Claims(
                 state_dir=self.places.state_dir,
@@ -188,7 +184,7 @@ class Kernel:
                 writable=writable(self.baseline),
                 seccomp=self._seccomp.state in _IN_FORCE,
                 egress=egress is not None,
-                foreign_cgroup=cgroup_root() if egress is not None else "",
+                foreign_cgroup=selftest.cgroup_root() if egress is not None else "",
                 outsider=server.pid if server is not None and server.alive else 0,
                 child=in_child,
             )
@@ -253,8 +249,8 @@ class Kernel:
         if self.egress is not None:
             # Each update creates a new policy file beside the old one, so the folder must be writable.
             written.append(os.path.dirname(self.egress.policy_file))  # noqa: PTH120 - a text
-        paths = application_paths(places.read, written, self.settings.landlock)
-        plan = application_plan(paths)
+        paths = landlock.application_paths(places.read, written, self.settings.landlock)
+        plan = landlock.application_plan(paths)
         applied = landlock.apply(plan, support=self._support)
         if applied.state in _IN_FORCE:
             self.baseline = paths
@@ -318,7 +314,7 @@ class Kernel:
         except KernelLayerError as error:
             return ControlStatus(SPAWN_SERVER, ControlState.OFF, error.what, error.fix)
         details |= {"abi": self.abi, "baseline": self.baseline is not None}
-        return status.server_now(unenforced_in_children(self.abi), self._support.fix, details)
+        return status.server_now(selftest.unenforced_in_children(self.abi), self._support.fix, details)
 
     def _pending(self, name: str) -> ControlStatus:
         if name not in self.wanted:
@@ -345,7 +341,11 @@ class SupervisedProcess:
 
 
 class Supervisor:
-    """Thread that monitors the processes of one kernel layer."""
+    """Thread that monitors the processes of one kernel layer: the spawn server, the helper and its keeper.
+
+    Another process restarts each of them. The thread logs and counts processes that end, stop or return, continues
+    stopped ones where the system permits it, and reports a process that cannot be restarted.
+    """
 
     def __init__(self, spawn: SpawnServer | None, egress: EgressControl | None) -> None:
         self.lost = ""

@@ -25,22 +25,8 @@ from democrai_sandbox.runtime.extensions.registry import RegisteredExtension
 from democrai_sandbox.runtime.extensions.settings import RuntimeSettings
 from democrai_sandbox.runtime.worker.process import PlainStarter
 
-from . import runner
-from .environments import (
-    EnvironmentFolder,
-    EnvironmentPlan,
-    EnvironmentUse,
-    InstalledEnvironment,
-    InstallReporter,
-    InstallStage,
-    InstallState,
-    InstallStatus,
-    InstallStep,
-    make_plan,
-    remove,
-    site_packages,
-    step_of,
-)
+from . import environments, runner
+from .environments import InstalledEnvironment, InstallReporter, InstallStage, InstallState, InstallStatus, InstallStep
 from .guard import InstallFacts, write_start_files
 from .pip import InstallProcess, PipConfiguration, find_pip, package_rules, pip_variables, read_configuration
 
@@ -77,7 +63,7 @@ class Installer:
         """Take the extension, whose manifest has to be sound, the starter of its processes, and its protected paths."""
         extension.require_sound()
         self.extension = extension
-        self.place = EnvironmentFolder(settings.data_dir, extension.subject)
+        self.place = environments.EnvironmentFolder(settings.data_dir, extension.subject)
         self._protected = protected or settings.protected
         self._starter = starter
         self._decider = decider
@@ -97,9 +83,9 @@ class Installer:
         """Last step of the current or latest installation."""
         return self._progress
 
-    def plan(self) -> EnvironmentPlan:
+    def plan(self) -> environments.EnvironmentPlan:
         """Return the current installation plan. Reads local packages, which takes time."""
-        return make_plan(self.declared.requirements, self.extension.folder)
+        return environments.make_plan(self.declared.requirements, self.extension.folder)
 
     def status(self) -> InstallStatus:
         """Return the installed state, and the progress of an installation in this process."""
@@ -245,13 +231,13 @@ class Installations:
             return replace(found, state=InstallState.INSTALLING, problem="")
         return found
 
-    def take(self, name: str) -> tuple[InstalledEnvironment, EnvironmentUse]:
+    def take(self, name: str) -> tuple[InstalledEnvironment, environments.EnvironmentUse]:
         """Return the current environment, locked, because another process may replace it at any time."""
         installer = self.of(name)
         for _ in range(_ATTEMPTS):
             installed = installer.require()
             try:
-                use = EnvironmentUse(installed.folder)
+                use = environments.EnvironmentUse(installed.folder)
             except (FileNotFoundError, BlockingIOError):
                 continue
             if installer.place.installed() == installed:
@@ -348,7 +334,7 @@ class Site:
     @property
     def packages(self) -> Path:
         """Folder in which pip installs packages."""
-        return site_packages(self.environment)
+        return environments.site_packages(self.environment)
 
 
 @dataclass(slots=True)
@@ -357,7 +343,7 @@ class EnvironmentBuilder:
 
     subject: Subject
     declared: Install
-    place: EnvironmentFolder
+    place: environments.EnvironmentFolder
     starter: WorkerStarter
     report: InstallReporter
     protected: tuple[str, ...] = ()
@@ -368,7 +354,7 @@ class EnvironmentBuilder:
     caller: CallIdentity | None = None
     _packages: list[str] = field(default_factory=list)
 
-    async def build(self, plan: EnvironmentPlan, lock: int) -> InstalledEnvironment:
+    async def build(self, plan: environments.EnvironmentPlan, lock: int) -> InstalledEnvironment:
         """Return a finished environment; after a failure, remove it."""
         environment = self.place.new_environment(plan)
         site = Site(environment, environment.with_name(environment.name + ".work"))
@@ -378,15 +364,15 @@ class EnvironmentBuilder:
             if plan.requirements:
                 await self._fill(plan, site, lock)
         except BaseException as error:
-            await asyncio.shield(asyncio.to_thread(remove, site.environment))
+            await asyncio.shield(asyncio.to_thread(environments.remove, site.environment))
             if isinstance(error, OSError):
                 raise InstallFailed(f"{self.subject}: the environment could not be created: {error}") from error
             raise
         finally:
-            await asyncio.shield(asyncio.to_thread(remove, site.work))
+            await asyncio.shield(asyncio.to_thread(environments.remove, site.work))
         return InstalledEnvironment(plan.fingerprint, str(site.environment), tuple(self._packages))
 
-    async def _fill(self, plan: EnvironmentPlan, site: Site, lock: int) -> None:
+    async def _fill(self, plan: environments.EnvironmentPlan, site: Site, lock: int) -> None:
         """Install the requirements with pip and verify them. The start files exist only while pip runs."""
         pip = await asyncio.to_thread(find_pip, self.place.tools)
         configuration = await read_configuration(self.starter, pip)
@@ -416,7 +402,7 @@ class EnvironmentBuilder:
         for file in start_files:
             file.unlink(missing_ok=True)
 
-    def _prepare(self, plan: EnvironmentPlan, site: Site) -> None:
+    def _prepare(self, plan: environments.EnvironmentPlan, site: Site) -> None:
         """Create the folders. Local packages are copied, because building one writes beside its sources."""
         for name in ("tmp", "home", "sources"):
             (site.work / name).mkdir(parents=True, mode=0o700)
@@ -500,7 +486,7 @@ class EnvironmentBuilder:
     def _hear(self, line: str) -> None:
         if line.startswith(runner.PACKAGE) and len(self._packages) < _MOST_PACKAGES:
             self._packages.append(line.removeprefix(runner.PACKAGE)[:200])
-        step = step_of(line)
+        step = environments.step_of(line)
         if step is not None:
             self.report(step)
 
