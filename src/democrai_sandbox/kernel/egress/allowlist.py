@@ -1,4 +1,4 @@
-"""Endpoints of the egress allowlist from all sources, including the connections that the guard permitted."""
+"""Endpoints of the egress allowlist: from rules, configured addresses, and connections that the guard permitted."""
 
 from __future__ import annotations
 
@@ -116,7 +116,6 @@ class ChildCgroup:
             os.close(descriptor)
 
 
-BOTH = ("tcp", "udp")
 _TCP = ("tcp",)
 _LOOPBACK = tuple(map(str, LOOPBACK_ADDRESSES))
 _URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://([^/?#]*)")
@@ -155,11 +154,6 @@ def endpoints_of(
         return NotMaterialised(without_user(target), source, without_user(why))
 
 
-def endpoints_at(host: str, port: int, addresses: Iterable[str], source: str) -> tuple[Endpoint, ...]:
-    """Return the endpoints of a host with known addresses, for both protocols."""
-    return _endpoints(host, port, BOTH, source, tuple(addresses))
-
-
 def without_user(text: object) -> str:
     """Return a target for display: without user and password, and shortened."""
     return _USER.sub("", str(text))[:_LONGEST_SHOWN]
@@ -171,7 +165,7 @@ def _of_parsed(target: policy.NetworkTarget, source: str) -> tuple[Endpoint, ...
         return NotMaterialised(target.normalized, source, why)
     if target.port is None:
         return NotMaterialised(target.normalized, source, _NO_PORT)
-    protocols = _TCP if target.kind is policy.TargetKind.URL else BOTH
+    protocols = _TCP if target.kind is policy.TargetKind.URL else _PROTOCOLS
     return _endpoints(target.host, target.port, protocols, source, ())
 
 
@@ -369,7 +363,7 @@ class ObservedEndpoints:
         for place, addresses in found.items():
             if permitted is None or permitted(*place):
                 source = f"observed:{place.kind}:{place.subject}"
-                for endpoint in endpoints_at(place.host, place.port, addresses, source):
+                for endpoint in _endpoints(place.host, place.port, _PROTOCOLS, source, tuple(addresses)):
                     yield SourceEntry(endpoint, source)
 
     def next_expiry(self) -> float | None:

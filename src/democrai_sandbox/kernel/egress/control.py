@@ -1,4 +1,4 @@
-"""Egress control of an application: collect the allowlist, apply it, and update it after changes."""
+"""Egress control of an application: collect the allowlist, apply and update it, and measure its status."""
 
 from __future__ import annotations
 

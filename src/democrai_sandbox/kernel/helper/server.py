@@ -1,4 +1,7 @@
-"""Serve the helper's socket, until the application ends. Each client is identified before any of its bytes are read."""
+"""Serve requests at the helper's socket until the application ends.
+
+Each client is identified before any of its bytes are read.
+"""
 
 from __future__ import annotations
 
@@ -365,22 +368,19 @@ class HelperServer:
             self._log.say(f"a connection could not be accepted: {error}")
             time.sleep(_AFTER_EXHAUSTION)
             return
+        refused = _BUSY
         try:
             client = self._family.client(connection)
-        except RequestRefused as refused:
-            self._refuse(ClientConnection(connection, refused=refused))
-            return
+        except RequestRefused as error:
+            refused = error
         except (OSError, ValueError) as error:
-            self._refuse(
-                ClientConnection(
-                    connection, refused=RequestRefused("failed", f"the client could not be identified: {error}")
-                )
-            )
-            return
-        queue = self._parents if self._family.is_parent(client) else self._others
-        if not queue.take(ClientConnection(connection, client)):
+            refused = RequestRefused("failed", f"the client could not be identified: {error}")
+        else:
+            queue = self._parents if self._family.is_parent(client) else self._others
+            if queue.take(ClientConnection(connection, client)):
+                return
             client.close()
-            self._refuse(ClientConnection(connection, refused=_BUSY))
+        self._refuse(ClientConnection(connection, refused=refused))
 
     def _refuse(self, incoming: ClientConnection) -> None:
         if self._refusals.take(incoming):

@@ -1,4 +1,7 @@
-"""Create a kernel ruleset from a plan of allowed access, apply it to this process, and report its coverage."""
+"""Create a kernel ruleset from a plan of allowed access, apply it to this process, and report its coverage.
+
+The plan of the application itself allows its readable and writable paths.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Filter profiles and their programs, with the parts that inspect arguments."""
+"""Filter profiles, their programs with the parts that inspect arguments, and the assembler for classic BPF."""
 
 from __future__ import annotations
 

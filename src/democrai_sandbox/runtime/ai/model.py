@@ -85,12 +85,7 @@ class AgentLimits(NamedTuple):
 
     def lowered(self, other: AgentLimits) -> AgentLimits:
         """Return the smaller of each."""
-        return AgentLimits(
-            min(self.turns, other.turns),
-            min(self.tool_calls, other.tool_calls),
-            min(self.tool_seconds, other.tool_seconds),
-            min(self.seconds, other.seconds),
-        )
+        return AgentLimits._make(map(min, self, other))
 
 
 class AssetRun(NamedTuple):

@@ -1,4 +1,7 @@
-"""Runtime of tools, agents and pipelines in the host: each name that an asset uses is resolved before anything runs."""
+"""Runtime of tools, agents and pipelines in the host, and the host side of those that run in worker processes.
+
+Each name that an asset uses is resolved before anything runs.
+"""
 
 from __future__ import annotations
 

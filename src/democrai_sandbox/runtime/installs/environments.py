@@ -1,4 +1,4 @@
-"""Environments of one extension on disk: where they are, which one is current, and the worker that uses one.
+"""Environments of one extension: where they are, which one is current, their status, and the worker that uses one.
 
 An environment is built in its final folder, and used only when the file ``current`` names it, which is replaced
 atomically after verification. All other folders are leftovers of interrupted builds.

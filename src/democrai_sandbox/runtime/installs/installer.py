@@ -1,4 +1,7 @@
-"""Installation of engines and extractors: exclusive across all processes, and all or nothing."""
+"""Installation of engines and extractors: exclusive across all processes, and all or nothing.
+
+An environment is created, filled by pip under the guard of the install phase, verified, and then used.
+"""
 
 from __future__ import annotations
 
