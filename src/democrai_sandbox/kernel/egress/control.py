@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from democrai_sandbox.errors import HelperFailed, HelperOpening, KernelLayerError
 from democrai_sandbox.kernel.flow_log import FlowLog
+from democrai_sandbox.kernel.settings import policy_path, socket_path
 from democrai_sandbox.kernel.status import ControlState, ControlStatus
 
 from .allowlist import EndpointSource, ObservedEndpoints, addresses_of
 from .helper_client import NOT_RUNNING, TIMED_OUT, HelperClient
-from .helper_process import HelperConnection, HelperStarter
-from .policy_file import PolicyFile, policy_path, socket_path, sweep
-from .updater import AllowlistUpdater, EgressFollower, UpdateThread
+from .helper_process import HelperConnection, HelperStarter, sweep
+from .updater import AllowlistUpdater, EgressFollower, PolicyFile, UpdateThread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
