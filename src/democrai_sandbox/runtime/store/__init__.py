@@ -73,11 +73,11 @@ def _change_of(
     """Return a method that changes an entry by name, unless the configuration sets it (``EntryConfigured``)."""
 
     @wraps(operation)
-    def run(store: RuntimeStore, name: str, /, *args: P.args, **named: P.kwargs) -> T:
+    def run(store: RuntimeStore, name: str, *args: P.args, **named: P.kwargs) -> T:
         check(store._configured, name)  # noqa: SLF001 - a method of the class
         return store.database.act(lambda connection: operation(connection, name, *args, **named))
 
-    return run
+    return run  # type: ignore[return-value] # the name may also be passed by keyword
 
 
 def _query(operation: Callable[Concatenate[Connection, P], T]) -> Callable[Concatenate[RuntimeStore, P], T]:
