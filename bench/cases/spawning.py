@@ -151,7 +151,7 @@ def _launched(bed: Fixture) -> Loop:
 
 
 def _confined_order(bed: Fixture) -> Any:
-    from democrai_sandbox.kernel.landlock import landlock_support
+    from democrai_sandbox.kernel.landlock.rights import landlock_support
     from democrai_sandbox.kernel.spawn import NO_LIMITS, confinement_of, enforcement_of
 
     wanted = confinement_of((), runtime_execute=_SYSTEM, own_write=_folders(bed), limits=NO_LIMITS)

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from democrai_sandbox.kernel.helper.arguments import helper_command
+from democrai_sandbox.kernel.helper.protocol import helper_command
 from tests.cli.goldens import CHOICES, COMMAND, PATIENCE, environment, golden, piped, transcript
 from tests.cli.local import configured, says
 from tests.kernel.appcase import short_folder

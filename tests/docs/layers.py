@@ -271,7 +271,7 @@ def _held(ground, folder):
     from democrai_sandbox.kernel import os_settings
     from democrai_sandbox.kernel.application import ApplicationPlaces, Kernel
     from democrai_sandbox.kernel.egress import AllowlistBuilder
-    from democrai_sandbox.kernel.egress.endpoints import SourceEntry
+    from democrai_sandbox.kernel.egress.allowlist import SourceEntry
 
     host, port = ground.declared
     source = SimpleNamespace(name="layers", endpoints=lambda: [SourceEntry(f"http://{host}:{port}/open", "layers")])

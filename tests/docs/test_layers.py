@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from democrai_sandbox.kernel.landlock import landlock_support
+from democrai_sandbox.kernel.landlock.rights import landlock_support
 from democrai_sandbox.kernel.seccomp import this_architecture
 from tests.docs import layers
 from tests.docs.pages import REPOSITORY

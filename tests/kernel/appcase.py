@@ -46,7 +46,7 @@ if sys.argv[2:]:
 from democrai_sandbox.kernel import os_settings
 from democrai_sandbox.kernel.application import ApplicationPlaces, Kernel
 from democrai_sandbox.kernel.egress import AllowlistBuilder
-from democrai_sandbox.kernel.egress.endpoints import SourceEntry
+from democrai_sandbox.kernel.egress.allowlist import SourceEntry
 
 class Wanted:
     "Source with the targets of a test."

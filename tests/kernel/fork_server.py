@@ -21,7 +21,7 @@ MODULES = (
     *("asyncio", "encodings.idna", "encodings.ascii", "dataclasses", "tempfile", "types", "collections", "contextlib"),
     "democrai_sandbox.kernel.application",
     "democrai_sandbox.kernel.egress",
-    "democrai_sandbox.kernel.egress.endpoints",
+    "democrai_sandbox.kernel.egress.allowlist",
     "democrai_sandbox.kernel.helper.main",
     "democrai_sandbox.kernel.helper.enforcer",
     "democrai_sandbox.kernel.seccomp.syscalls",

@@ -145,7 +145,7 @@ def test_a_system_without_the_compiled_part_reports_everything_as_unsupported(tm
 OUTER_FILTER = """
 import errno
 from democrai_sandbox.kernel import _native
-from democrai_sandbox.kernel.seccomp.bpf import NUMBER, Assembler
+from democrai_sandbox.kernel.seccomp.filters import NUMBER, Assembler
 code = Assembler()
 code.load(NUMBER)
 for number in (444, 445, 446, {"x86_64": 317, "aarch64": 277}[os.uname().machine]):  # Landlock's calls, and seccomp

@@ -28,7 +28,7 @@ _MOODS = {"answers": Mood.OK, "silent": Mood.BAD}
 def run_helper(options: argparse.Namespace, output: CommandOutput) -> int:
     """Replace this process by the helper, the program that sudo and polkit permit."""
     from democrai_sandbox.kernel.egress.helper_process import elevation  # noqa: PLC0415 - takes its time
-    from democrai_sandbox.kernel.helper.arguments import helper_command  # noqa: PLC0415
+    from democrai_sandbox.kernel.helper.protocol import helper_command  # noqa: PLC0415
 
     words = [*elevation().prefix, *helper_command(), *_told(options)]
     output.progress("")
@@ -36,7 +36,7 @@ def run_helper(options: argparse.Namespace, output: CommandOutput) -> int:
 
 
 def _told(options: argparse.Namespace) -> list[str]:
-    from democrai_sandbox.kernel.egress.policy_file import policy_path, socket_path  # noqa: PLC0415 - takes its time
+    from democrai_sandbox.kernel.settings import policy_path, socket_path  # noqa: PLC0415 - takes its time
 
     pid = _number("--parent-pid", options.parent_pid)
     socket, policy, seconds = options.socket, options.policy_file, options.refresh_seconds

@@ -29,8 +29,8 @@ from democrai_sandbox.errors import ConfigInvalid, KernelLayerError, StateUnusab
 from democrai_sandbox.host.config.display import without_password
 from democrai_sandbox.kernel.application import Kernel
 from democrai_sandbox.kernel.capability_probe import NOT_TESTED_FIX, probe_in_child_process
-from democrai_sandbox.kernel.egress.policy_file import socket_path
-from democrai_sandbox.kernel.helper.arguments import LONGEST_SOCKET_PATH
+from democrai_sandbox.kernel.helper.protocol import LONGEST_SOCKET_PATH
+from democrai_sandbox.kernel.settings import socket_path
 from democrai_sandbox.manifests import FindingCode, Severity, lint
 from democrai_sandbox.policy import InvalidInputError
 from democrai_sandbox.runtime.extensions.registry import discover

@@ -16,8 +16,7 @@ from democrai_sandbox.errors import ConfigInvalid, ExtensionUnknown, InstallFail
 from democrai_sandbox.host.config.display import without_password, without_secrets
 from democrai_sandbox.manifests import EngineManifest, ManifestKind
 from democrai_sandbox.policy import InvalidInputError, Problem, SandboxError, SubjectKind, nearest, pointer_to
-from democrai_sandbox.runtime.installs.environments import config_rules
-from democrai_sandbox.runtime.installs.status import InstallState
+from democrai_sandbox.runtime.installs.environments import InstallState, config_rules
 
 from .ai_models import STORED_FIELDS
 from .extension_overview import find_extension
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.runtime import Runtime
     from democrai_sandbox.runtime.engines import InstalledRuntime
     from democrai_sandbox.runtime.extensions.registry import RegisteredExtension, Registry
-    from democrai_sandbox.runtime.installs.status import InstallStatus
+    from democrai_sandbox.runtime.installs.environments import InstallStatus
     from democrai_sandbox.runtime.store import StoredModel
 
     from .sandbox import Sandbox

@@ -14,7 +14,7 @@ from democrai_sandbox.manifests.document import LARGEST_MANIFEST, PlacedProblem
 from democrai_sandbox.manifests.loader import open_at_once
 from democrai_sandbox.policy import InvalidInputError
 from democrai_sandbox.runtime.extensions.importer import Surface
-from democrai_sandbox.runtime.installs.status import InstallState
+from democrai_sandbox.runtime.installs.environments import InstallState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.policy import Problem
     from democrai_sandbox.runtime.calls.output import PrintedOutput
     from democrai_sandbox.runtime.extensions.registry import RegisteredExtension
-    from democrai_sandbox.runtime.installs.status import InstallStatus
+    from democrai_sandbox.runtime.installs.environments import InstallStatus
     from democrai_sandbox.runtime.worker.process import SurfaceInfo
 
     from .sandbox import Sandbox

@@ -1,21 +1,20 @@
-"""Start the kernel controls of an application, in the required order.
-
-1. The spawn server, while the process holds no secrets and no restriction.
-2. The helper and the cgroup: a socket keeps the cgroup in which it was created.
-3. Landlock, which does not apply to threads that already exist.
-4. The seccomp filter, after which the process cannot execute programs.
-
-Create threads, pools and sockets after that.
-"""
+"""Start the kernel controls of an application in the required order, and monitor the processes that they need."""
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 import subprocess
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
 
+from democrai_sandbox._util.worker_thread import WorkerThread
 from democrai_sandbox.errors import KernelLayerError, KernelUnsupported, SpawnFailed
 
 from . import selftest, status
@@ -23,37 +22,33 @@ from .egress.allowlist import AllowlistBuilder
 from .egress.control import EgressControl
 from .flow_log import FlowLog
 from .landlock import ruleset as landlock
-from .landlock.application import application_paths, application_plan
 from .landlock.rights import landlock_support, native_module
 from .seccomp import process_filter as seccomp
 from .seccomp.filters import APPLICATION
-from .selftest import attempts_in_child, cgroup_root, unenforced_in_children
 from .settings import ApplicationPlaces
 from .spawn.client import SpawnServer
+from .spawn.standby import is_stopped
 from .status import EGRESS, HELPER, LANDLOCK, SECCOMP, SPAWN_SERVER, ControlState, ControlStatus, KernelStatus
-from .supervisor import Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from .landlock.application import ApplicationPaths
-    from .selftest import SelfTest
     from .settings import OsSettings
-
 
 __all__ = ["ApplicationPlaces", "Kernel", "KernelStage", "readable", "writable"]
 
+_log = logging.getLogger(__name__)
 _ANSWER_SECONDS = 2.0
 """Seconds to wait for the spawn server's statistics while a caller reads the status."""
 _IN_FORCE = frozenset({ControlState.ACTIVE, ControlState.PARTIAL})
 
 
-def writable(paths: ApplicationPaths | None) -> tuple[str, ...]:
+def writable(paths: landlock.ApplicationPaths | None) -> tuple[str, ...]:
     """Return all writable paths."""
     return () if paths is None else (*paths.write, *paths.scratch, *paths.devices)
 
 
-def readable(paths: ApplicationPaths | None) -> tuple[str, ...]:
+def readable(paths: landlock.ApplicationPaths | None) -> tuple[str, ...]:
     """Return all readable paths."""
     return () if paths is None else (*paths.read, *writable(paths))
 
@@ -68,7 +63,15 @@ class KernelStage(StrEnum):
 
 
 class Kernel:
-    """Kernel layer of an application: call ``prepare``, then ``confine``, then create threads; ``stop`` at the end."""
+    """Kernel layer of an application: call ``prepare``, then ``confine``; ``stop`` at the end.
+
+    1. The spawn server, while the process holds no secrets and no restriction.
+    2. The helper and the cgroup: a socket keeps the cgroup in which it was created.
+    3. Landlock, which does not apply to threads that already exist.
+    4. The seccomp filter, after which the process cannot execute programs.
+
+    Create threads, pools and sockets after that.
+    """
 
     spawn: SpawnServer | None
     """Server that starts children. None when ``enabled`` and ``seccomp`` are off, or the system has no kernel layer."""
@@ -76,7 +79,7 @@ class Kernel:
     """Updates the allowlist. None when ``enabled`` is off, or an optional helper could not be started."""
     supervisor: Supervisor | None
     """Monitor of both, after ``confine``."""
-    baseline: ApplicationPaths | None
+    baseline: landlock.ApplicationPaths | None
     """Paths that Landlock allows for this process and all its children, after Landlock is applied."""
     abi: int
     """Landlock ABI in use; 0 when Landlock is unavailable."""
@@ -106,7 +109,7 @@ class Kernel:
         self._landlock = self._pending(LANDLOCK)
         self._seccomp = self._pending(SECCOMP)
         self._failures: dict[str, ControlStatus] = {}
-        self._tested: SelfTest | None = None
+        self._tested: selftest.SelfTest | None = None
 
     def __enter__(self) -> Self:
         self.prepare()
@@ -174,10 +177,10 @@ class Kernel:
         controls = (status.with_attempts(control, attempts) for control in self._controls())
         return KernelStatus(tuple(controls), attempts)
 
-    def selftest(self) -> SelfTest:
+    def selftest(self) -> selftest.SelfTest:
         """Run forbidden operations; those that succeed are shown in the status afterwards."""
         server, egress = self.spawn, self.egress
-        in_child = partial(attempts_in_child, server=server, abi=self.abi, egress=egress) if server else None
+        in_child = partial(selftest.attempts_in_child, server=server, abi=self.abi, egress=egress) if server else None
         self._tested = selftest.run(
             selftest.Claims(
                 state_dir=self.places.state_dir,
@@ -186,7 +189,7 @@ class Kernel:
                 writable=writable(self.baseline),
                 seccomp=self._seccomp.state in _IN_FORCE,
                 egress=egress is not None,
-                foreign_cgroup=cgroup_root() if egress is not None else "",
+                foreign_cgroup=selftest.cgroup_root() if egress is not None else "",
                 outsider=server.pid if server is not None and server.alive else 0,
                 child=in_child,
             )
@@ -251,8 +254,8 @@ class Kernel:
         if self.egress is not None:
             # Each update creates a new policy file beside the old one, so the folder must be writable.
             written.append(os.path.dirname(self.egress.policy_file))  # noqa: PTH120 - a text
-        paths = application_paths(places.read, written, self.settings.landlock)
-        plan = application_plan(paths)
+        paths = landlock.application_paths(places.read, written, self.settings.landlock)
+        plan = landlock.application_plan(paths)
         applied = landlock.apply(plan, support=self._support)
         if applied.state in _IN_FORCE:
             self.baseline = paths
@@ -316,9 +319,137 @@ class Kernel:
         except KernelLayerError as error:
             return ControlStatus(SPAWN_SERVER, ControlState.OFF, error.what, error.fix)
         details |= {"abi": self.abi, "baseline": self.baseline is not None}
-        return status.server_now(unenforced_in_children(self.abi), self._support.fix, details)
+        return status.server_now(selftest.unenforced_in_children(self.abi), self._support.fix, details)
 
     def _pending(self, name: str) -> ControlStatus:
         if name not in self.wanted:
             return status.not_wanted(name)
         return status.not_applied(name, is_over=self.stage is KernelStage.STOPPED)
+
+
+KEEPER = "keeper"
+_EVERY = 1.0
+_CHECK_SECONDS = 1.0
+_MISSED = 3
+_WORDS = MappingProxyType({SPAWN_SERVER: "spawn server", HELPER: "helper", KEEPER: "keeper of the helper"})
+
+
+@dataclass(slots=True)
+class SupervisedProcess:
+    """State of one process at the last check."""
+
+    pid: int = 0
+    up: bool = True
+    """Whether it answers."""
+    restarts: int = 0
+    """Number of restarts seen so far."""
+
+
+class Supervisor:
+    """Thread that monitors the processes of one kernel layer: the spawn server, the helper and its keeper.
+
+    Another process restarts each of them. The thread logs and counts processes that end, stop or return, continues
+    stopped ones where the system permits it, and reports a process that cannot be restarted.
+    """
+
+    def __init__(self, spawn: SpawnServer | None, egress: EgressControl | None) -> None:
+        self.lost = ""
+        """Name of a process that ended and cannot be restarted. The application must be restarted."""
+        self._spawn = spawn
+        self._egress = egress
+        self._parts: dict[str, SupervisedProcess] = {}
+        self._missed = 0
+        self._listeners: list[Callable[[], object]] = []
+        self._ending = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread = WorkerThread("kernel-supervision", self._run)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread. Safe to call twice."""
+        self._ending.set()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def parts(self) -> dict[str, SupervisedProcess]:
+        """Return the processes by name, in their last known state."""
+        return dict(self._parts)
+
+    def on_lost(self, listener: Callable[[], object]) -> None:
+        """Call ``listener`` when a process ended and cannot be restarted, on the monitoring thread."""
+        self._listeners.append(listener)
+
+    def _run(self) -> None:
+        while not self._ending.wait(_EVERY):
+            try:
+                self.look()
+            except Exception:  # noqa: BLE001 - monitoring must continue
+                _log.exception("monitoring the kernel layer's processes failed; retrying")
+
+    def look(self) -> None:
+        """Check every process once."""
+        if self._spawn is not None:
+            self._look_at_spawn(self._spawn)
+        if self._egress is not None:
+            self._look_at_helper(self._egress)
+
+    def _look_at_spawn(self, server: SpawnServer) -> None:
+        pids = [server.pid, server.standby]
+        up = server.answers(_CHECK_SECONDS)
+        server.stalled = not up
+        self._found(SPAWN_SERVER, server.pid if up else 0)
+        if up:
+            return
+        for pid in pids:
+            _resume(SPAWN_SERVER, pid)
+        if not server.alive:
+            self._lose(SPAWN_SERVER)
+
+    def _look_at_helper(self, egress: EgressControl) -> None:
+        try:
+            pid = egress.ping(_CHECK_SECONDS)
+        except KernelLayerError:
+            pid = 0
+        egress.stalled = pid == 0
+        self._found(HELPER, pid)
+        kept = egress.is_kept
+        self._found(KEEPER, egress.keeper_pid if kept else 0)
+        _resume(KEEPER, egress.keeper_pid if kept else 0)
+        if pid:
+            self._missed = 0
+            return
+        _resume(HELPER, self._parts[HELPER].pid)
+        self._missed = 0 if kept else self._missed + 1
+        if self._missed >= _MISSED:  # a slow process is not lost
+            self._lose(HELPER)
+
+    def _found(self, name: str, pid: int) -> None:
+        part = self._parts.setdefault(name, SupervisedProcess(pid))
+        if pid and part.pid and pid != part.pid:
+            part.restarts += 1
+            _log.warning("the %s was restarted: process %d replaces %d", _WORDS[name], pid, part.pid)
+        elif pid and not part.up:
+            _log.info("the %s answers again", _WORDS[name])
+        elif not pid and part.up:
+            _log.error("the %s (process %d) does not answer", _WORDS[name], part.pid)
+        part.up, part.pid = bool(pid), pid or part.pid
+
+    def _lose(self, name: str) -> None:
+        if self.lost or self._ending.is_set():
+            return
+        self.lost = name
+        _log.critical("the %s ended and cannot be restarted: restart the application", _WORDS[name])
+        for listener in self._listeners:
+            listener()
+
+
+def _resume(name: str, pid: int) -> None:
+    """Continue a stopped process, where this process may signal it."""
+    if pid and is_stopped(pid):
+        with suppress(OSError):  # owned by another user, or denied to a confined process
+            os.kill(pid, signal.SIGCONT)
+            _log.warning("the %s (process %d) was stopped; sent SIGCONT", _WORDS[name], pid)

@@ -19,7 +19,7 @@ from democrai_sandbox.errors import HelperFailed, KernelLayerError
 
 from .application import Kernel
 from .egress.helper_process import Way, elevation, no_way_up
-from .helper.arguments import helper_command
+from .helper.protocol import helper_command
 from .selftest import SelfTestAttempt, cgroup_root
 from .settings import ApplicationPlaces, LandlockSettings, OsSettings, SeccompSettings
 from .status import EGRESS, HELPER, ControlState, ControlStatus, KernelStatus, without_helper
@@ -118,10 +118,7 @@ def _possible_egress(*, desktop: bool) -> ControlStatus:
     except HelperFailed as error:
         return without_helper(EGRESS, error)
     return ControlStatus(
-        EGRESS,
-        ControlState.OFF,
-        f"available, not tested; the helper would run {_HOW[way]}",
-        fix=NOT_TESTED_FIX,
+        EGRESS, ControlState.OFF, f"available, not tested; the helper would run {_HOW[way]}", fix=NOT_TESTED_FIX
     )
 
 

@@ -1,12 +1,4 @@
-"""Self-test: run forbidden operations and report the results.
-
-*In the application process* it runs operations that are harmless even if they succeed. ``execve`` kills its caller, so
-it runs in a child forked by ``subprocess``, which runs only C code between fork and exec. Other operations are not
-tested in a fork of the application, because Python code in a fork is unsafe beside threads.
-
-*In a temporary child* of the spawn server, confined like the child of a subject without rules, it runs all operations,
-including those that kill the process.
-"""
+"""Self-test: run forbidden operations in the application and in a confined child, and report the results."""
 
 from __future__ import annotations
 
@@ -36,8 +28,8 @@ from .status import EGRESS, LANDLOCK, SECCOMP, SPAWN_SERVER
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from .egress.allowlist import ChildCgroup
     from .egress.control import EgressControl
-    from .egress.endpoints import ChildCgroup
     from .spawn.client import SpawnedChild, SpawnServer
     from .spawn.confinement import ChildConfinement, Enforcement
 
@@ -224,7 +216,12 @@ class Claims:
 
 
 def run(claims: Claims) -> SelfTest:
-    """Run the forbidden operations and return the results."""
+    """Run the forbidden operations and return the results.
+
+    In the application process these are operations that are harmless even if they succeed. ``execve`` kills its caller,
+    so it runs in a child forked by ``subprocess``, which runs only C code between fork and exec. Other operations are
+    not tested in a fork of the application, because Python code in a fork is unsafe beside threads.
+    """
     begin = time.monotonic()
     try:
         fixtures = SelfTestFixtures(claims.state_dir)
@@ -276,11 +273,7 @@ def _calls() -> Iterator[SelfTestAttempt]:
 
 def _executed() -> str | None:
     program = subprocess.Popen(  # noqa: S603 - a program of the system that does nothing
-        [harmless_program()],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={},
+        [harmless_program()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={}
     )
     with program:
         try:
@@ -345,7 +338,10 @@ class _Trial(NamedTuple):
 def attempts_in_child(
     fixtures: SelfTestFixtures, server: SpawnServer, abi: int, egress: EgressControl | None = None
 ) -> tuple[SelfTestAttempt, ...]:
-    """Run all operations in a child without rules, and network operations in a child without allowed targets."""
+    """Run all operations in a child without rules, and network operations in a child without allowed targets.
+
+    The children can run operations that kill the process.
+    """
     trials = [_without_rules(abi, has_cgroup=egress is not None)]
     if egress is not None:
         trials.append(_without_targets(abi))

@@ -1,9 +1,10 @@
-"""The ``sandbox.os`` section of the configuration, and the folders of an application."""
+"""The ``sandbox.os`` section of the configuration, and the folders and files of an application."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from democrai_sandbox.errors import KernelLayerError
@@ -88,6 +89,20 @@ class ApplicationPlaces:
                 raise KernelLayerError(
                     f"the {name} directory {path!r} does not exist", fix="create it before you call prepare()"
                 )
+
+
+def policy_path(configured: str, data_dir: str | os.PathLike[str], pid: int) -> str:
+    """Return the path of a process's policy file."""
+    return _placed(configured, Path(data_dir) / f"os_sandbox_allowlist_{pid}.json", pid)
+
+
+def socket_path(configured: str, state_dir: str | os.PathLike[str], pid: int) -> str:
+    """Return the path of a process's helper socket."""
+    return _placed(configured, Path(state_dir) / f"os_sandbox_helper_{pid}.sock", pid)
+
+
+def _placed(configured: str, default: Path, pid: int) -> str:
+    return configured.replace("{pid}", str(pid)) if configured else str(default.absolute())
 
 
 def os_settings(section: object) -> OsSettings:

@@ -46,7 +46,7 @@ class ControlStatus:
             "state": self.state.value,
             "reason": self.reason,
             "fix": self.fix,
-            "details": dict(self.details),
+            "details": plain(self.details),
         }
 
 
@@ -87,9 +87,7 @@ class KernelStatus:
     def as_dict(self) -> dict[str, object]:
         """Return the status as JSON data."""
         return {
-            "controls": {
-                control.name: {**control.as_dict(), "details": plain(control.details)} for control in self.controls
-            },
+            "controls": {control.name: control.as_dict() for control in self.controls},
             "selftest": [attempt.as_dict() for attempt in self.attempts],
         }
 
@@ -105,11 +103,7 @@ def with_attempts(control: ControlStatus, attempts: Iterable[SelfTestAttempt]) -
     reasons = (control.reason, f"the self-test found: {met}")
     fixes = dict.fromkeys((control.fix, *(attempt.fix for attempt in failed)))
     return ControlStatus(
-        control.name,
-        ControlState.PARTIAL,
-        "; ".join(filter(None, reasons)),
-        "; ".join(filter(None, fixes)),
-        details,
+        control.name, ControlState.PARTIAL, "; ".join(filter(None, reasons)), "; ".join(filter(None, fixes)), details
     )
 
 

@@ -34,8 +34,13 @@ if TYPE_CHECKING:
     from democrai_sandbox.runtime.confinement.confinement import Confinement
     from democrai_sandbox.runtime.extensions.registry import Registry
     from democrai_sandbox.runtime.extensions.settings import RuntimeSettings
-    from democrai_sandbox.runtime.installs.environments import EnvironmentUse, InstalledEnvironment
-    from democrai_sandbox.runtime.installs.status import InstallReporter, InstallStatus, InstallStep
+    from democrai_sandbox.runtime.installs.environments import (
+        EnvironmentUse,
+        InstalledEnvironment,
+        InstallReporter,
+        InstallStatus,
+        InstallStep,
+    )
     from democrai_sandbox.runtime.worker.process import WorkerHostServices, WorkerStarter
 
 _MOST_STREAMS = 64

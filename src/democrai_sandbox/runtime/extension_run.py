@@ -23,7 +23,7 @@ from democrai_sandbox.manifests.lint import SENSITIVE_IMPORTS
 from democrai_sandbox.manifests.proposal import ObservedUse, section_of
 
 from .ai.model import KINDS
-from .ai.via_worker import WorkerAsset
+from .ai.runtime import WorkerAsset
 from .children import ChildService, PathRights
 from .recording import Recording
 from .worker.handle import WorkerHandle

@@ -11,8 +11,7 @@ from democrai_sandbox.guard import access_changed, configure_guard, served
 from democrai_sandbox.guard.interface import RawView
 from democrai_sandbox.manifests import ManifestKind, ModuleManifest, ToolDeclaration, parse_manifest
 from democrai_sandbox.policy import InvalidInputError, Operation, rules_for_paths, rules_from_json, rules_to_json
-from democrai_sandbox.runtime.ai.runtime import AiRuntime
-from democrai_sandbox.runtime.ai.via_worker import IsolatedTools
+from democrai_sandbox.runtime.ai.runtime import AiRuntime, IsolatedTools
 from democrai_sandbox.runtime.calls.output import ExtensionOutput, divert_output, watch_reports
 from democrai_sandbox.runtime.confinement.confinement import Confinement
 from democrai_sandbox.runtime.extensions.importer import Declarations, Surface, preload

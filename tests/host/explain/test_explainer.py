@@ -17,9 +17,8 @@ from democrai_sandbox.host.explain.explainer import explain, explain_line
 from democrai_sandbox.host.explain.explanation import AccessToExplain, AccessVerdict, LayerEffect
 from democrai_sandbox.host.settings import HostSettings
 from democrai_sandbox.kernel.application import ApplicationPlaces, Kernel
-from democrai_sandbox.kernel.egress.allowlist import AllowlistBuilder
-from democrai_sandbox.kernel.egress.endpoints import SourceEntry
-from democrai_sandbox.kernel.landlock.application import ApplicationPaths
+from democrai_sandbox.kernel.egress.allowlist import AllowlistBuilder, SourceEntry
+from democrai_sandbox.kernel.landlock.ruleset import ApplicationPaths
 from democrai_sandbox.kernel.settings import OsSettings
 from democrai_sandbox.kernel.status import ControlState, ControlStatus
 from democrai_sandbox.policy import Subject

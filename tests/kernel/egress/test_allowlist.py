@@ -81,10 +81,9 @@ def test_patterns_are_listed_once_with_who_wants_them():
 
 def test_sources_may_be_added_later_and_are_asked_anew_each_time():
     source = Given("a", "a.example:1")
-    assert isinstance(source, EndpointSource)
     builder = AllowlistBuilder()
     assert builder.build().endpoints == ()
-    builder.add(source)
+    builder.add(EndpointSource(source.name, source.endpoints))
     assert len(builder.build().endpoints) == 2
     source.entries.clear()
     assert builder.build().endpoints == ()

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from democrai_sandbox.kernel.egress import policy_file
-from democrai_sandbox.kernel.helper.arguments import helper_command
+from democrai_sandbox.kernel.egress import helper_process
+from democrai_sandbox.kernel.helper.protocol import helper_command
 from tests.kernel.egress.application import Application, Failed
 from tests.kernel.netlab import cgroup_mount, needs_netlab, shared_lab, wait_until
 
@@ -213,10 +213,10 @@ def test_a_confined_application_gets_its_helper_back_from_the_keeper(app, lab, s
     app(
         """
 from democrai_sandbox.kernel import LandlockSettings
-from democrai_sandbox.kernel.landlock import application, ruleset as landlock
+from democrai_sandbox.kernel.landlock import ruleset as landlock
 from democrai_sandbox.kernel.seccomp import filters, process_filter
-paths = application.application_paths([], [options["folder"]], LandlockSettings())
-print(landlock.apply(application.application_plan(paths)), file=sys.stderr)
+paths = landlock.application_paths([], [options["folder"]], LandlockSettings())
+print(landlock.apply(landlock.application_plan(paths)), file=sys.stderr)
 print(process_filter.apply(filters.APPLICATION), file=sys.stderr)
 """
     )
@@ -287,7 +287,7 @@ def test_what_was_killed_together_with_its_helper_is_swept_by_the_next(lab):
         os.kill(helper, signal.SIGKILL)
         app.kill()
         socket = app.folder / f"os_sandbox_helper_{app.pid}.sock"
-        wait_until(lambda: not policy_file._listens(socket), "the end of the helper and its errands")
+        wait_until(lambda: not helper_process._listens(socket), "the end of the helper and its errands")
         left = app.left
         assert len(left) == 2 and not gone(lab, app)
         with application(lab) as other:

@@ -8,8 +8,8 @@ from dataclasses import replace
 from democrai_sandbox.errors import HelperFailed
 from democrai_sandbox.kernel import ControlState
 from democrai_sandbox.kernel.egress import Allowlist, Endpoint, FailedSource, NotMaterialised
+from democrai_sandbox.kernel.egress.control import EgressMeasurements, egress_status, helper_status
 from democrai_sandbox.kernel.egress.helper_process import Way
-from democrai_sandbox.kernel.egress.status import EgressMeasurements, egress_status, helper_status
 from democrai_sandbox.kernel.egress.updater import AppliedAllowlist
 from tests.services.golden import sentence
 from tests.services.rows import rows

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from democrai_sandbox.kernel.egress import Endpoint, NotMaterialised, endpoints_of
-from democrai_sandbox.kernel.egress.policy_file import encoded
+from democrai_sandbox.kernel.egress.updater import encoded
 from democrai_sandbox.kernel.helper.policy import parse_policy
 from democrai_sandbox.policy import (
     DEFAULT_PORTS,

@@ -18,7 +18,7 @@ from democrai_sandbox.errors import HelperFailed
 from democrai_sandbox.kernel.egress import helper_process as elevating
 from democrai_sandbox.kernel.egress.helper_client import HelperClient
 from democrai_sandbox.kernel.egress.helper_process import HelperStarter, RunningHelper, Way, elevation
-from democrai_sandbox.kernel.helper.arguments import parse
+from democrai_sandbox.kernel.helper.main import parse
 from tests.kernel import forked_programs
 
 SOURCES = str(Path(__file__).parents[3] / "src")

@@ -7,8 +7,8 @@ import socket
 import subprocess
 import sys
 
-from democrai_sandbox.kernel.egress.policy_file import sweep
-from democrai_sandbox.kernel.egress.status import connections, internet_sockets, own_cgroup
+from democrai_sandbox.kernel.egress.control import connections, internet_sockets, own_cgroup
+from democrai_sandbox.kernel.egress.helper_process import sweep
 
 
 def test_internet_sockets_are_found_by_what_they_are_and_others_are_not():

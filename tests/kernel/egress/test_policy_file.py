@@ -15,8 +15,9 @@ import pytest
 
 from democrai_sandbox.errors import PolicyFileRefused
 from democrai_sandbox.kernel.egress import Endpoint
-from democrai_sandbox.kernel.egress.policy_file import LARGEST, PolicyFile, digest_of, encoded, policy_path, socket_path
+from democrai_sandbox.kernel.egress.updater import LARGEST, PolicyFile, digest_of, encoded
 from democrai_sandbox.kernel.helper.policy import parse_policy, read_policy
+from democrai_sandbox.kernel.settings import policy_path, socket_path
 from tests.kernel import forked_programs
 from tests.services.golden import sentence
 
@@ -144,7 +145,7 @@ def test_what_a_killed_writer_left_is_removed_when_it_is_old(folder):
 _HOLDER = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
-from democrai_sandbox.kernel.egress.policy_file import PolicyFile
+from democrai_sandbox.kernel.egress.updater import PolicyFile
 file = PolicyFile(sys.argv[2])
 for content in (b"[1]", b"[2]"):
     file.write(content)
@@ -181,7 +182,7 @@ _WRITER = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from democrai_sandbox.kernel.egress import Endpoint
-from democrai_sandbox.kernel.egress.policy_file import PolicyFile, encoded
+from democrai_sandbox.kernel.egress.updater import PolicyFile, encoded
 file = PolicyFile(sys.argv[2])
 contents = [encoded([Endpoint(f"h{n}.example", 1 + kind) for n in range(1, 200 + 100 * kind)]) for kind in range(2)]
 for number in range(10**9):

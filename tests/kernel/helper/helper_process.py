@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 
-from democrai_sandbox.kernel.helper.arguments import helper_command
+from democrai_sandbox.kernel.helper.protocol import helper_command
 from tests.kernel import forked_programs
 from tests.services import places
 

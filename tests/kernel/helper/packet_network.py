@@ -5,8 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 
 from democrai_sandbox.kernel.helper.enforcer import Enforcer
-from democrai_sandbox.kernel.helper.policy import Policy, PolicyEndpoint
-from democrai_sandbox.kernel.helper.resolver import Resolver
+from democrai_sandbox.kernel.helper.policy import Policy, PolicyEndpoint, Resolver
 from tests.kernel.netlab import Lab, cgroup_mount, shared_lab
 
 REFUSED = {"tcp": "ECONNREFUSED", "udp": "EPERM"}

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from democrai_sandbox.kernel.helper import cleanup
+from democrai_sandbox.kernel.helper import application_rules
+from democrai_sandbox.kernel.helper.application_rules import dead_chains, lives, process_namespace
 from democrai_sandbox.kernel.helper.cgroups import Cgroup
-from democrai_sandbox.kernel.helper.cleanup import dead_chains, lives, process_namespace
 from democrai_sandbox.kernel.helper.enforcer import Enforcer
 from democrai_sandbox.kernel.helper.iptables import FilterListing, Jump, Owner
 from democrai_sandbox.kernel.helper.protocol import RequestRefused
@@ -233,7 +233,7 @@ def test_a_group_that_is_being_made_in_another_world_of_numbers_is_left_alone():
     """A new cgroup exists briefly before it is marked; one that stays unmarked has no owner."""
     for marks, is_left in ((["", f"{process_namespace() + 1} 5"], False), (["", ""], True)):
         group = SimpleNamespace(mark=iter(marks).__next__)
-        assert cleanup._left_behind(4194305, group) is is_left
+        assert application_rules._left_behind(4194305, group) is is_left
 
 
 def test_the_same_number_in_a_container_that_shares_the_network_is_refused(place):

@@ -11,9 +11,8 @@ import pytest
 
 from democrai_sandbox.kernel.helper import enforcer as enforcing
 from democrai_sandbox.kernel.helper.iptables import Allow, Commands
-from democrai_sandbox.kernel.helper.policy import PolicyEndpoint
+from democrai_sandbox.kernel.helper.policy import PolicyEndpoint, Resolver, name_servers
 from democrai_sandbox.kernel.helper.protocol import RequestRefused
-from democrai_sandbox.kernel.helper.resolver import Resolver, name_servers
 from tests.kernel.helper.packet_network import REFUSED, end, field, policy
 from tests.kernel.netlab import cgroup_mount, cgroup_of, has_ended, needs_netlab, wait_until
 from tests.services.golden import sentence

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from democrai_sandbox.kernel.helper import cgroups, cleanup
+from democrai_sandbox.kernel.helper import application_rules, cgroups
 from democrai_sandbox.kernel.helper.iptables import Commands
 from democrai_sandbox.kernel.helper.policy import PolicyEndpoint
 from democrai_sandbox.kernel.helper.protocol import RequestRefused
@@ -160,15 +160,15 @@ def test_a_sweep_leaves_the_rules_of_what_it_could_not_end(place, monkeypatch):
     left = place.lab.inside.agent()
     place.enforcer.join(left.pid)
     # Dead only for this test: the helper of a parallel test would remove it earlier.
-    monkeypatch.setattr(cleanup, "_left_behind", lambda pid, _: pid == place.app.pid)
-    monkeypatch.setattr(cleanup, "_is_dead", lambda pid, _: pid == place.app.pid)
+    monkeypatch.setattr(application_rules, "_left_behind", lambda pid, _: pid == place.app.pid)
+    monkeypatch.setattr(application_rules, "_is_dead", lambda pid, _: pid == place.app.pid)
     with place.lab.inside.entered():
         with monkeypatch.context() as patch:
             without_descriptors(patch)
-            swept = cleanup.sweep(Commands())
+            swept = application_rules.sweep(Commands())
         assert str(place.app.pid) in " ".join(swept["problems"])
         assert left.tcp(t4.address, t4.port) == "ECONNREFUSED"
-        assert place.app.pid in cleanup.sweep(Commands())["cgroups"]
+        assert place.app.pid in application_rules.sweep(Commands())["cgroups"]
     assert has_ended(left.pid)
 
 
@@ -180,7 +180,7 @@ def test_a_process_that_is_hidden_is_not_taken_for_dead(place):
 import os, subprocess, sys
 sys.path.insert(0, sys.argv[1])
 from democrai_sandbox.kernel import _native
-from democrai_sandbox.kernel.helper.cleanup import lives
+from democrai_sandbox.kernel.helper.application_rules import lives
 from democrai_sandbox.kernel.helper.iptables import Owner
 subprocess.run(["mount", "-t", "proc", "-o", "hidepid=4", "proc", "/proc"], check=True)
 _native.drop_capabilities((1 << 41) - 1 & ~(1 << 19))

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from democrai_sandbox.kernel.helper.arguments import helper_command
 from democrai_sandbox.kernel.helper.install_files import (
     ServicePaths,
     polkit_rule,
@@ -24,6 +23,7 @@ from democrai_sandbox.kernel.helper.install_files import (
     systemd_unit,
     weaknesses,
 )
+from democrai_sandbox.kernel.helper.protocol import helper_command
 from tests.kernel.helper.helper_process import needs_root
 from tests.services.rows import rows
 

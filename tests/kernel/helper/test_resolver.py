@@ -6,8 +6,7 @@ import threading
 import time
 
 from democrai_sandbox.kernel.helper.iptables import Allow
-from democrai_sandbox.kernel.helper.policy import PolicyEndpoint
-from democrai_sandbox.kernel.helper.resolver import Resolver, name_servers, system_lookup
+from democrai_sandbox.kernel.helper.policy import PolicyEndpoint, Resolver, name_servers, system_lookup
 from tests.services.rows import rows
 
 

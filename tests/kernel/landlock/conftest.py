@@ -20,7 +20,7 @@ def ground():
 
 
 def pytest_collection_modifyitems(items):
-    from democrai_sandbox.kernel.landlock import landlock_support
+    from democrai_sandbox.kernel.landlock.rights import landlock_support
 
     support = landlock_support()
     missing = pytest.mark.skipif(support.abi < 7, reason=f"needs Landlock ABI 7: {support.reason or support.abi}")

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from democrai_sandbox.kernel.landlock import application, application_paths, application_plan
+from democrai_sandbox.kernel.landlock import ruleset
 from democrai_sandbox.kernel.landlock.rights import EXECUTE, WRITE, FsRight, NetRight
+from democrai_sandbox.kernel.landlock.ruleset import application_paths, application_plan
 from democrai_sandbox.kernel.settings import LandlockSettings
 from tests.kernel.landlock.harness import NOBODY
 from tests.services.rows import rows
@@ -30,7 +31,7 @@ def test_lists_hold_the_system_the_runtime_and_what_is_named(tmp_path):
     paths = application_paths(["/srv/readable"], [str(tmp_path)], settings)
     assert {"/usr", "/etc", "/proc", "/srv/readable", "/opt/extra", sys.prefix, sys.base_prefix} <= set(paths.read)
     assert os.path.realpath(sys.executable) in paths.read
-    package = Path(application.__file__).parents[2]
+    package = Path(ruleset.__file__).parents[2]
     assert any(package.is_relative_to(path) for path in paths.read)
     assert paths.write == (str(tmp_path), "/srv/work")
     assert tempfile.gettempdir() in paths.scratch
@@ -43,7 +44,7 @@ def test_lists_hold_the_system_the_runtime_and_what_is_named(tmp_path):
 
 def test_nothing_is_made_up_for_what_does_not_exist(monkeypatch):
     """Missing system folders are not listed, so that only configured paths are reported as missing."""
-    monkeypatch.setattr(application, "_SYSTEM", ("/usr", "/lib-of-another-machine"))
+    monkeypatch.setattr(ruleset, "_SYSTEM", ("/usr", "/lib-of-another-machine"))
     paths = application_paths([], [], LandlockSettings())
     assert "/usr" in paths.read
     assert "/lib-of-another-machine" not in paths.read
@@ -93,7 +94,7 @@ def ordinary_work(w):
     import tempfile
     import threading
 
-    from democrai_sandbox.kernel.landlock import application_paths, application_plan
+    from democrai_sandbox.kernel.landlock.ruleset import application_paths, application_plan
     from democrai_sandbox.kernel.settings import LandlockSettings
 
     data, outside = str(w.inside), w.outside

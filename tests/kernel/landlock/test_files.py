@@ -218,7 +218,7 @@ def test_descriptors_from_before_keep_working_but_open_nothing_new(ground):
 
 
 def twice_the_same(w):
-    from democrai_sandbox.kernel.landlock import numbers
+    from democrai_sandbox.kernel.landlock.ruleset import numbers
 
     rules = (w.PathRule(str(w.inside), w.READ), w.PathRule(str(w.inside), w.WRITE), w.PathRule(str(w.read), w.READ))
     plan = w.RulesetPlan(rules, scopes=False)

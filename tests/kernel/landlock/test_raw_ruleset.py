@@ -14,8 +14,9 @@ import pytest
 
 from democrai_sandbox.errors import KernelLayerError
 from democrai_sandbox.kernel import _native
-from democrai_sandbox.kernel.landlock import PathRule, RulesetPlan, build, raw_ruleset
+from democrai_sandbox.kernel.landlock import raw_ruleset
 from democrai_sandbox.kernel.landlock.rights import READ, WRITE, supported
+from democrai_sandbox.kernel.landlock.ruleset import PathRule, RulesetPlan, build
 from tests.services.rows import rows
 
 ALONE = """

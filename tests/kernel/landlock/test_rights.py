@@ -10,8 +10,19 @@ from pathlib import Path
 import pytest
 
 from democrai_sandbox.kernel import _native
-from democrai_sandbox.kernel.landlock import EXECUTE, FILE_RIGHTS, READ, WRITE, FsRight, NetRight, ScopeRight, supported
-from democrai_sandbox.kernel.landlock.rights import DEVICE, FEATURES, HIGHEST_ABI
+from democrai_sandbox.kernel.landlock.rights import (
+    DEVICE,
+    EXECUTE,
+    FEATURES,
+    FILE_RIGHTS,
+    HIGHEST_ABI,
+    READ,
+    WRITE,
+    FsRight,
+    NetRight,
+    ScopeRight,
+    supported,
+)
 from tests.services.rows import rows
 
 HEADER = Path("/usr/include/linux/landlock.h")

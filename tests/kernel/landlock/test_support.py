@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from democrai_sandbox.errors import KernelLayerError, KernelUnsupported
-from democrai_sandbox.kernel.landlock import PathRule, PortRule, RulesetPlan, apply, build, landlock_support, rights
-from democrai_sandbox.kernel.landlock.rights import READ, NetRight
+from democrai_sandbox.kernel.landlock import rights
+from democrai_sandbox.kernel.landlock.rights import READ, NetRight, landlock_support
+from democrai_sandbox.kernel.landlock.ruleset import PathRule, PortRule, RulesetPlan, apply, build
 from tests.services.golden import sentence
 from tests.services.rows import rows
 

@@ -13,19 +13,8 @@ from pathlib import Path
 
 from democrai_sandbox.errors import SandboxError
 from democrai_sandbox.kernel import _native
-from democrai_sandbox.kernel.landlock import (
-    EXECUTE,
-    READ,
-    WRITE,
-    FsRight,
-    NetRight,
-    PathRule,
-    PortRule,
-    RulesetPlan,
-    apply,
-    build,
-    landlock_support,
-)
+from democrai_sandbox.kernel.landlock.rights import EXECUTE, READ, WRITE, FsRight, NetRight, landlock_support
+from democrai_sandbox.kernel.landlock.ruleset import PathRule, PortRule, RulesetPlan, apply, build
 
 
 class World:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from democrai_sandbox.kernel.seccomp.bpf import ARCHITECTURE, NUMBER, Assembler, Instruction, argument
+from democrai_sandbox.kernel.seccomp.filters import ARCHITECTURE, NUMBER, Assembler, Instruction, argument
 from tests.kernel.seccomp.interpreter import run
 from tests.services.golden import sentence
 from tests.services.rows import rows

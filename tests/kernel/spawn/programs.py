@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from democrai_sandbox.kernel.landlock import landlock_support
+from democrai_sandbox.kernel.landlock.rights import landlock_support
 from democrai_sandbox.kernel.spawn import ChildConfinement, SpawnOrder, confinement_of, enforcement_of
 from democrai_sandbox.policy import parse_access
 from tests.kernel import forked_programs

@@ -11,7 +11,8 @@ _APPLICATION = """
 import os, signal, subprocess, sys, tempfile
 from democrai_sandbox.errors import SpawnFailed
 from democrai_sandbox.kernel import _native
-from democrai_sandbox.kernel.landlock import rights, landlock_support
+from democrai_sandbox.kernel.landlock import rights
+from democrai_sandbox.kernel.landlock.rights import landlock_support
 from democrai_sandbox.kernel.landlock.ruleset import PathRule, RulesetPlan, build, numbers
 from democrai_sandbox.kernel.seccomp import filters
 from democrai_sandbox.kernel.spawn import SpawnServer

@@ -20,11 +20,11 @@ class Egress:
     """Replaces the control: builds the list after each change notification, and records the notifications."""
 
     def __init__(self):
-        from democrai_sandbox.kernel.egress.allowlist import AllowlistBuilder, ObservedEndpoints
+        from democrai_sandbox.kernel.egress.allowlist import AllowlistBuilder, EndpointSource, ObservedEndpoints
 
         self.builder = AllowlistBuilder()
         self.observed = ObservedEndpoints()
-        self.builder.add(self.observed)
+        self.builder.add(EndpointSource("observed", self.observed.endpoints))
         self.policy_file = self.socket = "/nowhere/to/be/found"
         self.changes = 0
         self.seen = []
@@ -42,7 +42,7 @@ class Egress:
         self.changed()
 
     def child(self, endpoints):
-        from democrai_sandbox.kernel.egress.endpoints import ChildCgroup
+        from democrai_sandbox.kernel.egress.allowlist import ChildCgroup
 
         self.sets.append(sorted([one.host, one.port, one.protocol] for one in endpoints))
         read, write = os.pipe()  # replaces cgroup.procs
@@ -203,7 +203,7 @@ def test_a_child_gets_a_cgroup_for_the_endpoints_of_its_subject_and_gives_it_bac
 
 
 def permitted(world):
-    from democrai_sandbox.kernel.egress.endpoints import SourceEntry
+    from democrai_sandbox.kernel.egress.allowlist import SourceEntry
     from democrai_sandbox.manifests import ManifestKind
     from democrai_sandbox.runtime.confinement.allowlist_sources import PermittedSource
     from democrai_sandbox.runtime.extensions.registry import RegisteredExtension, Registry

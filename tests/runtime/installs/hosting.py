@@ -18,7 +18,7 @@ def settings_of(base, **more):
 
 def know_pip():
     """Skip the process that reads pip's configuration: a folder of wheels or none, no index."""
-    from democrai_sandbox.runtime.installs import build, pip
+    from democrai_sandbox.runtime.installs import installer, pip
 
     async def told(starter, folder):
         return pip.PipConfiguration(
@@ -30,7 +30,7 @@ def know_pip():
             find_links=(places,) if (places := os.environ.get("PIP_FIND_LINKS")) else (),
         )
 
-    build.read_configuration = told
+    installer.read_configuration = told
 
 
 def installer_of(base, name="demo", kind="engine", asking=False, **more):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from democrai_sandbox.runtime.installs.status import step_of
+from democrai_sandbox.runtime.installs.environments import step_of
 from tests.services.rows import rows
 
 

@@ -15,7 +15,7 @@ from democrai_sandbox.manifests.lint import FindingCode, Severity
 from democrai_sandbox.manifests.models import DEFAULT_TIMEOUT_MS, McpTransport
 from democrai_sandbox.runtime.access_environment import serving
 from democrai_sandbox.runtime.extensions.settings import McpApproval
-from democrai_sandbox.runtime.installs.status import InstallState
+from democrai_sandbox.runtime.installs.environments import InstallState
 
 from .openapi import operation, router
 from .schemas import ApiAnswer, ApiInput, Members, Named, Text

@@ -22,7 +22,7 @@ from democrai_sandbox.host.settings import (
     ServerSettings,
     WorkerSettings,
 )
-from democrai_sandbox.kernel.egress.endpoints import NotMaterialised, endpoints_of
+from democrai_sandbox.kernel.egress.allowlist import NotMaterialised, endpoints_of
 from democrai_sandbox.kernel.settings import os_settings
 from democrai_sandbox.manifests import McpServer, McpTransport, make_manifest
 from democrai_sandbox.manifests.limits import NO_LIMITS, limits_from

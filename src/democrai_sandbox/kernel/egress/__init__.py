@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from .allowlist import Allowlist, AllowlistBuilder, FailedSource
-from .control import EgressControl
-from .endpoints import (
+from .allowlist import (
+    Allowlist,
+    AllowlistBuilder,
     ChildCgroup,
     Endpoint,
     EndpointSource,
+    FailedSource,
     NotMaterialised,
     ObservedConnection,
     SourceEntry,
     endpoints_of,
 )
+from .control import EgressControl
 
 __all__ = [
     "Allowlist",

@@ -1,8 +1,10 @@
-"""Endpoints of the egress allowlist from all sources, including the connections that the guard permitted."""
+"""Endpoints of the egress allowlist: from rules, configured addresses, and connections that the guard permitted."""
 
 from __future__ import annotations
 
 import ipaddress
+import os
+import re
 import threading
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, replace
@@ -10,12 +12,191 @@ from functools import lru_cache
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
-from .endpoints import Endpoint, EndpointSource, NotMaterialised, SourceEntry, endpoints_at, endpoints_of, without_user
+from democrai_sandbox import policy
+from democrai_sandbox.policy.hosts import LOOPBACK, LOOPBACK_ADDRESSES, host_key
+from democrai_sandbox.policy.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from .endpoints import ObservedConnection, StillPermitted
+    StillPermitted = Callable[[str, str, str, int], bool]
+    """Whether a subject (kind, name) may connect to a host and port now."""
+
+_PROTOCOLS = ("tcp", "udp")
+_HIGHEST_PORT = 65535
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Host, port and protocol that packets may go to."""
+
+    host: str
+    """Canonical name or address."""
+    port: int
+    protocol: str = "tcp"
+    source: str = ""
+    """Origins, separated by commas: ``module:reports``, ``config.database``."""
+    addresses: tuple[str, ...] = ()
+    """Addresses that the application has resolved; the helper adds its results."""
+
+    def __post_init__(self) -> None:
+        """Reject values that the helper rejects, so that one bad entry does not invalidate the whole list."""
+        if not self.host or type(self.host) is not str:
+            raise policy.InvalidInputError.of(
+                f"host must be a host name or address, got {shown(self.host)}", pointer="/host"
+            )
+        if type(self.port) is not int or not 1 <= self.port <= _HIGHEST_PORT:
+            raise policy.InvalidInputError.of(f"port must be a number from 1 to {_HIGHEST_PORT}", pointer="/port")
+        if self.protocol not in _PROTOCOLS:
+            raise policy.InvalidInputError.of(
+                f"protocol must be tcp or udp, got {shown(self.protocol)}", pointer="/protocol"
+            )
+
+    @property
+    def key(self) -> tuple[str, int, str]:
+        """Identity of the endpoint, without its origins."""
+        return self.host, self.port, self.protocol
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the endpoint in the format of the policy file."""
+        entry: dict[str, object] = {"host": self.host, "port": self.port, "protocol": self.protocol}
+        if self.source:
+            entry["source"] = self.source
+        if self.addresses:
+            entry["addresses"] = list(self.addresses)
+        return entry
+
+
+class NotMaterialised(NamedTuple):
+    """Target without a fixed address and port: the guard decides about it, but the packet filter has no entry."""
+
+    target: str
+    source: str
+    why: str
+
+
+class SourceEntry(NamedTuple):
+    """Target of a source, with the origin to report."""
+
+    target: str | policy.AccessRule | policy.NetworkTarget | Endpoint
+    source: str
+
+
+class EndpointSource(NamedTuple):
+    """Provider of targets: manifests, approvals, a registry. Any thread may read it, at each rebuild."""
+
+    name: str
+    """Name used in error reports."""
+    endpoints: Callable[[], Iterable[SourceEntry]]
+    """Reads the current targets."""
+
+
+class ObservedConnection(NamedTuple):
+    """Permitted connection that is about to be opened, as reported by the guard."""
+
+    subject: str
+    subject_kind: str
+    host: str
+    addresses: tuple[str, ...]
+    port: int
+
+
+@dataclass(slots=True)
+class ChildCgroup:
+    """Cgroup of one child. A process that writes ``0`` to the descriptor joins it. Return it with ``release``."""
+
+    descriptor: int
+    id: int
+    path: str
+
+    def close(self) -> None:
+        """Close the descriptor; the cgroup stays. Safe to call twice."""
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+_TCP = ("tcp",)
+_LOOPBACK = tuple(map(str, LOOPBACK_ADDRESSES))
+_URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://([^/?#]*)")
+_USER = re.compile(r"(?<=://)[^/?#]*@")
+_LONGEST_SHOWN = 200
+
+_WHY = {
+    policy.TargetKind.WILDCARD: (
+        "a pattern has no fixed addresses; each permitted host is added on its first connection"
+    ),
+    policy.TargetKind.NETWORK: "a range is not opened as a whole; each address is added on its first connection",
+    policy.TargetKind.UNIX: "the packet filter does not apply to unix sockets",
+}
+_NO_PORT = "it has no port; each port is added on its first connection"
+
+
+def endpoints_of(
+    target: str | policy.AccessRule | policy.NetworkTarget, source: str
+) -> tuple[Endpoint, ...] | NotMaterialised:
+    """Return the endpoints that the packet filter must permit for a target.
+
+    ``host:port`` covers both protocols, a URL covers TCP. Only scheme, host and port of a configured URL are used, so
+    passwords in it are not stored. Rules about other resource types give no endpoints.
+    """
+    if isinstance(target, policy.AccessRule):
+        if target.resource_type is not policy.ResourceType.NETWORK:
+            return ()
+        target = target.normalized_target
+    if isinstance(target, policy.NetworkTarget):
+        return _of_parsed(target, source)
+    try:
+        place = _place(target)
+        return _of_parsed(_parsed(place), source) if place else ()
+    except policy.InvalidInputError as error:
+        why = "; ".join(problem.message for problem in error.problems)
+        return NotMaterialised(without_user(target), source, without_user(why))
+
+
+def without_user(text: object) -> str:
+    """Return a target for display: without user and password, and shortened."""
+    return _USER.sub("", str(text))[:_LONGEST_SHOWN]
+
+
+def _of_parsed(target: policy.NetworkTarget, source: str) -> tuple[Endpoint, ...] | NotMaterialised:
+    why = _WHY.get(target.kind)
+    if why is not None:
+        return NotMaterialised(target.normalized, source, why)
+    if target.port is None:
+        return NotMaterialised(target.normalized, source, _NO_PORT)
+    protocols = _TCP if target.kind is policy.TargetKind.URL else _PROTOCOLS
+    return _endpoints(target.host, target.port, protocols, source, ())
+
+
+def _endpoints(
+    host: str, port: int, protocols: tuple[str, ...], source: str, addresses: tuple[str, ...]
+) -> tuple[Endpoint, ...]:
+    if host_key(host) == LOOPBACK:
+        # The matcher treats three spellings as one host, so they are one host here, independent of the hosts file.
+        host, addresses = LOOPBACK, _LOOPBACK
+    return tuple(Endpoint(host, port, protocol, source, addresses) for protocol in protocols)
+
+
+@lru_cache(maxsize=8192)
+def _parsed(place: str) -> policy.NetworkTarget:
+    """Parse a target; cached, because each rebuild parses the same targets."""
+    return policy.parse_declaration(place)
+
+
+def _place(text: str) -> str:
+    """Return ``scheme://host:port`` of a URL, empty text for one without a host, and other text unchanged."""
+    match = _URL.match(text) if type(text) is str else None
+    if match is None:
+        return text
+    scheme, authority = match.groups()
+    host = authority.rpartition("@")[2]
+    # The port depends on one part of "postgresql+driver" or "git+ssh".
+    scheme = scheme.lower()
+    first, _, last = scheme.partition("+")
+    known = next((part for part in (scheme, last, first) if part in policy.DEFAULT_PORTS), scheme)
+    return f"{known}://{host}" if host else ""
+
 
 _LONGEST_SOURCE = 200
 _MOST_ADDRESSES = 256
@@ -113,7 +294,7 @@ EXPIRY = 600.0
 CAPACITY = 4096
 """Maximum number of addresses. One subject may use a quarter, so that it cannot displace the others."""
 _SHARES = 4
-_LOOPBACK = {4: "127.0.0.1", 6: "::1"}
+_LOOPBACK_OF_VERSION = {4: "127.0.0.1", 6: "::1"}
 
 
 class _ObservedTarget(NamedTuple):
@@ -123,7 +304,7 @@ class _ObservedTarget(NamedTuple):
     port: int
 
 
-class _ObservedUse(NamedTuple):
+class _ObservedAddress(NamedTuple):
     place: _ObservedTarget
     address: str
     """Empty if only the name is known."""
@@ -131,8 +312,6 @@ class _ObservedUse(NamedTuple):
 
 class ObservedEndpoints:
     """Source of the allowlist that the guard fills. Limited in size; unused entries expire."""
-
-    name = "observed"
 
     def __init__(
         self,
@@ -153,7 +332,7 @@ class ObservedEndpoints:
         self._in_use = in_use
         self._clock = clock
         self._lock = threading.Lock()
-        self._until: OrderedDict[_ObservedUse, float] = OrderedDict()
+        self._until: OrderedDict[_ObservedAddress, float] = OrderedDict()
         """In the order of their expiry."""
         self._shares: Counter[tuple[str, str]] = Counter()
 
@@ -162,11 +341,11 @@ class ObservedEndpoints:
 
     def observe(self, endpoint: ObservedConnection) -> bool:
         """Record a connection; return whether it goes to a new address."""
-        place = _ObservedTarget(str(endpoint.subject_kind), str(endpoint.subject), endpoint.host, endpoint.port)
+        place = _ObservedTarget(endpoint.subject_kind, endpoint.subject, endpoint.host, endpoint.port)
         new = False
         with self._lock:
             for address in addresses_of(endpoint) or ("",):
-                new = self._note(_ObservedUse(place, address)) or new
+                new = self._note(_ObservedAddress(place, address)) or new
         return new
 
     def endpoints(self) -> Iterator[SourceEntry]:
@@ -184,7 +363,7 @@ class ObservedEndpoints:
         for place, addresses in found.items():
             if permitted is None or permitted(*place):
                 source = f"observed:{place.kind}:{place.subject}"
-                for endpoint in endpoints_at(place.host, place.port, addresses, source):
+                for endpoint in _endpoints(place.host, place.port, _PROTOCOLS, source, tuple(addresses)):
                     yield SourceEntry(endpoint, source)
 
     def next_expiry(self) -> float | None:
@@ -193,7 +372,7 @@ class ObservedEndpoints:
             first = next(iter(self._until.values()), None)
         return None if first is None else max(0.0, first - self._clock())
 
-    def _note(self, seen: _ObservedUse) -> bool:
+    def _note(self, seen: _ObservedAddress) -> bool:
         new = seen not in self._until
         self._until[seen] = self._clock() + self._expiry
         self._until.move_to_end(seen)
@@ -208,7 +387,7 @@ class ObservedEndpoints:
         if len(self._until) > self._capacity:
             self._drop(next(iter(self._until)))
 
-    def _drop(self, seen: _ObservedUse) -> None:
+    def _drop(self, seen: _ObservedAddress) -> None:
         del self._until[seen]
         self._shares[seen.place[:2]] -= 1
         if not self._shares[seen.place[:2]]:
@@ -237,7 +416,7 @@ def addresses_of(endpoint: ObservedConnection) -> tuple[str, ...]:
     host = _address(endpoint.host)
     if host is not None and host.is_unspecified:
         # A connection to the unspecified address goes to this machine.
-        return (_LOOPBACK[host.version],)
+        return (_LOOPBACK_OF_VERSION[host.version],)
     found = (host, *map(_address, endpoint.addresses))
     # Name servers return the unspecified address for names that they block.
     return tuple(dict.fromkeys(str(address) for address in found if address is not None and not address.is_unspecified))

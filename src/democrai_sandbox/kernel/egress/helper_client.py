@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from democrai_sandbox.errors import HelperFailed
 
-from .endpoints import ChildCgroup
+from .allowlist import ChildCgroup
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from .endpoints import Endpoint
+    from .allowlist import Endpoint
 
 
 def readable(descriptors: Iterable[int], seconds: float) -> set[int]:

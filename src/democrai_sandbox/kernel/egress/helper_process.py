@@ -1,4 +1,4 @@
-"""Helper process, as its application sees it: start it with privileges or attach to it, detect its end, and stop it."""
+"""Helper process, as its application sees it: start it or attach to it, detect its end, stop it, remove leftovers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import pwd
+import re
 import shlex
 import shutil
 import socket
@@ -21,10 +22,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from democrai_sandbox.errors import HelperFailed
 from democrai_sandbox.kernel.flow_log import write_line
-from democrai_sandbox.kernel.helper.arguments import helper_command
+from democrai_sandbox.kernel.helper.protocol import helper_command
 
 from .helper_client import FOREIGN_SOCKET, NOT_RUNNING, TIMED_OUT, HelperClient, readable, refusal
-from .policy_file import remove_dead_socket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -470,3 +470,58 @@ class HelperConnection:
         handle, self._handle = self._handle, -1
         if handle >= 0:
             os.close(handle)
+
+
+_OURS = re.compile(
+    r"os_sandbox_helper_(?P<socket>[0-9]+)\.sock"
+    r"|\.?os_sandbox_allowlist_(?P<file>[0-9]+)\.json(?:\.[0-9a-f]+\.unfinished)?"
+)
+
+
+def sweep(data_dir: str, state_dir: str) -> tuple[str, ...]:
+    """Remove files with the default name of a process that does not exist; return their paths.
+
+    The folder may be shared with another pid namespace, whose process ids are unknown here. A socket with a listening
+    helper therefore stays.
+    """
+    removed = []
+    for folder in {Path(data_dir), Path(state_dir)}:
+        with suppress(OSError):
+            for path in list(folder.iterdir()):
+                match = _OURS.fullmatch(path.name)
+                pid = int(match["socket"] or match["file"]) if match else 0
+                if pid and not _exists(pid) and not _listens(Path(state_dir) / f"os_sandbox_helper_{pid}.sock"):
+                    with suppress(OSError):
+                        path.unlink()
+                        removed.append(str(path))
+    return tuple(removed)
+
+
+def remove_dead_socket(path: str) -> None:
+    """Remove the socket of a killed helper, unless a process listens on it."""
+    place = Path(path)
+    with suppress(OSError):
+        if place.is_socket() and not place.is_symlink() and not _listens(place):
+            place.unlink()
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        pass
+    return True
+
+
+def _listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(0.0)
+        try:
+            probe.connect(str(path))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        except OSError:
+            return True  # it exists but is busy, or belongs to another user
+    return True

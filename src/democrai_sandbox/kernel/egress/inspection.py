@@ -13,14 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from democrai_sandbox.errors import HelperFailed, PolicyFileRefused
-from democrai_sandbox.kernel.helper import iptables
-from democrai_sandbox.kernel.helper.application_rules import APPLICATION, ApplicationFilter, FilterPart
+from democrai_sandbox.kernel.helper import application_rules, iptables
 from democrai_sandbox.kernel.helper.cgroups import PREFIX, find_tree
-from democrai_sandbox.kernel.helper.cleanup import process_namespace
-from democrai_sandbox.kernel.helper.policy import parse_policy, read_policy
+from democrai_sandbox.kernel.helper.policy import Resolver, name_servers, parse_policy, read_policy
 from democrai_sandbox.kernel.helper.processes import facts
 from democrai_sandbox.kernel.helper.protocol import RequestRefused
-from democrai_sandbox.kernel.helper.resolver import Resolver, name_servers
 
 from .helper_client import HelperClient
 
@@ -149,13 +146,15 @@ def dry_run(path: str, pid: int) -> DryRun:
     resolver = Resolver()
     resolver.ask(policy.endpoints, patient=True)
     found = resolver.resolve(policy.endpoints)
-    owner = iptables.Owner(pid, _start_time(pid), process_namespace())
+    owner = iptables.Owner(pid, _start_time(pid), application_rules.process_namespace())
     allowed = found.allowed | name_servers()
     transactions = []
     for family, program in _PROGRAMS:
         recording = _RecordingFilter(family)
-        part = FilterPart(_group(pid), 0, frozenset(each for each in allowed if each.family is family))
-        ApplicationFilter(recording, owner).install({APPLICATION: part})
+        part = application_rules.FilterPart(
+            _group(pid), 0, frozenset(each for each in allowed if each.family is family)
+        )
+        application_rules.ApplicationFilter(recording, owner).install({application_rules.APPLICATION: part})
         transactions.append(FilterTransaction(family.value, program, recording.text))
     return DryRun(policy, tuple(transactions), found.unresolved, found.withheld)
 

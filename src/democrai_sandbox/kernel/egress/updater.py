@@ -1,28 +1,209 @@
-"""Update the allowlist: write it, have the helper apply it, and combine a burst of changes into one run of a thread."""
+"""Update the allowlist: write the policy file, let the helper apply it, and join a burst of changes into one run."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import hashlib
+import json
 import os
+import secrets
+import stat
 import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from democrai_sandbox._util.worker_thread import WorkerThread
-from democrai_sandbox.errors import HelperFailed, KernelLayerError
+from democrai_sandbox.errors import HelperFailed, KernelLayerError, PolicyFileRefused
 
 from .helper_client import NOT_RUNNING, TIMED_OUT, readable
-from .policy_file import PolicyFile, digest_of, encoded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from democrai_sandbox.kernel.flow_log import FlowLog
 
-    from .allowlist import Allowlist, AllowlistBuilder, ObservedEndpoints
+    from .allowlist import Allowlist, AllowlistBuilder, Endpoint, ObservedEndpoints
     from .helper_client import HelperClient
     from .helper_process import HelperConnection
+
+VERSION = 1
+LARGEST = 4 * 1024 * 1024
+"""Maximum size in bytes that the helper reads."""
+_ROOT = 0
+_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_OPEN_OLD = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_OPEN_TO_HOLD = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_OF_OTHERS = frozenset({errno.EACCES, errno.ELOOP})
+"""Errors for a file of another user, which the helper would reject, or a link: replace it without reading it."""
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_UNFINISHED = ".unfinished"
+_FORGOTTEN_AFTER = 60.0
+"""Seconds after which an unfinished file counts as abandoned; writing takes milliseconds."""
+
+
+def encoded(endpoints: Iterable[Endpoint]) -> bytes:
+    """Return the content of the file, identical for the same endpoints."""
+    document = {"version": VERSION, "endpoints": [endpoint.as_dict() for endpoint in endpoints]}
+    return json.dumps(document, ensure_ascii=True, separators=(",", ":"), sort_keys=True).encode("ascii")
+
+
+def digest_of(content: bytes) -> str:
+    """Return the digest by which the helper reports the applied content."""
+    return hashlib.sha256(content).hexdigest()
+
+
+class PolicyFile:
+    """File that is replaced atomically, so that readers see one complete state, also after a power loss.
+
+    The process that wrote it holds a lock until it removes the file or ends. Otherwise two processes with the same file
+    would overwrite each other's allowlist.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        self._folder, self._name = os.path.split(self.path)
+        self._held = -1
+        """Descriptor of the last written file, which holds the lock."""
+
+    def write(self, content: bytes) -> None:
+        """Replace the file; raise if another process uses the same path."""
+        if len(content) > LARGEST:
+            raise PolicyFileRefused(
+                f"the allowlist has {len(content)} bytes; the helper reads at most {LARGEST}",
+                fix="declare fewer endpoints, or revoke unneeded approvals",
+            )
+        with self._opened() as folder:
+            try:
+                self._replace(folder, content)
+            except OSError as error:
+                raise PolicyFileRefused(
+                    f"the policy file {self.path} could not be written: {error.strerror}",
+                    fix=f"free disk space, make {self._folder} writable for this user, or set sandbox.os.policy_file",
+                ) from error
+
+    def remove(self) -> None:
+        """Remove the file if this process wrote it."""
+        held, self._held = self._held, -1
+        if held < 0:
+            return
+        with suppress(OSError):
+            if os.path.samestat(os.stat(self.path, follow_symlinks=False), os.fstat(held)):  # noqa: PTH116 - a str path
+                Path(self.path).unlink()
+        os.close(held)
+
+    def _replace(self, folder: int, content: bytes) -> None:
+        self._sweep(folder)
+        unfinished = f".{self._name}.{secrets.token_hex(8)}{_UNFINISHED}"
+        number = -1
+        try:
+            _write_new(folder, unfinished, content)
+            # Read-only, so that the descriptor cannot be used for writing; a lock against writers needs no more. The
+            # lock belongs to this process alone: a fork does not inherit it.
+            number = os.open(unfinished, _OPEN_TO_HOLD, dir_fd=folder)
+            fcntl.lockf(number, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            self._place(folder, unfinished)
+            self._held, number = number, self._held
+        finally:
+            if number >= 0:
+                os.close(number)
+            with suppress(OSError):
+                os.unlink(unfinished, dir_fd=folder)
+        os.fsync(folder)
+
+    def _place(self, folder: int, unfinished: str) -> None:
+        """Rename the file into place, unless another process has a file of this name."""
+        try:
+            try:
+                with self._claimed(folder):
+                    os.rename(unfinished, self._name, src_dir_fd=folder, dst_dir_fd=folder)
+            except FileNotFoundError:
+                # Unlike a rename, a link never replaces a file that was created meanwhile.
+                os.link(unfinished, self._name, src_dir_fd=folder, dst_dir_fd=folder)
+        except (BlockingIOError, FileExistsError):
+            raise PolicyFileRefused(
+                f"another application uses the policy file {self.path}",
+                fix="put {pid} into sandbox.os.policy_file, or remove the setting: each application needs its own file",
+            ) from None
+
+    @contextmanager
+    def _claimed(self, folder: int) -> Iterator[None]:
+        """Lock the existing file: it belongs to this process, or to one that has ended."""
+        while not self._is_at(folder, self._held):
+            try:
+                number = os.open(self._name, _OPEN_OLD, dir_fd=folder)
+            except OSError as error:
+                if error.errno not in _OF_OTHERS:
+                    raise
+                break
+            try:
+                fcntl.lockf(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if self._is_at(folder, number):  # otherwise it was replaced before the lock
+                    yield
+                    return
+            finally:
+                os.close(number)
+        yield
+
+    def _is_at(self, folder: int, number: int) -> bool:
+        """Whether an open file is the one with the name; raise when the name does not exist."""
+        found = os.stat(self._name, dir_fd=folder, follow_symlinks=False)
+        return number >= 0 and os.path.samestat(found, os.fstat(number))
+
+    def _sweep(self, folder: int) -> None:
+        for name in os.listdir(folder):
+            if name.startswith(f".{self._name}.") and name.endswith(_UNFINISHED):
+                with suppress(OSError):
+                    if time() - os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime > _FORGOTTEN_AFTER:
+                        os.unlink(name, dir_fd=folder)
+
+    @contextmanager
+    def _opened(self) -> Iterator[int]:
+        """Keep the folder open, so that the checked folder is the one that is written to."""
+        try:
+            Path(self._folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+            number = os.open(self._folder, _OPEN_FOLDER)
+        except OSError as error:
+            raise PolicyFileRefused(
+                f"the folder of the policy file {self.path} cannot be used: {error.strerror}",
+                fix=f"make {self._folder} a folder owned by this user, or set sandbox.os.policy_file",
+            ) from error
+        try:
+            self._check(os.fstat(number))
+            yield number
+        finally:
+            os.close(number)
+
+    def _check(self, status: os.stat_result) -> None:
+        """Reject a folder in which another user could replace the file."""
+        if status.st_uid not in (_ROOT, os.geteuid()):
+            raise PolicyFileRefused(
+                f"the folder {self._folder} of the policy file belongs to user {status.st_uid}",
+                fix=f"chown {os.geteuid()} {self._folder}, or set sandbox.os.policy_file",
+            )
+        if status.st_mode & _OTHERS_WRITE:
+            raise PolicyFileRefused(
+                f"other users can write to the folder {self._folder} of the policy file "
+                f"(mode {stat.S_IMODE(status.st_mode):04o})",
+                fix=f"chmod go-w {self._folder}, or set sandbox.os.policy_file to a file in another folder",
+            )
+
+
+def _write_new(folder: int, name: str, content: bytes) -> None:
+    number = os.open(name, _OPEN_NEW, 0o600, dir_fd=folder)
+    try:
+        os.fchmod(number, 0o600)  # independent of the umask and default ACLs
+        rest = memoryview(content)
+        while rest:
+            rest = rest[os.write(number, rest) :]
+        os.fsync(number)
+    finally:
+        os.close(number)
+
 
 _WITHIN = 15.0
 """Timeout of one update in seconds, which includes resolving names."""

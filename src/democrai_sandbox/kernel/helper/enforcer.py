@@ -14,12 +14,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .application_rules import APPLICATION, ApplicationRules, WantedRules
+from .application_rules import APPLICATION, ApplicationRules, WantedRules, lives, mark_of, process_namespace, sweep
 from .cgroups import CgroupMembers, find_tree, same_network, step_out
-from .cleanup import lives, mark_of, process_namespace, sweep
 from .iptables import Allow, Commands, Owner
+from .policy import FRESH_SECONDS, Resolution, Resolver, name_servers
 from .protocol import RequestRefused
-from .resolver import FRESH_SECONDS, Resolution, Resolver, name_servers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

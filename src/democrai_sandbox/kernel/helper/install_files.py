@@ -14,7 +14,7 @@ import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from .arguments import helper_command
+from .protocol import helper_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

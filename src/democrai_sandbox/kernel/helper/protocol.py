@@ -1,12 +1,16 @@
-"""Protocol of the helper's socket: one JSON object per line, one request, one answer."""
+"""Command of the helper, and the protocol of its socket: one JSON object per line, one request, one answer."""
 
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 VERSION = 1
 LONGEST_LINE = 64 * 1024
+LONGEST_SOCKET_PATH = 107
+"""Size of the path in a unix socket address, without the terminating zero."""
 _LONGEST_TEXT = 2000
 
 # fmt: off
@@ -18,6 +22,15 @@ Reason = Literal[
     "unknown_action",
 ]
 # fmt: on
+
+
+def helper_command() -> tuple[str, ...]:
+    """Return the fixed start of the helper's command line, which a ``sudo`` rule permits.
+
+    It names the interpreter itself instead of the link in a virtual environment, which is not needed.
+    """
+    interpreter = getattr(sys, "_base_executable", "") or sys.executable
+    return (str(Path(interpreter).resolve()), "-I", "-S", "-B", str(Path(__file__).resolve().with_name("__main__.py")))
 
 
 class RequestRefused(Exception):  # noqa: N818 - part of the protocol, with a reason

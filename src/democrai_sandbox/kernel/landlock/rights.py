@@ -79,12 +79,7 @@ FEATURES = (
     # Without it, the kernel refuses every rename and link between folders: stricter, not weaker.
     Feature("refer", 2, fs=FsRight.REFER),
     Feature("truncate", 3, fs=FsRight.TRUNCATE, without="files outside the lists can be truncated with truncate()"),
-    Feature(
-        "tcp_ports",
-        4,
-        net=NetRight.BIND_TCP | NetRight.CONNECT_TCP,
-        without="TCP ports are not restricted",
-    ),
+    Feature("tcp_ports", 4, net=NetRight.BIND_TCP | NetRight.CONNECT_TCP, without="TCP ports are not restricted"),
     Feature("device_ioctls", 5, fs=FsRight.IOCTL_DEV, without="ioctls of devices are not restricted"),
     Feature(
         "scopes",

@@ -128,7 +128,6 @@ class RemoteModel:
     """A model of the host. The host asks it as the agent that asks here, with the rights of that agent."""
 
     def __init__(self, name: str) -> None:
-        """Take the model's name in the host."""
         self._name = name
 
     async def complete(self, messages: tuple[Message, ...], tools: tuple[ToolOffer, ...]) -> Message:

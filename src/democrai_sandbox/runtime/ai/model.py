@@ -85,12 +85,7 @@ class AgentLimits(NamedTuple):
 
     def lowered(self, other: AgentLimits) -> AgentLimits:
         """Return the smaller of each."""
-        return AgentLimits(
-            min(self.turns, other.turns),
-            min(self.tool_calls, other.tool_calls),
-            min(self.tool_seconds, other.tool_seconds),
-            min(self.seconds, other.seconds),
-        )
+        return AgentLimits._make(map(min, self, other))
 
 
 class AssetRun(NamedTuple):
@@ -109,7 +104,6 @@ class KnownModels(Mapping[str, "Model"]):
     """Models by name: fixed ones, and others that can be replaced together from any thread."""
 
     def __init__(self, fixed: Mapping[str, Model] | None = None) -> None:
-        """Take the fixed models."""
         self._fixed = MappingProxyType(dict(fixed or {}))
         self._found: Mapping[str, Model] = self._fixed
 
@@ -131,7 +125,6 @@ class NamedModel:
     """Stands in for a model in an agent, and looks the model up by name for each call."""
 
     def __init__(self, name: str, known: Mapping[str, Model]) -> None:
-        """Take the name that the agent uses, and the known models."""
         self._name = name
         self._known = known
 

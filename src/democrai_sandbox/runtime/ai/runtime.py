@@ -1,4 +1,7 @@
-"""Runtime of tools, agents and pipelines in the host: each name that an asset uses is resolved before anything runs."""
+"""Runtime of tools, agents and pipelines in the host, and the host side of those that run in worker processes.
+
+Each name that an asset uses is resolved before anything runs.
+"""
 
 from __future__ import annotations
 
@@ -6,37 +9,144 @@ import inspect
 import re
 from collections import Counter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from democrai_sandbox.errors import InvalidInputError
-from democrai_sandbox.errors.services import AssetUnknown, NestingTooDeep
-from democrai_sandbox.guard import Entrance, entrance, plain, serve
+from democrai_sandbox import policy
+from democrai_sandbox.errors import TamperDenied
+from democrai_sandbox.errors.services import AssetUnknown, ModelFailed, NestingTooDeep
+from democrai_sandbox.guard import Entrance, door, entrance, plain, serve
 from democrai_sandbox.guard.contexts import make_guard
-from democrai_sandbox.policy import Operation, Problem, ResourceType, nearest, pointer_to, prefixes_of
+from democrai_sandbox.guard.interface import RawView
+from democrai_sandbox.runtime.access_environment import caller_of
 from democrai_sandbox.runtime.calls.invocation import bounded
 from democrai_sandbox.runtime.extensions.importer import Surface
+from democrai_sandbox.runtime.sdk_services import SdkFutures
 
-from .agents import AgentPlan, PipelineStep, ToolLink, agent_body, pipeline_body
-from .asset_calls import Called, as_run, caller, entry, flags_of, name_of
+from . import asset_calls
 from .assets import Asset, Assets, host_asset, module_assets
-from .model import KINDS, AgentLimits, AssetKind, AssetRun, KnownModels, Model, NamedModel, ToolOffer
+from .model import KINDS, AgentLimits, AssetKind, AssetRun, KnownModels, Message, Model, NamedModel, ToolCall, ToolOffer
 from .schema import signature_shape
-from .via_worker import WorkerAssets
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
     from types import FunctionType
 
     from democrai_sandbox.access import Caller
     from democrai_sandbox.guard import Guard
-    from democrai_sandbox.guard.interface import RawView
     from democrai_sandbox.manifests import ModuleManifest
     from democrai_sandbox.policy import AccessRule
+    from democrai_sandbox.runtime.worker.handle import WorkerHandle
+    from democrai_sandbox.runtime.worker.process import SurfaceInfo
 
     from .asset_calls import Body
 
     Activate = Callable[[str, Caller], Guard]
     Apart = Callable[[Asset], Body | None]
+
+
+class WorkerAsset(NamedTuple):
+    """An asset in a worker."""
+
+    kind: str
+    name: str
+    """Name without the module's name."""
+    model: str
+    worker: WorkerHandle
+
+    async def run(self, params: dict[str, Any], caller: Caller, seconds: float) -> AssetRun:
+        """Run it there, and return its result; raise its denial or error."""
+        outcome = await self.worker.call(self.kind, self.name, params, caller=caller, timeout=seconds)
+        return asset_calls.as_run(self.kind, plain(outcome))
+
+
+class WorkerAssets:
+    """Assets declared in workers, by label, and the model service for their agents."""
+
+    def __init__(self, models: Mapping[str, Model]) -> None:
+        self._models = models
+        self._found: dict[str, WorkerAsset] = {}
+        self.promises = SdkFutures("ai.complete", patience=300.0)
+
+    def declare(self, module: str, surfaces: Iterable[Surface | SurfaceInfo], worker: WorkerHandle) -> None:
+        """Register the assets that a module declared and validated in its worker."""
+        for surface in surfaces:
+            if surface.kind in KINDS:
+                model = surface.options.get("model", "") if surface.kind == "agent" else ""
+                label = f"{surface.kind}:{module}.{surface.name}"
+                self._found[label] = WorkerAsset(surface.kind, surface.name, model, worker)
+
+    def agents(self) -> Iterator[tuple[str, str]]:
+        """Yield the full name and the model name of each agent."""
+        for label, far in tuple(self._found.items()):
+            if far.kind == "agent":
+                yield label.partition(":")[2], far.model
+
+    def get(self, label: str) -> WorkerAsset | None:
+        """Return an asset by its label."""
+        return self._found.get(label)
+
+    def complete(self, view: RawView | None, name: str, messages: list[Any], tools: list[Any]) -> Any:
+        """Ask a model for an agent in a worker: the service ``ai.complete``. Return a future."""
+        agent = None if view is None else self._found.get(view.labels[-1])
+        if view is None or agent is None or agent.kind != "agent" or agent.model != name:
+            raise policy.InvalidInputError.of("an agent can only use the model that it declared", pointer="/model")
+        said = tuple(
+            Message(role, text, tuple(ToolCall(*call) for call in calls), to) for role, text, calls, to in messages
+        )
+        offers = tuple(ToolOffer(*offer) for offer in tools)
+        return self.promises.promise(_completed(_guard_of(view), NamedModel(name, self._models), said, offers))
+
+
+async def _completed(guard: Guard, model: Model, messages: tuple[Message, ...], tools: tuple[ToolOffer, ...]) -> Any:
+    """Return the reply of a model as plain data, or its failure; raise a denial."""
+    try:
+        steps: Any = guard.run(model.complete, messages, tools)
+        reply: Message = await steps.isolated()
+    except ModelFailed as error:
+        return ["failed", str(error)]
+    return ["said", reply.text, [list(call) for call in reply.tool_calls]]
+
+
+def _guard_of(view: RawView) -> Guard:
+    """Return a guard with the rights of an agent in a worker. The view was verified by the host."""
+    *outer, agent = view.chain
+    return make_guard(
+        subject=agent.name,
+        subject_kind=agent.kind.value,
+        access=tuple(rule for link in view.allow_chain for rule in link.rules),
+        ancestors=tuple(outer),
+        user_id=view.user_id,
+        organization_id=view.organization_id,
+        session_key=view.session_key,
+        exact=True,
+    )
+
+
+class IsolatedTools:
+    """Creates the replacement for a tool's function, which asks the worker through the host."""
+
+    def __init__(self) -> None:
+        """Create the service; it works after ``promises`` is open."""
+        self.promises = SdkFutures("the tool", patience=300.0)
+
+    def body(self, asset: Asset, worker: WorkerHandle) -> Body:
+        """Return a body for the entrance of a tool. Called by the host, outside every guard."""
+
+        def ask(view: tuple[Any, ...] | None, given: dict[str, Any]) -> Any:
+            raw = None if view is None else RawView(*view)
+            if raw is None or raw.labels[-1] != asset.label or raw.narrowed:
+                raise TamperDenied(asset.label)
+            return self.promises.promise(
+                worker.call("tool", asset.short, given, caller=caller_of(raw), ancestors=raw.labels[:-1])
+            )
+
+        knock = door(ask)
+
+        async def run(given: Any) -> Any:
+            return await knock(given)
+
+        return run
+
 
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]")
 _LONGEST_OFFER = 64
@@ -56,7 +166,7 @@ class ResolvedAssets:
         self._assets, self._models, self._limits = assets, models, limits
         self._made: dict[str, Entrance | None] = {}
         self._open: list[str] = []
-        self.problems: dict[str, list[Problem]] = {}
+        self.problems: dict[str, list[policy.Problem]] = {}
         """By the label of the asset."""
         for asset in assets:
             self._link(asset)
@@ -79,12 +189,12 @@ class ResolvedAssets:
         return made
 
     def _refuse(self, asset: Asset, option: str, message: str) -> None:
-        pointer = pointer_to(f"/{asset.kind}/{asset.short}", option)
-        self.problems.setdefault(asset.label, []).append(Problem(pointer, message))
+        pointer = policy.pointer_to(f"/{asset.kind}/{asset.short}", option)
+        self.problems.setdefault(asset.label, []).append(policy.Problem(pointer, message))
 
     def _body(self, asset: Asset) -> Body | None:
         if asset.kind is AssetKind.TOOL:
-            return self._apart(asset) or caller(called(asset.function))
+            return self._apart(asset) or asset_calls.caller(called(asset.function))
         return self._agent(asset) if asset.kind is AssetKind.AGENT else self._pipeline(asset)
 
     def _agent(self, asset: Asset) -> Body | None:
@@ -94,8 +204,8 @@ class ResolvedAssets:
             self._refuse(asset, "tools", "two tools have the same name for the model")
         if asset.label in self.problems:
             return None
-        return agent_body(
-            AgentPlan(
+        return asset_calls.agent_body(
+            asset_calls.AgentPlan(
                 asset.name,
                 called(asset.function),
                 asset.instructions,
@@ -108,7 +218,7 @@ class ResolvedAssets:
                     )
                     for tool in tools
                 ),
-                MappingProxyType({names[label]: ToolLink(label, way) for label, way in made.items()}),
+                MappingProxyType({names[label]: asset_calls.ToolLink(label, way) for label, way in made.items()}),
                 asset.limits.lowered(self._limits),
             )
         )
@@ -125,11 +235,11 @@ class ResolvedAssets:
         ready = tuple(step for step in steps if step is not None)
         if len(ready) < len(steps):
             return None
-        return pipeline_body(asset.name, called(asset.function), ready, asset.seconds)
+        return asset_calls.pipeline_body(asset.name, called(asset.function), ready, asset.seconds)
 
-    def _step(self, asset: Asset, step: str | Callable[..., Any]) -> PipelineStep | None:
+    def _step(self, asset: Asset, step: str | Callable[..., Any]) -> asset_calls.PipelineStep | None:
         if not isinstance(step, str):
-            return PipelineStep(f"function:{name_of(step)}", None, called(step, typed=False))
+            return asset_calls.PipelineStep(f"function:{asset_calls.name_of(step)}", None, called(step, typed=False))
         kind, colon, name = step.partition(":")
         if colon and kind in tuple(AssetKind):
             used = self._used(asset, AssetKind(kind), name, "steps")
@@ -140,7 +250,7 @@ class ResolvedAssets:
             if used is not None:
                 self._refuse(asset, "steps", f"{used.label} cannot be used because it is broken")
             return None
-        return PipelineStep(used.label, made, None, used.kind is not AssetKind.TOOL, _only(used.schema))
+        return asset_calls.PipelineStep(used.label, made, None, used.kind is not AssetKind.TOOL, _only(used.schema))
 
     def _used(self, asset: Asset, kind: AssetKind, name: str, option: str) -> Asset | None:
         try:
@@ -165,9 +275,9 @@ class ResolvedAssets:
         return None
 
 
-def called(function: Callable[..., Any], *, typed: bool = True) -> Called:
+def called(function: Callable[..., Any], *, typed: bool = True) -> asset_calls.Called:
     """Return the call information of a function."""
-    return Called(function, bool(flags_of(function) & inspect.CO_COROUTINE), typed)
+    return asset_calls.Called(function, bool(asset_calls.flags_of(function) & inspect.CO_COROUTINE), typed)
 
 
 def offer_names(tools: Iterable[Asset]) -> dict[str, str]:
@@ -193,7 +303,7 @@ def _only(schema: Mapping[str, Any]) -> str:
 def _entrance(asset: Asset, body: Body) -> Entrance:
     """Return the entrance of an asset: with ``access`` it has exactly those rights, without it those of its caller."""
     return entrance(
-        entry(asset.schema, body),
+        asset_calls.entry(asset.schema, body),
         exact=asset.declaration.access is not None,
         whose=asset.function,
         subject=asset.name,
@@ -212,9 +322,9 @@ def own_places(asset: Asset) -> tuple[str, ...]:
     return tuple(
         rule.normalized_target
         for rule in asset.declaration.access or ()
-        if rule.resource_type is ResourceType.FILESYSTEM
-        and rule.operation is Operation.READ
-        and any(place in asset.places for place in prefixes_of(rule.normalized_target))
+        if rule.resource_type is policy.ResourceType.FILESYSTEM
+        and rule.operation is policy.Operation.READ
+        and any(place in asset.places for place in policy.prefixes_of(rule.normalized_target))
     )
 
 
@@ -273,16 +383,16 @@ class AiRuntime:
         """Remove the assets of a module; ``link`` ends their use."""
         self._assets.forget(module)
 
-    def link(self) -> Mapping[str, tuple[Problem, ...]]:
+    def link(self) -> Mapping[str, tuple[policy.Problem, ...]]:
         """Resolve all names, and return the problems by module ("" stands for the host).
 
         Modules with a problem are removed, and so are modules that use their shared assets; everything else runs.
         Running calls keep the assets they started with.
         """
-        found: dict[str, tuple[Problem, ...]] = {}
+        found: dict[str, tuple[policy.Problem, ...]] = {}
         while True:
             self._linked, self._known = ResolvedAssets(self._assets, self.models, self._limits, self._apart), {}
-            broken: dict[str, tuple[Problem, ...]] = {}
+            broken: dict[str, tuple[policy.Problem, ...]] = {}
             for asset in self._assets:
                 problems = self._linked.problems.get(asset.label, ())
                 if problems:
@@ -351,13 +461,13 @@ class AiRuntime:
         with serve(caller):
             work = self._guard(asset, caller).run(entrance, given).isolated()
             outcome = await bounded(work, limit, surface)
-        return as_run(asset.kind, plain(outcome))
+        return asset_calls.as_run(asset.kind, plain(outcome))
 
     def _any(self, kind: AssetKind | str, name: str) -> Asset:
         """Return an asset by its full name, for the host."""
         asset = self._assets.get(_checked_kind(kind), _checked_name(name))
         if asset is None:
-            close = nearest(name, [other.name for other in self._assets if other.kind == kind])
+            close = policy.nearest(name, [other.name for other in self._assets if other.kind == kind])
             raise AssetUnknown(f"unknown {kind} {name!r}" + (f"; did you mean {close!r}?" if close else ""))
         return asset
 
@@ -397,11 +507,11 @@ def _checked_kind(kind: object) -> AssetKind:
         return kind
     if type(kind) is str and kind in KINDS:
         return KINDS[kind]
-    close = nearest(kind, AssetKind) if type(kind) is str else None
-    raise InvalidInputError.of(f"expected one of {', '.join(AssetKind)}", pointer="/kind", suggestion=close)
+    close = policy.nearest(kind, AssetKind) if type(kind) is str else None
+    raise policy.InvalidInputError.of(f"expected one of {', '.join(AssetKind)}", pointer="/kind", suggestion=close)
 
 
 def _checked_name(name: object) -> str:
     if type(name) is str and name:
         return name
-    raise InvalidInputError.of("expected the name of a tool, an agent or a pipeline", pointer="/name")
+    raise policy.InvalidInputError.of("expected the name of a tool, an agent or a pipeline", pointer="/name")

@@ -23,7 +23,6 @@ class ScriptedModel:
     """
 
     def __init__(self, script: Iterable[Line]) -> None:
-        """Take the lines of the script."""
         self._script = tuple(script)
 
     async def complete(self, messages: tuple[Message, ...], tools: tuple[ToolOffer, ...]) -> Message:

@@ -10,10 +10,10 @@ import threading
 from collections import Counter
 from functools import partial
 from time import time_ns
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.errors import ExternalAccessCheckFailed
-from democrai_sandbox.kernel.egress.endpoints import SourceEntry
+from democrai_sandbox.kernel.egress.allowlist import EndpointSource, SourceEntry
 from democrai_sandbox.manifests import EngineManifest, ManifestKind
 from democrai_sandbox.policy import (
     AccessRule,
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from democrai_sandbox.access.values import DecisionRow
     from democrai_sandbox.guard.interface import RawView
     from democrai_sandbox.kernel.egress.control import EgressControl
-    from democrai_sandbox.kernel.egress.endpoints import EndpointSource
     from democrai_sandbox.policy import Subject
     from democrai_sandbox.runtime.extensions.registry import Registry
     from democrai_sandbox.runtime.store import RuntimeStore
@@ -100,14 +99,7 @@ PERMANENT = "access_policy_approvals"
 SESSION = "access_policy_session_approvals"
 
 
-class Source(NamedTuple):
-    """One source: its name in error reports, and a function that reads its current targets."""
-
-    name: str
-    endpoints: Callable[[], Iterator[SourceEntry]]
-
-
-def config_source(endpoints: Mapping[str, str] | Callable[[], Mapping[str, str]]) -> Source:
+def config_source(endpoints: Mapping[str, str] | Callable[[], Mapping[str, str]]) -> EndpointSource:
     """Return the remote services of the host's own configuration, such as its database: ``config.<name>``.
 
     A URL without a host, such as a database file, is ignored later.
@@ -117,7 +109,7 @@ def config_source(endpoints: Mapping[str, str] | Callable[[], Mapping[str, str]]
         given = endpoints() if callable(endpoints) else endpoints
         return (SourceEntry(url, f"config.{name}") for name, url in given.items())
 
-    return Source("config", entries)
+    return EndpointSource("config", entries)
 
 
 def _manifest_entries(kind: ManifestKind, registry: Registry, configuration: Configuration) -> Iterator[SourceEntry]:
@@ -153,8 +145,6 @@ def _approval_entries(approvals: Approvals, name: str) -> Iterator[SourceEntry]:
 
 class InstallSource:
     """Needs of running installations: the package hosts of pip's configuration."""
-
-    name = "installations"
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -280,12 +270,12 @@ class AllowlistSources:
             config_source(_own_endpoints(access)),
             config_source(endpoints),
             *(
-                Source(f"{kind.value} manifests", partial(_manifest_entries, kind, registry, store.settings))
+                EndpointSource(f"{kind.value} manifests", partial(_manifest_entries, kind, registry, store.settings))
                 for kind in _MANIFESTS
             ),
-            Source("mcp registry", partial(_mcp_entries, store)),
-            *(Source(name, partial(_approval_entries, approvals, name)) for name in (PERMANENT, SESSION)),
-            self.installs,
+            EndpointSource("mcp registry", partial(_mcp_entries, store)),
+            *(EndpointSource(name, partial(_approval_entries, approvals, name)) for name in (PERMANENT, SESSION)),
+            EndpointSource("installations", self.installs.endpoints),
         )
         self.permitted = PermittedSource(registry, self.sources)
         self._seen: object = None

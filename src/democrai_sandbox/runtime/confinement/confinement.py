@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
 from democrai_sandbox.errors import KernelLayerError
+from democrai_sandbox.kernel.egress.allowlist import ObservedConnection
 from democrai_sandbox.manifests.limits import NO_LIMITS
 from democrai_sandbox.policy import rules_from_json
 from democrai_sandbox.policy.hosts import is_address
@@ -201,15 +202,16 @@ class Confinement:
             self._following.changed()
 
 
-def _resolved(told: ConnectionReport) -> ConnectionReport:
-    """Return it with the addresses of its host on this machine. May block on a resolver."""
+def _resolved(told: ConnectionReport) -> ObservedConnection:
+    """Return a report with the addresses of its host on this machine. May block on a resolver."""
+    connection = ObservedConnection(*told)
     if is_address(told.host):
-        return told._replace(addresses=(told.host,))
+        return connection._replace(addresses=(told.host,))
     try:
         found = socket.getaddrinfo(told.host, told.port, type=socket.SOCK_STREAM)
     except OSError:
-        return told  # the helper may resolve it
-    return told._replace(addresses=tuple(dict.fromkeys(str(address[0]) for *_, address in found)))
+        return connection  # the helper may resolve it
+    return connection._replace(addresses=tuple(dict.fromkeys(str(address[0]) for *_, address in found)))
 
 
 def _check_stage(kernel: Kernel | None) -> None:
@@ -231,6 +233,9 @@ class _Observers:
 
     def observe(self, endpoint: ObservedEndpoint) -> None:
         """Notify both."""
-        self._egress.observe(endpoint)
+        connection = ObservedConnection(
+            endpoint.subject, str(endpoint.subject_kind), endpoint.host, endpoint.addresses, endpoint.port
+        )
+        self._egress.observe(connection)
         if self._given is not None:
             self._given.observe(endpoint)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from democrai_sandbox.errors import KernelLayerError, SpawnFailed
 from democrai_sandbox.guard import _core
-from democrai_sandbox.kernel.egress.endpoints import NotMaterialised, endpoints_of
+from democrai_sandbox.kernel.egress.allowlist import NotMaterialised, endpoints_of
 from democrai_sandbox.kernel.seccomp import Inet, child_profile, program
 from democrai_sandbox.kernel.spawn import Enforcement, SpawnOrder, confinement_of, enforcement_of
 from democrai_sandbox.kernel.spawn.confinement import ResourceLimits
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.guard.interface import RawView
     from democrai_sandbox.kernel import FlowLog
+    from democrai_sandbox.kernel.egress.allowlist import ChildCgroup, Endpoint
     from democrai_sandbox.kernel.egress.control import EgressControl
-    from democrai_sandbox.kernel.egress.endpoints import ChildCgroup, Endpoint
     from democrai_sandbox.kernel.spawn import SpawnedChild, SpawnServer
     from democrai_sandbox.manifests import Limits, Manifest
     from democrai_sandbox.policy import AccessRule, Subject

@@ -19,14 +19,14 @@ from democrai_sandbox.guard import configure_guard
 from democrai_sandbox.guard.contexts import ACCESS, IDENTITY, SUBJECT, SUBJECT_CHAIN, SUBJECT_KIND, make_guard
 from democrai_sandbox.policy import AccessDecision, DecisionCode, chain_from_list, rules_from_json
 
-from .status import CONTROL
-
 if TYPE_CHECKING:
     from pathlib import Path
 
     from democrai_sandbox.errors import SandboxDenied
     from democrai_sandbox.guard import AccessQuestion
 
+CONTROL = "DEMOCRAI_INSTALL_CONTROL"
+"""Descriptor by which a child reaches the host. Its children do not inherit it: ``DEMOCRAI_*`` is set anew for them."""
 NAME = "democrai_start"
 
 _START_FILE = """# Written by the installer: enters the guard in this environment for as long as it is being built.

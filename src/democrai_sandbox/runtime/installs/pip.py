@@ -25,13 +25,14 @@ from democrai_sandbox.errors import InstallFailed
 from democrai_sandbox.policy import AccessRule, InvalidInputError, Operation, ResourceType, normalise_target
 from democrai_sandbox.runtime.child_process import INTERPRETER, host_environment
 
-from .status import CONTROL, LONGEST_MESSAGE
+from .guard import CONTROL
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
     from democrai_sandbox.runtime.worker.process import WorkerProcess, WorkerStarter
 
+LONGEST_MESSAGE = 64 * 1024
 _LAST_LINES = 40
 _LONGEST_LINE = 4000
 _MOST_DENIALS = 50
@@ -90,14 +91,7 @@ class InstallProcess:
             _OutputReader(process.stderr, _LONGEST_LINE, self._hear),
             _OutputReader(control.fileno(), LONGEST_MESSAGE, self._be_told),
         )
-        try:
-            code = await process.wait()
-            # A detached grandchild may keep the output open, so read only for a moment longer.
-            await asyncio.wait([reader.ended for reader in readers], timeout=_LAST_WORDS)
-        finally:
-            for reader in readers:
-                reader.stop()
-        return code
+        return await _read_until_end(process, readers)
 
     def _hear(self, line: str) -> None:
         # Lines are displayed, so remove terminal control characters.
@@ -141,19 +135,28 @@ async def output_of(
     ]
     try:
         async with asyncio.timeout(seconds):
-            code = await process.wait()
-            await asyncio.wait([reader.ended for reader in readers], timeout=_LAST_WORDS)
+            code = await _read_until_end(process, readers)
     except TimeoutError:
         raise InstallFailed(f"{command[0]} did not finish within {seconds:g} seconds") from None
     finally:
-        for reader in readers:
-            reader.stop()
         process.kill()
         await asyncio.shield(process.wait())
         process.close()
     if code != 0:
         raise InstallFailed(f"{command[0]} failed with exit code {code}", lines=tuple(complaints))
     return "\n".join(said)
+
+
+async def _read_until_end(process: WorkerProcess, readers: Sequence[_OutputReader]) -> int:
+    """Read until a process has ended, and return its exit code."""
+    try:
+        code = await process.wait()
+        # A detached grandchild may keep the output open, so read only for a moment longer.
+        await asyncio.wait([reader.ended for reader in readers], timeout=_LAST_WORDS)
+    finally:
+        for reader in readers:
+            reader.stop()
+    return code
 
 
 class _OutputReader:

@@ -24,7 +24,6 @@ class HostPackageFinder:
     """Finds the named packages of the host, and no others."""
 
     def __init__(self, packages: dict[str, str]) -> None:
-        """Take the folders of the packages."""
         self._packages = packages
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:

@@ -1,5 +1,7 @@
 """One conversation with a server, inside the server's guard: plain texts and numbers in, JSON text or one error out.
 
+Only text leaves it, so no object that was made from a server's data reaches the host.
+
 The ``mcp`` library swallows some failures and keeps waiting (such as a message that could not be sent over SSE), and
 wraps others in groups. This client records each failure first, and ends the conversation if it cannot continue.
 """
@@ -20,17 +22,11 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
-from democrai_sandbox.errors.services import (
-    McpError,
-    McpProtocolError,
-    McpRedirected,
-    McpTimeout,
-    McpToolFailed,
-    McpUnreachable,
-)
+from democrai_sandbox.errors import services as errors
 from democrai_sandbox.policy import SandboxError
+from democrai_sandbox.policy.text import invisible_character
 
-from .results import result_of, told, tool_of
+from .runtime import LONGEST_TOOL_NAME
 
 if TYPE_CHECKING:
     import ssl
@@ -61,7 +57,7 @@ def one_error(server: str, error: BaseException, status: int = 0) -> SandboxErro
     for leaf in leaves:
         if found := _known(server, leaf, status):
             return found
-    return McpProtocolError(server, "; ".join(f"{type(leaf).__name__}: {leaf}" for leaf in leaves))
+    return errors.McpProtocolError(server, "; ".join(f"{type(leaf).__name__}: {leaf}" for leaf in leaves))
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
@@ -77,17 +73,17 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
         waiting += filter(None, (found.__cause__, found.__context__))
 
 
-def _known(server: str, error: BaseException, status: int) -> McpError | None:
+def _known(server: str, error: BaseException, status: int) -> errors.McpError | None:
     if isinstance(error, MCPError):
         return _said(server, error, status)
     if isinstance(error, httpx2.HTTPStatusError):
         return _refused(server, error.response.status_code)
     if isinstance(error, httpx2.NetworkError | httpx2.TimeoutException) or _is_cut(error):
-        return McpUnreachable(server, str(error) or "the connection failed")
+        return errors.McpUnreachable(server, str(error) or "the connection failed")
     if isinstance(error, httpx2.HTTPError | httpx2.InvalidURL):
-        return McpProtocolError(server, str(error))
+        return errors.McpProtocolError(server, str(error))
     if isinstance(error, ValidationError):
-        return McpProtocolError(server, f"the answer is not valid MCP: {_problems(error)}")
+        return errors.McpProtocolError(server, f"the answer is not valid MCP: {_problems(error)}")
     return None
 
 
@@ -97,19 +93,19 @@ def _is_cut(error: BaseException) -> bool:
     return "disconnected" in text or "closed connection" in text
 
 
-def _said(server: str, error: MCPError, status: int) -> McpError:
+def _said(server: str, error: MCPError, status: int) -> errors.McpError:
     """Return the error for a JSON-RPC error. An HTTP status is more specific than the library's code."""
     if status and error.code in _NOT_THE_TOOLS | {mcp_types.METHOD_NOT_FOUND}:
         return _refused(server, status)
     if error.code == mcp_types.CONNECTION_CLOSED:
-        return McpUnreachable(server, f"the connection ended before the answer: {error.message}")
+        return errors.McpUnreachable(server, f"the connection ended before the answer: {error.message}")
     if error.code in _NOT_THE_TOOLS:
-        return McpProtocolError(server, error.message)
-    return McpToolFailed(server, f"{error.message} ({error.code})")
+        return errors.McpProtocolError(server, error.message)
+    return errors.McpToolFailed(server, f"{error.message} ({error.code})")
 
 
-def _refused(server: str, status: int) -> McpError:
-    kind = McpUnreachable if status in _GATEWAY else McpProtocolError
+def _refused(server: str, status: int) -> errors.McpError:
+    kind = errors.McpUnreachable if status in _GATEWAY else errors.McpProtocolError
     return kind(server, f"the server answered with HTTP status {status}")
 
 
@@ -182,14 +178,14 @@ class McpHttpClient(httpx2.AsyncClient):
         self._left -= len(chunk)
         self._brackets_left -= chunk.count(b"[") + chunk.count(b"{")
         if self._left < 0 or self._brackets_left < 0:
-            error = McpProtocolError(self._server, "the server sent more than one call may return")
+            error = errors.McpProtocolError(self._server, "the server sent more than one call may return")
             self.fail(error)
             raise error
 
     def _check(self, response: httpx2.Response) -> None:
         self.status = response.status_code if response.status_code >= _ERROR_STATUS else 0
         if response.headers.get("content-encoding", "").strip().lower() not in _PLAIN:
-            raise McpProtocolError(self._server, "the server compressed its answer without being asked")
+            raise errors.McpProtocolError(self._server, "the server compressed its answer without being asked")
         if response.has_redirect_location:
             # Within the endpoint's origin the library follows redirects, and the guard decides about the path.
             self.check_origin(response, response.headers["location"])
@@ -200,7 +196,9 @@ class McpHttpClient(httpx2.AsyncClient):
         there = here.join(location)
         if (here.scheme, here.host, here.port) != (there.scheme, there.host, there.port):
             shown = there.copy_with(userinfo=b"", query=None, fragment=None)
-            raise McpRedirected(self._server, f"the server redirects to {shown}, which is not its registered origin")
+            raise errors.McpRedirected(
+                self._server, f"the server redirects to {shown}, which is not its registered origin"
+            )
 
 
 class _Counted(httpx2.AsyncByteStream):
@@ -277,7 +275,7 @@ async def converse(request: ConversationRequest, tls: ssl.SSLContext) -> str:
         return answer
     if wire.failure is not None:
         raise one_error(request.server, wire.failure, wire.status) from None
-    raise McpTimeout(request.server, f"the server took longer than {request.seconds:g} s while {phase}")
+    raise errors.McpTimeout(request.server, f"the server took longer than {request.seconds:g} s while {phase}")
 
 
 @asynccontextmanager
@@ -318,14 +316,14 @@ async def _tools(request: ConversationRequest, session: ClientSession) -> list[d
         for item in page.tools:
             tool = tool_of(request.server, _json(item))
             if tool["name"] in found:
-                raise McpProtocolError(request.server, f"two tools have the name {tool['name']!r}")
+                raise errors.McpProtocolError(request.server, f"two tools have the name {tool['name']!r}")
             found[tool["name"]] = tool
         if len(found) > request.tools:
-            raise McpProtocolError(request.server, f"the server has more than {request.tools} tools")
+            raise errors.McpProtocolError(request.server, f"the server has more than {request.tools} tools")
         cursor = page.next_cursor
         if cursor is None:
             return list(found.values())
-    raise McpProtocolError(request.server, f"the list of tools has more than {request.pages} pages")
+    raise errors.McpProtocolError(request.server, f"the list of tools has more than {request.pages} pages")
 
 
 async def _call(request: ConversationRequest, session: ClientSession) -> dict[str, Any]:
@@ -342,3 +340,55 @@ async def _call(request: ConversationRequest, session: ClientSession) -> dict[st
 def _json(model: Any) -> dict[str, Any]:
     made: dict[str, Any] = model.model_dump(by_alias=True, mode="json", exclude_none=True)
     return made
+
+
+_TOOL_KEYS = {
+    "name": "name",
+    "title": "title",
+    "description": "description",
+    "inputSchema": "input_schema",
+    "outputSchema": "output_schema",
+    "annotations": "annotations",
+}
+
+
+def tool_of(server: str, wire: dict[str, Any]) -> dict[str, Any]:
+    """Return a tool with our field names. Icons and metadata are omitted, because their addresses are never used."""
+    check_tool_name(server, wire["name"])
+    return {ours: wire[theirs] for theirs, ours in _TOOL_KEYS.items() if wire.get(theirs) is not None}
+
+
+def check_tool_name(server: str, name: str) -> None:
+    """Refuse a name that could be confused with another one, in a log or by a model."""
+    if not 0 < len(name) <= LONGEST_TOOL_NAME or invisible_character(name):
+        raise errors.McpProtocolError(server, f"a tool has the invalid name {name[:LONGEST_TOOL_NAME]!r}")
+
+
+def result_of(wire: dict[str, Any], structured: Any) -> dict[str, Any]:
+    """Return the result of a call: ``content``, a list of blocks as in MCP, and ``structured`` data if any.
+
+    The structured part is used as parsed, because the library would encode NaN as null.
+    """
+    found: dict[str, Any] = {"is_error": wire.get("isError") is True, "content": wire.get("content", [])}
+    if structured is not None:
+        found["structured"] = structured
+    return found
+
+
+def told(server: str, value: Any, *, depth: int) -> str:
+    """Return plain data as JSON text; refuse values that are not JSON, and values that are nested too deeply."""
+    if _depth(value) > depth:
+        raise errors.McpProtocolError(server, f"the answer is nested deeper than {depth} levels")
+    try:
+        return json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise errors.McpProtocolError(server, f"the answer is not valid JSON: {error}") from None
+
+
+def _depth(value: Any) -> int:
+    """Return the nesting depth of lists and objects; iterative, because deep values exceed the recursion limit."""
+    depth, level = 0, [value]
+    while level := [item for item in level if isinstance(item, dict | list)]:
+        depth += 1
+        level = [inner for item in level for inner in (item.values() if isinstance(item, dict) else item)]
+    return depth

@@ -27,8 +27,6 @@ from democrai_sandbox.runtime.access_environment import caller_of, network_denia
 from democrai_sandbox.runtime.extensions.settings import McpApproval
 from democrai_sandbox.runtime.sdk_services import SdkFutures
 
-from .results import LONGEST_TOOL_NAME, text_of
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from types import ModuleType
@@ -42,6 +40,7 @@ if TYPE_CHECKING:
 
 
 MEGABYTE = 1 << 20
+LONGEST_TOOL_NAME = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,6 +284,12 @@ class McpRuntime:
         if self._tls is None:
             self._tls = ssl.create_default_context()
         return self._tls
+
+
+def text_of(content: list[Any]) -> str:
+    """Return the texts of a content, for an error."""
+    texts = [block["text"] for block in content if isinstance(block, dict) and isinstance(block.get("text"), str)]
+    return " ".join(texts) or "the server gave no reason"
 
 
 def services(runtime: McpRuntime) -> Mapping[str, Callable[..., Any]]:

@@ -16,16 +16,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urljoin, urlsplit
 
+from democrai_sandbox import policy
 from democrai_sandbox.errors import services as errors
 from democrai_sandbox.errors.services import MediaClosed, MediaError, MediaRedirectRefused, MediaTimeout, MediaTooLarge
-from democrai_sandbox.policy import (
-    InvalidInputError,
-    NetworkTarget,
-    SandboxError,
-    nearest,
-    parse_request_url,
-    pointer_to,
-)
 
 if TYPE_CHECKING:
     import ssl
@@ -45,7 +38,7 @@ class Hop(NamedTuple):
 
     url: str
     """Form that is shown and stored: absolute, escaped, without its fragment."""
-    target: NetworkTarget
+    target: policy.NetworkTarget
     path: str
     """Path and query, as they are sent."""
 
@@ -71,12 +64,12 @@ class Hop(NamedTuple):
 def read_url(url: object) -> Hop:
     """Return the hop to a URL, or refuse it: only http and https URLs without user information."""
     if type(url) is not str:
-        raise InvalidInputError.of(f"expected a URL, got {type(url).__name__}", pointer="/url")
+        raise policy.InvalidInputError.of(f"expected a URL, got {type(url).__name__}", pointer="/url")
     if len(url) > LONGEST_URL:
-        raise InvalidInputError.of(f"the URL is longer than {LONGEST_URL} characters", pointer="/url")
-    target = parse_request_url(url)
+        raise policy.InvalidInputError.of(f"the URL is longer than {LONGEST_URL} characters", pointer="/url")
+    target = policy.parse_request_url(url)
     if target.scheme not in _SCHEMES:
-        raise InvalidInputError.of(f"expected an http or https URL, got {target.scheme}", pointer="/url")
+        raise policy.InvalidInputError.of(f"expected an http or https URL, got {target.scheme}", pointer="/url")
     parts = urlsplit(url)
     path = quote(parts.path or "/", safe=_KEPT)
     if parts.query:
@@ -115,20 +108,8 @@ SENT = frozenset({"accept", *CONDITIONS})
 """Headers that a caller may add to an HTTP request."""
 _DESCRIBING = frozenset(
     {
-        "accept-ranges",
-        "age",
-        "cache-control",
-        "content-encoding",
-        "content-language",
-        "content-length",
-        "content-range",
-        "content-type",
-        "date",
-        "etag",
-        "expires",
-        "last-modified",
-        "retry-after",
-        "vary",
+        *("accept-ranges", "age", "cache-control", "content-encoding", "content-language", "content-length"),
+        *("content-range", "content-type", "date", "etag", "expires", "last-modified", "retry-after", "vary"),
     }
 )
 _PASSED_ON = _DESCRIBING - {"age", "cache-control", "date", "expires", "vary"}
@@ -150,18 +131,20 @@ _ISOLATION = {
 def request_headers(given: object) -> dict[str, str]:
     """Return the caller's headers with names in lower case, or refuse headers that it may not set."""
     if type(given) is not dict:
-        raise InvalidInputError.of(f"expected a dict, got {type(given).__name__}", pointer="/headers")
+        raise policy.InvalidInputError.of(f"expected a dict, got {type(given).__name__}", pointer="/headers")
     headers: dict[str, str] = {}
     for name, value in given.items():
-        pointer = pointer_to("/headers", str(name))
+        pointer = policy.pointer_to("/headers", str(name))
         if type(name) is not str or name.lower() not in SENT:
             message = f"this header is not allowed in a media request: {name!r}"
-            raise InvalidInputError.of(message, pointer=pointer, suggestion=nearest(str(name), SENT))
+            raise policy.InvalidInputError.of(message, pointer=pointer, suggestion=policy.nearest(str(name), SENT))
         if type(value) is not str or len(value) > _LONGEST_VALUE or not _VALUE.fullmatch(value):
-            raise InvalidInputError.of(f"expected at most {_LONGEST_VALUE} printable ASCII characters", pointer=pointer)
+            raise policy.InvalidInputError.of(
+                f"expected at most {_LONGEST_VALUE} printable ASCII characters", pointer=pointer
+            )
         headers[name.lower()] = value.strip()
     if "range" in headers and not _ONE_RANGE.fullmatch(headers["range"]):
-        raise InvalidInputError.of("expected one range, as in 'bytes=0-499'", pointer="/headers/range")
+        raise policy.InvalidInputError.of("expected one range, as in 'bytes=0-499'", pointer="/headers/range")
     return headers
 
 
@@ -297,7 +280,6 @@ class MediaExchange:
     """One HTTP request and its response. ``begin`` and ``read`` block; ``abort`` ends them from another thread."""
 
     def __init__(self, hop: Hop, method: str, headers: Mapping[str, str], bounds: Bounds, tls: ssl.SSLContext) -> None:
-        """Describe the HTTP request; nothing is connected yet."""
         self._hop, self._method, self._headers = hop, method, headers
         self._bounds, self._tls = bounds, tls
         self._response: http.client.HTTPResponse | None = None
@@ -311,7 +293,7 @@ class MediaExchange:
         """Connect, send the HTTP request, and return status and headers of the response."""
         try:
             response = self._ask()
-        except SandboxError:
+        except policy.SandboxError:
             raise  # a denial of the guard, or one of our own limits
         except TimeoutError as error:
             raise self._late("the server did not answer in time") from error
@@ -335,7 +317,7 @@ class MediaExchange:
             raise MediaClosed("the fetch was canceled")
         try:
             data = self._response.read1(size)
-        except SandboxError:
+        except policy.SandboxError:
             raise
         except TimeoutError as error:
             raise self._late(f"the server sent no data for {self._bounds.idle:g} seconds") from error

@@ -22,8 +22,7 @@ from democrai_sandbox.policy import InvalidInputError, SandboxError
 from democrai_sandbox.runtime.calls.outcome import VALUE, describe
 
 from .cache import CachedFetch, MediaCache
-from .fetch import FetchOptions, FetchParts, MediaAuthority, MediaFlowLog
-from .fetch_job import FetchJob, FetchSlots, FetchStream
+from .fetch import FetchJob, FetchOptions, FetchParts, FetchSlots, FetchStream, MediaAuthority, MediaFlowLog
 from .http_request import forwarded, proxied, read_url, request_headers
 from .values import Asker, FetchResult, MediaLimits
 
@@ -239,7 +238,6 @@ class MediaServices:
     """The functions behind the service names of ``services``."""
 
     def __init__(self, media: Media) -> None:
-        """Serve guarded code from this service."""
         self._media = media
         self._streams: dict[str, tuple[tuple[object, ...], FetchStream]] = {}
         """By token, with the only caller that may read each."""

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+from democrai_sandbox.access.store.audit_log import SYSTEM
+from democrai_sandbox.access.store.sql_store import open_database
 from democrai_sandbox.errors.services import EntryConfigured, EntryExists, EntryUnknown
 
+from . import registration_rows, shadow_rows, task_rows
 from .registration_rows import Configured, StoredModel
 from .shadow_rows import ShadowDifference, ShadowEffect, ShadowRun
-from .store import RuntimeStore, open_runtime_store
 from .values import Failure, NewTask, Progress, Task, TaskCaller, TaskFilter, TaskState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from datetime import datetime
+
+    from sqlalchemy import Connection
+
+    from democrai_sandbox.access.store.database import Database
+    from democrai_sandbox.manifests import McpServer
+
 
 __all__ = [
     "Configured",
@@ -28,3 +43,182 @@ __all__ = [
     "TaskState",
     "open_runtime_store",
 ]
+
+T = TypeVar("T")
+P = ParamSpec("P")
+_NOTHING = Configured()
+
+
+def open_runtime_store(url: str, *, create: bool = True) -> RuntimeStore:
+    """Return the store in the database of the access-policy service; create the schema in an empty database.
+
+    Raises ``SchemaOutdated`` and ``StoreUnavailable`` as ``open_store`` does.
+    """
+    return RuntimeStore(open_database(url, create=create))
+
+
+def _change(operation: Callable[Concatenate[Connection, P], T]) -> Callable[Concatenate[RuntimeStore, P], T]:
+    """Return a method that runs an operation in a transaction."""
+
+    @wraps(operation)
+    def run(store: RuntimeStore, /, *args: P.args, **named: P.kwargs) -> T:
+        return store.database.act(lambda connection: operation(connection, *args, **named))
+
+    return run
+
+
+def _change_of(
+    check: Callable[[Configured, str], None], operation: Callable[Concatenate[Connection, str, P], T]
+) -> Callable[Concatenate[RuntimeStore, str, P], T]:
+    """Return a method that changes an entry by name, unless the configuration sets it (``EntryConfigured``)."""
+
+    @wraps(operation)
+    def run(store: RuntimeStore, name: str, *args: P.args, **named: P.kwargs) -> T:
+        check(store._configured, name)  # noqa: SLF001 - a method of the class
+        return store.database.act(lambda connection: operation(connection, name, *args, **named))
+
+    return run  # type: ignore[return-value] # the name may also be passed by keyword
+
+
+def _query(operation: Callable[Concatenate[Connection, P], T]) -> Callable[Concatenate[RuntimeStore, P], T]:
+    """Return a method that runs an operation with a single reading statement."""
+
+    @wraps(operation)
+    def run(store: RuntimeStore, /, *args: P.args, **named: P.kwargs) -> T:
+        return store.database.ask(lambda connection: operation(connection, *args, **named))
+
+    return run
+
+
+class RuntimeStore:
+    """Store over SQLAlchemy Core: every method is one transaction.
+
+    Synchronous and thread-safe; raises ``StoreUnavailable`` if the database is down.
+    """
+
+    def __init__(self, database: Database, configured: Configured = _NOTHING) -> None:
+        """Take a database with the current schema, and the entries that the configuration sets instead."""
+        self.database = database
+        self._configured = configured
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.database.close()
+
+    # ---- tasks and schedules
+
+    add_task = _change(task_rows.add)
+    start_task = _change(task_rows.start)
+    say_progress = _change(task_rows.say_progress)
+    finish_task = _change(task_rows.finish)
+    request_cancel = _change(task_rows.request_cancel)
+    retry_task = _change(task_rows.retry)
+    beat = _change(task_rows.beat)
+    task = _query(task_rows.find)
+    tasks = _query(task_rows.listed)
+    task_counts = _query(task_rows.counts)
+    prune_tasks = _change(task_rows.prune)
+    ensure_schedule = _change(task_rows.ensure_schedule)
+    claim_run = _change(task_rows.claim_run)
+    next_time = _query(task_rows.next_time)
+    forget_schedule = _change(task_rows.forget_schedule)
+    _is_any_gone = _query(task_rows.is_any_gone)
+    _mark_lost = _change(task_rows.mark_lost)
+
+    def mark_lost(self, *, silent_since: datetime, now: datetime, node: str = "") -> tuple[str, ...]:
+        """Mark the unfinished tasks of silent nodes, and all of a node that has just restarted, as lost."""
+        if not self._is_any_gone(silent_since=silent_since, node=node):
+            return ()
+        return self._mark_lost(silent_since=silent_since, now=now, node=node)
+
+    # ---- MCP servers
+
+    _add_server = _change(registration_rows.add_server)
+    _get_server = _query(registration_rows.get_server)
+    _list_servers = _query(registration_rows.list_servers)
+    update_mcp_server = _change_of(Configured.check_server, registration_rows.update_server)
+    remove_mcp_server = _change_of(Configured.check_server, registration_rows.remove_server)
+
+    def add_mcp_server(
+        self, entry: McpServer | Mapping[str, object], *, now: datetime, actor: str = SYSTEM
+    ) -> McpServer:
+        """Add an entry of the registry; raises ``ManifestError`` with all problems, or ``EntryExists``."""
+        server = registration_rows.checked_server(entry)
+        self._configured.check_server(server.name)
+        return self._add_server(server, now=now, actor=actor)
+
+    def mcp_server(self, name: str) -> McpServer:
+        """Return one entry; raises ``EntryUnknown``."""
+        found = self._configured.servers.get(name)
+        return found or self._get_server(name)
+
+    def mcp_servers(self) -> tuple[McpServer, ...]:
+        """Return all entries by name."""
+        stored = {server.name: server for server in self._list_servers()}
+        found = {**stored, **self._configured.servers}
+        return tuple(found[name] for name in sorted(found))
+
+    def is_configured_server(self, name: str) -> bool:
+        """Return whether the configuration sets this MCP server."""
+        return name in self._configured.servers
+
+    # ---- models
+
+    add_model = _change_of(Configured.check_model, registration_rows.add_model)
+    change_model = _change_of(Configured.check_model, registration_rows.change_model)
+    remove_model = _change_of(Configured.check_model, registration_rows.remove_model)
+    _list_models = _query(registration_rows.list_models)
+    replace_model_keys = _change(registration_rows.replace_model_keys)
+
+    def models(self) -> tuple[StoredModel, ...]:
+        """Return the models of the database by name, except those that the configuration sets instead."""
+        return tuple(model for model in self._list_models() if model.name not in self._configured.models)
+
+    # ---- settings of engines and extractors
+
+    _get_settings = _query(registration_rows.get_settings)
+    _change_settings = _change(registration_rows.change_settings)
+    _remove_settings = _change(registration_rows.remove_settings)
+    note_install = _change(registration_rows.note_install)
+
+    def settings(self, kind: str, name: str) -> dict[str, Any]:
+        """Return the configuration of an engine or extractor; empty if none is stored."""
+        if self.has_configured_settings(kind, name):
+            return dict(self._configured.settings[f"{kind}:{name}"])
+        return self._get_settings(kind, name)
+
+    def has_configured_settings(self, kind: str, name: str) -> bool:
+        """Return whether the configuration sets the settings of an engine or extractor."""
+        return f"{kind}:{name}" in self._configured.settings
+
+    def set_settings(
+        self, kind: str, name: str, settings: Mapping[str, object], *, now: datetime, actor: str = SYSTEM
+    ) -> None:
+        """Replace the stored configuration by a JSON object."""
+        self.change_settings(kind, name, lambda _: settings, now=now, actor=actor)
+
+    def change_settings(
+        self, kind: str, name: str, changed: Callable[[dict[str, Any]], object], *, now: datetime, actor: str
+    ) -> dict[str, Any]:
+        """Store and return the configuration that ``changed`` makes of the current one, atomically."""
+        self._configured.check_settings(kind, name)
+        return self._change_settings(kind, name, changed, now=now, actor=actor)
+
+    def remove_settings(self, kind: str, name: str) -> bool:
+        """Remove a stored configuration."""
+        self._configured.check_settings(kind, name)
+        return self._remove_settings(kind, name)
+
+    # ---- shadow runs
+
+    start_shadow = _change(shadow_rows.start)
+    end_shadow = _change(shadow_rows.end)
+    shadow = _query(shadow_rows.find)
+    shadows = _query(shadow_rows.listed)
+    findings = _query(shadow_rows.findings)
+    finding_counts = _query(shadow_rows.counts)
+    _add_findings = _change(shadow_rows.add)
+
+    def add_findings(self, run_id: str, findings: Iterable[ShadowDifference]) -> None:
+        """Add findings to a run; beyond the limit they are only counted."""
+        self._add_findings(run_id, tuple(findings))

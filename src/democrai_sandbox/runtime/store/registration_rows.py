@@ -6,22 +6,21 @@ Each change is recorded in the audit log, in the same transaction, with the acto
 from __future__ import annotations
 
 import logging
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
-from democrai_sandbox.access.store.audit_log import AuditEntry, Ledger
+from democrai_sandbox.access.store.audit_log import SYSTEM, AuditEntry, Ledger
 from democrai_sandbox.access.values import AuditAction
 from democrai_sandbox.errors.services import EntryConfigured, EntryExists, EntryUnknown
 from democrai_sandbox.manifests import ManifestError, McpServer, make_manifest
 from democrai_sandbox.policy import InvalidInputError
 
-from .tables import engine_settings, mcp_servers, models
-from .values import LONGEST_SETTINGS, checked_name, from_json, to_json
+from .values import LONGEST_SETTINGS, checked_name, engine_settings, from_json, mcp_servers, models, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from datetime import datetime
 
     from sqlalchemy import Row
 
@@ -87,7 +86,7 @@ def add_server(connection: Connection, server: McpServer, *, now: datetime, acto
 
 
 def update_server(
-    connection: Connection, name: str, changes: Mapping[str, object], *, now: datetime, actor: str
+    connection: Connection, name: str, changes: Mapping[str, object], *, now: datetime, actor: str = SYSTEM
 ) -> McpServer:
     """Change an entry, but not its name, because approvals refer to it. Raises ``EntryUnknown``."""
     if changes.get("name", name) != name:
@@ -100,12 +99,12 @@ def update_server(
     return server
 
 
-def remove_server(connection: Connection, name: str, *, now: datetime, actor: str) -> None:
+def remove_server(connection: Connection, name: str, *, now: datetime | None = None, actor: str = SYSTEM) -> None:
     """Remove an entry; raises ``EntryUnknown``."""
     ledger = Ledger(connection)
     if connection.execute(delete(mcp_servers).where(mcp_servers.c.name == name)).rowcount != 1:
         raise _unknown(name)
-    _record(ledger, now, actor, f"mcp:{name}", "mcp_server_removed")
+    _record(ledger, now or datetime.now(UTC), actor, f"mcp:{name}", "mcp_server_removed")
 
 
 def get_server(connection: Connection, name: str) -> McpServer:
@@ -130,20 +129,29 @@ def list_servers(connection: Connection) -> tuple[McpServer, ...]:
 # ---- models
 
 
-def add_model(connection: Connection, made: Callable[[], StoredModel], *, now: datetime, actor: str) -> StoredModel:
+def add_model(
+    connection: Connection, name: str, made: Callable[[], StoredModel], *, now: datetime, actor: str = SYSTEM
+) -> StoredModel:
     """Add the model that ``made`` returns, which may seal a key; raises ``EntryExists``."""
     ledger = Ledger(connection)
     model = made()
-    if _model_row(connection, model.name) is not None:
-        raise EntryExists(f"model {model.name} already exists")
-    name = checked_name(model.name, "/name")
-    connection.execute(insert(models), {"name": name, **_model_columns(model), "created_at": now, "updated_at": now})
+    if _model_row(connection, name) is not None:
+        raise EntryExists(f"model {name} already exists")
+    connection.execute(
+        insert(models),
+        {"name": checked_name(name, "/name"), **_model_columns(model), "created_at": now, "updated_at": now},
+    )
     _record(ledger, now, actor, f"model:{name}", "model_added", keys=_named(model))
     return model
 
 
 def change_model(
-    connection: Connection, name: str, changed: Callable[[StoredModel], StoredModel], *, now: datetime, actor: str
+    connection: Connection,
+    name: str,
+    changed: Callable[[StoredModel], StoredModel],
+    *,
+    now: datetime,
+    actor: str = SYSTEM,
 ) -> StoredModel:
     """Store the model that ``changed`` returns, under the same name; raises ``EntryUnknown``."""
     ledger = Ledger(connection)
@@ -154,7 +162,7 @@ def change_model(
     return after
 
 
-def remove_model(connection: Connection, name: str, *, now: datetime, actor: str) -> StoredModel:
+def remove_model(connection: Connection, name: str, *, now: datetime, actor: str = SYSTEM) -> StoredModel:
     """Remove and return a model with its key; raises ``EntryUnknown``."""
     ledger = Ledger(connection)
     before = get_model(connection, name)

@@ -15,7 +15,7 @@ from democrai_sandbox.access.values import AuditAction
 from democrai_sandbox.errors.services import EntryExists, EntryUnknown
 from democrai_sandbox.policy import Subject, SubjectKind
 
-from .tables import shadow_findings, shadow_runs
+from .values import shadow_findings, shadow_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

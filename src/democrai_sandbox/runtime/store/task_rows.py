@@ -13,23 +13,8 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 from democrai_sandbox.errors import TaskUnknown
 from democrai_sandbox.policy import InvalidInputError
 
-from .tables import is_unfinished, schedules, tasks
-from .values import (
-    LONGEST_PARAMS,
-    LONGEST_RESULT,
-    Failure,
-    NewTask,
-    Progress,
-    Task,
-    TaskCaller,
-    TaskFilter,
-    TaskState,
-    checked_name,
-    failure_to_json,
-    from_json,
-    progress_to_json,
-    to_json,
-)
+from . import values
+from .values import Failure, NewTask, Progress, Task, TaskCaller, TaskFilter, TaskState, is_unfinished, schedules, tasks
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -47,15 +32,15 @@ _GONE = Failure("ProcessGone", "the process that ran the task has ended")
 def add(connection: Connection, task: NewTask, *, now: datetime) -> None:
     """Store a task before it runs, or refuse values that cannot be stored."""
     row = {
-        "id": checked_name(task.id, "/id"),
-        "module": checked_name(task.module, "/module"),
-        "name": checked_name(task.name, "/name"),
-        "node": checked_name(task.node, "/node"),
+        "id": values.checked_name(task.id, "/id"),
+        "module": values.checked_name(task.module, "/module"),
+        "name": values.checked_name(task.name, "/name"),
+        "node": values.checked_name(task.node, "/node"),
         **task.origin._asdict(),
         "scheduled": int(task.origin.scheduled),
         "state": TaskState.QUEUED.value,
-        "params": to_json(task.params, longest=LONGEST_PARAMS, pointer="/params"),
-        "progress": progress_to_json(Progress()),
+        "params": values.to_json(task.params, longest=values.LONGEST_PARAMS, pointer="/params"),
+        "progress": values.progress_to_json(Progress()),
         "result": "",
         "failure": "",
         "attempt": 1,
@@ -82,7 +67,7 @@ def say_progress(connection: Connection, task_id: str, progress: Progress, *, no
     said = (
         update(tasks)
         .where(tasks.c.id == task_id, tasks.c.node == node, tasks.c.state == TaskState.RUNNING.value)
-        .values(progress=progress_to_json(progress), heartbeat_at=now)
+        .values(progress=values.progress_to_json(progress), heartbeat_at=now)
     )
     return connection.execute(said).rowcount == 1
 
@@ -103,12 +88,12 @@ def finish(
     """
     if not state.is_final:
         raise InvalidInputError.of(f"{state.value} is not a final state of a task", pointer="/state")
-    values: dict[str, Any] = {"state": state.value, "finished_at": now}
-    values["failure"] = "" if failure is None else failure_to_json(failure)
+    columns: dict[str, Any] = {"state": state.value, "finished_at": now}
+    columns["failure"] = "" if failure is None else values.failure_to_json(failure)
     if state is TaskState.DONE:
-        values["result"] = to_json(result, longest=LONGEST_RESULT, pointer="/result")
+        columns["result"] = values.to_json(result, longest=values.LONGEST_RESULT, pointer="/result")
     open_still = is_unfinished | (tasks.c.state == TaskState.LOST.value)
-    ended = update(tasks).where(tasks.c.id == task_id, tasks.c.node == node, open_still).values(values)
+    ended = update(tasks).where(tasks.c.id == task_id, tasks.c.node == node, open_still).values(columns)
     return connection.execute(ended).rowcount == 1
 
 
@@ -136,7 +121,7 @@ def mark_lost(connection: Connection, *, silent_since: datetime, now: datetime, 
     lost = (
         update(tasks)
         .where(_gone(silent_since, node))
-        .values(state=TaskState.LOST.value, finished_at=now, failure=failure_to_json(_GONE))
+        .values(state=TaskState.LOST.value, finished_at=now, failure=values.failure_to_json(_GONE))
     )
     return tuple(sorted(connection.execute(lost.returning(tasks.c.id)).scalars()))
 
@@ -144,7 +129,7 @@ def mark_lost(connection: Connection, *, silent_since: datetime, now: datetime, 
 def retry(connection: Connection, task_id: str, *, node: str, now: datetime) -> bool:
     """Queue a failed, canceled or lost task again, and increase its attempt counter."""
     again = (TaskState.FAILED.value, TaskState.CANCELLED.value, TaskState.LOST.value)
-    fresh: dict[str, Any] = {"progress": progress_to_json(Progress()), "failure": "", "cancel_requested": 0}
+    fresh: dict[str, Any] = {"progress": values.progress_to_json(Progress()), "failure": "", "cancel_requested": 0}
     fresh |= {"started_at": None, "finished_at": None, "heartbeat_at": now}
     queued = (
         update(tasks)
@@ -199,13 +184,13 @@ def _gone(silent_since: datetime, node: str) -> ColumnElement[bool]:
 
 def _task(row: Row[Any]) -> Task:
     columns = {name: value for name, value in row._mapping.items() if name not in TaskCaller._fields}  # noqa: SLF001 - a documented name
-    failure = from_json(row.failure)
+    failure = values.from_json(row.failure)
     columns |= {
         "origin": TaskCaller(row.user_id, row.organization_id, row.session_key, bool(row.scheduled)),
         "state": TaskState(row.state),
-        "params": from_json(row.params),
-        "progress": Progress(*from_json(row.progress)),
-        "result": from_json(row.result),
+        "params": values.from_json(row.params),
+        "progress": Progress(*values.from_json(row.progress)),
+        "result": values.from_json(row.result),
         "failure": None if failure is None else Failure(*failure),
         "cancel_requested": bool(row.cancel_requested),
     }
@@ -228,8 +213,8 @@ def ensure_schedule(connection: Connection, module: str, name: str, every: timed
     row = connection.execute(select(schedules).where(*_schedule(module, name))).one_or_none()
     micros = every // _MICROSECOND
     if row is None:
-        values = {"module": module, "name": name, "every": micros, "next_at": now + every}
-        connection.execute(insert(schedules), values)
+        columns = {"module": module, "name": name, "every": micros, "next_at": now + every}
+        connection.execute(insert(schedules), columns)
         return now + every
     due: datetime = min(row.next_at, now + every)
     if row.every != micros or due != row.next_at:
