@@ -129,15 +129,17 @@ class RuntimeSettings:
 
     def _isolation_problems(self) -> Iterator[Problem]:
         for label, how in self.isolation.items():
-            if label == DEFAULT_ISOLATION and how in tuple(Isolation):
-                continue
-            try:
-                kind = Subject.parse(label).kind
-            except InvalidInputError as error:
-                yield from (Problem(f"/isolation/{label}", item.message) for item in error.problems)
-            else:
-                if kind not in _ISOLATED:
-                    why = f"isolation is for modules and tools, not for {kind}s: {_WHY[kind]}"
-                    yield Problem(f"/isolation/{label}", why)
+            if label != DEFAULT_ISOLATION:
+                yield from _subject_problems(label)
             if how not in tuple(Isolation):
                 yield Problem(f"/isolation/{label}", f"expected one of {', '.join(Isolation)}, got {how!r}")
+
+
+def _subject_problems(label: str) -> Iterator[Problem]:
+    try:
+        kind = Subject.parse(label).kind
+    except InvalidInputError as error:
+        yield from (Problem(f"/isolation/{label}", item.message) for item in error.problems)
+    else:
+        if kind not in _ISOLATED:
+            yield Problem(f"/isolation/{label}", f"isolation is for modules and tools, not for {kind}s: {_WHY[kind]}")
