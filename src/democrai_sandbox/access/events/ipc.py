@@ -26,8 +26,7 @@ from democrai_sandbox._util.worker_thread import WorkerThread
 from democrai_sandbox.policy import InvalidInputError
 from democrai_sandbox.policy.text import shown
 
-from .connected_bus import ConnectedBus, ConnectionLost
-from .message import VERSION, FrameAssembler, StreamError, json_object, to_frame
+from .bus import LONGEST_MESSAGE, VERSION, ConnectedBus, ConnectionLost, json_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -156,6 +155,42 @@ def _what_is_wrong(folder: os.stat_result) -> str:
     if stat.S_IMODE(folder.st_mode) & 0o077:
         return "other users can enter the folder; run chmod 700 on it"
     return ""
+
+
+_LENGTH = 4
+
+
+class StreamError(ValueError):
+    """Data that violates this protocol."""
+
+
+def to_frame(message: bytes) -> bytes:
+    """Return the message with its length prefix."""
+    return len(message).to_bytes(_LENGTH) + message
+
+
+class FrameAssembler:
+    """Assembler of received bytes into messages. Buffers at most one incomplete message."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Yield the complete messages; raises ``StreamError`` for an invalid length."""
+        self._data += data
+        start = 0
+        try:
+            while len(self._data) - start >= _LENGTH:
+                length = int.from_bytes(self._data[start : start + _LENGTH])
+                if not 0 < length <= LONGEST_MESSAGE:
+                    raise StreamError(f"invalid message length of {length} bytes")
+                end = start + _LENGTH + length
+                if end > len(self._data):
+                    return
+                yield bytes(self._data[start + _LENGTH : end])
+                start = end
+        finally:
+            del self._data[:start]
 
 
 _LOG = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from democrai_sandbox.policy import InvalidInputError
 from democrai_sandbox.policy.text import shown
 
-from .connected_bus import ConnectedBus
+from .bus import ConnectedBus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
