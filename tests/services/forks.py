@@ -22,7 +22,7 @@ STORE = (
     "democrai_sandbox.access.access",
     "democrai_sandbox.access.events.bus",
     "democrai_sandbox.access.store",
-    "democrai_sandbox.access.store.alembic_upgrade",
+    "democrai_sandbox.access.store.migrations",
     "alembic.command",
     "alembic.runtime.environment",
     "alembic.ddl.sqlite",

@@ -13,8 +13,8 @@ from democrai_sandbox.access import values
 from democrai_sandbox.errors.access import AuditRecordUnknown
 from democrai_sandbox.policy import InvalidInputError
 
-from .rows import REQUEST_COLUMNS, to_audit_record, to_decision, to_request, to_resume
-from .tables import AnyText, Moment, audit, decisions, from_micros, is_pending, meta, requests, resumes, to_micros
+from . import tables
+from .tables import audit, decisions, is_pending, meta, requests, resumes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -32,10 +32,10 @@ LONGEST_TEXT = 1000
 def list_requests(connection: Connection, wanted: values.RequestFilter, page: values.PageRequest) -> values.ResultPage:
     """List requests, the most recently seen first."""
     table = requests.c
-    query = select(*REQUEST_COLUMNS).where(*of_requests(requests, wanted))
+    query = select(*tables.REQUEST_COLUMNS).where(*of_requests(requests, wanted))
     if wanted.states:
         query = query.where(table.state.in_([str(state) for state in wanted.states]))
-    return _page(connection, query, [table.last_seen, table.id], page, to_request)
+    return _page(connection, query, [table.last_seen, table.id], page, tables.to_request)
 
 
 def of_requests(table: Any, wanted: values.RequestFilter) -> Iterator[ColumnElement[bool]]:
@@ -63,7 +63,7 @@ def list_decisions(
             query = query.where(table[name] == str(value))
     if wanted.live is not None:
         query = query.where(table.ended_at.is_(None) if wanted.live else table.ended_at.is_not(None))
-    return _page(connection, query, [table.created_at, table.id], page, to_decision)
+    return _page(connection, query, [table.created_at, table.id], page, tables.to_decision)
 
 
 def list_audit(connection: Connection, wanted: values.AuditFilter, page: values.PageRequest) -> values.ResultPage:
@@ -79,7 +79,7 @@ def list_audit(connection: Connection, wanted: values.AuditFilter, page: values.
         query = query.where(table.at >= wanted.since)
     if wanted.until is not None:
         query = query.where(table.at < wanted.until)
-    return _page(connection, query, [table.sequence], page, to_audit_record)
+    return _page(connection, query, [table.sequence], page, tables.to_audit_record)
 
 
 def list_resumes(connection: Connection, *, unfinished: bool, page: values.PageRequest) -> values.ResultPage:
@@ -87,7 +87,7 @@ def list_resumes(connection: Connection, *, unfinished: bool, page: values.PageR
     query = resume_query()
     if unfinished:
         query = query.where(resumes.c.finished_at.is_(None))
-    return _page(connection, query, [resumes.c.created_at, resumes.c.id], page, to_resume)
+    return _page(connection, query, [resumes.c.created_at, resumes.c.id], page, tables.to_resume)
 
 
 def resume_query() -> Select[Any]:
@@ -143,7 +143,7 @@ def check_limit(page: values.PageRequest) -> None:
 
 def write_mark(place: str, last: Sequence[Any]) -> str:
     """Return the cursor after a page; ``place`` names the list."""
-    plain = [value if isinstance(value, int | str) else to_micros(value) for value in last]
+    plain = [value if isinstance(value, int | str) else tables.to_micros(value) for value in last]
     return base64.urlsafe_b64encode(json.dumps([place, *plain]).encode()).decode().rstrip("=")
 
 
@@ -160,11 +160,11 @@ def read_mark(text: str, place: str, order: Sequence[Column[Any]]) -> list[Any]:
 
 
 def _typed(value: object, column: Column[Any]) -> Any:
-    if isinstance(column.type, AnyText) and type(value) is str:
+    if isinstance(column.type, tables.AnyText) and type(value) is str:
         return value
-    if isinstance(column.type, AnyText) or type(value) is not int or not 0 <= value < 1 << 63:
+    if isinstance(column.type, tables.AnyText) or type(value) is not int or not 0 <= value < 1 << 63:
         raise ValueError
-    return from_micros(value) if isinstance(column.type, Moment) else value
+    return tables.from_micros(value) if isinstance(column.type, tables.Moment) else value
 
 
 _ALIKE = 100
@@ -207,20 +207,20 @@ def find_record(connection: Connection, sequence: int) -> values.AuditRecord:
         row = connection.execute(select(audit).where(audit.c.sequence == sequence)).one_or_none()
     if row is None:
         raise AuditRecordUnknown(f"audit record {sequence} does not exist")
-    return to_audit_record(row)
+    return tables.to_audit_record(row)
 
 
 def find_resume(connection: Connection, request_id: str) -> values.Resumption | None:
     """Return the resumption of a request, or None if it was not started."""
     row = connection.execute(resume_query().where(resumes.c.request_id == request_id)).one_or_none()
-    return None if row is None else to_resume(row)
+    return None if row is None else tables.to_resume(row)
 
 
 def waiting_for(connection: Connection, access: values.AccessTuple) -> tuple[values.StoredRequest, ...]:
     """Return the pending requests for an access in any spelling, the newest first, at most 100."""
-    query = select(*REQUEST_COLUMNS).where(is_pending, requests.c.digest == access.digest)
+    query = select(*tables.REQUEST_COLUMNS).where(is_pending, requests.c.digest == access.digest)
     rows = connection.execute(query.order_by(requests.c.id.desc()).limit(_ALIKE))
-    return tuple(map(to_request, rows))
+    return tuple(map(tables.to_request, rows))
 
 
 def related(connection: Connection, access: values.AccessTuple) -> tuple[values.Decision, ...]:
@@ -240,7 +240,7 @@ def related(connection: Connection, access: values.AccessTuple) -> tuple[values.
     same = and_(newest.c.subject_kind == subject.kind.value, newest.c.subject_name == subject.name)
     of_target = select(newest).where(which, not_(same)).order_by(newest.c.created_at.desc(), newest.c.id.desc())
     rows = (*connection.execute(of_subject.limit(_OF_SUBJECT)), *connection.execute(of_target))
-    return tuple(map(to_decision, rows))
+    return tuple(map(tables.to_decision, rows))
 
 
 class SubjectCounts(NamedTuple):

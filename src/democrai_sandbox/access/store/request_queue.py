@@ -19,8 +19,7 @@ from democrai_sandbox.policy import InvalidInputError
 
 from .audit_log import SYSTEM
 from .queries import check_limit, of_requests, read_mark, write_mark
-from .rows import to_access
-from .tables import decisions, is_pending, requests
+from .tables import decisions, is_pending, requests, to_access
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

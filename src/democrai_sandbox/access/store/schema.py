@@ -141,13 +141,13 @@ def _listed(connection: Connection, table: str) -> tuple[str, ...]:
 
 
 def _older() -> frozenset[str]:
-    from .alembic_upgrade import known_versions  # noqa: PLC0415 - Alembic is loaded only where there is something to migrate
+    from .migrations import known_versions  # noqa: PLC0415 - Alembic is loaded only where there is something to migrate
 
     return frozenset({_NOTHING, *known_versions()} - {HEAD})
 
 
 def _upgrade(connection: Connection) -> None:
-    from .alembic_upgrade import upgrade  # noqa: PLC0415 - the same
+    from .migrations import upgrade  # noqa: PLC0415 - the same
 
     upgrade(connection, HEAD)
 

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+from democrai_sandbox.access.store import open_database
 from democrai_sandbox.access.store.audit_log import SYSTEM
-from democrai_sandbox.access.store.sql_store import open_database
 
 from . import registration_rows, shadow_rows, task_rows
 
