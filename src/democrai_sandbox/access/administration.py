@@ -44,9 +44,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from .caller import Caller
+    from .caller import Caller, HostEnvironment
     from .node import AccessNode
-    from .protocols import HostEnvironment
     from .risk import RiskAssessment
     from .store import SqlStore
     from .values import Aftermath, AuditRecord, ResultPage, Resumption, Undone
@@ -513,7 +512,7 @@ class Administration:
     def _present(self) -> Caller:
         """Return the caller, which must be known. Guarded code is accepted only if its subject is a manager."""
         guard = self._surroundings.guard()
-        if guard is not None and Subject(guard.subject_kind, guard.subject) not in self._managers:
+        if guard is not None and guard.subject not in self._managers:
             # The innermost subject counts: code that a manager calls is not a manager.
             raise ExternalAccessAdminRequired("guarded code cannot decide unless the host made it a manager")
         caller = self._surroundings.caller()
@@ -525,7 +524,7 @@ class Administration:
         """Return the caller if its request context permits it to decide about a subject."""
         caller = self._present()
         guard = self._surroundings.guard()
-        if guard is not None and about in (Subject(guard.subject_kind, guard.subject), *guard.subject_chain):
+        if guard is not None and about in (guard.subject, *guard.chain):
             raise ExternalAccessAdminRequired(f"{about} cannot decide about itself")
         if caller.organization_id:
             raise ExternalAccessAdminRequired("the user is scoped to an organization")

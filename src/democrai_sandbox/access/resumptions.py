@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from math import isfinite
 from secrets import SystemRandom
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from democrai_sandbox._util.worker_thread import WorkerThread
 from democrai_sandbox.errors import ResumeContextUnreadable, SandboxError, StoreUnavailable
@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from datetime import datetime
 
+    from democrai_sandbox.policy import Subject
+
     from .encryption import Sealer
-    from .protocols import ResumeHandler
     from .store import SqlStore
-    from .values import Resumption
+    from .values import Requester, Resumption
 
 LONGEST_CONTEXT = 64 * 1024
 """Maximum size of a context as JSON, in bytes."""
@@ -113,6 +114,14 @@ class _Copy:
 
     def _refusal(self, message: str) -> InvalidInputError:
         return InvalidInputError.of(message, pointer=pointer_to(_POINTER, *self._path))
+
+
+class ResumeHandler(Protocol):
+    """Handler that resumes an approved action. It runs unguarded and must enter the original requester's identity."""
+
+    def __call__(self, context: Any, *, origin: Requester, subject: Subject, request_id: str) -> object:
+        """Run the action. ``request_id`` is the same in every attempt; use it to prevent duplicate effects."""
+        ...
 
 
 LONGEST_ERROR = 2_000

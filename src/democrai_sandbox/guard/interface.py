@@ -148,11 +148,9 @@ def is_guarded() -> bool:
 def current_guard() -> GuardView | None:
     """Return the guard state of the caller, or None."""
     raw = current_view()
-    return None if raw is None else view_of(RawView(*raw))
-
-
-def view_of(view: RawView) -> GuardView:
-    """Return the values of a view of the core."""
+    if raw is None:
+        return None
+    view = RawView(*raw)
     kind, name = view.actor
     return GuardView(
         subject=name,
