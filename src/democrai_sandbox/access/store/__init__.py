@@ -67,7 +67,7 @@ class SqlStore(DatabaseStore):
     decision = query(decisions.find_decision)
     aftermath = query(decisions.find_aftermath)
     versions = query(decisions.versions)
-    related = query(queries.related)
+    similar = query(queries.similar)
 
     def note_use(self, uses: Mapping[str, datetime]) -> None:
         """Store when decisions, by id, were last used.

@@ -11,13 +11,14 @@ from sqlalchemy import Connection, and_, func, literal, not_, select, tuple_
 
 from democrai_sandbox.access import values
 from democrai_sandbox.errors.access import AuditRecordUnknown
-from democrai_sandbox.policy import InvalidInputError
+from democrai_sandbox.policy import InvalidInputError, ResourceType, is_at_or_below, parse_declaration
+from democrai_sandbox.policy.hosts import host_key
 
 from . import tables
 from .tables import audit, decisions, is_pending, meta, requests, resumes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from datetime import datetime
 
     from sqlalchemy import Column, ColumnElement, Row, Select
@@ -223,10 +224,11 @@ def waiting_for(connection: Connection, access: values.AccessTuple) -> tuple[val
     return tuple(map(tables.to_request, rows))
 
 
-def related(connection: Connection, access: values.AccessTuple) -> tuple[values.Decision, ...]:
-    """Return the latest decisions about the subject and resource type, then of other subjects about the target.
+def similar(connection: Connection, access: values.AccessTuple) -> tuple[values.Decision, ...]:
+    """Return decisions that are similar to a request for this access, as ``similar_first`` sorts them.
 
-    They include ended decisions. Those of other subjects are searched among the latest decisions.
+    They include ended decisions. Only the latest decisions about the subject and resource type, and of other subjects
+    about the target, are searched.
     """
     subject, table = access.subject, decisions.c
     latest = select(decisions).order_by(table.created_at.desc(), table.id.desc())
@@ -240,7 +242,48 @@ def related(connection: Connection, access: values.AccessTuple) -> tuple[values.
     same = and_(newest.c.subject_kind == subject.kind.value, newest.c.subject_name == subject.name)
     of_target = select(newest).where(which, not_(same)).order_by(newest.c.created_at.desc(), newest.c.id.desc())
     rows = (*connection.execute(of_subject.limit(_OF_SUBJECT)), *connection.execute(of_target))
-    return tuple(map(tables.to_decision, rows))
+    return similar_first(access, map(tables.to_decision, rows))
+
+
+def similar_first(access: values.AccessTuple, found: Iterable[values.Decision]) -> tuple[values.Decision, ...]:
+    """Return decisions about the same access, then about nearby targets, then of other subjects; each newest first.
+
+    Unrelated ones among those found are left out.
+    """
+    near = [decision for decision in found if decision.access == access or _is_near(access, decision.access)]
+    near.sort(key=lambda decision: decision.created_at, reverse=True)
+    return tuple(sorted(near, key=lambda decision: _distance(access, decision.access)))
+
+
+def _distance(access: values.AccessTuple, other: values.AccessTuple) -> int:
+    if other == access:
+        return 0
+    return 1 if other.subject == access.subject else 2
+
+
+def _is_near(access: values.AccessTuple, other: values.AccessTuple) -> bool:
+    """Return whether a decision is about the same target, URL host or folder."""
+    if other.resource_type is not access.resource_type:
+        return False
+    if other.target == access.target:
+        return True
+    if other.subject != access.subject:
+        return False
+    if access.resource_type is ResourceType.NETWORK:
+        host = _host(access.target)
+        return host is not None and host == _host(other.target)
+    if access.resource_type is ResourceType.FILESYSTEM:
+        folder = access.target.rpartition("/")[0] or "/"
+        return is_at_or_below(access.target, other.target) or (folder != "/" and is_at_or_below(other.target, folder))
+    return False
+
+
+def _host(target: str) -> str | None:
+    try:
+        parsed = parse_declaration(target)
+    except InvalidInputError:
+        return None
+    return host_key(parsed.host) if parsed.host else parsed.socket
 
 
 class SubjectCounts(NamedTuple):
