@@ -12,8 +12,9 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from democrai_sandbox.policy import InvalidInputError
+from democrai_sandbox.policy.network_rules import prefix_of
 
-from .targets import TargetParser, decision_key, is_network, prefix_of
+from .targets import TargetParser, decision_key, is_network
 from .values import Changes, DecisionEffect, DecisionReach, DecisionRow, DecisionScope
 
 if TYPE_CHECKING:

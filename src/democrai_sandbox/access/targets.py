@@ -64,12 +64,6 @@ def is_network(resource_type: str, key: str) -> bool:
     return key[0] == "N" and resource_type == ResourceType.NETWORK
 
 
-def prefix_of(key: str) -> tuple[int, int]:
-    """Return IP version and prefix length of an address range's key."""
-    version, length, _ = key[1:].split("|", 2)
-    return int(version), int(length)
-
-
 class TargetParser:
     """Parser of requested resources, with a cache.
 
