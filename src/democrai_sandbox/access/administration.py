@@ -1,7 +1,4 @@
-"""Queries and decisions of administrators: authorization, validation and effects.
-
-Each decision is one transaction of the store. Queries are limited to the data that the caller may see.
-"""
+"""Queries and decisions of administrators: authorization, validation and effects."""
 
 from __future__ import annotations
 
@@ -42,7 +39,10 @@ _LONGEST_LIFETIME = timedelta(days=36525)
 
 
 class Administration:
-    """Queries and decisions of administrators; requesters see their own requests."""
+    """Queries and decisions of administrators; requesters see their own requests.
+
+    Each decision is one transaction of the store. Queries are limited to the data that the caller may see.
+    """
 
     def __init__(self, node: AccessNode, surroundings: HostEnvironment, *, managers: Collection[Subject] = ()) -> None:
         """Create the queries. Guarded code of ``managers`` may decide for a caller that may, but never about itself."""

@@ -1,7 +1,4 @@
-"""Access checks: answer from the snapshot, count the results, and file requests for undecided access.
-
-A check never waits for the database. Only a new request is written, once.
-"""
+"""Access checks: answer from the snapshot, count the results, and file requests for undecided access."""
 
 from __future__ import annotations
 
@@ -15,15 +12,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from democrai_sandbox.errors import ExternalAccessCheckFailed
-from democrai_sandbox.policy import (
-    EXTERNAL_URL_LOCKED,
-    AccessDecision,
-    DecisionCode,
-    InvalidInputError,
-    ResourceType,
-    Subject,
-    SubjectKind,
-)
+from democrai_sandbox.policy import AccessDecision, DecisionCode, InvalidInputError, ResourceType, Subject, SubjectKind
+from democrai_sandbox.policy.access_decision import EXTERNAL_URL_LOCKED
 from democrai_sandbox.policy.text import invisible_character
 
 from .caller import Caller, HostEnvironment, UnguardedHost, identity_text
@@ -168,7 +158,10 @@ class _AskedAccess(NamedTuple):
 
 
 class AccessService:
-    """Check access and file requests. Decisions are in ``Administration``."""
+    """Check access and file requests. Decisions are in ``Administration``.
+
+    A check never waits for the database. Only a new request is written, once.
+    """
 
     def __init__(
         self,

@@ -1,12 +1,4 @@
-"""Encryption at rest of resume contexts and entered secrets: AES-256-GCM, bound to a purpose and an owner.
-
-An encrypted value is ``version (1 byte), length of the key id (1), key id, nonce (12), ciphertext and tag``. Version,
-key id and the owner's identity are authenticated: a value that was moved or changed does not decrypt. Each purpose
-derives a separate key from the ring.
-
-The owner of a secret includes the address it is sent to. The owner of a context is its request, with subject,
-organization and user.
-"""
+"""Encryption at rest of resume contexts and entered secrets: AES-256-GCM, bound to a purpose and an owner."""
 
 from __future__ import annotations
 
@@ -50,7 +42,13 @@ class _EncryptedParts(NamedTuple):
 
 
 def encrypt(key: EncryptionKey, plain: bytes, *, purpose: bytes, identity: bytes) -> bytes:
-    """Encrypt a value for a purpose, bound to the identity of its owner."""
+    """Encrypt a value for a purpose, bound to the identity of its owner.
+
+    The result is ``version (1 byte), length of the key id (1), key id, nonce (12), ciphertext and tag``. Version, key
+    id and the owner's identity are authenticated: a value that was moved or changed does not decrypt. Each purpose
+    derives a separate key from the ring. The owner of a secret includes the address it is sent to. The owner of a
+    context is its request, with subject, organization and user.
+    """
     key_id = key.id.encode("ascii")
     header = bytes((_VERSION, len(key_id))) + key_id
     nonce = secrets.token_bytes(_NONCE_BYTES)

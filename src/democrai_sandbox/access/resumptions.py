@@ -1,8 +1,4 @@
-"""Resumptions: encode resume contexts, claim due resumptions, run their handlers, record the results.
-
-An attempt is counted when it is claimed, before its handler runs. So an attempt whose process was killed is retried
-when its lease expires, and an action that kills its process every time ends. A recorded success is final.
-"""
+"""Resumptions: encode resume contexts, claim due resumptions, run their handlers, record the results."""
 
 from __future__ import annotations
 
@@ -154,6 +150,9 @@ class _AttemptResult(NamedTuple):
 
 class ResumeRunner:
     """Runner of the resumptions of one node, one after the other.
+
+    An attempt is counted when it is claimed, before its handler runs. So an attempt whose process was killed is retried
+    when its lease expires, and an action that kills its process every time ends. A recorded success is final.
 
     ``sealer`` decrypts the contexts, ``handlers`` maps actions to functions, ``clock`` returns the time in UTC.
     """

@@ -1,7 +1,4 @@
-"""Snapshot: all decisions in force, in memory, and the match of a decision with a request. Immutable.
-
-A subject's decisions are indexed at its first check, so that a node with many decisions starts fast.
-"""
+"""Snapshot: all decisions in force, in memory, and the match of a decision with a request. Immutable."""
 
 from __future__ import annotations
 
@@ -167,7 +164,10 @@ def _grouped(rows: Iterable[DecisionRow]) -> dict[str, list[DecisionRow]]:
 
 
 class _SubjectDecisions:
-    """Decisions about one subject: rows until its first check, tables afterwards."""
+    """Decisions about one subject: rows until its first check, tables afterwards.
+
+    So a node with many decisions starts fast.
+    """
 
     __slots__ = ("_rows", "_tables")
 

@@ -1,7 +1,4 @@
-"""Boundary of a guard: plain data, doors to functions of the host, entrances to a subject, served users, questions.
-
-A question before an access is answered first by the policies of the call chain, then by the decider, as in every check.
-"""
+"""Boundary of a guard: plain data, doors to functions of the host, entrances to a subject, served users, questions."""
 
 from __future__ import annotations
 
@@ -118,6 +115,7 @@ def ask_external_access(
 ) -> AccessDecision:
     """Return whether the guarded subject may do this; the decider may file a request.
 
+    First the policies of the call chain answer, then the decider, as in every check.
     The identity comes from the guard's state. ``resume_context`` is JSON text.
     """
     resource, act = policy.read_operation(resource_type, operation)

@@ -8,15 +8,9 @@ from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.errors import ExternalAccessCheckFailed, GuardSealedError, GuardUsageError
-from democrai_sandbox.policy import (
-    DEFAULT_PORTS,
-    AccessDecision,
-    InvalidInputError,
-    NetworkTargetMissingError,
-    normalise_path,
-    parse_request_url,
-    parse_socket,
-)
+from democrai_sandbox.policy import DEFAULT_PORTS, AccessDecision, InvalidInputError, NetworkTargetMissingError
+from democrai_sandbox.policy.paths import normalise_path
+from democrai_sandbox.policy.targets import parse_request_url, parse_socket
 
 from . import _core
 from .clients import ADAPTERS, DIVERTED

@@ -1,9 +1,4 @@
-"""Proposal of the smallest declarations for the observed accesses, and the manifest with these declarations.
-
-Every entry of a proposal allows an observed access that no other entry allows. ``Proposal.proofs`` states whether the
-subject fails without it, as far as a repeated run verified that, and ``Proposal.review`` names every unverified entry.
-If an entry allows more than was observed, because only a rule for a whole folder or site is possible, its notes say so.
-"""
+"""Proposal of the smallest declarations for the observed accesses, and the manifest with these declarations."""
 
 from __future__ import annotations
 
@@ -114,7 +109,12 @@ class ProposedEntry:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Proposed declarations for one phase of a subject."""
+    """Proposed declarations for one phase of a subject.
+
+    Every entry allows an observed access that no other entry allows. ``proofs`` states whether the subject fails
+    without it, as far as a repeated run verified that, and ``review`` names every unverified entry. If an entry allows
+    more than was observed, because only a rule for a whole folder or site is possible, its notes say so.
+    """
 
     entries: tuple[ProposedEntry, ...]
     allowed_imports: tuple[str, ...]

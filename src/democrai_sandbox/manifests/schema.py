@@ -1,10 +1,4 @@
-"""Keys of each manifest kind, which the parser and the serializer use, and the JSON Schemas made from them.
-
-A schema accepts every manifest that the parser accepts, so that an editor never complains about a valid one. It cannot
-express everything: only the parser detects a non-canonical host, a wildcard that is too broad or a duplicate key.
-
-``democrai-sandbox manifest schema --output FOLDER`` writes the files.
-"""
+"""Keys of each manifest kind, which the parser and the serializer use, and the JSON Schemas made from them."""
 
 from __future__ import annotations
 
@@ -321,7 +315,12 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def manifest_schema(kind: ManifestKind) -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of a manifest kind."""
+    """Return the JSON Schema (draft 2020-12) of a manifest kind; ``manifest schema --output FOLDER`` writes the files.
+
+    A schema accepts every manifest that the parser accepts, so that an editor never complains about a valid one. It
+    cannot express everything: only the parser detects a non-canonical host, a wildcard that is too broad or a duplicate
+    key.
+    """
     schema = {
         "$schema": DIALECT,
         "$id": f"urn:democrai-sandbox:manifest:{kind}:1",

@@ -1,14 +1,4 @@
-"""Lookup of network rules: an index for Python, and flat keys for the native core and the decision store.
-
-One dictionary from key to mask answers every question of a check. The first letter of a key is its type:
-
-* ``U<scheme>|<host>|<port>|<path>`` a URL, with the path ``""`` or ``/seg/seg``; ``O<scheme>|<host>|<port>`` its origin
-* ``H<host>|<port>`` a host, with the port ``*`` for any; ``P<host>`` the same host on any port
-* ``W<suffix>|<port>`` the names below a suffix; ``P*.<suffix>`` the same names on any port
-* ``N<4 or 6>|<prefix length>|<hex>`` a network, its address in lower-case hex digits without separators
-* ``S<socket>`` a Unix socket
-* ``R<host>`` and ``R*.<suffix>`` a name that may be looked up
-"""
+"""Lookup of network rules: an index for Python, and flat keys for the native core and the decision store."""
 
 from __future__ import annotations
 
@@ -177,6 +167,18 @@ def _covering_networks(host: str, prefixes: Collection[tuple[int, int]]) -> Iter
 
 
 def _keys(target: NetworkTarget) -> tuple[str, ...]:
+    """Return the keys of a rule with this target, its own key first.
+
+    One dictionary from key to mask answers every question of a check. The first letter of a key is its type:
+
+    * ``U<scheme>|<host>|<port>|<path>`` a URL, with the path ``""`` or ``/seg/seg``
+    * ``O<scheme>|<host>|<port>`` the origin of a URL
+    * ``H<host>|<port>`` a host, with the port ``*`` for any; ``P<host>`` the same host on any port
+    * ``W<suffix>|<port>`` the names below a suffix; ``P*.<suffix>`` the same names on any port
+    * ``N<4 or 6>|<prefix length>|<hex>`` a network, its address in lower-case hex digits without separators
+    * ``S<socket>`` a Unix socket
+    * ``R<host>`` and ``R*.<suffix>`` a name that may be looked up
+    """
     if target.kind is TargetKind.URL:
         host = host_key(target.host)
         origin = f"{target.scheme}|{host}|{target.port}"

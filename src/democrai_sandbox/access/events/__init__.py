@@ -1,8 +1,4 @@
-"""Notification of nodes about changed decisions: within a process, on one host, or through Redis.
-
-Events only say that something changed: a lost, repeated or forged event grants nothing and at most makes a node read
-the database. A node that may have missed events is notified of the gap and reads the database.
-"""
+"""Notification of nodes about changed decisions: within a process, on one host, or through Redis."""
 
 from __future__ import annotations
 

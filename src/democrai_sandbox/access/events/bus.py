@@ -1,7 +1,4 @@
-"""Common part of buses: the event format, an inbox of events for the node, and a connection that is restored.
-
-Events contain a generation, never a decision.
-"""
+"""Common part of buses: the event format, an inbox of events for the node, and a connection that is restored."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ _LONGEST_HOST = 64
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Announcement of one node that the decisions have reached a generation."""
+    """Announcement of one node that the decisions have reached a generation. Contains no decision."""
 
     node: str
     generation: int
@@ -192,10 +189,12 @@ def _higher(generation: int, other: int | None) -> int:
 
 
 class Bus(ABC):
-    """Notification of other nodes about changes. Events grant nothing; they only make nodes read the store.
+    """Notification of other nodes about changed decisions.
 
-    Events may be lost if the receiver learns that some may be missing. A forked child has none of the threads: there a
-    bus does nothing, and the child opens another one.
+    Events only say that something changed: a lost, repeated or forged event grants nothing and at most makes a node
+    read the database. A node that may have missed events is notified of the gap and reads the database.
+
+    A forked child has none of the threads: there a bus does nothing, and the child opens another one.
     """
 
     def __init__(self, kind: str, channel: str) -> None:

@@ -1,8 +1,4 @@
-"""Events between the processes of one user on one host, over a Unix socket.
-
-The first node that gets the lock becomes the hub; all nodes connect to it, including itself. When it exits, the kernel
-releases the lock and the next node takes over.
-"""
+"""Events between the processes of one user on one host, over a Unix socket."""
 
 from __future__ import annotations
 
@@ -217,7 +213,11 @@ class _HubPeer:
 
 
 class Hub:
-    """Hub in a thread of the node that holds the lock. Serves only processes of the folder's owner and root."""
+    """Hub in a thread of the node that holds the lock. Serves only processes of the folder's owner and root.
+
+    The first node that gets the lock becomes the hub; all nodes connect to it, including itself. When it exits, the
+    kernel releases the lock and the next node takes over.
+    """
 
     def __init__(self, folder: HubFolder, lock: int, *, lock_name: str, socket_name: str) -> None:
         """Take over a held lock, which is released when the hub stops or fails to start."""

@@ -1,8 +1,4 @@
-"""Queue of pending requests: ranked by risk and grouped by access, with counts.
-
-The cost of a page does not depend on the number of pending requests: an index is read from the highest risk and the
-newest request, only the newest request of a group counts, and only the groups of the page are summed up.
-"""
+"""Queue of pending requests: ranked by risk and grouped by access, with counts."""
 
 from __future__ import annotations
 
@@ -106,6 +102,9 @@ def list_queue(connection: Connection, wanted: values.RequestFilter, page: value
     """List groups (``PendingGroup``) of pending requests that match a filter, by risk, then by their newest request.
 
     A group moves only when another user requests the same access; repeated requests do not move it between pages.
+
+    The cost of a page does not depend on the number of pending requests: an index is read from the highest risk and the
+    newest request, only the newest request of a group counts, and only the groups of the page are summed up.
     """
     check_limit(page)
     if any(state != values.RequestState.PENDING for state in wanted.states):

@@ -1,8 +1,4 @@
-"""Requests and their resumptions.
-
-A request is registered once per access and origin, then counted, and dropped if it is not decided in time. A resumption
-is created with an approval, claimed under a lease, and finished by the node that holds the lease.
-"""
+"""Requests (registered, counted, dropped) and their resumptions (created, claimed under a lease, finished)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Tables as this version uses them, with their column types, and the values of their rows.
-
-Migrations create the tables; a test compares both.
-"""
+"""Tables as this version uses them, with their column types, and the values of their rows."""
 
 from __future__ import annotations
 
@@ -93,6 +90,7 @@ def big_integer() -> Any:
 
 
 metadata = sa.MetaData()
+"""All tables below. Migrations create them; a test compares both."""
 
 
 def _one_of(column: str, names: type[StrEnum]) -> sa.CheckConstraint:
