@@ -276,19 +276,19 @@ def test_what_became_of_an_action(store):
     assert store.resume_of(bare) is None
 
 
-def test_related_decisions(store):
-    """Decisions about the subject and resource type, including ended ones, then of others about the same target."""
+def test_similar_decisions(store):
+    """Decisions about the same access, including ended ones, about nearby targets, and of others about the target."""
     store.decide(approval("/srv/a"), now=at(1))
     store.decide(denial("/srv/a"), now=at(2))
     store.decide(approval("/srv/b"), now=at(3))
     store.decide(approval("/srv/a", subject="tool:x"), now=at(4))
     store.decide(approval("/srv/b", subject="tool:x"), now=at(5))
     store.decide(approval(URL, **SEND), now=at(6))
-    found = [(str(row.access.subject), row.access.target, row.effect) for row in store.related(about("/srv/a"))]
+    found = [(str(row.access.subject), row.access.target, row.effect) for row in store.similar(about("/srv/a"))]
     assert found == [
-        ("module:reports", "/srv/b", "approval"),
         ("module:reports", "/srv/a", "denial"),
         ("module:reports", "/srv/a", "approval"),
+        ("module:reports", "/srv/b", "approval"),
         ("tool:x", "/srv/a", "approval"),
     ]
 
