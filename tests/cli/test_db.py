@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from democrai_sandbox.access.audit import verify_store
-from democrai_sandbox.access.encryption import Sealer, unseal
+from democrai_sandbox.access.encryption import Sealer
 from democrai_sandbox.access.keyring import KeyRing
 from democrai_sandbox.access.store import migrations, open_store
 from democrai_sandbox.access.store.database import Database
@@ -255,7 +255,7 @@ def kept(tmp_path):
 
     def opened():
         (blob,) = sql(f"sqlite:///{state}/sandbox.db", "SELECT resume_context FROM access_requests")[0]
-        return unseal(KeyRing.read(state / "keys"), bytes(blob), bare)
+        return Sealer(lambda: KeyRing.read(state / "keys")).unseal(bytes(blob), bare)
 
     return config, state / "keys", opened
 
