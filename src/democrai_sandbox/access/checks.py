@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from democrai_sandbox.errors import ExternalAccessCheckFailed
 from democrai_sandbox.policy import AccessDecision, DecisionCode, InvalidInputError, ResourceType, Subject, SubjectKind
-from democrai_sandbox.policy.access_decision import EXTERNAL_URL_LOCKED
+from democrai_sandbox.policy.operations import EXTERNAL_URL_LOCKED
 from democrai_sandbox.policy.text import invisible_character
 
 from .caller import Caller, HostEnvironment, UnguardedHost, identity_text

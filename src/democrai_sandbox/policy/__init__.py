@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from .access_decision import EXTERNAL_URL_LOCKED, AccessDecision, DecisionCode
 from .network_rules import NetworkIndex, covering_keys, implied_connection, network_entries, rule_key
 from .operations import (
     EVERY_ACCESS,
+    EXTERNAL_URL_LOCKED,
     NETWORK_OPERATIONS,
     NO_ACCESS,
     VALID_OPERATIONS,
     WRITING_OPERATIONS,
+    AccessDecision,
+    DecisionCode,
     FileAccess,
     NetworkAccess,
     Operation,

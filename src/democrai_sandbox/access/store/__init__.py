@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from democrai_sandbox.access.values import Registered
 
-from . import audit_log, decisions, queries, request_queue, requests
+from . import audit_log, decisions, queries, requests
 from .database import CONNECTIONS, Database, DatabaseStore, consistent_read, query, transaction
 from .database_location import parse_url
 from .schema import check_schema, prepare_schema
@@ -99,10 +99,10 @@ class SqlStore(DatabaseStore):
     waiting_for = query(queries.waiting_for)
     oldest_pending = query(queries.oldest_pending)
     decision_seconds = query(queries.decision_seconds)
-    rank_waiting = transaction(request_queue.rank_waiting)
-    queue = consistent_read(request_queue.list_queue)
-    assessments = query(request_queue.assessments)
-    counts = query(request_queue.count_states)
+    rank_waiting = transaction(queries.rank_waiting)
+    queue = consistent_read(queries.list_queue)
+    assessments = query(queries.assessments)
+    counts = query(queries.count_states)
 
     # ---- audit
 

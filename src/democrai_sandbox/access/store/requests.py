@@ -19,8 +19,7 @@ from democrai_sandbox.policy import InvalidInputError
 
 from . import tables
 from .audit_log import SYSTEM, AuditEntry, Ledger
-from .queries import resume_query
-from .request_queue import rank_new
+from .queries import rank_new, resume_query
 from .tables import decisions, ended_sessions, is_live, is_pending, requests, resumes
 
 if TYPE_CHECKING:
