@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from democrai_sandbox.access.administration import Administration
-from democrai_sandbox.access.caller import SUPER, Caller
+from democrai_sandbox.access.caller import SUPER, Caller, GuardedSubject
 from democrai_sandbox.access.values import (
     DecisionEffect,
     DecisionFilter,
@@ -95,9 +95,9 @@ class TestWhoMayDecide:
 
 
 def guard_of(name):
-    """Return the view of a guard around a module."""
+    """Return a module as the guarded subject."""
     subject = Subject(SubjectKind.MODULE, name)
-    return SimpleNamespace(subject=name, subject_kind=SubjectKind.MODULE, subject_chain=(subject,))
+    return GuardedSubject(subject, (subject,))
 
 
 class TestSessions:

@@ -8,14 +8,12 @@ from democrai_sandbox.access.encryption import (
     DecryptionError,
     encrypted_with,
     reseal_secret,
-    seal,
     seal_secret,
-    unseal,
     unseal_secret,
 )
 from democrai_sandbox.access.keyring import EncryptionKey, KeyRing
 from democrai_sandbox.errors import ResumeContextUnreadable
-from tests.access.test_resume_context_encryption import REQUEST
+from tests.access.test_resume_context_encryption import REQUEST, seal, unseal
 from tests.services.rows import rows
 
 FIRST, SECOND = EncryptionKey("first", b"1" * 32), EncryptionKey("second", b"2" * 32)

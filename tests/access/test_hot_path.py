@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import Engine, event
+
+from democrai_sandbox.access.checks import GuardQuestion
 
 from .conftest import DEMO, limits
 
@@ -56,7 +57,7 @@ def decided(make_desk):
 
 def question(kind, operation, target):
     """Ask as the guard does."""
-    return SimpleNamespace(
+    return GuardQuestion(
         subject=DEMO.name,
         subject_kind=DEMO.kind.value,
         subject_chain=(str(DEMO),),

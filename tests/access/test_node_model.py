@@ -21,8 +21,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from democrai_sandbox.access import checks
 from democrai_sandbox.access.administration import Administration
 from democrai_sandbox.access.audit import verify_store
-from democrai_sandbox.access.caller import Caller
-from democrai_sandbox.access.checks import AccessService, UnguardedHost
+from democrai_sandbox.access.caller import Caller, UnguardedHost
+from democrai_sandbox.access.checks import AccessService
 from democrai_sandbox.access.events import open_bus
 from democrai_sandbox.access.node import AccessNode
 from democrai_sandbox.access.pending_requests import PendingLimits

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from democrai_sandbox.access.encryption import Sealer, key_of, reseal, seal, unseal
+from democrai_sandbox.access.encryption import Sealer, key_of
 from democrai_sandbox.access.keyring import EncryptionKey, KeyFile, KeyRing, retire, rotate
 from democrai_sandbox.access.resumptions import LONGEST_CONTEXT
 from democrai_sandbox.access.values import (
@@ -33,6 +33,18 @@ from tests.services.rows import rows
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 RING = KeyRing((EncryptionKey("first", b"1" * 32), EncryptionKey("second", b"2" * 32)))
+
+
+def seal(ring, context, request):
+    return Sealer(lambda: ring).seal(context, request)
+
+
+def unseal(ring, blob, request):
+    return Sealer(lambda: ring).unseal(blob, request)
+
+
+def reseal(ring, blob, request):
+    return Sealer(lambda: ring).reseal(request, blob)
 
 
 def request_of(request_id="R1", subject="module:demo", organization="acme", user="ann"):

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from democrai_sandbox.access.audit import verify_store
-from democrai_sandbox.access.encryption import Sealer, unseal
+from democrai_sandbox.access.encryption import Sealer
 from democrai_sandbox.access.keyring import KeyRing
-from democrai_sandbox.access.store import alembic_upgrade, open_store
+from democrai_sandbox.access.store import migrations, open_store
 from democrai_sandbox.access.store.database import Database
 from democrai_sandbox.access.store.database_location import parse_url
 from democrai_sandbox.access.store.schema import HEAD, peek_schema
@@ -46,7 +46,7 @@ def url(prepared_file, tmp_path):
 def emptied(url):
     """Remove the schema of a database."""
     with closing(Database(parse_url(url))) as database:
-        database.act(lambda connection: alembic_upgrade.downgrade(connection, alembic_upgrade.NOTHING))
+        database.act(lambda connection: migrations.downgrade(connection, migrations.NOTHING))
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
@@ -206,7 +206,7 @@ def test_a_backup_while_somebody_writes(url, tmp_path):
 def test_a_backup_before_an_upgrade(url, tmp_path):
     """A database with an older schema is copied unchanged; a foreign database is refused."""
     with closing(Database(parse_url(url))) as database:
-        database.act(lambda connection: alembic_upgrade.downgrade(connection, "0003"))
+        database.act(lambda connection: migrations.downgrade(connection, "0003"))
     assert says("db", "backup", tmp_path / "old.db", "--database", url).status == 0
     assert says("db", "check", "--database", f"sqlite:///{tmp_path}/old.db", "--json").data["version"] == "0003"
     emptied(url)
@@ -255,7 +255,7 @@ def kept(tmp_path):
 
     def opened():
         (blob,) = sql(f"sqlite:///{state}/sandbox.db", "SELECT resume_context FROM access_requests")[0]
-        return unseal(KeyRing.read(state / "keys"), bytes(blob), bare)
+        return Sealer(lambda: KeyRing.read(state / "keys")).unseal(bytes(blob), bare)
 
     return config, state / "keys", opened
 

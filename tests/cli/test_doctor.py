@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from democrai_sandbox.access.keyring import KeyRing
-from democrai_sandbox.access.store import alembic_upgrade, open_store
+from democrai_sandbox.access.store import migrations, open_store
 from democrai_sandbox.access.store.database import Database
 from democrai_sandbox.access.store.database_location import parse_url
 from democrai_sandbox.access.store.schema import HEAD
@@ -86,7 +86,7 @@ def test_what_is_wrong_is_said_with_its_fix(tmp_path):
         (state / "keys").chmod(0o644)
         open_store(f"sqlite:///{state}/sandbox.db").close()
         with closing(Database(parse_url(f"sqlite:///{state}/sandbox.db"))) as database:
-            database.act(lambda connection: alembic_upgrade.downgrade(connection, "0002"))
+            database.act(lambda connection: migrations.downgrade(connection, "0002"))
         broken = tmp_path / "modules" / "broken"
         broken.mkdir(parents=True)
         (broken / "manifest.json").write_text("{}")

@@ -185,25 +185,25 @@ def test_frames_of_libraries_are_shown_where_they_work_for_the_subject(case):
 
 def own_names(world):
     from democrai_sandbox import policy
-    from democrai_sandbox.guard import external_access, process_guard_context
+    from democrai_sandbox.guard import boundary, process_guard_context
 
     def subject():
         found = {}
-        vars(external_access)["ask_external_access"] = None
-        external_access.ask_external_access.__globals__["_LOCKED"] = None
+        vars(boundary)["ask_external_access"] = None
+        boundary.ask_external_access.__globals__["_LOCKED"] = None
         policy.__dict__["Subject"] = None
-        found["dictionaries"] = [external_access.ask_external_access is not None, external_access._LOCKED is not None]
+        found["dictionaries"] = [boundary.ask_external_access is not None, boundary._LOCKED is not None]
         found["class"] = policy.Subject is not None
 
         def own():
             return found
 
         found["own"] = [own.__globals__ is globals(), own.__closure__ is not None]
-        function = external_access.ask_external_access
+        function = boundary.ask_external_access
         for name, value in (("__defaults__", ()), ("__kwdefaults__", {"register_request": False})):
             found[name] = world.verdict(setattr, function, name, value)
         found["code"] = world.verdict(setattr, function, "__code__", own.__code__)
-        found["reload"] = world.verdict(__import__("importlib").reload, external_access)
+        found["reload"] = world.verdict(__import__("importlib").reload, boundary)
         return found
 
     def imports():
@@ -212,7 +212,7 @@ def own_names(world):
 
         return callable(promises.SdkFutures)
 
-    before = external_access.ask_external_access.__kwdefaults__["register_request"]
+    before = boundary.ask_external_access.__kwdefaults__["register_request"]
     return [
         process_guard_context(subject="demo").run(subject),
         process_guard_context(subject="demo").run(imports),

@@ -46,7 +46,7 @@ def all_names(world):
     import inventory
 
     from democrai_sandbox import process_guard_context
-    from democrai_sandbox.guard.native_modules import allowed_modules
+    from democrai_sandbox.guard.configuration import allowed_modules
 
     guard = {"subject": "demo", "allowed_paths": [world.root]}
     modules, _ = inventory.load(allowed_modules(), lambda *call: process_guard_context(**guard).run(*call))

@@ -6,8 +6,7 @@ import threading
 from datetime import UTC, datetime
 
 from democrai_sandbox.errors import FilesystemDenied, NetworkDenied, SandboxDenied, SubprocessDenied
-from democrai_sandbox.guard import DenialRecorder, EndpointObserver
-from democrai_sandbox.guard.interface import ObservedEndpoint
+from democrai_sandbox.guard import DenialRecorder, EndpointObserver, ObservedEndpoint
 from democrai_sandbox.host.observations import Observations
 from democrai_sandbox.policy import Subject
 

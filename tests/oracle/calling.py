@@ -33,7 +33,7 @@ import world
 
 from democrai_sandbox import process_guard_context
 from democrai_sandbox.errors import SandboxDenied
-from democrai_sandbox.guard.native_modules import allowed_modules
+from democrai_sandbox.guard.configuration import allowed_modules
 from democrai_sandbox.guard.runtime_paths import runtime_entries
 
 SPAN = 256

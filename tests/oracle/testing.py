@@ -26,7 +26,7 @@ from test.support import import_helper, os_helper, script_helper, socket_helper,
 
 from democrai_sandbox import process_guard_context
 from democrai_sandbox.guard import configure_guard
-from democrai_sandbox.guard.native_modules import allowed_modules, native_names
+from democrai_sandbox.guard.configuration import allowed_modules, native_names
 from democrai_sandbox.guard.runtime_paths import runtime_entries
 
 SPAN = 4096

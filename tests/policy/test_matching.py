@@ -306,7 +306,7 @@ def test_an_index_does_not_change():
     """An index is immutable."""
     index = index_of("h.example")
     with pytest.raises(FrozenInstanceError):
-        index._hosts = {}
+        index._rules = {}
 
 
 # --- properties ------------------------------------------------------------------------------------------------------

@@ -20,9 +20,9 @@ from tests.guard import harness
 PROGRAM = Path(__file__).with_name("forking.py")
 STORE = (
     "democrai_sandbox.access.access",
-    "democrai_sandbox.access.events.memory",
+    "democrai_sandbox.access.events.bus",
     "democrai_sandbox.access.store",
-    "democrai_sandbox.access.store.alembic_upgrade",
+    "democrai_sandbox.access.store.migrations",
     "alembic.command",
     "alembic.runtime.environment",
     "alembic.ddl.sqlite",

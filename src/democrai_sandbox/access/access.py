@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias, TypeVa
 from democrai_sandbox.access.store.database import CONNECTIONS
 
 from .administration import Administration
-from .checks import AccessService, UnguardedHost
+from .caller import UnguardedHost
+from .checks import AccessService
 from .encryption import Sealer
 from .events import open_bus
 from .keyring import KeyFile
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 
     from democrai_sandbox.policy import Subject
 
-    from .protocols import HostEnvironment, ResumeHandler
+    from .caller import HostEnvironment
+    from .resumptions import ResumeHandler
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,155 +1,48 @@
-"""Queries and decisions of administrators: authorization, validation and effects.
-
-Each decision is one transaction of the store. Queries are limited to the data that the caller may see.
-"""
+"""Queries and decisions of administrators: authorization, validation and effects."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from democrai_sandbox.errors import (
-    DecisionConflict,
-    ExternalAccessAdminRequired,
-    RequestUnknown,
-    SandboxError,
-    StoreUnavailable,
-)
-from democrai_sandbox.policy import InvalidInputError, Operation, ResourceType, Subject
-from democrai_sandbox.policy.paths import pattern_problem
+from democrai_sandbox.errors import DecisionConflict, ExternalAccessAdminRequired, RequestUnknown
+from democrai_sandbox.policy import InvalidInputError, ResourceType
 
-from .similar_decisions import similar_first
-from .snapshot import DecisionMatch, covers
+from . import values, verdicts
+from .snapshot import DecisionMatch, by_place, covers, reach
 from .targets import TargetParser, read_declared
-from .values import (
-    AccessTuple,
-    AuditAction,
-    AuditFilter,
-    Decision,
-    DecisionEffect,
-    DecisionFilter,
-    DecisionReach,
-    DecisionScope,
-    Expected,
-    NewDecision,
-    PageRequest,
-    RequestFilter,
-    RequestState,
-    StoredRequest,
-)
+from .values import AccessTuple, DecisionEffect, DecisionFilter, DecisionScope, PageRequest, RequestFilter, RequestState
+from .verdicts import LONGEST_REASON, AdminVerdict, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from .caller import Caller
+    from democrai_sandbox.errors import SandboxError
+    from democrai_sandbox.policy import Operation, Subject
+
+    from .caller import Caller, HostEnvironment
     from .node import AccessNode
-    from .protocols import HostEnvironment
     from .risk import RiskAssessment
     from .store import SqlStore
-    from .values import Aftermath, AuditRecord, ResultPage, Resumption, Undone
+    from .values import Decision, ResultPage, StoredRequest
+
+__all__ = ["LONGEST_REASON", "Administration", "Outcome"]
 
 T = TypeVar("T")
 
-MOST_AT_ONCE = 500
-"""Maximum number of requests per bulk decision, so that an administrator can review them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """Outcome of an attempt to decide."""
-
-    decision: Decision | None
-    skipped: str = ""
-    """Reason why nothing was stored, if that is not an error."""
-    kept: tuple[str, ...] = ()
-    """Requests that stay answered after an undo."""
-
-
-def decide_each(
-    request_ids: Iterable[str],
-    decide: Callable[[str, int | None], Outcome],
-    request_of: Callable[[str], StoredRequest],
-    expected: Mapping[str, int],
-) -> tuple[tuple[str, Outcome | SandboxError], ...]:
-    """Decide the requests one by one and return their outcomes. A missing right to decide aborts the loop."""
-    made: list[Decision] = []
-    found: list[tuple[str, Outcome | SandboxError]] = []
-    own: dict[str, int] = {}
-    away: StoreUnavailable | None = None
-    for request_id in _checked(request_ids):
-        if away is not None:
-            found.append((request_id, away))  # waiting for the store again for each request would take minutes
-            continue
-        try:
-            version = expected.get(request_id)
-            if version is not None and own:
-                # A change by an earlier decision of this loop is not a conflict with another administrator.
-                version = max(version, own.get(request_of(request_id).access.digest, 0))
-            outcome: Outcome | SandboxError = decide(request_id, version)
-        except ExternalAccessAdminRequired:
-            raise
-        except DecisionConflict as error:
-            # A decision of this loop may also have answered this request, which is not a conflict.
-            answer = request_of(request_id).decision_id
-            outcome = next((Outcome(decision) for decision in made if decision.id == answer), error)
-        except StoreUnavailable as error:
-            outcome = away = error
-        except SandboxError as error:
-            outcome = error
-        if isinstance(outcome, Outcome) and outcome.decision is not None:
-            made.append(outcome.decision)
-            own[outcome.decision.access.digest] = outcome.decision.generation
-        found.append((request_id, outcome))
-    return tuple(found)
-
-
-def _checked(request_ids: Iterable[str]) -> tuple[str, ...]:
-    unique = tuple(dict.fromkeys(request_ids))
-    if not unique:
-        raise InvalidInputError.of("name at least one request", pointer="/request_ids")
-    if len(unique) > MOST_AT_ONCE:
-        message = f"expected at most {MOST_AT_ONCE} requests, got {len(unique)}"
-        raise InvalidInputError.of(message, pointer="/request_ids")
-    return unique
-
-
-_Place = tuple[Subject, ResourceType, Operation]
 _AT_ONCE = 500
-_LONGEST_ID = 100
 _MOST_SIMILAR = 10
-LONGEST_REASON = 2000
 _MOST_NOTES = 20
 _LONGEST_LIFETIME = timedelta(days=36525)
 
 
-@dataclass(frozen=True, slots=True)
-class _AdminVerdict:
-    """Decision that an administrator makes about a request."""
-
-    effect: DecisionEffect
-    scope: DecisionScope
-    target: str | None
-    reason: str
-    lifetime: timedelta | None = None
-    expected: int | None = None
-    bulk: str = ""
-
-
-_ACTS = MappingProxyType(
-    {
-        "session": (DecisionEffect.APPROVAL, DecisionScope.SESSION),
-        "permanent": (DecisionEffect.APPROVAL, DecisionScope.PERMANENT),
-        "deny": (DecisionEffect.DENIAL, DecisionScope.PERMANENT),
-    }
-)
-"""Acts about requests."""
-
-
 class Administration:
-    """Queries and decisions of administrators; requesters see their own requests."""
+    """Queries and decisions of administrators; requesters see their own requests.
+
+    Each decision is one transaction of the store. Queries are limited to the data that the caller may see.
+    """
 
     def __init__(self, node: AccessNode, surroundings: HostEnvironment, *, managers: Collection[Subject] = ()) -> None:
         """Create the queries. Guarded code of ``managers`` may decide for a caller that may, but never about itself."""
@@ -188,15 +81,15 @@ class Administration:
         """List denials, by default those in force."""
         return self._decisions(wanted, DecisionEffect.DENIAL, page)
 
-    def history(self, wanted: AuditFilter | None = None, page: PageRequest | None = None) -> ResultPage:
+    def history(self, wanted: values.AuditFilter | None = None, page: PageRequest | None = None) -> ResultPage:
         """List audit records, the newest first."""
-        return self._read(lambda store: store.audit(wanted or AuditFilter(), page or PageRequest()))
+        return self._read(lambda store: store.audit(wanted or values.AuditFilter(), page or PageRequest()))
 
     # ---- single items and related data -------------------------------------------------------------------------------
 
     def request(self, request_id: str) -> StoredRequest:
         """Return one request. For callers that may not decide, only their own requests exist."""
-        _checked_id(request_id, "request_id")
+        verdicts.checked_id(request_id, "request_id")
         caller = self._present()
         with self._surroundings.outside():
             found = self._node.store.request(request_id)
@@ -212,13 +105,13 @@ class Administration:
         """Return the risk of approving the same about each of some targets, all of which cover what was asked for."""
         return self._read(lambda store: store.assessments(access, targets) if targets else ())
 
-    def history_of(self, request_id: str) -> tuple[AuditRecord, ...]:
+    def history_of(self, request_id: str) -> tuple[values.AuditRecord, ...]:
         """Return the audit records of a request, the newest first; its requester may read them too."""
         self.request(request_id)
         with self._surroundings.outside():
-            return self._node.store.audit(AuditFilter(request_id=request_id), PageRequest(limit=_AT_ONCE)).items
+            return self._node.store.audit(values.AuditFilter(request_id=request_id), PageRequest(limit=_AT_ONCE)).items
 
-    def resume_of(self, request_id: str) -> Resumption | None:
+    def resume_of(self, request_id: str) -> values.Resumption | None:
         """Return the resumption of a request, or None if it was not started."""
         self.request(request_id)
         with self._surroundings.outside():
@@ -226,11 +119,11 @@ class Administration:
 
     def decision(self, decision_id: str) -> Decision:
         """Return one decision."""
-        return self._read(lambda store: store.decision(_checked_id(decision_id, "decision_id")))
+        return self._read(lambda store: store.decision(verdicts.checked_id(decision_id, "decision_id")))
 
-    def aftermath(self, decision_id: str) -> Aftermath:
+    def aftermath(self, decision_id: str) -> values.Aftermath:
         """Return the effects of a decision: the requests it answered and the decisions it replaced."""
-        return self._read(lambda store: store.aftermath(_checked_id(decision_id, "decision_id")))
+        return self._read(lambda store: store.aftermath(verdicts.checked_id(decision_id, "decision_id")))
 
     def is_decided(self, access: AccessTuple) -> bool:
         """Tell whether a permanent decision in force is about an access, or about more that covers it."""
@@ -246,7 +139,7 @@ class Administration:
 
     def reach(
         self, access: AccessTuple, targets: Iterable[str], *, own: str = "", session_key: str = ""
-    ) -> tuple[DecisionReach, ...]:
+    ) -> tuple[values.DecisionReach, ...]:
         """Return how many other pending requests a decision about each target would answer.
 
         ``own`` is the decided request, ``session_key`` its session. Only the latest requests are examined.
@@ -256,11 +149,11 @@ class Administration:
         others = [request for request in listing.items if request.id != own]
         reader = TargetParser()
         return tuple(
-            _reach(DecisionMatch(replace(access, target=target), reader), others, session_key, more=bool(listing.next))
+            reach(DecisionMatch(replace(access, target=target), reader), others, session_key, more=bool(listing.next))
             for target in targets
         )
 
-    def reach_of(self, requests: Collection[StoredRequest]) -> DecisionReach:
+    def reach_of(self, requests: Collection[StoredRequest]) -> values.DecisionReach:
         """Return how many other pending requests decisions about all these requests would answer."""
         self._authorised(None)
         own = {request.id for request in requests}
@@ -268,7 +161,7 @@ class Administration:
         theirs: set[str] = set()
         more = False
         reader = TargetParser()
-        for place, some in _by_place(requests).items():
+        for place, some in by_place(requests).items():
             listing = self._waiting(*place)
             more |= bool(listing.next)
             others = [one for one in listing.items if one.id not in own]
@@ -278,14 +171,14 @@ class Administration:
                 sessions = {request.origin.session_key for request in same} - {""}
                 theirs |= {key for key, one in covered.items() if one.origin.session_key in sessions}
                 found |= covered
-        return DecisionReach(len(found), len({one.origin.user_id for one in found.values()}), len(theirs), more)
+        return values.DecisionReach(len(found), len({one.origin.user_id for one in found.values()}), len(theirs), more)
 
     def versions_of(self, requests: Collection[StoredRequest]) -> dict[str, int]:
         """Return the version of the current state for a decision about each request, by request id."""
         found = self._read(lambda store: store.versions([request.access for request in requests]))
         return {request.id: found[request.access.digest] for request in requests}
 
-    def audit_record(self, sequence: int) -> AuditRecord:
+    def audit_record(self, sequence: int) -> values.AuditRecord:
         """Return one audit record; raises ``AuditRecordUnknown``."""
         self._authorised(None)
         if type(sequence) is not int:
@@ -300,9 +193,8 @@ class Administration:
 
     def similar(self, request: StoredRequest) -> tuple[Decision, ...]:
         """Return similar decisions: of this subject for nearby targets, of other subjects for the same target."""
-        related = self._read(lambda store: store.related(request.access))
-        others = (decision for decision in related if decision.id != request.decision_id)
-        return similar_first(request.access, others)[:_MOST_SIMILAR]
+        found = self._read(lambda store: store.similar(request.access))
+        return tuple(decision for decision in found if decision.id != request.decision_id)[:_MOST_SIMILAR]
 
     # ---- acts --------------------------------------------------------------------------------------------------------
 
@@ -328,7 +220,7 @@ class Administration:
         if act == "undo":
             undone = self.undo(about, reason=reason)
             return Outcome(undone.decision, kept=undone.kept)
-        return self._decided(about, _AdminVerdict(*_request_act(act), target, reason, lifetime, expected))
+        return self._decided(about, AdminVerdict(*verdicts.request_act(act), target, reason, lifetime, expected))
 
     def approve_for_session(
         self, request_id: str, *, target: str | None = None, reason: str = "", expected: int | None = None
@@ -374,19 +266,19 @@ class Administration:
         caller = self._authorised(subject)
         if effect not in tuple(DecisionEffect):
             raise InvalidInputError.of(f"unknown effect {effect!r}; one of: approval, denial", pointer="/effect")
-        _check_pattern(resource_type, target)
+        verdicts.check_pattern(resource_type, target)
         access = self._declared(subject, resource_type, operation, target)
         if effect == DecisionEffect.APPROVAL:
             self._check_no_denial(access)
-        new = NewDecision(
+        new = values.NewDecision(
             access,
             DecisionEffect(effect),
             DecisionScope.PERMANENT,
             caller.user_id,
-            reason=_reason(reason),
+            reason=verdicts.checked_reason(reason),
             expires_at=self._expiry(lifetime),
             also_answers=self._covered(access, "", ""),
-            expected=_expected((access,), expected),
+            expected=verdicts.expected_state((access,), expected),
         )
         return self._store(new)
 
@@ -394,7 +286,7 @@ class Administration:
         """End a decision. The access is undecided again."""
         return self._end(self._node.store.revoke, decision_id, reason)
 
-    def undo(self, decision_id: str, *, reason: str = "") -> Undone:
+    def undo(self, decision_id: str, *, reason: str = "") -> values.Undone:
         """Reverse a decision: end it, reopen the requests it answered, and restore the decision it replaced.
 
         Requests whose action has already resumed stay answered; the result lists them.
@@ -417,14 +309,14 @@ class Administration:
         decisions in the audit log.
         """
         self._authorised(None)
-        verdict = _AdminVerdict(*_request_act(act), None, _reason(reason), bulk=bulk)
+        verdict = AdminVerdict(*verdicts.request_act(act), None, verdicts.checked_reason(reason), bulk=bulk)
 
         def decide(request_id: str, version: int | None) -> Outcome:
             return self._decided(request_id, replace(verdict, expected=version))
 
-        return decide_each(request_ids, decide, self.request, expected or {})
+        return verdicts.decide_each(request_ids, decide, self.request, expected or {})
 
-    def note(self, request_id: str, text: str) -> AuditRecord:
+    def note(self, request_id: str, text: str) -> values.AuditRecord:
         """Add a note to a request: a remark, a question to the requester, or the requester's reply.
 
         Notes stay in the audit log forever, so callers that may not decide get a limited number of notes per request.
@@ -438,7 +330,7 @@ class Administration:
             if not caller.may_decide:
                 self._check_notes(request.id, caller)
             return self._node.store.record(
-                AuditAction.NOTED,
+                values.AuditAction.NOTED,
                 actor=caller.user_id,
                 now=self._node.clock(),
                 access=request.access,
@@ -493,7 +385,9 @@ class Administration:
         """End a decision with a method of the store, and announce it."""
         caller = self._authorised(self.decision(decision_id).access.subject)
         with self._surroundings.outside():
-            ended = act(decision_id, actor=caller.user_id, reason=_reason(reason), now=self._node.clock())
+            ended = act(
+                decision_id, actor=caller.user_id, reason=verdicts.checked_reason(reason), now=self._node.clock()
+            )
             self._node.announce()
         return ended
 
@@ -507,13 +401,13 @@ class Administration:
 
     def _decisions(self, wanted: DecisionFilter | None, effect: DecisionEffect, page: PageRequest | None) -> ResultPage:
         self._authorised(None)
-        narrowed = DecisionFilter(effect=effect) if wanted is None else _with_effect(wanted, effect)
+        narrowed = DecisionFilter(effect=effect) if wanted is None else verdicts.with_effect(wanted, effect)
         return self._read(lambda store: store.decisions(narrowed, page or PageRequest()))
 
     def _present(self) -> Caller:
         """Return the caller, which must be known. Guarded code is accepted only if its subject is a manager."""
         guard = self._surroundings.guard()
-        if guard is not None and Subject(guard.subject_kind, guard.subject) not in self._managers:
+        if guard is not None and guard.subject not in self._managers:
             # The innermost subject counts: code that a manager calls is not a manager.
             raise ExternalAccessAdminRequired("guarded code cannot decide unless the host made it a manager")
         caller = self._surroundings.caller()
@@ -525,7 +419,7 @@ class Administration:
         """Return the caller if its request context permits it to decide about a subject."""
         caller = self._present()
         guard = self._surroundings.guard()
-        if guard is not None and about in (Subject(guard.subject_kind, guard.subject), *guard.subject_chain):
+        if guard is not None and about in (guard.subject, *guard.chain):
             raise ExternalAccessAdminRequired(f"{about} cannot decide about itself")
         if caller.organization_id:
             raise ExternalAccessAdminRequired("the user is scoped to an organization")
@@ -545,8 +439,8 @@ class Administration:
                     return found
                 after = listing.next
 
-    def _decided(self, request_id: str, verdict: _AdminVerdict) -> Outcome:
-        request = self._read(lambda store: store.request(_checked_id(request_id, "request_id")))
+    def _decided(self, request_id: str, verdict: AdminVerdict) -> Outcome:
+        request = self._read(lambda store: store.request(verdicts.checked_id(request_id, "request_id")))
         caller = self._authorised(request.access.subject)
         session = request.origin.session_key
         for_session = verdict.scope is DecisionScope.SESSION and request.state is RequestState.PENDING
@@ -555,29 +449,29 @@ class Administration:
             return Outcome(None, f"{what}; approve it permanently or deny it")
         return self._answer(request, caller, verdict)
 
-    def _answer(self, request: StoredRequest, caller: Caller, verdict: _AdminVerdict) -> Outcome:
+    def _answer(self, request: StoredRequest, caller: Caller, verdict: AdminVerdict) -> Outcome:
         access = request.access
         if verdict.target is not None:
             access = self._about(access, verdict.target)
             if not covers(access, request.access):
-                _check_pattern(access.resource_type, verdict.target)
+                verdicts.check_pattern(access.resource_type, verdict.target)
                 message = f"{access.target} does not cover the requested target {request.access.target}"
                 raise InvalidInputError.of(message, pointer="/target")
         if verdict.effect is DecisionEffect.APPROVAL:
             self._check_no_denial(access)
         session = request.origin.session_key if verdict.scope is DecisionScope.SESSION else ""
-        new = NewDecision(
+        new = values.NewDecision(
             access,
             verdict.effect,
             verdict.scope,
             caller.user_id,
             session,
-            _reason(verdict.reason),
+            verdicts.checked_reason(verdict.reason),
             request.id,
             self._expiry(verdict.lifetime),
             self._covered(access, session, request.id),
             verdict.bulk,
-            _expected((request.access, access), verdict.expected),
+            verdicts.expected_state((request.access, access), verdict.expected),
         )
         return self._store(new)
 
@@ -595,7 +489,7 @@ class Administration:
             return replace(access, target=target)
 
     def _check_notes(self, request_id: str, caller: Caller) -> None:
-        theirs = AuditFilter(actions=(AuditAction.NOTED,), actor=caller.user_id, request_id=request_id)
+        theirs = values.AuditFilter(actions=(values.AuditAction.NOTED,), actor=caller.user_id, request_id=request_id)
         if len(self._node.store.audit(theirs, PageRequest(limit=_MOST_NOTES)).items) >= _MOST_NOTES:
             raise DecisionConflict(f"request {request_id} already has the maximum of {_MOST_NOTES} notes by you")
 
@@ -607,7 +501,7 @@ class Administration:
                 normal = self._surroundings.place_of(normal)
         return AccessTuple(subject, kind, act, normal)
 
-    def _store(self, new: NewDecision) -> Outcome:
+    def _store(self, new: values.NewDecision) -> Outcome:
         with self._surroundings.outside():
             decision = self._node.store.decide(new, now=self._node.clock())
             self._node.announce()
@@ -648,60 +542,3 @@ class Administration:
         if lifetime <= timedelta(0):
             raise InvalidInputError.of("lifetime must be greater than zero", pointer="/lifetime")
         return self._node.clock() + lifetime
-
-
-def _request_act(act: str) -> tuple[DecisionEffect, DecisionScope]:
-    if act not in _ACTS:
-        raise InvalidInputError.of(f"unknown act {act!r}; one of: session, permanent, deny", pointer="/act")
-    return _ACTS[act]
-
-
-def _by_place(requests: Iterable[StoredRequest]) -> dict[_Place, dict[str, list[StoredRequest]]]:
-    """Group requests by subject, resource type and operation, and within a group by access."""
-    found: dict[_Place, dict[str, list[StoredRequest]]] = {}
-    for request in requests:
-        access = request.access
-        place = access.subject, access.resource_type, access.operation
-        found.setdefault(place, {}).setdefault(access.digest, []).append(request)
-    return found
-
-
-def _reach(covering: DecisionMatch, others: Iterable[StoredRequest], session_key: str, *, more: bool) -> DecisionReach:
-    covered = [request for request in others if covering.covers(request.access)]
-    users = {request.origin.user_id for request in covered}
-    theirs = sum(bool(session_key) and request.origin.session_key == session_key for request in covered)
-    return DecisionReach(len(covered), len(users), theirs, more)
-
-
-def _checked_id(text: str, name: str) -> str:
-    """Return a text that can be an id."""
-    if type(text) is not str or len(text) > _LONGEST_ID:
-        raise InvalidInputError.of(f"expected an id of at most {_LONGEST_ID} characters", pointer=f"/{name}")
-    return text
-
-
-def _with_effect(wanted: DecisionFilter, effect: DecisionEffect) -> DecisionFilter:
-    if wanted.effect not in (None, effect):
-        raise InvalidInputError.of(f"expected the effect {effect}, got {wanted.effect}", pointer="/effect")
-    return replace(wanted, effect=effect)
-
-
-def _check_pattern(resource_type: str, target: str) -> None:
-    """Refuse a path that contains pattern characters, because a decision matches paths literally."""
-    found = pattern_problem(target, "/target") if resource_type == ResourceType.FILESYSTEM else None
-    if found is not None:
-        raise InvalidInputError([found])
-
-
-def _expected(about: tuple[AccessTuple, ...], version: int | None) -> Expected | None:
-    if version is None:
-        return None
-    if type(version) is not int or version < 0:
-        raise InvalidInputError.of("expected a version number (an integer of at least 0)", pointer="/expected")
-    return Expected(about, version)
-
-
-def _reason(text: str) -> str:
-    if type(text) is not str or len(text) > LONGEST_REASON:
-        raise InvalidInputError.of(f"expected a text of at most {LONGEST_REASON} characters", pointer="/reason")
-    return text

@@ -1,10 +1,4 @@
-"""Hash chain of the audit log: build, verify and export. Pure functions over records.
-
-Each record's hash covers the record and the previous hash. The store keeps the sequence number and hash of the last
-record separately, so a changed, removed, inserted or moved record is detected, also at the end. An owner of the
-database can still rewrite all records together with the stored head. To detect that, keep exports, or only their last
-hash, where this owner cannot write, and compare.
-"""
+"""Hash chain of the audit log: build, verify and export. Pure functions over records."""
 
 from __future__ import annotations
 
@@ -92,7 +86,13 @@ def canonical(value: object) -> str:
 
 
 def verify(records: Iterable[AuditRecord], head: tuple[int, str]) -> AuditReport:
-    """Verify the chain from its start to ``head``, the stored sequence number and hash of the last record."""
+    """Verify the chain from its start to ``head``, the stored sequence number and hash of the last record.
+
+    Each record's hash covers the record and the previous hash. The store keeps the head separately, so a changed,
+    removed, inserted or moved record is detected, also at the end. An owner of the database can still rewrite all
+    records together with the stored head. To detect that, keep exports, or only their last hash, where this owner
+    cannot write, and compare.
+    """
     return _verify_lines(map(_line_of, records), head)
 
 

@@ -1,34 +1,22 @@
-"""Access checks: answer from the snapshot, count the results, and file requests for undecided access.
-
-A check never waits for the database. Only a new request is written, once.
-"""
+"""Access checks: answer from the snapshot, count the results, and file requests for undecided access."""
 
 from __future__ import annotations
 
 import json
-import os
 import threading
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import count
 from time import time_ns
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from democrai_sandbox.errors import ExternalAccessCheckFailed
-from democrai_sandbox.policy import (
-    EXTERNAL_URL_LOCKED,
-    AccessDecision,
-    DecisionCode,
-    InvalidInputError,
-    ResourceType,
-    Subject,
-    SubjectKind,
-)
+from democrai_sandbox.policy import AccessDecision, DecisionCode, InvalidInputError, ResourceType, Subject, SubjectKind
+from democrai_sandbox.policy.operations import EXTERNAL_URL_LOCKED
 from democrai_sandbox.policy.text import invisible_character
 
-from .caller import Caller, identity_text
+from .caller import Caller, HostEnvironment, UnguardedHost, identity_text
 from .pending_requests import DeferredRecords, PendingLimits, PendingRequests
 from .resumptions import encode_context
 from .snapshot import DENIED, PERMANENT_APPROVAL, SESSION_APPROVAL
@@ -37,10 +25,8 @@ from .values import AccessTuple, NewRequest, Requester
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from contextlib import AbstractContextManager
 
     from .node import AccessNode
-    from .protocols import GuardQuestion, GuardState, HostEnvironment
 
 LONGEST_MESSAGE = 500
 
@@ -124,13 +110,33 @@ _HOST = Subject(SubjectKind.CORE, "host")
 _NOBODY = Caller()
 
 
+class GuardQuestion(NamedTuple):
+    """Question of the guard about an access that no policy allows, with the fields of its native structure."""
+
+    subject: str
+    subject_kind: str
+    subject_chain: tuple[str, ...]
+    resource_type: str
+    operation: str
+    target: str
+    register_request: bool
+    user_id: Any
+    organization_id: Any
+    session_key: Any
+    resume_action: str
+    resume_context: str | None
+
+
+_Fields: TypeAlias = tuple[str, str, tuple[str, ...], str, str, str, bool, Any, Any, Any, str, str | None]
+
+
 class _CheckedSubject(NamedTuple):
     """Subject that asks, with the source of its identity. The origin is built only for a request."""
 
     subject: Subject
     session_key: str
     chain: tuple[str, ...]
-    source: GuardState | GuardQuestion | Caller
+    source: GuardQuestion | Caller
     task_id: str
 
     @property
@@ -152,7 +158,10 @@ class _AskedAccess(NamedTuple):
 
 
 class AccessService:
-    """Check access and file requests. Decisions are in ``Administration``."""
+    """Check access and file requests. Decisions are in ``Administration``.
+
+    A check never waits for the database. Only a new request is written, once.
+    """
 
     def __init__(
         self,
@@ -223,23 +232,24 @@ class AccessService:
             return ""
         return "" if found is None else found.code
 
-    def decide(self, question: GuardQuestion) -> AccessDecision:
-        """Answer the guard, which has already checked the policy and leaves its guard for this call."""
+    def decide(self, question: _Fields) -> AccessDecision:
+        """Answer a ``GuardQuestion``. The guard has already checked the policy, and leaves its guard for this call."""
+        asked = GuardQuestion._make(question)
         try:
-            wanted = self._reader.read(question.resource_type, question.operation, question.target)
+            wanted = self._reader.read(asked.resource_type, asked.operation, asked.target)
         except InvalidInputError:
             return self._counted(UNNAMED)  # a target that no rule can name cannot have been approved
-        session_key = _text(question.session_key)
-        found = self._decided((question.subject_kind, question.subject), session_key, wanted)
+        session_key = _text(asked.session_key)
+        found = self._decided((asked.subject_kind, asked.subject), session_key, wanted)
         if found is not None:
             return found
-        chain = question.subject_chain
-        subject = Subject(SubjectKind(question.subject_kind), question.subject)
-        if str.__ne__(subject.kind, question.subject_kind):
+        chain = asked.subject_chain
+        subject = Subject(SubjectKind(asked.subject_kind), asked.subject)
+        if str.__ne__(subject.kind, asked.subject_kind):
             raise InvalidInputError.of("the subject kinds were modified")
-        checked = _CheckedSubject(subject, session_key, chain, question, self._task_of(question))
+        checked = _CheckedSubject(subject, session_key, chain, asked, self._task_of(asked))
         try:
-            return self._missing(checked, wanted, self._asked_access(question))
+            return self._missing(checked, wanted, self._asked_access(asked))
         except InvalidInputError as error:
             # An exception would be reported as a failed check, without this reason.
             message = f"{EXTERNAL_URL_LOCKED if wanted.parsed else NEEDS_APPROVAL} {error}"[:LONGEST_MESSAGE]
@@ -353,34 +363,6 @@ class AccessService:
             raise InvalidInputError.of("a resume context needs a resume action", pointer="/resume_context")
         if context is not None and self._seal is None:
             raise InvalidInputError.of("this host has no keys to encrypt a resume context", pointer="/resume_context")
-
-
-class UnguardedHost:
-    """Surroundings of a host without guards and callers, for tools and tests."""
-
-    def caller(self) -> Caller | None:
-        """Return None."""
-        return None
-
-    def place_of(self, path: str) -> str:
-        """Return the path with all links resolved."""
-        return os.path.realpath(path)
-
-    def is_guarded(self) -> bool:
-        """Return False."""
-        return False
-
-    def guard(self) -> GuardState | None:
-        """Return None."""
-        return None
-
-    def ask(self, *_: object, **__: object) -> AccessDecision:
-        """Raise an error, because no guard exists."""
-        raise InvalidInputError.of("no guard is active")
-
-    def outside(self) -> AbstractContextManager[Any]:
-        """Return a context that changes nothing."""
-        return nullcontext()
 
 
 def _text(value: object) -> str:

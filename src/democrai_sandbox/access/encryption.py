@@ -1,12 +1,4 @@
-"""Encryption at rest of resume contexts and entered secrets: AES-256-GCM, bound to a purpose and an owner.
-
-An encrypted value is ``version (1 byte), length of the key id (1), key id, nonce (12), ciphertext and tag``. Version,
-key id and the owner's identity are authenticated: a value that was moved or changed does not decrypt. Each purpose
-derives a separate key from the ring.
-
-The owner of a secret includes the address it is sent to. The owner of a context is its request, with subject,
-organization and user.
-"""
+"""Encryption at rest of resume contexts and entered secrets: AES-256-GCM, bound to a purpose and an owner."""
 
 from __future__ import annotations
 
@@ -50,7 +42,13 @@ class _EncryptedParts(NamedTuple):
 
 
 def encrypt(key: EncryptionKey, plain: bytes, *, purpose: bytes, identity: bytes) -> bytes:
-    """Encrypt a value for a purpose, bound to the identity of its owner."""
+    """Encrypt a value for a purpose, bound to the identity of its owner.
+
+    The result is ``version (1 byte), length of the key id (1), key id, nonce (12), ciphertext and tag``. Version, key
+    id and the owner's identity are authenticated: a value that was moved or changed does not decrypt. Each purpose
+    derives a separate key from the ring. The owner of a secret includes the address it is sent to. The owner of a
+    context is its request, with subject, organization and user.
+    """
     key_id = key.id.encode("ascii")
     header = bytes((_VERSION, len(key_id))) + key_id
     nonce = secrets.token_bytes(_NONCE_BYTES)
@@ -118,26 +116,6 @@ def _secret_owner(owner: tuple[str, ...]) -> bytes:
 _CONTEXT_PURPOSE = b"democrai-sandbox/resume-context/1"
 
 
-def seal(ring: KeyRing, context: Any, request: NewRequest | StoredRequest) -> bytes:
-    """Encrypt a context for a request with the first key; raises ``InvalidInputError`` if it is not JSON."""
-    return _encrypt(ring.first, encode_context(context), request)
-
-
-def unseal(ring: KeyRing, blob: bytes, request: NewRequest | StoredRequest | Resumption) -> Any:
-    """Decrypt a context that was sealed for this request, or raise ``ResumeContextUnreadable``."""
-    return decode_context(_decrypt(ring, blob, request))
-
-
-def reseal(ring: KeyRing, blob: bytes, request: NewRequest | StoredRequest | Resumption) -> bytes | None:
-    """Return the context encrypted with the first key, or None if it already is.
-
-    Raises ``ResumeContextUnreadable`` like ``unseal``.
-    """
-    if key_of(blob) == ring.first.id:
-        return None
-    return _encrypt(ring.first, _decrypt(ring, blob, request), request)
-
-
 def key_of(blob: bytes) -> str:
     """Return the id of the encryption key that a context names. The id is not authenticated."""
     try:
@@ -158,15 +136,21 @@ class Sealer:
         ``sealed`` is an earlier result, returned unchanged while the same key encrypts.
         """
         ring = self._ring()
-        return sealed if sealed and key_of(sealed) == ring.first.id else seal(ring, context, request)
+        if sealed and key_of(sealed) == ring.first.id:
+            return sealed
+        return _encrypt(ring.first, encode_context(context), request)
 
     def unseal(self, blob: bytes, request: NewRequest | StoredRequest | Resumption) -> Any:
         """Decrypt a context that was sealed for this request, or raise ``ResumeContextUnreadable``."""
-        return unseal(self._ring(), blob, request)
+        return decode_context(_decrypt(self._ring(), blob, request))
 
     def reseal(self, request: NewRequest | StoredRequest | Resumption, blob: bytes) -> bytes | None:
-        """Return the context encrypted with the first key, or None if it already is; for ``replace_contexts``."""
-        return reseal(self._ring(), blob, request)
+        """Return the context encrypted with the first key, or None if it already is; for ``replace_contexts``.
+
+        Raises ``ResumeContextUnreadable`` like ``unseal``.
+        """
+        ring = self._ring()
+        return None if key_of(blob) == ring.first.id else _encrypt(ring.first, _decrypt(ring, blob, request), request)
 
 
 class Resealed(NamedTuple):

@@ -1,8 +1,5 @@
 """Key ring: ordered encryption keys in a file that only its owner can read.
 
-Empty lines and comments, which start with ``#``, are skipped. The comment ``# introduced: id`` marks a key that does
-not encrypt yet. It is a comment so that versions without this feature read the same keys.
-
 The first key encrypts, all keys decrypt. Every node of one database needs the same file.
 """
 
@@ -85,7 +82,11 @@ def without(text: str, key_id: str) -> str:
 
 
 def parse_keys(text: str, place: Path) -> tuple[EncryptionKey, ...]:
-    """Parse the keys of a file. Problems name the line but not its content, which may be a key."""
+    """Parse the keys of a file. Problems name the line but not its content, which may be a key.
+
+    Empty lines and comments, which start with ``#``, are skipped. The comment ``# introduced: id`` marks a key that
+    does not encrypt yet. It is a comment so that versions without this feature read the same keys.
+    """
     keys: list[EncryptionKey] = []
     lines: dict[str, int] = {}
     problems: list[Problem] = []

@@ -19,7 +19,7 @@ from .snapshot import Snapshot
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .protocols import Bus
+    from .events.bus import Bus
     from .store import SqlStore
 
 _log = logging.getLogger("democrai_sandbox.access")

@@ -1,8 +1,4 @@
-"""Resumptions: encode resume contexts, claim due resumptions, run their handlers, record the results.
-
-An attempt is counted when it is claimed, before its handler runs. So an attempt whose process was killed is retried
-when its lease expires, and an action that kills its process every time ends. A recorded success is final.
-"""
+"""Resumptions: encode resume contexts, claim due resumptions, run their handlers, record the results."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from math import isfinite
 from secrets import SystemRandom
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from democrai_sandbox._util.worker_thread import WorkerThread
 from democrai_sandbox.errors import ResumeContextUnreadable, SandboxError, StoreUnavailable
@@ -25,10 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from datetime import datetime
 
+    from democrai_sandbox.policy import Subject
+
     from .encryption import Sealer
-    from .protocols import ResumeHandler
     from .store import SqlStore
-    from .values import Resumption
+    from .values import Requester, Resumption
 
 LONGEST_CONTEXT = 64 * 1024
 """Maximum size of a context as JSON, in bytes."""
@@ -115,6 +112,14 @@ class _Copy:
         return InvalidInputError.of(message, pointer=pointer_to(_POINTER, *self._path))
 
 
+class ResumeHandler(Protocol):
+    """Handler that resumes an approved action. It runs unguarded and must enter the original requester's identity."""
+
+    def __call__(self, context: Any, *, origin: Requester, subject: Subject, request_id: str) -> object:
+        """Run the action. ``request_id`` is the same in every attempt; use it to prevent duplicate effects."""
+        ...
+
+
 LONGEST_ERROR = 2_000
 """Maximum length of a recorded error."""
 _MOST_DOUBLINGS = 30
@@ -145,6 +150,9 @@ class _AttemptResult(NamedTuple):
 
 class ResumeRunner:
     """Runner of the resumptions of one node, one after the other.
+
+    An attempt is counted when it is claimed, before its handler runs. So an attempt whose process was killed is retried
+    when its lease expires, and an action that kills its process every time ends. A recorded success is final.
 
     ``sealer`` decrypts the contexts, ``handlers`` maps actions to functions, ``clock`` returns the time in UTC.
     """

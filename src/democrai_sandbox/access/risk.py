@@ -1,7 +1,4 @@
-"""Risk of an approval: a level and its reasons, from the operation, the target and earlier decisions.
-
-Levels and texts only inform the administrator who decides. They never allow or refuse an access.
-"""
+"""Risk of an approval: a level and its reasons, from the operation, the target and earlier decisions."""
 
 from __future__ import annotations
 
@@ -51,7 +48,10 @@ class RiskFactor(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RiskAssessment:
-    """Highest level of all reasons, and the reasons, the highest first."""
+    """Highest level of all reasons, and the reasons, the highest first.
+
+    Levels and texts only inform the administrator who decides. They never allow or refuse an access.
+    """
 
     level: RiskLevel
     reasons: tuple[RiskFactor, ...]

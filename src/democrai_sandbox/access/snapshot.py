@@ -1,7 +1,4 @@
-"""Snapshot: all decisions in force, in memory, and the match of a decision with a request. Immutable.
-
-A subject's decisions are indexed at its first check, so that a node with many decisions starts fast.
-"""
+"""Snapshot: all decisions in force, in memory, and the match of a decision with a request. Immutable."""
 
 from __future__ import annotations
 
@@ -12,17 +9,18 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from democrai_sandbox.policy import InvalidInputError
+from democrai_sandbox.policy.network_rules import prefix_of
 
-from .targets import TargetParser, decision_key, is_network, prefix_of
-from .values import Changes, DecisionEffect, DecisionRow, DecisionScope
+from .targets import TargetParser, decision_key, is_network
+from .values import Changes, DecisionEffect, DecisionReach, DecisionRow, DecisionScope
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from democrai_sandbox.policy import Subject
+    from democrai_sandbox.policy import Operation, ResourceType, Subject
 
     from .targets import RequestedTarget
-    from .values import AccessTuple, Decision
+    from .values import AccessTuple, Decision, StoredRequest
 
 _lock = threading.Lock()
 _holders = 0
@@ -166,7 +164,10 @@ def _grouped(rows: Iterable[DecisionRow]) -> dict[str, list[DecisionRow]]:
 
 
 class _SubjectDecisions:
-    """Decisions about one subject: rows until its first check, tables afterwards."""
+    """Decisions about one subject: rows until its first check, tables afterwards.
+
+    So a node with many decisions starts fast.
+    """
 
     __slots__ = ("_rows", "_tables")
 
@@ -304,6 +305,7 @@ def _built(
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_Place: TypeAlias = "tuple[Subject, ResourceType, Operation]"
 
 
 def covers(broad: AccessTuple, narrow: AccessTuple) -> bool:
@@ -332,6 +334,24 @@ class DecisionMatch:
         except InvalidInputError:
             return False  # a pattern is covered only by itself
         return self._snapshot.find(_who(narrow.subject), wanted, "", 0) is not None
+
+
+def by_place(requests: Iterable[StoredRequest]) -> dict[_Place, dict[str, list[StoredRequest]]]:
+    """Group requests by subject, resource type and operation, and within a group by access."""
+    found: dict[_Place, dict[str, list[StoredRequest]]] = {}
+    for request in requests:
+        access = request.access
+        place = access.subject, access.resource_type, access.operation
+        found.setdefault(place, {}).setdefault(access.digest, []).append(request)
+    return found
+
+
+def reach(covering: DecisionMatch, others: Iterable[StoredRequest], session_key: str, *, more: bool) -> DecisionReach:
+    """Return how many of some pending requests a decision would answer; ``session_key`` is that of its request."""
+    covered = [request for request in others if covering.covers(request.access)]
+    users = {request.origin.user_id for request in covered}
+    theirs = sum(bool(session_key) and request.origin.session_key == session_key for request in covered)
+    return DecisionReach(len(covered), len(users), theirs, more)
 
 
 def answering(

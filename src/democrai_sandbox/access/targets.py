@@ -5,18 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from democrai_sandbox.policy import (
-    InvalidInputError,
-    NetworkTarget,
-    Operation,
-    ResourceType,
-    covering_keys,
-    normalise_target,
-    parse_request,
-    prefixes_of,
-    read_operation,
-    rule_key,
-)
+from democrai_sandbox import policy
+from democrai_sandbox.policy import InvalidInputError, NetworkTarget, Operation, ResourceType, normalise_target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -47,27 +37,21 @@ class RequestedTarget(NamedTuple):
     def keys(self, depth: int, prefixes: Collection[tuple[int, int]]) -> Iterator[str]:
         """Yield the keys of all decisions that would cover the target."""
         if self.parsed is not None:
-            yield from covering_keys(self.parsed, depth, prefixes)
+            yield from policy.covering_keys(self.parsed, depth, prefixes)
         elif self.resource_type is ResourceType.FILESYSTEM:
-            yield from prefixes_of(self.target, depth)
+            yield from policy.prefixes_of(self.target, depth)
         else:
             yield self.target
 
 
 def decision_key(resource_type: str, target: str) -> str:
     """Return the key of a decision about this canonical target."""
-    return rule_key(target) if resource_type == ResourceType.NETWORK else target
+    return policy.rule_key(target) if resource_type == ResourceType.NETWORK else target
 
 
 def is_network(resource_type: str, key: str) -> bool:
     """Return whether a key is that of an address range."""
     return key[0] == "N" and resource_type == ResourceType.NETWORK
-
-
-def prefix_of(key: str) -> tuple[int, int]:
-    """Return IP version and prefix length of an address range's key."""
-    version, length, _ = key[1:].split("|", 2)
-    return int(version), int(length)
 
 
 class TargetParser:
@@ -89,7 +73,7 @@ class TargetParser:
         The guard asks about the resolved path, so an approval must name the same path.
         """
         if type(resource_type) is not str or type(operation) is not str:
-            kind, act = read_operation(resource_type, operation)
+            kind, act = policy.read_operation(resource_type, operation)
             resource_type, operation = str(kind), str(act)
         if type(target) is not str:
             raise InvalidInputError.of(f"expected a text, got {type(target).__name__}", pointer="/target")
@@ -104,7 +88,7 @@ class TargetParser:
 
 def read_declared(resource_type: object, operation: object, target: str) -> tuple[ResourceType, Operation, str]:
     """Parse the access of a decision, in any form that a rule allows; raise for other forms."""
-    kind, act = read_operation(resource_type, operation)
+    kind, act = policy.read_operation(resource_type, operation)
     return kind, act, normalise_target(kind, target)
 
 
@@ -120,9 +104,9 @@ def _lexical(path: str) -> str:
 
 
 def _read(resource_type: str, operation: str, target: str) -> RequestedTarget:
-    kind, act = read_operation(resource_type, operation)
+    kind, act = policy.read_operation(resource_type, operation)
     place = (str(kind), str(act))
     if kind is not ResourceType.NETWORK:
         return RequestedTarget(kind, act, normalise_target(kind, target), place=place)
-    parsed = parse_request(target)
+    parsed = policy.parse_request(target)
     return RequestedTarget(kind, act, parsed.normalized, parsed, place)

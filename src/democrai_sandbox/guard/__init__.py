@@ -6,10 +6,19 @@ import weakref
 from contextlib import suppress
 from importlib import import_module
 
-from ._core import Guard, access_changed, live_states, patched_entries
-from .boundary import Door, Entrance, door, entrance, own_code, own_process, plain, read_frame, serve, served
-from .canaries import check
-from .configuration import configure_guard, install_defaults
+from ._core import (
+    AccessQuestion,
+    Door,
+    Entrance,
+    Guard,
+    ObservedEndpoint,
+    access_changed,
+    live_states,
+    patched_entries,
+    read_frame,
+)
+from .boundary import ask_external_access, door, entrance, location_of, own_code, own_process, plain, serve, served
+from .configuration import bare_policy, configure_guard, install_defaults
 from .contexts import (
     child_environment,
     environment_of,
@@ -20,21 +29,19 @@ from .contexts import (
     process_guard_context,
     process_guard_context_from_env,
 )
-from .denials import DenialRecord, recent_denials
-from .external_access import ask_external_access, location_of
 from .interface import (
-    AccessQuestion,
     AllowLink,
     CandidateWatcher,
     Decider,
+    DenialRecord,
     DenialRecorder,
     EndpointObserver,
     GuardView,
-    ObservedEndpoint,
     current_guard,
     is_guarded,
+    recent_denials,
 )
-from .stdlib_patches import facade_files, install, renew_capabilities
+from .stdlib_patches import check, facade_files, install, renew_capabilities
 
 __all__ = [
     "AccessQuestion",
@@ -83,4 +90,4 @@ with suppress(ImportError):
 install()
 renew_capabilities()
 install_defaults(environment_of, facade_files())
-check()
+check(bare_policy("canary", ()))

@@ -7,25 +7,11 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from democrai_sandbox.policy import (
-    AccessRule,
-    CompiledPolicy,
-    FileAccess,
-    InvalidInputError,
-    Problem,
-    ResourceType,
-    Subject,
-    SubjectChain,
-    chain_from_list,
-    chain_to_list,
-    compile_policy,
-    parse_access,
-    rules_for_paths,
-    rules_for_targets,
-    rules_from_json,
-    rules_to_json,
-)
+from democrai_sandbox import policy
+from democrai_sandbox.policy import AccessRule, FileAccess, InvalidInputError, Problem, ResourceType, Subject
 from democrai_sandbox.policy.paths import pattern_problem
+from democrai_sandbox.policy.rules import rules_for_paths, rules_for_targets, rules_from_json, rules_to_json
+from democrai_sandbox.policy.subjects import SubjectChain, chain_from_list, chain_to_list
 
 from . import _core
 from .interface import RawView, is_guarded
@@ -159,12 +145,12 @@ def policy_of(**declarations: Any) -> Policy:
     gives to this subject below protected paths.
     """
     key = _key(declarations)
-    policy = None if key is None else _core.recall(key)
-    if policy is None:
-        policy = _compile(**declarations)
+    found = None if key is None else _core.recall(key)
+    if found is None:
+        found = _compile(**declarations)
         if key is not None:
-            _core.remember(key, policy)
-    return policy
+            _core.remember(key, found)
+    return found
 
 
 def _key(declarations: dict[str, Any]) -> tuple[object, ...] | None:
@@ -240,7 +226,7 @@ def _compile(
             problems += error.problems
     if problems or actor is None:
         raise InvalidInputError(problems)
-    compiled = compile_policy(
+    compiled = policy.compile_policy(
         subject=actor, rules=rules, allowed_imports=allowed_imports, allow_subprocess=allow_subprocess
     )
     own = ((own_read, _READ), (own_write, _WRITE))
@@ -263,7 +249,7 @@ def _parse(name: str, value: object) -> tuple[AccessRule, ...]:
         return rules_for_paths(_sequence(value, "/own_write"))
     if name == "own_read":
         return tuple(rule for rule in rules_for_paths(_sequence(value, "/own_read")) if rule.operation == "read")
-    return parse_access(_sequence(value, "/access"), base=None)
+    return policy.parse_access(_sequence(value, "/access"), base=None)
 
 
 def _without_patterns(rules: tuple[AccessRule, ...]) -> tuple[AccessRule, ...]:
@@ -284,7 +270,7 @@ def _sequence(value: object, pointer: str) -> list[Any]:
 
 
 def _native(
-    compiled: CompiledPolicy,
+    compiled: policy.CompiledPolicy,
     *,
     owned: tuple[tuple[bytes, int], ...],
     include_runtime_paths: bool,

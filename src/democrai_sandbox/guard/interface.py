@@ -1,28 +1,21 @@
-"""Interface to the host: protocols that it implements, and the guard state as Python values."""
+"""Interface to the host: protocols that it implements, and the guard state and denials as Python values."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
+from democrai_sandbox import errors
 from democrai_sandbox.policy import Subject, SubjectChain, SubjectKind, rules_from_json
 
-from ._core import AccessQuestion, ObservedEndpoint, current_view
+from . import _core
+from .runtime_paths import is_host_code
 
 if TYPE_CHECKING:
     from democrai_sandbox.errors import SandboxDenied
     from democrai_sandbox.policy import AccessDecision, AccessRule
 
-__all__ = [
-    "AccessQuestion",
-    "AllowLink",
-    "CandidateWatcher",
-    "Decider",
-    "DenialRecorder",
-    "EndpointObserver",
-    "GuardView",
-    "ObservedEndpoint",
-]
+    from ._core import AccessQuestion, ObservedEndpoint
 
 
 @runtime_checkable
@@ -142,17 +135,15 @@ class RawView(NamedTuple):
 
 def is_guarded() -> bool:
     """Return whether a guard applies to the caller."""
-    return current_view() is not None
+    return _core.current_view() is not None
 
 
 def current_guard() -> GuardView | None:
     """Return the guard state of the caller, or None."""
-    raw = current_view()
-    return None if raw is None else view_of(RawView(*raw))
-
-
-def view_of(view: RawView) -> GuardView:
-    """Return the values of a view of the core."""
+    raw = _core.current_view()
+    if raw is None:
+        return None
+    view = RawView(*raw)
     kind, name = view.actor
     return GuardView(
         subject=name,
@@ -165,3 +156,60 @@ def view_of(view: RawView) -> GuardView:
         organization_id=view.organization_id,
         session_key=view.session_key,
     )
+
+
+_CLASSES: dict[str, type[SandboxDenied]] = {
+    "filesystem": errors.FilesystemDenied,
+    "descriptor": errors.FilesystemFdDenied,
+    "module": errors.ModuleDenied,
+    "subprocess": errors.SubprocessDenied,
+    "environment": errors.EnvironmentDenied,
+    "tamper": errors.TamperDenied,
+    "network": errors.NetworkDenied,
+}
+_HARMLESS = frozenset({"read", "execute", "use"})
+"""Operations that do not change code of the host."""
+
+
+def make_denial(
+    kind: str, view: tuple[Any, ...], operation: str, target: str, *, decision: AccessDecision | None = None
+) -> SandboxDenied:
+    """Return the exception for a denial of the core, with the decider's decision if it was asked.
+
+    This decides nothing: if it fails, the access is still refused.
+    """
+    subject_kind, subject, _, _ = view[0][-1]
+    denial = _CLASSES[kind](
+        target,
+        subject=subject,
+        subject_kind=subject_kind,
+        chain=view[1],
+        operations=tuple(operation.split(",")) if "," in operation else (operation,),
+        installing=view[5],
+        opened_by=view[8],
+    )
+    if decision is not None and isinstance(denial, errors.NetworkDenied):
+        denial.decision = decision
+    if operation not in _HARMLESS and isinstance(denial, errors.FilesystemDenied):
+        denial.is_host_code = is_host_code(target, denial.operation)
+    return denial
+
+
+@dataclass(frozen=True, slots=True)
+class DenialRecord:
+    """Recorded denial; ``silent`` if library code got "does not exist" instead of an exception."""
+
+    time: float
+    denial: SandboxDenied
+    silent: bool
+
+    def __str__(self) -> str:
+        """Return the documented error shape."""
+        return str(self.denial)
+
+
+def recent_denials() -> list[DenialRecord]:
+    """Return the latest denials of this process, oldest first. Only for the host: refused inside a guard."""
+    if _core.current_view() is not None:
+        raise errors.GuardUsageError("guarded code cannot read denials; call this from the host")
+    return [DenialRecord(time, make_denial(*facts), silent) for time, silent, facts in _core.recent()]

@@ -1,7 +1,4 @@
-"""Runtime paths: files that every subject may use without declaring them. Interpreter, libraries, system files, temp.
-
-Computed once, before the first guard. Entries are (path, mask) pairs for the core, with resolved paths.
-"""
+"""Runtime paths: files that every subject may use without declaring them: interpreter, libraries, system, temp."""
 
 from __future__ import annotations
 
@@ -65,6 +62,7 @@ _MOST_LINKS = 40
 """Limit of the kernel."""
 
 Entry = tuple[bytes, int]
+"""Path and mask for the core, which resolves the path. Computed once, before the first guard."""
 
 
 def entry(path: str, mask: int) -> Entry:

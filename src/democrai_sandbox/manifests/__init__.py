@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from .coverage import Coverage, covers
-from .differences import Change, ChangeEffect, Difference, diff
+from .coverage import Change, ChangeEffect, Coverage, Difference, covers, diff
 from .document import ManifestError, Place, PlacedProblem
 from .limits import Limits, limits_from
 from .lint import Finding, FindingCode, Severity, broadness, lint

@@ -1,24 +1,24 @@
-"""Coverage of rules by other rules, matched as in every check."""
+"""Coverage of rules by other rules, matched as in every check, and the rights that a new version adds or drops."""
 
 from __future__ import annotations
 
 import ipaddress
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
 
-from democrai_sandbox.policy import (
-    AccessRule,
-    NetworkTarget,
-    Operation,
-    ResourceType,
-    TargetKind,
-    covering_keys,
-    parse_declaration,
-    prefixes_of,
-    rule_key,
-)
+from democrai_sandbox import policy
+from democrai_sandbox.policy import AccessRule, InvalidInputError, Operation, ResourceType, TargetKind, pointer_to
+
+from .limits import LARGEST, NO_LIMITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from democrai_sandbox.policy import NetworkTarget
+
+    from .limits import Limits
+    from .models import Manifest, Section
 
 _Key: TypeAlias = "tuple[ResourceType, Operation, str]"
 
@@ -34,8 +34,8 @@ class Coverage:
         for position, rule in enumerate(rules):
             key = rule.normalized_target
             if rule.resource_type is ResourceType.NETWORK:
-                key = rule_key(key)
-                self._measure(parse_declaration(rule.normalized_target))
+                key = policy.rule_key(key)
+                self._measure(policy.parse_declaration(rule.normalized_target))
             self._positions.setdefault((rule.resource_type, rule.operation, key), position)
 
     def covering(self, rule: AccessRule) -> Iterator[int]:
@@ -58,9 +58,9 @@ class Coverage:
 
     def _keys(self, rule: AccessRule) -> Iterator[str]:
         if rule.resource_type is ResourceType.FILESYSTEM:
-            yield from prefixes_of(rule.normalized_target)
+            yield from policy.prefixes_of(rule.normalized_target)
         elif rule.resource_type is ResourceType.NETWORK:
-            yield from self._network_keys(parse_declaration(rule.normalized_target))
+            yield from self._network_keys(policy.parse_declaration(rule.normalized_target))
         else:
             yield rule.normalized_target
 
@@ -73,11 +73,11 @@ class Coverage:
             network = ipaddress.ip_network(target.host)
             for version, length in self._prefixes:
                 if version == network.version and length <= network.prefixlen:
-                    yield rule_key(str(network.supernet(new_prefix=length)))
+                    yield policy.rule_key(str(network.supernet(new_prefix=length)))
             if network.num_addresses > 1:
                 return
-            target = NetworkTarget(TargetKind.HOST, host=str(network.network_address))
-        yield from covering_keys(target, self._depth, self._prefixes)
+            target = policy.NetworkTarget(TargetKind.HOST, host=str(network.network_address))
+        yield from policy.covering_keys(target, self._depth, self._prefixes)
 
 
 def covers(broad: AccessRule, narrow: AccessRule) -> bool:
@@ -93,3 +93,147 @@ def _wildcard_keys(target: NetworkTarget) -> Iterator[str]:
         yield f"W{name}|*"
         if target.port is not None:
             yield f"W{name}|{target.port}"
+
+
+_LISTS = ("allowed_imports", "allowed_config_urls", "requirements")
+"""Lists of names, each of which grants something."""
+
+_INHERITS = "the rights of its caller"
+
+
+class ChangeEffect(StrEnum):
+    """Effect of a change on the subject's rights."""
+
+    ADDED = "added"
+    WIDENED = "widened"
+    NARROWED = "narrowed"
+    DROPPED = "dropped"
+
+    @property
+    def adds_power(self) -> bool:
+        """Whether the change adds rights."""
+        return self in (ChangeEffect.ADDED, ChangeEffect.WIDENED)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Difference between two versions."""
+
+    effect: ChangeEffect
+    pointer: str
+    """JSON pointer of the changed list."""
+    before: tuple[str, ...] = ()
+    """Entries of the old version; for a widened or narrowed rule, its counterparts."""
+    after: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Return the change on one line."""
+        old, new = ", ".join(self.before), ", ".join(self.after)
+        return f"{self.effect} {self.pointer}: {f'{old} -> {new}' if old and new else old or new}"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """All changes between two versions, those that add rights first."""
+
+    changes: tuple[Change, ...] = ()
+
+    @property
+    def adds_power(self) -> bool:
+        """Whether the new version has rights that the old one did not have."""
+        return any(change.effect.adds_power for change in self.changes)
+
+    def __str__(self) -> str:
+        """Return one change per line."""
+        return "\n".join(map(str, self.changes))
+
+
+def diff(old: Manifest, new: Manifest) -> Difference:
+    """Return the rights that the new version of a manifest adds and drops.
+
+    Relative filesystem targets are compared as written, because two versions are in different folders.
+    """
+    if old.kind is not new.kind:
+        raise InvalidInputError.of(f"cannot compare a manifest of kind {old.kind} with one of kind {new.kind}")
+    changes: list[Change] = []
+    for pointer in dict.fromkeys((*old.sections, *new.sections)):
+        before, after = old.sections.get(pointer), new.sections.get(pointer)
+        changes += _access_changes(before, _rebased(after, new, old), pointer_to(pointer, "access"))
+        for name in _LISTS:
+            names = getattr(before, name, ()), getattr(after, name, ())
+            changes += _list_changes(*names, pointer_to(pointer, name))
+        changes += _limit_changes(_limits(before), _limits(after), pointer_to(pointer, "limits"))
+    return Difference(tuple(sorted(changes, key=lambda change: tuple(ChangeEffect).index(change.effect))))
+
+
+def rule_text(rule: AccessRule) -> str:
+    """Return a short text of a rule, with its target as written."""
+    return f"{rule.resource_type} {rule.operation} {rule.target}"
+
+
+def _access_changes(old: Section | None, new: Section | None, pointer: str) -> Iterator[Change]:
+    if old is None or new is None:
+        if old is not None:
+            yield Change(ChangeEffect.WIDENED, pointer, _texts(old.access), (_INHERITS,))
+        if new is not None:
+            yield Change(ChangeEffect.NARROWED, pointer, (_INHERITS,), _texts(new.access))
+        return
+    for rule, parts in _uncovered(new.access, old.access):
+        yield Change(ChangeEffect.WIDENED if parts else ChangeEffect.ADDED, pointer, parts, (rule_text(rule),))
+    for rule, parts in _uncovered(old.access, new.access):
+        yield Change(ChangeEffect.NARROWED if parts else ChangeEffect.DROPPED, pointer, (rule_text(rule),), parts)
+
+
+def _uncovered(
+    rules: tuple[AccessRule, ...], others: tuple[AccessRule, ...]
+) -> Iterator[tuple[AccessRule, tuple[str, ...]]]:
+    """Yield the rules that ``others`` does not cover, each with the texts of the others that it covers."""
+    coverage, reach = Coverage(others), Coverage(rules)
+    parts: dict[int, list[AccessRule]] = {}
+    for other in others:
+        for position in reach.covering(other):
+            parts.setdefault(position, []).append(other)
+    for position, rule in enumerate(rules):
+        if not coverage.covers(rule):
+            yield rule, _texts(parts.get(position, ()))
+
+
+def _list_changes(old: tuple[str, ...], new: tuple[str, ...], pointer: str) -> Iterator[Change]:
+    yield from (Change(ChangeEffect.ADDED, pointer, after=(name,)) for name in new if name not in old)
+    yield from (Change(ChangeEffect.DROPPED, pointer, before=(name,)) for name in old if name not in new)
+
+
+def _limit_changes(old: Limits, new: Limits, pointer: str) -> Iterator[Change]:
+    """Yield the limits that differ; a raised or removed limit adds rights."""
+    for name in LARGEST:
+        before, after = getattr(old, name), getattr(new, name)
+        if before != after:
+            widened = after is None or (before is not None and after > before)
+            effect = ChangeEffect.WIDENED if widened else ChangeEffect.NARROWED
+            yield Change(effect, pointer_to(pointer, name), (_limit(before),), (_limit(after),))
+
+
+def _limits(section: Section | None) -> Limits:
+    return NO_LIMITS if section is None else section.limits
+
+
+def _limit(number: int | None) -> str:
+    return "no limit" if number is None else str(number)
+
+
+def _rebased(section: Section | None, manifest: Manifest, other: Manifest) -> Section | None:
+    """Return a section with its relative targets resolved against the folder of the other version."""
+    folder = other.source.folder
+    if section is None or folder is None or manifest.source.folder is None:
+        return section
+    return replace(section, access=tuple(_moved(rule, folder) for rule in section.access))
+
+
+def _moved(rule: AccessRule, folder: str) -> AccessRule:
+    if rule.resource_type is not ResourceType.FILESYSTEM or rule.target.startswith("/"):
+        return rule
+    return replace(rule, normalized_target=policy.normalise_target(rule.resource_type, rule.target, base=folder))
+
+
+def _texts(rules: Iterable[AccessRule]) -> tuple[str, ...]:
+    return tuple(map(rule_text, rules))

@@ -1,8 +1,4 @@
-"""Strict JSON parser with the position of every value, and the problems of a manifest with their positions.
-
-The standard library's parser loses positions, keeps the last of two equal keys and accepts ``NaN``. A manifest decides
-what code may do, so input that two parsers could read differently is rejected here.
-"""
+"""Strict JSON parser with the position of every value, and the problems of a manifest with their positions."""
 
 from __future__ import annotations
 
@@ -134,7 +130,11 @@ class _NotReadableError(Exception):
 
 
 class _JsonParser:
-    """Single-pass parser."""
+    """Single-pass parser.
+
+    The standard library's parser loses positions, keeps the last of two equal keys and accepts ``NaN``. A manifest
+    decides what code may do, so input that two parsers could read differently is rejected here.
+    """
 
     def __init__(self, text: str, problems: list[PlacedProblem]) -> None:
         self.text = text

@@ -13,16 +13,8 @@ from democrai_sandbox.policy import AccessRule, InvalidInputError, Problem, near
 from democrai_sandbox.policy.rules import written_target
 from democrai_sandbox.policy.text import exact_str, shown
 
-from .document import (
-    DEEPEST_NESTING,
-    LARGEST_MANIFEST,
-    LONGEST_KEY,
-    MOST_VALUES,
-    ManifestError,
-    PlacedDocument,
-    PlacedProblem,
-    read_document,
-)
+from . import document as documents
+from .document import LARGEST_MANIFEST, ManifestError, PlacedDocument, PlacedProblem, read_document
 from .models import Manifest, ManifestKind, Source
 from .schema import MANIFEST_SHAPES, SCHEMA_KEY
 from .shapes import ParseState
@@ -176,8 +168,9 @@ class _PlainCopier:
 
     def copy(self, value: Any, depth: int = 0) -> Any:
         self.values += 1
-        if self.values > MOST_VALUES or depth > DEEPEST_NESTING:
-            message = f"more than {MOST_VALUES:,} values, or nested more than {DEEPEST_NESTING} levels deep"
+        if self.values > documents.MOST_VALUES or depth > documents.DEEPEST_NESTING:
+            most, deepest = documents.MOST_VALUES, documents.DEEPEST_NESTING
+            message = f"more than {most:,} values, or nested more than {deepest} levels deep"
             raise ManifestError([Problem("", message)])
         kind = type(value)
         if kind is AccessRule:
@@ -201,8 +194,8 @@ class _PlainCopier:
         members: dict[str, Any] = {}
         for name, item in list(dict.items(value)):
             key = exact_str(name)
-            if key is None or len(key) > LONGEST_KEY or key in members:
-                message = f"expected unique keys of at most {LONGEST_KEY} characters, got {shown(name)}"
+            if key is None or len(key) > documents.LONGEST_KEY or key in members:
+                message = f"expected unique keys of at most {documents.LONGEST_KEY} characters, got {shown(name)}"
                 raise ManifestError([Problem("", message)])
             members[key] = self.copy(item, depth + 1)
         return members

@@ -1,9 +1,4 @@
-"""Proposal of the smallest declarations for the observed accesses, and the manifest with these declarations.
-
-Every entry of a proposal allows an observed access that no other entry allows. ``Proposal.proofs`` states whether the
-subject fails without it, as far as a repeated run verified that, and ``Proposal.review`` names every unverified entry.
-If an entry allows more than was observed, because only a rule for a whole folder or site is possible, its notes say so.
-"""
+"""Proposal of the smallest declarations for the observed accesses, and the manifest with these declarations."""
 
 from __future__ import annotations
 
@@ -14,17 +9,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from democrai_sandbox.policy import (
-    VALID_OPERATIONS,
-    AccessRule,
-    InvalidInputError,
-    Operation,
-    ResourceType,
-    TargetKind,
-    normalise_target,
-    parse_request,
-    prefixes_of,
-)
+from democrai_sandbox import policy
+from democrai_sandbox.policy import VALID_OPERATIONS, AccessRule, InvalidInputError, Operation, ResourceType
 from democrai_sandbox.policy.hosts import host_key
 from democrai_sandbox.policy.operations import IMPORT
 from democrai_sandbox.policy.paths import SHALLOWEST_FOLDER, folder_of_temporary
@@ -40,18 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
     from .models import Manifest
-
-__all__ = [
-    "ObservedUse",
-    "Proof",
-    "Proposal",
-    "ProposedEntry",
-    "Suggestion",
-    "allowing",
-    "propose",
-    "section_of",
-    "suggest",
-]
 
 _ORDER = tuple((kind, operation) for kind, operations in VALID_OPERATIONS.items() for operation in operations)
 _LOOKED = "only its existence was checked; the entry also allows reading it and everything below it"
@@ -135,7 +109,12 @@ class ProposedEntry:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Proposed declarations for one phase of a subject."""
+    """Proposed declarations for one phase of a subject.
+
+    Every entry allows an observed access that no other entry allows. ``proofs`` states whether the subject fails
+    without it, as far as a repeated run verified that, and ``review`` names every unverified entry. If an entry allows
+    more than was observed, because only a rule for a whole folder or site is possible, its notes say so.
+    """
 
     entries: tuple[ProposedEntry, ...]
     allowed_imports: tuple[str, ...]
@@ -248,11 +227,11 @@ def _wanted(one: ObservedUse) -> _ExactRule | None:
         if act not in VALID_OPERATIONS[kind]:
             return None
         if kind is ResourceType.NETWORK:
-            target = parse_request(one.target)
-            lookup = target.host if target.kind is TargetKind.HOST and target.port is None else ""
+            target = policy.parse_request(one.target)
+            lookup = target.host if target.kind is policy.TargetKind.HOST and target.port is None else ""
             plain = replace(target, ambiguous=False, path=()) if target.ambiguous else target
             return _ExactRule(_rule(kind, act, plain.normalized), target.ambiguous, lookup)
-        return _ExactRule(_rule(kind, act, normalise_target(kind, one.target)))
+        return _ExactRule(_rule(kind, act, policy.normalise_target(kind, one.target)))
     except (InvalidInputError, ValueError):
         return None
 
@@ -289,7 +268,7 @@ def _wider_by_nature(rule: AccessRule, is_folder: bool) -> str:  # noqa: FBT001 
 def _above(rule: AccessRule) -> Iterator[str]:
     """Yield the folders above a file."""
     if rule.resource_type is ResourceType.FILESYSTEM:
-        yield from (place for place in prefixes_of(rule.normalized_target) if place != rule.normalized_target)
+        yield from (place for place in policy.prefixes_of(rule.normalized_target) if place != rule.normalized_target)
 
 
 def _together(rules: dict[AccessRule, None], most: int, notes: dict[AccessRule, str]) -> dict[AccessRule, None]:
@@ -353,7 +332,7 @@ def _covering(rules: tuple[AccessRule, ...]) -> Callable[[_ExactRule], frozenset
     named: dict[str, set[int]] = {}
     for position, rule in enumerate(rules):
         if rule.resource_type is ResourceType.NETWORK:
-            host = parse_request(rule.normalized_target).host
+            host = policy.parse_request(rule.normalized_target).host
             named.setdefault(host_key(host), set()).add(position)
 
     def find(wanted: _ExactRule) -> frozenset[int]:

@@ -1,10 +1,4 @@
-"""Keys of each manifest kind, which the parser and the serializer use, and the JSON Schemas made from them.
-
-A schema accepts every manifest that the parser accepts, so that an editor never complains about a valid one. It cannot
-express everything: only the parser detects a non-canonical host, a wildcard that is too broad or a duplicate key.
-
-``democrai-sandbox manifest schema --output FOLDER`` writes the files.
-"""
+"""Keys of each manifest kind, which the parser and the serializer use, and the JSON Schemas made from them."""
 
 from __future__ import annotations
 
@@ -18,37 +12,9 @@ from typing import TYPE_CHECKING, Any
 from democrai_sandbox.policy import nearest, pointer_to
 from democrai_sandbox.policy.text import shown
 
-from .limits import LARGEST, Limits
-from .limits import OTHER_NAMES as OTHER_LIMITS
-from .models import (
-    LONGEST_REMARK,
-    AgentDeclaration,
-    EngineManifest,
-    EngineRuntime,
-    ExtractorManifest,
-    Install,
-    Manifest,
-    ManifestKind,
-    McpServer,
-    McpTransport,
-    ModuleManifest,
-    PipelineDeclaration,
-    Section,
-    ToolDeclaration,
-)
-from .shapes import (
-    AccessShape,
-    ChoiceShape,
-    EndpointShape,
-    FlagShape,
-    ImportsShape,
-    NumberShape,
-    TextListShape,
-    TextShape,
-    ValueShape,
-    access_entry_schema,
-    described,
-)
+from . import limits, models, shapes
+from .models import ManifestKind
+from .shapes import AccessShape, ImportsShape, NumberShape, TextListShape, TextShape, ValueShape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -120,7 +86,7 @@ class ObjectShape(ValueShape):
     def read(self, value: Any, pointer: str, reading: ParseState) -> Any:
         """Return the model, or None if the object has a problem."""
         if type(value) is not dict:
-            reading.refuse(pointer, f"expected an object ({self.about}), got {described(value)}")
+            reading.refuse(pointer, f"expected an object ({self.about}), got {shapes.described(value)}")
             return None
         before = len(reading.problems)
         names = [key.name for key in self.keys]
@@ -132,7 +98,9 @@ class ObjectShape(ValueShape):
             if name in absent:
                 reading.refuse(pointer, f"the key '{name}' is missing")
         if self.whole and type(value.get(SCHEMA_KEY, "")) is not str:
-            reading.refuse(pointer_to(pointer, SCHEMA_KEY), f"expected a text, got {described(value[SCHEMA_KEY])}")
+            reading.refuse(
+                pointer_to(pointer, SCHEMA_KEY), f"expected a text, got {shapes.described(value[SCHEMA_KEY])}"
+            )
         found = {
             key.name: key.shape.read(value[key.name], pointer_to(pointer, key.name), reading)
             for key in self.keys
@@ -251,16 +219,16 @@ _ABOUT_LIMITS = MappingProxyType(
 _LIMITS = KeyShape(
     "limits",
     ObjectShape(
-        Limits,
+        limits.Limits,
         "the limits of each process",
-        tuple(KeyShape(name, NumberShape(1, largest), _ABOUT_LIMITS[name]) for name, largest in LARGEST.items()),
-        other_names=OTHER_LIMITS,
+        tuple(KeyShape(name, NumberShape(1, largest), _ABOUT_LIMITS[name]) for name, largest in limits.LARGEST.items()),
+        other_names=limits.OTHER_NAMES,
     ),
     "Resource limits of each of its processes; the host may set lower limits.",
 )
 _REVIEW = KeyShape(
     "review",
-    TextListShape(TextShape("a remark on one line", LONGEST_REMARK)),
+    TextListShape(TextShape("a remark on one line", models.LONGEST_REMARK)),
     "Remarks of record about unverified entries. Remove a line after checking it. No decision depends on it.",
 )
 _REQUIRED = KeyShape("requirements", TextListShape(_REQUIREMENT), "Packages that pip installs into its environment.")
@@ -272,7 +240,7 @@ _EXTENSION = (
 )
 
 _ENGINE_RUNTIME = ObjectShape(
-    EngineRuntime,
+    models.EngineRuntime,
     "the runtime phase",
     (
         _ACCESS,
@@ -286,11 +254,11 @@ _ENGINE_RUNTIME = ObjectShape(
         ),
     ),
 )
-_RUNTIME = ObjectShape(Section, "the runtime phase", (_ACCESS, _IMPORTS, _LIMITS, _REVIEW))
-_INSTALL = ObjectShape(Install, "the install phase", (_ACCESS, _IMPORTS, _LIMITS, _REVIEW, _REQUIRED))
+_RUNTIME = ObjectShape(models.Section, "the runtime phase", (_ACCESS, _IMPORTS, _LIMITS, _REVIEW))
+_INSTALL = ObjectShape(models.Install, "the install phase", (_ACCESS, _IMPORTS, _LIMITS, _REVIEW, _REQUIRED))
 
 
-def _declaration(model: type[Manifest], word: str) -> ObjectShape:
+def _declaration(model: type[models.Manifest], word: str) -> ObjectShape:
     access = KeyShape(
         "access",
         AccessShape(),
@@ -300,7 +268,7 @@ def _declaration(model: type[Manifest], word: str) -> ObjectShape:
     return ObjectShape(model, f"the declaration of {word}", (_NAMED, _ABOUT, access, imports), whole=True)
 
 
-def _installed(model: type[Manifest], word: str, runtime: ObjectShape) -> ObjectShape:
+def _installed(model: type[models.Manifest], word: str, runtime: ObjectShape) -> ObjectShape:
     phases = (
         KeyShape("runtime", runtime, "Declarations for the runtime phase."),
         KeyShape("install", _INSTALL, "Declarations for the install phase."),
@@ -311,25 +279,30 @@ def _installed(model: type[Manifest], word: str, runtime: ObjectShape) -> Object
 MANIFEST_SHAPES: Mapping[ManifestKind, ObjectShape] = MappingProxyType(
     {
         ManifestKind.MODULE: ObjectShape(
-            ModuleManifest, "the manifest of a module", (*_EXTENSION, _ACCESS, _IMPORTS, _LIMITS, _REVIEW), whole=True
+            models.ModuleManifest,
+            "the manifest of a module",
+            (*_EXTENSION, _ACCESS, _IMPORTS, _LIMITS, _REVIEW),
+            whole=True,
         ),
-        ManifestKind.ENGINE: _installed(EngineManifest, "an engine", _ENGINE_RUNTIME),
-        ManifestKind.EXTRACTOR: _installed(ExtractorManifest, "an extractor", _RUNTIME),
+        ManifestKind.ENGINE: _installed(models.EngineManifest, "an engine", _ENGINE_RUNTIME),
+        ManifestKind.EXTRACTOR: _installed(models.ExtractorManifest, "an extractor", _RUNTIME),
         ManifestKind.MCP: ObjectShape(
-            McpServer,
+            models.McpServer,
             "the registry entry of an MCP server",
             (
                 _NAMED,
-                KeyShape("transport", ChoiceShape(McpTransport, _OTHER_TRANSPORTS), "Transport of the server."),
-                KeyShape("endpoint_url", EndpointShape(), "The only URL that may be used."),
-                KeyShape("enabled", FlagShape(), "Whether the server may be used."),
+                KeyShape(
+                    "transport", shapes.ChoiceShape(models.McpTransport, _OTHER_TRANSPORTS), "Transport of the server."
+                ),
+                KeyShape("endpoint_url", shapes.EndpointShape(), "The only URL that may be used."),
+                KeyShape("enabled", shapes.FlagShape(), "Whether the server may be used."),
                 KeyShape("timeout_ms", NumberShape(1, 3_600_000), "Timeout of one call, in milliseconds."),
             ),
             whole=True,
         ),
-        ManifestKind.TOOL: _declaration(ToolDeclaration, "a tool"),
-        ManifestKind.AGENT: _declaration(AgentDeclaration, "an agent"),
-        ManifestKind.PIPELINE: _declaration(PipelineDeclaration, "a pipeline"),
+        ManifestKind.TOOL: _declaration(models.ToolDeclaration, "a tool"),
+        ManifestKind.AGENT: _declaration(models.AgentDeclaration, "an agent"),
+        ManifestKind.PIPELINE: _declaration(models.PipelineDeclaration, "a pipeline"),
     }
 )
 """Keys of each manifest kind."""
@@ -342,7 +315,12 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def manifest_schema(kind: ManifestKind) -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of a manifest kind."""
+    """Return the JSON Schema (draft 2020-12) of a manifest kind; ``manifest schema --output FOLDER`` writes the files.
+
+    A schema accepts every manifest that the parser accepts, so that an editor never complains about a valid one. It
+    cannot express everything: only the parser detects a non-canonical host, a wildcard that is too broad or a duplicate
+    key.
+    """
     schema = {
         "$schema": DIALECT,
         "$id": f"urn:democrai-sandbox:manifest:{kind}:1",
@@ -350,7 +328,7 @@ def manifest_schema(kind: ManifestKind) -> dict[str, Any]:
         **MANIFEST_SHAPES[kind].schema(),
     }
     if "#/$defs/access_entry" in json.dumps(schema):
-        schema["$defs"] = {"access_entry": access_entry_schema()}
+        schema["$defs"] = {"access_entry": shapes.access_entry_schema()}
     return schema
 
 

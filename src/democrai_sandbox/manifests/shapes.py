@@ -7,20 +7,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from democrai_sandbox.policy import (
-    VALID_OPERATIONS,
-    AccessRule,
-    InvalidInputError,
-    Problem,
-    ResourceType,
-    Subject,
-    SubjectKind,
-    compile_policy,
-    nearest,
-    parse_access,
-    parse_request_url,
-    pointer_to,
-)
+from democrai_sandbox import policy
+from democrai_sandbox.policy import AccessRule, InvalidInputError, Problem, ResourceType, nearest, pointer_to
 from democrai_sandbox.policy.rules import KEYS
 from democrai_sandbox.policy.text import invisible_character, shown
 
@@ -202,7 +190,7 @@ class TextListShape(ValueShape):
 
 
 # Placeholder subject for the policy's check of import roots.
-_NOBODY = Subject(SubjectKind.CORE, "manifest")
+_NOBODY = policy.Subject(policy.SubjectKind.CORE, "manifest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +203,7 @@ class ImportsShape(ValueShape):
             reading.refuse(pointer, f"expected a list of import roots, got {described(value)}")
             return ()
         try:
-            compile_policy(subject=_NOBODY, rules=(), allowed_imports=value)
+            policy.compile_policy(subject=_NOBODY, rules=(), allowed_imports=value)
         except InvalidInputError as error:
             reading.take(error.problems, pointer.removesuffix("/allowed_imports"))
             return ()
@@ -246,7 +234,7 @@ class EndpointShape(ValueShape):
             reading.refuse(pointer, f"expected a URL of at most {self.longest} characters, got {len(value)}")
             return ""
         try:
-            target = parse_request_url(value)
+            target = policy.parse_request_url(value)
         except InvalidInputError as error:
             reading.take(error.problems, pointer)
             return ""
@@ -275,7 +263,7 @@ class AccessShape(ValueShape):
             reading.refuse(pointer, f"expected a list of access entries, got {described(value)}")
             return ()
         try:
-            return parse_access(value, base=reading.folder, pointer=pointer)
+            return policy.parse_access(value, base=reading.folder, pointer=pointer)
         except InvalidInputError as error:
             reading.take(error.problems)
         return ()
@@ -321,7 +309,7 @@ def access_entry_schema() -> dict[str, Any]:
 
 
 def _entry_of(kind: ResourceType) -> dict[str, Any]:
-    operation = {"enum": [str(operation) for operation in VALID_OPERATIONS[kind]]}
+    operation = {"enum": [str(operation) for operation in policy.VALID_OPERATIONS[kind]]}
     pattern, description = _TARGETS[kind]
     return {
         "if": {"properties": {"resource_type": {"const": str(kind)}}, "required": ["resource_type"]},

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from .access_decision import EXTERNAL_URL_LOCKED, AccessDecision, DecisionCode
-from .compiled_policy import CompiledPolicy, compile_policy
 from .network_rules import NetworkIndex, covering_keys, implied_connection, network_entries, rule_key
 from .operations import (
     EVERY_ACCESS,
+    EXTERNAL_URL_LOCKED,
     NETWORK_OPERATIONS,
     NO_ACCESS,
     VALID_OPERATIONS,
     WRITING_OPERATIONS,
+    AccessDecision,
+    DecisionCode,
     FileAccess,
     NetworkAccess,
     Operation,
@@ -25,6 +26,8 @@ from .paths import PathIndex, is_at_or_below, normalise_path, prefixes_of
 from .problems import InvalidInputError, NetworkTargetMissingError, Problem, SandboxError, nearest, pointer_to
 from .rules import (
     AccessRule,
+    CompiledPolicy,
+    compile_policy,
     normalise_target,
     parse_access,
     rules_for_paths,

@@ -1,20 +1,10 @@
-"""Lookup of network rules: an index for Python, and flat keys for the native core and the decision store.
-
-One dictionary from key to mask answers every question of a check. The first letter of a key is its type:
-
-* ``U<scheme>|<host>|<port>|<path>`` a URL, with the path ``""`` or ``/seg/seg``; ``O<scheme>|<host>|<port>`` its origin
-* ``H<host>|<port>`` a host, with the port ``*`` for any; ``P<host>`` the same host on any port
-* ``W<suffix>|<port>`` the names below a suffix; ``P*.<suffix>`` the same names on any port
-* ``N<4 or 6>|<prefix length>|<hex>`` a network, its address in lower-case hex digits without separators
-* ``S<socket>`` a Unix socket
-* ``R<host>`` and ``R*.<suffix>`` a name that may be looked up
-"""
+"""Lookup of network rules: an index for Python, and flat keys for the native core and the decision store."""
 
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias, final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
 
 from .hosts import LOOPBACK, LOOPBACK_ADDRESSES, host_key, is_address
 from .operations import NetworkAccess, Operation, ResourceType, network_access
@@ -25,8 +15,6 @@ if TYPE_CHECKING:
 
     from .rules import AccessRule
 
-_ByOperation: TypeAlias = "dict[Operation, AccessRule]"
-
 
 def implied_connection(target: NetworkTarget) -> NetworkTarget:
     """Return the connection that an allowed HTTP request to this URL needs, in host form with its port."""
@@ -34,14 +22,6 @@ def implied_connection(target: NetworkTarget) -> NetworkTarget:
         message = f"expected a URL target, got {target}"
         raise ValueError(message)
     return NetworkTarget(TargetKind.HOST, host=target.host, port=target.port)
-
-
-@dataclass(slots=True)
-class _OriginRules:
-    """Rules for one scheme, host and port, by path."""
-
-    paths: dict[tuple[str, ...], _ByOperation] = field(default_factory=dict)
-    depth: int = 0
 
 
 @final
@@ -60,29 +40,37 @@ class NetworkIndex:
     longer wildcard, longer network prefix; among equals the first declared one.
     """
 
-    _origins: dict[tuple[str | None, str, int | None], _OriginRules]
-    _hosts: dict[tuple[str, int | None], _ByOperation]
-    _wildcards: dict[tuple[str, int | None], _ByOperation]
-    # By IP version, then by prefix length, the longest first.
-    _networks: dict[int, dict[int, dict[int, _ByOperation]]]
-    _sockets: dict[str, _ByOperation]
+    _rules: dict[tuple[str, Operation], AccessRule]
     _names: dict[str, AccessRule]
+    _depth: int
+    _prefixes: frozenset[tuple[int, int]]
 
     def __init__(self, rules: Iterable[AccessRule] = ()) -> None:
         """Index the network rules among ``rules``; ignore the others."""
-        for name in ("_origins", "_hosts", "_wildcards", "_sockets", "_names"):
-            object.__setattr__(self, name, {})
-        object.__setattr__(self, "_networks", {4: {}, 6: {}})
+        found: dict[tuple[str, Operation], AccessRule] = {}
+        names: dict[str, AccessRule] = {}
+        depth, prefixes = 0, set()
         for rule in rules:
-            if rule.resource_type is ResourceType.NETWORK:
-                self._add(parse_declaration(rule.normalized_target), rule)
-        for version, lengths in self._networks.items():
-            self._networks[version] = dict(sorted(lengths.items(), reverse=True))
+            if rule.resource_type is not ResourceType.NETWORK:
+                continue
+            target = parse_declaration(rule.normalized_target)
+            key, *others = _keys(target)
+            found.setdefault((key, rule.operation), rule)
+            names.update((other, rule) for other in others if other[0] == "R" and other not in names)
+            depth = max(depth, len(target.path))
+            if target.kind is TargetKind.NETWORK:
+                prefixes.add(prefix_of(key))
+        values = (("_rules", found), ("_names", names), ("_depth", depth), ("_prefixes", frozenset(prefixes)))
+        for name, value in values:
+            object.__setattr__(self, name, value)
 
     def find(self, operation: Operation, target: NetworkTarget) -> AccessRule | None:
         """Return the rule that allows ``operation`` on the URL, host or Unix socket, or None."""
-        for rules in self._candidates(target):
-            rule = rules.get(operation)
+        if target.kind in (TargetKind.WILDCARD, TargetKind.NETWORK):
+            return None
+        # The declared depth limits the keys, so that a request with thousands of segments costs no more than any other.
+        for key in covering_keys(target, self._depth, self._prefixes):
+            rule = self._rules.get((key, operation))
             if rule is not None:
                 return rule
         return None
@@ -93,73 +81,11 @@ class NetworkIndex:
 
     def find_name(self, host: str) -> AccessRule | None:
         """Return a rule, of any operation and form, that permits the lookup of this canonical host name."""
-        rule = self._names.get(host_key(host))
+        rule = self._names.get(f"R{host_key(host)}")
         if rule is not None or is_address(host):
             return rule
-        for name in _parents(host):
-            rule = self._names.get(f"*.{name}")
-            if rule is not None:
-                return rule
-        return None
-
-    def _add(self, target: NetworkTarget, rule: AccessRule) -> None:
-        self._slot(target).setdefault(rule.operation, rule)
-        if target.kind in (TargetKind.URL, TargetKind.HOST):
-            self._names.setdefault(host_key(target.host), rule)
-        elif target.kind is TargetKind.WILDCARD:
-            self._names.setdefault(f"*.{target.host}", rule)
-
-    def _slot(self, target: NetworkTarget) -> _ByOperation:
-        if target.kind is TargetKind.URL:
-            origin = self._origins.setdefault((target.scheme, host_key(target.host), target.port), _OriginRules())
-            origin.depth = max(origin.depth, len(target.path))
-            return origin.paths.setdefault(target.path, {})
-        if target.kind is TargetKind.UNIX:
-            return self._sockets.setdefault(target.socket or "", {})
-        if target.kind is TargetKind.NETWORK:
-            network = ipaddress.ip_network(target.host)
-            lengths = self._networks[network.version].setdefault(network.prefixlen, {})
-            return lengths.setdefault(int(network.network_address), {})
-        if target.kind is TargetKind.WILDCARD:
-            return self._wildcards.setdefault((target.host, target.port), {})
-        return self._hosts.setdefault((host_key(target.host), target.port), {})
-
-    def _candidates(self, target: NetworkTarget) -> Iterator[_ByOperation]:
-        """Yield the rules that cover the target, the most specific first."""
-        if target.kind is TargetKind.UNIX:
-            yield self._sockets.get(target.socket or "", {})
-        elif target.kind in (TargetKind.URL, TargetKind.HOST):
-            if target.kind is TargetKind.URL:
-                yield from self._covering_urls(target)
-            yield from self._covering_hosts(target)
-
-    def _covering_urls(self, target: NetworkTarget) -> Iterator[_ByOperation]:
-        origin = self._origins.get((target.scheme, host_key(target.host), target.port))
-        if origin is None:
-            return
-        # Servers disagree about the target of an ambiguous path, so only a rule for all paths covers it. The declared
-        # depth limits the loop, so that a request with thousands of segments costs no more than any other.
-        depth = 0 if target.ambiguous else min(origin.depth, len(target.path))
-        for length in range(depth, -1, -1):
-            rules = origin.paths.get(target.path[:length])
-            if rules is not None:
-                yield rules
-
-    def _covering_hosts(self, target: NetworkTarget) -> Iterator[_ByOperation]:
-        ports = (None,) if target.port is None else (target.port, None)
-        key = host_key(target.host)
-        for port in ports:
-            yield self._hosts.get((key, port), {})
-        if key != LOOPBACK and not is_address(key):
-            for name in _parents(key):
-                for port in ports:
-                    yield self._wildcards.get((name, port), {})
-            return
-        addresses = LOOPBACK_ADDRESSES if key == LOOPBACK else (ipaddress.ip_address(key),)
-        for address in addresses:
-            for length, networks in self._networks[address.version].items():
-                shift = address.max_prefixlen - length
-                yield networks.get(int(address) >> shift << shift, {})
+        rules = (self._names.get(f"R*.{name}") for name in _parents(host))
+        return next((rule for rule in rules if rule is not None), None)
 
 
 def _parents(name: str) -> Iterator[str]:
@@ -194,6 +120,12 @@ def rule_key(normalized: str) -> str:
     return f"U{scheme}|{host_key(host)}|{port or DEFAULT_PORTS[scheme]}|{slash}{path}"
 
 
+def prefix_of(key: str) -> tuple[int, int]:
+    """Return IP version and prefix length of an address range's key."""
+    version, length, _ = key[1:].split("|", 2)
+    return int(version), int(length)
+
+
 def covering_keys(target: NetworkTarget, depth: int, prefixes: Collection[tuple[int, int]] = ()) -> Iterator[str]:
     """Yield the keys of every rule that would cover a URL, host or Unix socket, the most specific first.
 
@@ -212,11 +144,9 @@ def covering_keys(target: NetworkTarget, depth: int, prefixes: Collection[tuple[
     if host == LOOPBACK or is_address(host):
         yield from _covering_networks(host, prefixes)
         return
-    dot = host.find(".")
-    while dot != -1:
+    for name in _parents(host):
         for port in ports:
-            yield f"W{host[dot + 1 :]}|{port}"
-        dot = host.find(".", dot + 1)
+            yield f"W{name}|{port}"
 
 
 def _covering_urls(target: NetworkTarget, origin: str, depth: int) -> Iterator[str]:
@@ -237,6 +167,18 @@ def _covering_networks(host: str, prefixes: Collection[tuple[int, int]]) -> Iter
 
 
 def _keys(target: NetworkTarget) -> tuple[str, ...]:
+    """Return the keys of a rule with this target, its own key first.
+
+    One dictionary from key to mask answers every question of a check. The first letter of a key is its type:
+
+    * ``U<scheme>|<host>|<port>|<path>`` a URL, with the path ``""`` or ``/seg/seg``
+    * ``O<scheme>|<host>|<port>`` the origin of a URL
+    * ``H<host>|<port>`` a host, with the port ``*`` for any; ``P<host>`` the same host on any port
+    * ``W<suffix>|<port>`` the names below a suffix; ``P*.<suffix>`` the same names on any port
+    * ``N<4 or 6>|<prefix length>|<hex>`` a network, its address in lower-case hex digits without separators
+    * ``S<socket>`` a Unix socket
+    * ``R<host>`` and ``R*.<suffix>`` a name that may be looked up
+    """
     if target.kind is TargetKind.URL:
         host = host_key(target.host)
         origin = f"{target.scheme}|{host}|{target.port}"

@@ -1,8 +1,5 @@
 """Paths of file targets: absolute, compared by whole components, never patterns; and the index of path rights.
 
-``/srv/data/*.csv`` would name only the file ``*.csv`` and not the intended files, so it is rejected. Declare a file
-with such a name with ``./`` before the name: ``/srv/data/./report[1].csv``.
-
 Everything here is lexical. The caller resolves symbolic links.
 """
 
@@ -48,7 +45,11 @@ def literal_target(target: str) -> str:
 
 
 def pattern_problem(target: str, pointer: str) -> Problem | None:
-    """Return the problem of a declared path or ``unix:`` target that looks like a pattern, or None."""
+    """Return the problem of a declared path or ``unix:`` target that looks like a pattern, or None.
+
+    ``/srv/data/*.csv`` would name only the file ``*.csv`` and not the intended files, so it is rejected. A file with
+    such a name is declared with ``./`` before the name: ``/srv/data/./report[1].csv``.
+    """
     scheme = UNIX_SCHEME if target.startswith(UNIX_SCHEME) else ""
     path = target.removeprefix(scheme)
     name = pattern_in(path)

@@ -1,23 +1,19 @@
-"""Access rules: parsed from a manifest, from the arguments of a guard, or from a child's environment."""
+"""Access rules, parsed from a manifest, a guard's arguments or a child's environment, and compiled for checks."""
 
 from __future__ import annotations
 
 import json
 import os
 from dataclasses import dataclass, field
+from keyword import iskeyword
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
-from .operations import (
-    NETWORK_OPERATIONS,
-    VALID_OPERATIONS,
-    WRITING_OPERATIONS,
-    Operation,
-    ResourceType,
-    is_valid_operation,
-)
-from .paths import UNIX_SCHEME, literal_target, normalise_path, pattern_problem
+from .network_rules import NetworkIndex, network_entries
+from .operations import NETWORK_OPERATIONS, VALID_OPERATIONS, WRITING_OPERATIONS, Operation, ResourceType, file_access
+from .paths import UNIX_SCHEME, PathIndex, literal_target, normalise_path, pattern_problem
 from .problems import InvalidInputError, NetworkTargetMissingError, Problem, nearest, pointer_to
+from .subjects import Subject
 from .targets import parse_declaration
 from .text import control_character, exact_str, invisible_character, shown
 
@@ -222,7 +218,7 @@ def _check_rule(rule: AccessRule, pointer: str) -> _ParsedResource:
     sound = (
         type(rule.resource_type) is ResourceType
         and type(rule.operation) is Operation
-        and is_valid_operation(rule.resource_type, rule.operation)
+        and rule.operation in VALID_OPERATIONS[rule.resource_type]
         and type(rule.normalized_target) is str
     )
     if not sound:
@@ -359,3 +355,79 @@ def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> object:
     raise InvalidInputError.of(f"{name} is not JSON")
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledPolicy:
+    """Rights of one subject. Create it with ``compile_policy``."""
+
+    subject: Subject
+    rules: tuple[AccessRule, ...]
+    allowed_imports: frozenset[str]
+    allow_subprocess: bool
+    # Derived from the rules, so excluded from comparison.
+    paths: PathIndex = field(compare=False, repr=False)
+    network: NetworkIndex = field(compare=False, repr=False)
+
+    @property
+    def file_entries(self) -> tuple[tuple[str, int], ...]:
+        """Filesystem roots with their ``FileAccess`` masks as plain numbers, for the native core."""
+        return tuple((path, int(mask)) for path, mask in self.paths.entries)
+
+    @property
+    def network_entries(self) -> tuple[tuple[bytes, int], ...]:
+        """Network rules as keys with their ``NetworkAccess`` masks, for the native core."""
+        return network_entries(self.rules)
+
+
+def compile_policy(
+    *,
+    subject: Subject,
+    rules: Iterable[AccessRule],
+    allowed_imports: Iterable[str] = (),
+    allow_subprocess: bool = False,
+) -> CompiledPolicy:
+    """Compile the declarations of a subject. Without rules, nothing is allowed."""
+    kept = tuple(rules)
+    problems = _type_problems("/subject", subject, Subject)
+    for index, rule in enumerate(kept):
+        problems += _type_problems(pointer_to("/rules", index), rule, AccessRule)
+    problems += _type_problems("/allow_subprocess", allow_subprocess, bool)
+    imports = _parse_imports(allowed_imports, problems)
+    if problems:
+        raise InvalidInputError(problems)
+    files = (rule for rule in kept if rule.resource_type is ResourceType.FILESYSTEM)
+    return CompiledPolicy(
+        subject=subject,
+        rules=kept,
+        allowed_imports=imports,
+        allow_subprocess=allow_subprocess,
+        paths=PathIndex((rule.normalized_target, file_access(rule.operation)) for rule in files),
+        network=NetworkIndex(kept),
+    )
+
+
+def _type_problems(pointer: str, value: object, expected: type) -> list[Problem]:
+    """Require the exact type: a subclass may lie, and a text such as "false" would count as true."""
+    if type(value) is expected:
+        return []
+    return [Problem(pointer, f"expected {expected.__name__}, got {shown(value)}")]
+
+
+def _parse_imports(names: object, problems: list[Problem]) -> frozenset[str]:
+    pointer = "/allowed_imports"
+    if not isinstance(names, list | tuple | set | frozenset):
+        problems.append(Problem(pointer, f"expected a list of import roots, got {shown(names)}"))
+        return frozenset()
+    roots: set[str] = set()
+    for index, name in enumerate(names):
+        text = exact_str(name)
+        place = pointer_to(pointer, index)
+        root = (text or "").partition(".")[0]
+        if text is None or not root.isidentifier() or iskeyword(root):
+            problems.append(Problem(place, f"expected the root name of an import, got {shown(name)}"))
+        elif root != text:
+            problems.append(Problem(place, f"expected the root name of an import, got {shown(text)}", root))
+        else:
+            roots.add(root)
+    return frozenset(roots)

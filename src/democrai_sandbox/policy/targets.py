@@ -1,8 +1,4 @@
-"""Network targets: declared and requested targets in one canonical form.
-
-Two URL parsers that disagree about the host are a hole in a policy, so this one rejects URLs that others read
-differently.
-"""
+"""Network targets: declared and requested targets in one canonical form."""
 
 from __future__ import annotations
 
@@ -226,6 +222,7 @@ def _plain_text(value: object) -> str:
 
 
 def _parse_url(text: str, *, declared: bool) -> NetworkTarget:
+    """Parse a URL. Two parsers that disagree about the host are a hole in a policy, so unclear URLs are rejected."""
     match = _URL.fullmatch(text)
     if match is None:
         raise InvalidInputError.of(f"not a URL of the form scheme://host: {shown(text)}")

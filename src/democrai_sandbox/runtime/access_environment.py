@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from democrai_sandbox.access.caller import Caller
+from democrai_sandbox.access.caller import Caller, GuardedSubject
 from democrai_sandbox.errors import NetworkDenied
 from democrai_sandbox.guard import (
     AccessQuestion,
@@ -17,15 +17,14 @@ from democrai_sandbox.guard import (
     serve,
     served,
 )
-from democrai_sandbox.policy import ResourceType
+from democrai_sandbox.policy import ResourceType, Subject
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
-    from democrai_sandbox.guard import GuardView
     from democrai_sandbox.guard.interface import RawView
-    from democrai_sandbox.policy import AccessDecision, Operation, Subject
+    from democrai_sandbox.policy import AccessDecision, Operation
 
 
 @contextmanager
@@ -89,9 +88,10 @@ class GuardSurroundings:
         """Return the location of a path, as the guard resolves it."""
         return location_of(path)
 
-    def guard(self) -> GuardView | None:
-        """Return the guard of the calling code; None for code of the host."""
-        return current_guard()
+    def guard(self) -> GuardedSubject | None:
+        """Return the subject of the calling code; None for code of the host."""
+        view = current_guard()
+        return None if view is None else GuardedSubject(Subject(view.subject_kind, view.subject), view.subject_chain)
 
     def ask(
         self,

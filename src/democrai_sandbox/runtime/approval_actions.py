@@ -8,10 +8,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.access import Administration
-from democrai_sandbox.access.caller import Caller
+from democrai_sandbox.access.caller import Caller, GuardedSubject
 from democrai_sandbox.errors import ExternalAccessAdminRequired, InvalidInputError, RuntimeServiceFailed
-from democrai_sandbox.guard.interface import RawView, view_of
-from democrai_sandbox.policy import SubjectKind
+from democrai_sandbox.policy import Subject, SubjectKind
 
 from .access_environment import GuardSurroundings
 from .modules import ACTION
@@ -20,10 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Iterator
 
     from democrai_sandbox.access import Access
-    from democrai_sandbox.access.protocols import ResumeHandler
+    from democrai_sandbox.access.resumptions import ResumeHandler
     from democrai_sandbox.access.values import Requester, StoredRequest
-    from democrai_sandbox.guard import GuardView
-    from democrai_sandbox.policy import Subject
+    from democrai_sandbox.guard.interface import RawView
 
     from .modules import ModuleRuntime
     from .task_runtime import TaskRuntime
@@ -48,8 +46,8 @@ class _ManagingCaller(GuardSurroundings):
     def is_guarded(self) -> bool:
         return True
 
-    def guard(self) -> GuardView:
-        return view_of(self._view)
+    def guard(self) -> GuardedSubject:
+        return GuardedSubject(Subject(*self._view.actor), self._view.chain)  # type: ignore[arg-type] # a kind as text
 
 
 class AccessManagers:

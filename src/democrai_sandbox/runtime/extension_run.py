@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from democrai_sandbox import policy
 from democrai_sandbox.access.caller import Caller
@@ -49,14 +49,6 @@ _LONGEST_STOP = 30.0
 _ALLOWED = policy.AccessDecision(True, policy.DecisionCode.SANDBOX_ALLOWLIST, False, "Allowed in this test.")  # noqa: FBT003
 _LOCKED = policy.AccessDecision(False, policy.DecisionCode.NOT_ENABLED, False, policy.EXTERNAL_URL_LOCKED)  # noqa: FBT003
 _DENIED = policy.AccessDecision(False, policy.DecisionCode.NOT_ENABLED, False, NEEDS_APPROVAL)  # noqa: FBT003
-
-
-class Access(NamedTuple):
-    """An access of an extension: a file or folder beyond its own, a host or URL, or a program."""
-
-    resource_type: str
-    operation: str
-    target: str
 
 
 class ExtensionRun:
@@ -175,12 +167,12 @@ class ExtensionRun:
     # ---- accesses ----------------------------------------------------------------------------------------------------
 
     @property
-    def accesses(self) -> frozenset[Access]:
+    def accesses(self) -> frozenset[ObservedUse]:
         """All accesses so far beyond its own folder and data: declared, approved or denied."""
         return frozenset(self._host.asked)
 
     @property
-    def denied(self) -> frozenset[Access]:
+    def denied(self) -> frozenset[ObservedUse]:
         """The denied accesses."""
         return frozenset(self._host.refused)
 
@@ -284,21 +276,21 @@ class _RunHost:
         """Folder with sources that is writable in observe mode only if the manifest declares it."""
         self.recording = recording
         self.services: Mapping[str, Callable[..., Any]] = {"tasks.progress": _take_progress, **services}
-        self.asked: set[Access] = set()
-        self.refused: set[Access] = set()
+        self.asked: set[ObservedUse] = set()
+        self.refused: set[ObservedUse] = set()
         self.printed: list[str] = []
         self.narrowed: frozenset[str] = frozenset()
         """Tools, agents and pipelines with their own ``access`` list, which no manifest can extend."""
 
     def decide(self, question: AccessQuestion) -> policy.AccessDecision:
         """Decide by the policy, and record the question."""
-        access = Access(question.resource_type, question.operation, question.target)
+        access = ObservedUse(question.resource_type, question.operation, question.target)
         self.asked.add(access)
         if _allows(self._rules, question) or self._is_observed(question):
-            self.recording.granted.add(ObservedUse(*access))
+            self.recording.granted.add(access)
             return _ALLOWED
         self.refused.add(access)
-        self.recording.refused.add(ObservedUse(*access))
+        self.recording.refused.add(access)
         return _LOCKED if question.resource_type == policy.ResourceType.NETWORK else _DENIED
 
     def _is_observed(self, question: AccessQuestion) -> bool:
@@ -329,7 +321,7 @@ class _RunHost:
 
     def used(self, question: AccessQuestion) -> None:
         """Record the use of a declared access."""
-        self.asked.add(Access(question.resource_type, question.operation, question.target))
+        self.asked.add(ObservedUse(question.resource_type, question.operation, question.target))
 
     def saw(self, label: str, question: AccessQuestion, *, allowed: bool, times: int) -> None:
         """Do nothing, because no candidate is compared."""
@@ -377,5 +369,5 @@ class _ProgramDecisions:
         """Record accesses that a declaration allows here, where a host would compare them with a candidate."""
         allowed = allows(view)
         if allowed:
-            self._host.asked.add(Access(*what))
+            self._host.asked.add(ObservedUse(*what))
         return allowed

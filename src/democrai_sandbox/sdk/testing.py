@@ -16,7 +16,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox.manifests import ManifestKind
-from democrai_sandbox.runtime.extension_run import Access, ExtensionRun
+from democrai_sandbox.manifests.proposal import ObservedUse as Access
+from democrai_sandbox.runtime.extension_run import ExtensionRun
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -34,6 +34,14 @@ def open_access(world, **more):
     return access
 
 
+def test_the_service_reads_the_fields_of_the_guard_in_their_order():
+    """A field at another place would be read as the identity of another user."""
+    from democrai_sandbox import AccessQuestion
+    from democrai_sandbox.access.checks import GuardQuestion
+
+    assert GuardQuestion._fields == AccessQuestion.__match_args__
+
+
 def outcome(action):
     """Return the result of an action in one word."""
     try:

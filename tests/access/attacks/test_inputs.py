@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from democrai_sandbox.access.caller import SUPER, Caller
+from democrai_sandbox.access.caller import SUPER, Caller, GuardedSubject
 from democrai_sandbox.access.values import (
     AccessTuple,
     AuditFilter,
@@ -163,7 +163,7 @@ def test_guarded_code_does_not_tidy(desk):
     """Guarded code could otherwise drop the requests of others, or end their sessions."""
     asked = desk.check(URL).request_id
     who = Subject(SubjectKind.MODULE, "evil")
-    desk.around.guarded = SimpleNamespace(subject="evil", subject_kind=SubjectKind.MODULE, subject_chain=(who,))
+    desk.around.guarded = GuardedSubject(who, (who,))
     with pytest.raises(ExternalAccessAdminRequired):
         desk.administration.tidy(pending_lifetime=timedelta(days=-1))
     assert desk.store.request(asked).state is RequestState.PENDING

@@ -140,7 +140,7 @@ def replace_names(world):
     from democrai_sandbox.access import checks, snapshot, targets
     from democrai_sandbox.access.checks import AccessService
     from democrai_sandbox.guard import ask_external_access
-    from democrai_sandbox.policy import AccessDecision, access_decision
+    from democrai_sandbox.policy import AccessDecision, DecisionCode
 
     ran = []
 
@@ -155,13 +155,14 @@ def replace_names(world):
             (AccessService, "decide"),
             (AccessService, "_decided"),
             (checks, "read_wanted"),
-            (checks, "_locked"),
+            (checks, "locked"),
+            (checks.GuardQuestion, "_make"),
             (targets, "_read"),
             (targets, "normalise_target"),
             (snapshot.Snapshot, "find"),
             (AccessDecision, "allowed"),
             (AccessDecision, "__init__"),
-            (access_decision.DecisionCode, "allows"),
+            (DecisionCode, "allows"),
         ):
             if name not in where.__dict__:
                 continue  # it has another name now

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from democrai_sandbox.access.events.connected_bus import Backoff
+from democrai_sandbox.access.events.bus import Backoff
 
 
 def test_delays_double_up_to_the_longest_and_begin_anew_after_a_success():

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from democrai_sandbox.access.events import memory
+from democrai_sandbox.access.events.bus import _memory_lock
 from tests.access.events.nodes import PATIENCE, Heard, eventually
 from tests.services.golden import sentence
 from tests.services.machine_load import Paced, slowness
@@ -273,7 +273,7 @@ def test_a_forked_child_does_not_wait_for_threads_that_it_does_not_have(buses):
     bus = buses.open()
     bus.start(lambda _: None)
     assert eventually(lambda: bus.connected)
-    lock = memory._lock if buses.kind == "memory" else bus._changed
+    lock = _memory_lock if buses.kind == "memory" else bus._changed
     held, done = threading.Event(), threading.Event()
 
     def hold():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from democrai_sandbox.access.events.connected_bus import EventInbox
+from democrai_sandbox.access.events.bus import EventInbox
 from tests.access.events.nodes import Heard
 
 

@@ -17,8 +17,8 @@ from contextlib import closing
 import pytest
 
 from democrai_sandbox.access.events import open_bus
-from democrai_sandbox.access.events.ipc import HubFolder
-from democrai_sandbox.access.events.message import LONGEST_MESSAGE, Event, to_frame
+from democrai_sandbox.access.events.bus import LONGEST_MESSAGE, Event
+from democrai_sandbox.access.events.ipc import HubFolder, to_frame
 from democrai_sandbox.errors import InvalidInputError
 from tests.access.events.forged import forged_events
 from tests.access.events.nodes import PATIENCE, Heard, eventually

@@ -8,15 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from democrai_sandbox.access.events.message import (
-    LONGEST_MESSAGE,
-    Event,
-    FrameAssembler,
-    StreamError,
-    decoded,
-    new_node,
-    to_frame,
-)
+from democrai_sandbox.access.events.bus import LONGEST_MESSAGE, Event, decoded, new_node
+from democrai_sandbox.access.events.ipc import FrameAssembler, StreamError, to_frame
 from tests.access.events.forged import forged_events
 from tests.services.rows import rows
 

@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from democrai_sandbox.access.events import connected_bus, open_bus, redis_stream
-from democrai_sandbox.access.events.connected_bus import ConnectedBus
-from democrai_sandbox.access.events.message import Event
+from democrai_sandbox.access.events import bus as bus_module
+from democrai_sandbox.access.events import open_bus, redis_stream
+from democrai_sandbox.access.events.bus import ConnectedBus, Event
 from democrai_sandbox.errors import InvalidInputError
 from tests.access.events.forged import forged_events
 from tests.access.events.nodes import PATIENCE, Heard, eventually
@@ -45,12 +45,12 @@ def mortal(opened, own_redis):
 @pytest.fixture(autouse=True)
 def told_soon(monkeypatch):
     """Shorten the time after which an outage is reported."""
-    monkeypatch.setattr(connected_bus, "_BRIEF", 0.1)
+    monkeypatch.setattr(bus_module, "_BRIEF", 0.1)
 
 
 def outages(caplog):
     """Return the log messages about outages."""
-    return [record for record in caplog.records if record.name == "democrai_sandbox.access.events.connected_bus"]
+    return [record for record in caplog.records if record.name == "democrai_sandbox.access.events.bus"]
 
 
 def key_of(redis):

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from democrai_sandbox.access.encryption import Sealer, key_of, unseal
+from democrai_sandbox.access.encryption import Sealer, key_of
 from democrai_sandbox.access.keyring import KeyFile, KeyRing, retire, rotate
 from democrai_sandbox.access.store import open_store
 from tests.access.store.samples import NOW, request
@@ -40,7 +40,7 @@ def test_what_was_sealed_with_a_key_that_is_gone_is_sealed_anew(store, keys, way
     else:
         store.register(request(key="r-1"), now=NOW)
         assert store.attach_resume(replace(new, resume_action="go"), now=NOW)
-    assert unseal(KeyRing.read(keys), store.resume_context("r-1"), new) == {"a": 1}
+    assert Sealer(lambda: KeyRing.read(keys)).unseal(store.resume_context("r-1"), new) == {"a": 1}
 
 
 def test_what_was_sealed_in_time_is_stored_as_it_is(store, keys):

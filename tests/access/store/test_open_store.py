@@ -199,7 +199,7 @@ def test_packages_are_loaded_when_they_are_needed_and_a_missing_one_is_named(dat
     code = (
         "import sys\n"
         "sys.modules['psycopg'] = None\n"
-        "import democrai_sandbox.access.values, democrai_sandbox.access.protocols, democrai_sandbox.access.caller\n"
+        "import democrai_sandbox.access.values, democrai_sandbox.access.caller\n"
         "import democrai_sandbox.access.audit\n"
         "print('sqlalchemy' in sys.modules)\n"
         "from democrai_sandbox.access.store import open_store\n"

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from democrai_sandbox.access.risk import OPERATIONS, RiskLevel
-from democrai_sandbox.access.store import queries, request_queue
+from democrai_sandbox.access.store import queries
 from democrai_sandbox.access.values import AuditAction, PageRequest, RequestFilter, RequestState
 from democrai_sandbox.errors import InvalidInputError
 from democrai_sandbox.errors.access import AuditRecordUnknown
@@ -223,7 +223,7 @@ def test_counting_has_an_end(store, monkeypatch):
     """Only the latest part of a long history is counted."""
     for number in range(5):
         put(store, number, f"/srv/{number}", user="ann" if number < 2 else "bob")
-    monkeypatch.setattr(request_queue, "MOST_COUNTED", 3)
+    monkeypatch.setattr(queries, "MOST_COUNTED", 3)
     assert store.counts(RequestFilter())[RequestState.PENDING] == 3
     assert store.counts(RequestFilter(user_id="ann"))[RequestState.PENDING] == 2
     store.age_out(before=at(100), now=at(100))
@@ -276,19 +276,19 @@ def test_what_became_of_an_action(store):
     assert store.resume_of(bare) is None
 
 
-def test_related_decisions(store):
-    """Decisions about the subject and resource type, including ended ones, then of others about the same target."""
+def test_similar_decisions(store):
+    """Decisions about the same access, including ended ones, about nearby targets, and of others about the target."""
     store.decide(approval("/srv/a"), now=at(1))
     store.decide(denial("/srv/a"), now=at(2))
     store.decide(approval("/srv/b"), now=at(3))
     store.decide(approval("/srv/a", subject="tool:x"), now=at(4))
     store.decide(approval("/srv/b", subject="tool:x"), now=at(5))
     store.decide(approval(URL, **SEND), now=at(6))
-    found = [(str(row.access.subject), row.access.target, row.effect) for row in store.related(about("/srv/a"))]
+    found = [(str(row.access.subject), row.access.target, row.effect) for row in store.similar(about("/srv/a"))]
     assert found == [
-        ("module:reports", "/srv/b", "approval"),
         ("module:reports", "/srv/a", "denial"),
         ("module:reports", "/srv/a", "approval"),
+        ("module:reports", "/srv/b", "approval"),
         ("tool:x", "/srv/a", "approval"),
     ]
 
@@ -306,18 +306,18 @@ def test_a_page_is_read_by_indexes(url, store):
         pytest.skip("PostgreSQL plans by what it finds in the tables")
     everything = RequestFilter()
     for query, index in [
-        (request_queue._heads(everything, is_first=True), "ix_access_requests_risk"),
-        (request_queue._heads(everything, is_first=True), "ix_access_requests_group"),
-        (request_queue._heads(everything, is_first=False), "ix_access_requests_risk"),
-        (request_queue._HISTORY, "ix_access_decisions_digest"),
-        (request_queue._totals(everything), "ix_access_requests_group"),
-        (request_queue._users(everything), "uq_access_requests_pending"),
+        (queries._heads(everything, is_first=True), "ix_access_requests_risk"),
+        (queries._heads(everything, is_first=True), "ix_access_requests_group"),
+        (queries._heads(everything, is_first=False), "ix_access_requests_risk"),
+        (queries._HISTORY, "ix_access_decisions_digest"),
+        (queries._totals(everything), "ix_access_requests_group"),
+        (queries._users(everything), "uq_access_requests_pending"),
         (queries._OLDEST, "ix_access_requests_waiting"),
     ]:
         steps = plan(url, query)
         assert any(index in step for step in steps), steps
         assert not any("ix_access_requests_seen" in step or "SCAN access_requests" in step for step in steps), steps
     for is_first in (True, False):
-        steps = plan(url, request_queue._heads(everything, is_first=is_first))
+        steps = plan(url, queries._heads(everything, is_first=is_first))
         assert not any("TEMP B-TREE" in step for step in steps), steps
     del store

@@ -14,7 +14,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from democrai_sandbox.access.audit import verify_store
-from democrai_sandbox.access.store import alembic_upgrade, open_store, schema, tables
+from democrai_sandbox.access.store import migrations, open_store, schema, tables
 from democrai_sandbox.access.store.database_location import parse_url
 from democrai_sandbox.access.values import AuditAction
 from democrai_sandbox.cli.entry import main as command
@@ -66,9 +66,9 @@ def test_up_down_up(own_url):
     """Downgrading leaves nothing behind, and upgrading again creates the same schema."""
     first = described(own_url)
     assert len(first) > 20
-    migrate(own_url, lambda connection: alembic_upgrade.downgrade(connection, alembic_upgrade.NOTHING))
+    migrate(own_url, lambda connection: migrations.downgrade(connection, migrations.NOTHING))
     assert described(own_url) == []
-    migrate(own_url, lambda connection: alembic_upgrade.upgrade(connection, schema.HEAD))
+    migrate(own_url, lambda connection: migrations.upgrade(connection, schema.HEAD))
     assert described(own_url) == first
     store = open_store(own_url)
     store.decide(approval(), now=NOW)
@@ -96,12 +96,12 @@ def test_the_migrations_make_the_tables_that_the_code_uses(url):
         assert {constraint["name"] for constraint in constraints} == {constraint.name for constraint in wanted}, name
         if url.startswith("sqlite"):  # PostgreSQL rewrites the expressions
             assert {constraint["sqltext"] for constraint in constraints} == {str(one.sqltext) for one in wanted}
-    assert alembic_upgrade.known_versions()[0] == schema.HEAD
+    assert migrations.known_versions()[0] == schema.HEAD
 
 
 def test_a_database_of_the_first_version_is_upgraded_with_all_that_is_in_it(own_url):
     """It is refused until an operator upgrades it; the data is unchanged, and the runtime tables exist."""
-    migrate(own_url, lambda connection: alembic_upgrade.downgrade(connection, "0001"))
+    migrate(own_url, lambda connection: migrations.downgrade(connection, "0001"))
     with pytest.raises(SchemaOutdated, match=rf"\b0001\b.*\b{schema.HEAD}\b"):
         open_store(own_url)
     sql(own_url, "INSERT INTO access_ended_sessions VALUES ('s-9', 7)")
@@ -117,7 +117,7 @@ def test_an_audit_of_the_second_version_keeps_its_rows_its_chain_and_its_protect
     store.decide(approval(), now=NOW)
     before = list(store.audit_rows())
     store.close()
-    migrate(own_url, lambda connection: alembic_upgrade.downgrade(connection, "0002"))
+    migrate(own_url, lambda connection: migrations.downgrade(connection, "0002"))
     with pytest.raises(IntegrityError):
         sql(
             own_url,
@@ -157,7 +157,7 @@ def test_a_schema_that_is_behind_is_refused_with_the_command(url, monkeypatch):
     """The error contains the complete command; after it the store opens."""
     present = schema.HEAD
     monkeypatch.setattr(schema, "HEAD", "9998")
-    monkeypatch.setattr(alembic_upgrade, "known_versions", lambda: ["9998", present])
+    monkeypatch.setattr(migrations, "known_versions", lambda: ["9998", present])
     with pytest.raises(SchemaOutdated) as caught:
         open_store(url)
     assert re.search(rf"\b{present}\b.*\b9998\b", str(caught.value))
@@ -167,7 +167,7 @@ def test_a_schema_that_is_behind_is_refused_with_the_command(url, monkeypatch):
 def test_the_command_in_the_text_works(own_url):
     """The command in the error upgrades an old database without losing data."""
     store = open_store(own_url)
-    migrate(own_url, lambda connection: alembic_upgrade.downgrade(connection, alembic_upgrade.NOTHING))
+    migrate(own_url, lambda connection: migrations.downgrade(connection, migrations.NOTHING))
     with pytest.raises(SchemaOutdated) as caught:
         store.check_schema()
     store.close()
@@ -218,19 +218,17 @@ def test_a_newer_schema_that_only_added_is_worked_with(own_url):
 
 def test_each_migration_says_whether_nodes_of_the_version_before_may_go_on(own_url):
     """The database lists compatible versions: back to the last non-additive migration, up and down."""
-    scripts = {
-        script.revision: script for script in ScriptDirectory.from_config(alembic_upgrade._config()).walk_revisions()
-    }
+    scripts = {script.revision: script for script in ScriptDirectory.from_config(migrations._config()).walk_revisions()}
     assert [name for name, script in scripts.items() if not hasattr(script.module, "additive")] == ["0001"]
     for version in scripts:  # the newest first
-        migrate(own_url, lambda connection, version=version: alembic_upgrade.downgrade(connection, version))
+        migrate(own_url, lambda connection, version=version: migrations.downgrade(connection, version))
         wanted, current = {version}, version
         while getattr(scripts[current].module, "additive", False):
             current = scripts[current].down_revision
             wanted.add(current)
         assert {row[0] for row in sql(own_url, "SELECT version_num FROM access_schema_nodes")} == wanted
     assert schema.upgrade_schema(own_url) == "0001"
-    migrate(own_url, lambda connection: alembic_upgrade.downgrade(connection, "0004"))
+    migrate(own_url, lambda connection: migrations.downgrade(connection, "0004"))
     assert sql(own_url, "SELECT version_num FROM access_schema_nodes ORDER BY 1") == [("0003",), ("0004",)]
 
 
@@ -253,7 +251,7 @@ def test_an_upgrade_that_fails_leaves_everything_as_it_was(own_url, monkeypatch)
         connection.execute(sqlalchemy.text("DROP TABLE access_resumes"))
         connection.execute(sqlalchemy.text("SELECT nonsense FROM nowhere"))
 
-    monkeypatch.setattr(alembic_upgrade, "known_versions", lambda present=schema.HEAD: ["9998", present])
+    monkeypatch.setattr(migrations, "known_versions", lambda present=schema.HEAD: ["9998", present])
     monkeypatch.setattr(schema, "HEAD", "9998")
     monkeypatch.setattr(schema, "_upgrade", broken)
     before = described(own_url)
@@ -286,7 +284,7 @@ def test_requests_of_the_fifth_version_show_that_their_decision_has_ended(own_ur
     store.end_expired(now=at(3))
     before = {name: store.request(one) for name, one in asked.items()}
     store.close()
-    migrate(own_url, lambda connection: alembic_upgrade.downgrade(connection, "0005"))
+    migrate(own_url, lambda connection: migrations.downgrade(connection, "0005"))
     assert set(sql(own_url, "SELECT state FROM access_requests")) == {("approved",)}
     assert schema.upgrade_schema(own_url) == "0005"
     store = open_store(own_url)

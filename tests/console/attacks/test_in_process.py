@@ -17,7 +17,7 @@ HOLDERS = (
     "democrai_sandbox.access.checks.AccessService",
     "democrai_sandbox.access.administration.Administration",
     "democrai_sandbox.access.snapshot.Snapshot",
-    "democrai_sandbox.access.store.sql_store.SqlStore",
+    "democrai_sandbox.access.store.SqlStore",
     "democrai_sandbox.access.store.database.Database",
     "democrai_sandbox.host.sandbox.Sandbox",
     "democrai_sandbox.runtime.runtime.Runtime",

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from playwright.sync_api import expect
 
-from democrai_sandbox.access.store.sql_store import open_database
+from democrai_sandbox.access.store import open_database
 from democrai_sandbox.access.values import new_id
 from democrai_sandbox.console.render import MESSAGES
 from democrai_sandbox.host.scopes import Scope

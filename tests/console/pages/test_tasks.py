@@ -90,7 +90,7 @@ def test_one_that_runs_is_cancelled(admin, served):
 
 def test_a_long_list_has_pages(admin, served):
     """The pages together contain every task once."""
-    from democrai_sandbox.access.store.sql_store import open_database
+    from democrai_sandbox.access.store import open_database
     from democrai_sandbox.access.values import new_id
     from democrai_sandbox.runtime.store import NewTask, RuntimeStore
 

@@ -1,8 +1,4 @@
-"""Notification of nodes about changed decisions: within a process, on one host, or through Redis.
-
-Events only say that something changed: a lost, repeated or forged event grants nothing and at most makes a node read
-the database. A node that may have missed events is notified of the gap and reads the database.
-"""
+"""Notification of nodes about changed decisions: within a process, on one host, or through Redis."""
 
 from __future__ import annotations
 
@@ -13,27 +9,25 @@ from typing import TYPE_CHECKING, Any
 from democrai_sandbox.policy import InvalidInputError, Problem, nearest, pointer_to
 from democrai_sandbox.policy.config_section import described
 
-from .message import checked_channel
+from . import bus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import ModuleType
-
-    from democrai_sandbox.access.protocols import Bus
 
 __all__ = ["check_bus", "open_bus"]
 
 _KINDS: Mapping[str, tuple[str, str, frozenset[str], frozenset[str]]] = MappingProxyType(
     {
         # kind: module, class, required settings, optional settings
-        "memory": ("memory", "MemoryBus", frozenset(), frozenset({"channel"})),
+        "memory": ("bus", "MemoryBus", frozenset(), frozenset({"channel"})),
         "ipc": ("ipc", "IpcBus", frozenset({"folder"}), frozenset({"channel"})),
         "redis": ("redis_stream", "RedisBus", frozenset({"url"}), frozenset({"channel", "longest"})),
     }
 )
 
 
-def open_bus(kind: str, **settings: Any) -> Bus:
+def open_bus(kind: str, **settings: Any) -> bus.Bus:
     """Return the bus that ``network.stream.type`` names; it does nothing until it is started.
 
     All kinds take ``channel``: buses of different channels do not receive each other's events. ``ipc`` needs
@@ -43,13 +37,13 @@ def open_bus(kind: str, **settings: Any) -> Bus:
     Raises ``InvalidInputError`` for an unknown kind or setting, and for ``redis`` without its package.
     """
     module = _module_of(kind, settings)
-    bus: Bus = getattr(module, _KINDS[kind][1])(**settings)
-    return bus
+    made: bus.Bus = getattr(module, _KINDS[kind][1])(**settings)
+    return made
 
 
 def check_bus(kind: object, settings: Mapping[str, Any]) -> None:
     """Reject the settings that ``open_bus`` would reject, without side effects."""
-    checks = {"channel": checked_channel, **_module_of(kind, settings).CHECKS}
+    checks = {**bus.CHECKS, **_module_of(kind, settings).CHECKS}
     problems: list[Problem] = []
     for name, value in settings.items():
         try:

@@ -1,8 +1,4 @@
-"""Events between the processes of one user on one host, over a Unix socket.
-
-The first node that gets the lock becomes the hub; all nodes connect to it, including itself. When it exits, the kernel
-releases the lock and the next node takes over.
-"""
+"""Events between the processes of one user on one host, over a Unix socket."""
 
 from __future__ import annotations
 
@@ -26,8 +22,7 @@ from democrai_sandbox._util.worker_thread import WorkerThread
 from democrai_sandbox.policy import InvalidInputError
 from democrai_sandbox.policy.text import shown
 
-from .connected_bus import ConnectedBus, ConnectionLost
-from .message import VERSION, FrameAssembler, StreamError, json_object, to_frame
+from .bus import LONGEST_MESSAGE, VERSION, ConnectedBus, ConnectionLost, json_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -158,6 +153,42 @@ def _what_is_wrong(folder: os.stat_result) -> str:
     return ""
 
 
+_LENGTH = 4
+
+
+class StreamError(ValueError):
+    """Data that violates this protocol."""
+
+
+def to_frame(message: bytes) -> bytes:
+    """Return the message with its length prefix."""
+    return len(message).to_bytes(_LENGTH) + message
+
+
+class FrameAssembler:
+    """Assembler of received bytes into messages. Buffers at most one incomplete message."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Yield the complete messages; raises ``StreamError`` for an invalid length."""
+        self._data += data
+        start = 0
+        try:
+            while len(self._data) - start >= _LENGTH:
+                length = int.from_bytes(self._data[start : start + _LENGTH])
+                if not 0 < length <= LONGEST_MESSAGE:
+                    raise StreamError(f"invalid message length of {length} bytes")
+                end = start + _LENGTH + length
+                if end > len(self._data):
+                    return
+                yield bytes(self._data[start + _LENGTH : end])
+                start = end
+        finally:
+            del self._data[:start]
+
+
 _LOG = logging.getLogger(__name__)
 _MOST_NODES = 512
 _MOST_WAITING = 256 * 1024
@@ -182,7 +213,11 @@ class _HubPeer:
 
 
 class Hub:
-    """Hub in a thread of the node that holds the lock. Serves only processes of the folder's owner and root."""
+    """Hub in a thread of the node that holds the lock. Serves only processes of the folder's owner and root.
+
+    The first node that gets the lock becomes the hub; all nodes connect to it, including itself. When it exits, the
+    kernel releases the lock and the next node takes over.
+    """
 
     def __init__(self, folder: HubFolder, lock: int, *, lock_name: str, socket_name: str) -> None:
         """Take over a held lock, which is released when the hub stops or fails to start."""

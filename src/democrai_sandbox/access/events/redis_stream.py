@@ -1,11 +1,4 @@
-"""Events between hosts, through a Redis stream.
-
-Every node reads all entries after the last one it knows, without consumer groups. A node that may have missed entries,
-because it was disconnected or the stream was trimmed or lost, is notified of a gap.
-
-A node needs the commands XADD, XREAD, XRANGE and XREVRANGE on ``democrai:events:<channel>``. With CLIENT ID and CLIENT
-UNBLOCK it stops immediately, otherwise within about a second.
-"""
+"""Events between hosts, through a Redis stream."""
 
 from __future__ import annotations
 
@@ -17,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from democrai_sandbox.policy import InvalidInputError
 from democrai_sandbox.policy.text import shown
 
-from .connected_bus import ConnectedBus
+from .bus import ConnectedBus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -51,7 +44,14 @@ _Id = tuple[int, int]
 
 
 class RedisBus(ConnectedBus):
-    """Bus between nodes with the same Redis server, database and channel."""
+    """Bus between nodes with the same Redis server, database and channel.
+
+    Every node reads all entries after the last one it knows, without consumer groups. A node that may have missed
+    entries, because it was disconnected or the stream was trimmed or lost, is notified of a gap.
+
+    A node needs the commands XADD, XREAD, XRANGE and XREVRANGE on ``democrai:events:<channel>``. With CLIENT ID and
+    CLIENT UNBLOCK it stops immediately, otherwise within about a second.
+    """
 
     def __init__(self, *, url: str, channel: str = "access", longest: int = 1000) -> None:
         super().__init__(kind="redis", channel=channel, longest_wait=_LONGEST_WAIT)

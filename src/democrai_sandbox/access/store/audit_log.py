@@ -12,8 +12,7 @@ from sqlalchemy import bindparam, insert, select, update
 from democrai_sandbox.access.audit import access_dict, canonical, record_hash
 from democrai_sandbox.access.values import AuditRecord
 
-from .rows import to_audit_record
-from .tables import audit, meta
+from .tables import audit, meta, to_audit_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -343,34 +343,29 @@ class DatabaseStore:
         self.database.close()
 
 
-def transaction(work: Callable[Concatenate[Connection, P], T]) -> Callable[Concatenate[DatabaseStore, P], T]:
-    """Return a method that runs a function with ``Database.act``."""
-
+def _method(
+    work: Callable[Concatenate[Connection, P], T], run: Callable[[Database], Callable[[Callable[[Connection], T]], T]]
+) -> Callable[Concatenate[DatabaseStore, P], T]:
     @wraps(work)
     def method(self: DatabaseStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self.database.act(lambda connection: work(connection, *args, **kwargs))
+        return run(self.database)(lambda connection: work(connection, *args, **kwargs))
 
     return method
+
+
+def transaction(work: Callable[Concatenate[Connection, P], T]) -> Callable[Concatenate[DatabaseStore, P], T]:
+    """Return a method that runs a function with ``Database.act``."""
+    return _method(work, lambda database: database.act)
 
 
 def consistent_read(work: Callable[Concatenate[Connection, P], T]) -> Callable[Concatenate[DatabaseStore, P], T]:
     """Return a method that runs a function with ``Database.read``."""
-
-    @wraps(work)
-    def method(self: DatabaseStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self.database.read(lambda connection: work(connection, *args, **kwargs))
-
-    return method
+    return _method(work, lambda database: database.read)
 
 
 def query(work: Callable[Concatenate[Connection, P], T]) -> Callable[Concatenate[DatabaseStore, P], T]:
     """Return a method that runs a function with ``Database.ask``."""
-
-    @wraps(work)
-    def method(self: DatabaseStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self.database.ask(lambda connection: work(connection, *args, **kwargs))
-
-    return method
+    return _method(work, lambda database: database.ask)
 
 
 @contextmanager

@@ -7,29 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, and_, bindparam, delete, exists, func, insert, literal_column, or_, select, update
 
+from democrai_sandbox.access import values
 from democrai_sandbox.access.audit import access_dict
 from democrai_sandbox.access.snapshot import pause_collection
-from democrai_sandbox.access.values import (
-    Aftermath,
-    AuditAction,
-    Changes,
-    Decision,
-    DecisionEffect,
-    DecisionRow,
-    DecisionScope,
-    RequestState,
-    ResumptionState,
-    Undone,
-    new_id,
-)
+from democrai_sandbox.access.values import AuditAction, Decision, DecisionEffect, DecisionScope, RequestState
 from democrai_sandbox.errors import DecisionConflict, DecisionUnknown
 from democrai_sandbox.policy import InvalidInputError
 
+from . import tables
 from .audit_log import SYSTEM, AuditEntry, Ledger
-from .requests import check_identity, find_request, has_ended, remember_end
-from .resumptions import add_resumes
-from .rows import REQUEST_COLUMNS, to_audit_record, to_decision, to_request, tuple_columns
-from .tables import MARK, audit, decisions, ended_sessions, from_stored, is_live, is_pending, meta, requests, resumes
+from .requests import add_resumes, check_identity, find_request, has_ended, remember_end
+from .tables import audit, decisions, ended_sessions, is_live, is_pending, meta, requests, resumes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -37,7 +25,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement
 
-    from democrai_sandbox.access.values import AccessTuple, AuditRecord, Expected, NewDecision, StoredRequest
     from democrai_sandbox.policy import Subject
 
 _AT_ONCE = 500
@@ -53,7 +40,7 @@ _OUTCOMES = MappingProxyType(
 )
 
 
-def decide(connection: Connection, decision: NewDecision, *, now: datetime) -> Decision:
+def decide(connection: Connection, decision: values.NewDecision, *, now: datetime) -> Decision:
     """Store an approval or denial, end the decisions it contradicts or repeats, and answer pending requests.
 
     Raises ``RequestUnknown``, or ``DecisionConflict`` if the request was decided meanwhile. The approval of a request
@@ -173,7 +160,7 @@ def note_use(connection: Connection, uses: Mapping[str, datetime]) -> None:
     connection.execute(noted, [{"its_id": key, "used": uses[key]} for key in sorted(uses)])
 
 
-def versions(connection: Connection, accesses: Iterable[AccessTuple]) -> dict[str, int]:
+def versions(connection: Connection, accesses: Iterable[values.AccessTuple]) -> dict[str, int]:
     """Return the generation of the last change to the decisions about each access, by digest; 0 if none exists."""
     found: dict[str, int] = {}
     by_subject: dict[Subject, set[str]] = {}
@@ -191,7 +178,7 @@ def versions(connection: Connection, accesses: Iterable[AccessTuple]) -> dict[st
     return found
 
 
-def _check_unchanged(connection: Connection, expected: Expected) -> None:
+def _check_unchanged(connection: Connection, expected: values.Expected) -> None:
     """Refuse a decision that is based on an outdated state."""
     present = max(versions(connection, expected.about).values(), default=0)
     if present == expected.version:
@@ -201,7 +188,7 @@ def _check_unchanged(connection: Connection, expected: Expected) -> None:
     row = connection.execute(live.limit(1)).one_or_none()
     if row is None:
         raise DecisionConflict("the decision that was in force has ended since you loaded it")
-    newest = to_decision(row)
+    newest = tables.to_decision(row)
     raise DecisionConflict(
         f"the {newest.effect} of {newest.access.target} by {newest.created_by} at {_shown(newest.created_at)} "
         f"is newer (decision {newest.id})"
@@ -213,25 +200,28 @@ def generation(connection: Connection) -> int:
     return int(connection.execute(_GENERATION).scalar_one())
 
 
-def changes(connection: Connection, since: int) -> Changes:
+def changes(connection: Connection, since: int) -> values.Changes:
     """Return the decisions that changed after a generation, including ended ones; since 0 only those in force."""
     now = generation(connection)
     found = connection.execute(_CHANGED, {"since": since}) if since else connection.execute(_IN_FORCE)
     with pause_collection():
-        rows = map(DecisionRow._make, found.cursor.fetchall())
+        rows = map(values.DecisionRow._make, found.cursor.fetchall())
         plain = [
-            row if MARK not in row[5] and MARK not in row[8] and MARK not in row[11] else _unmarked(row) for row in rows
+            row
+            if tables.MARK not in row[5] and tables.MARK not in row[8] and tables.MARK not in row[11]
+            else _unmarked(row)
+            for row in rows
         ]
-    return Changes(now, tuple(plain))
+    return values.Changes(now, tuple(plain))
 
 
-def _unmarked(row: DecisionRow) -> DecisionRow:
-    target, session_key, reason = map(from_stored, (row.target, row.session_key, row.reason))
+def _unmarked(row: values.DecisionRow) -> values.DecisionRow:
+    target, session_key, reason = map(tables.from_stored, (row.target, row.session_key, row.reason))
     return row._replace(target=target, session_key=session_key, reason=reason)
 
 
 # Raw columns without type conversion, because a hundred thousand rows are loaded together.
-_PLAIN: tuple[ColumnElement[Any], ...] = tuple(literal_column(name) for name in DecisionRow._fields[:10])
+_PLAIN: tuple[ColumnElement[Any], ...] = tuple(literal_column(name) for name in values.DecisionRow._fields[:10])
 _REASON: ColumnElement[Any] = literal_column("CASE effect WHEN 'denial' THEN reason ELSE '' END")
 # The condition on the generation makes SQLite use an index in row order; the index by digest takes twice as long.
 _IN_FORCE = (
@@ -250,7 +240,7 @@ def find_decision(connection: Connection, decision_id: str) -> Decision:
     row = connection.execute(select(decisions).where(decisions.c.id == decision_id)).one_or_none()
     if row is None:
         raise DecisionUnknown(f"decision {decision_id} does not exist")
-    return to_decision(row)
+    return tables.to_decision(row)
 
 
 def check_live(decision: Decision) -> None:
@@ -265,7 +255,7 @@ def outcome_of(decision: Decision) -> tuple[RequestState, AuditAction]:
     return _OUTCOMES[decision.effect, decision.scope]
 
 
-def _checked_outcome(decision: NewDecision) -> tuple[RequestState, AuditAction]:
+def _checked_outcome(decision: values.NewDecision) -> tuple[RequestState, AuditAction]:
     outcome = _OUTCOMES.get((decision.effect, decision.scope))
     if outcome is None:
         raise InvalidInputError.of("a denial is always permanent", pointer="/scope")
@@ -276,7 +266,7 @@ def _checked_outcome(decision: NewDecision) -> tuple[RequestState, AuditAction]:
     return outcome
 
 
-def _pending(connection: Connection, decision: NewDecision) -> StoredRequest:
+def _pending(connection: Connection, decision: values.NewDecision) -> values.StoredRequest:
     """Return the decided request, or raise ``DecisionConflict`` if it is not pending anymore."""
     found = find_request(connection, decision.request_id)
     if found.state is RequestState.AGED_OUT:
@@ -290,7 +280,7 @@ def _pending(connection: Connection, decision: NewDecision) -> StoredRequest:
     return found
 
 
-def _replaced_by(decision: NewDecision) -> ColumnElement[bool]:
+def _replaced_by(decision: values.NewDecision) -> ColumnElement[bool]:
     """Return the condition for decisions that this one contradicts or repeats."""
     same_tuple = decisions.c.digest == decision.access.digest
     if decision.effect is DecisionEffect.DENIAL:
@@ -310,13 +300,13 @@ def end_decisions(
         .returning(decisions)
     )
     rows = connection.execute(ended).all()
-    return sorted(map(to_decision, rows), key=lambda row: row.id)
+    return sorted(map(tables.to_decision, rows), key=lambda row: row.id)
 
 
-def _add(connection: Connection, decision: NewDecision, generation: int, now: datetime) -> Decision:
+def _add(connection: Connection, decision: values.NewDecision, generation: int, now: datetime) -> Decision:
     added = insert(decisions).values(
-        id=new_id(),
-        **tuple_columns(decision.access),
+        id=values.new_id(),
+        **tables.tuple_columns(decision.access),
         effect=decision.effect.value,
         scope=decision.scope.value,
         session_key=decision.session_key,
@@ -328,12 +318,16 @@ def _add(connection: Connection, decision: NewDecision, generation: int, now: da
         expires_at=decision.expires_at,
         ended_by="",
     )
-    return to_decision(connection.execute(added.returning(decisions)).one())
+    return tables.to_decision(connection.execute(added.returning(decisions)).one())
 
 
 def _answer(
-    connection: Connection, decision: NewDecision, asked: StoredRequest | None, made: Decision, state: RequestState
-) -> list[StoredRequest]:
+    connection: Connection,
+    decision: values.NewDecision,
+    asked: values.StoredRequest | None,
+    made: Decision,
+    state: RequestState,
+) -> list[values.StoredRequest]:
     """Answer all pending requests that the decision covers."""
     digests = {decision.access.digest} | ({asked.access.digest} if asked else set())
     which = or_(
@@ -352,9 +346,9 @@ def _answer(
             reason=made.reason,
             decision_id=made.id,
         )
-        .returning(*REQUEST_COLUMNS)
+        .returning(*tables.REQUEST_COLUMNS)
     )
-    return sorted(map(to_request, connection.execute(answered).all()), key=lambda row: row.id)
+    return sorted(map(tables.to_request, connection.execute(answered).all()), key=lambda row: row.id)
 
 
 def _succeed(connection: Connection, ended: Sequence[Decision], made: Decision, *, now: datetime) -> None:
@@ -409,20 +403,20 @@ _WAITING: Mapping[str, Any] = MappingProxyType(
 """Columns of an unanswered request."""
 
 
-def find_aftermath(connection: Connection, decision_id: str) -> Aftermath:
+def find_aftermath(connection: Connection, decision_id: str) -> values.Aftermath:
     """Return the effects of a decision at the time it was made, from the audit log; raises ``DecisionUnknown``."""
     decision = find_decision(connection, decision_id)
     record = _record_of(connection, decision)
     if record is None:
-        return Aftermath(decision)
+        return values.Aftermath(decision)
     answered = tuple(record.after.get("requests", ()))
     replaced = tuple(one["id"] for one in record.before.get("decisions", ()))
     started = tuple(sorted(_started(connection, answered)))
     newer = _newer(connection, decision) if replaced else None
-    return Aftermath(decision, answered, replaced, started, str(record.after.get("bulk", "")), newer)
+    return values.Aftermath(decision, answered, replaced, started, str(record.after.get("bulk", "")), newer)
 
 
-def undo(connection: Connection, decision_id: str, *, actor: str, reason: str, now: datetime) -> Undone:
+def undo(connection: Connection, decision_id: str, *, actor: str, reason: str, now: datetime) -> values.Undone:
     """End a decision, reopen the requests it answered, and restore the decisions it replaced.
 
     Requests whose action has already resumed stay answered. Raises ``DecisionUnknown``, or ``DecisionConflict`` if the
@@ -448,10 +442,10 @@ def undo(connection: Connection, decision_id: str, *, actor: str, reason: str, n
         decisions=[summary(one) for one in restored],
     )
     ledger.close([entry], now=now)
-    return Undone(ended, reopened, tuple(one for one in done.answered if one not in reopened), tuple(restored))
+    return values.Undone(ended, reopened, tuple(one for one in done.answered if one not in reopened), tuple(restored))
 
 
-def _record_of(connection: Connection, decision: Decision) -> AuditRecord | None:
+def _record_of(connection: Connection, decision: Decision) -> values.AuditRecord | None:
     """Return the audit record of a decision, or None."""
     written = (
         select(audit)
@@ -459,7 +453,7 @@ def _record_of(connection: Connection, decision: Decision) -> AuditRecord | None
         .where(audit.c.actor == decision.created_by, audit.c.action == outcome_of(decision)[1].value)
         .order_by(audit.c.sequence.desc())
     )
-    for record in map(to_audit_record, connection.execute(written)):
+    for record in map(tables.to_audit_record, connection.execute(written)):
         if record.after.get("decision", {}).get("id") == decision.id:
             return record
     return None
@@ -479,10 +473,10 @@ def _newer(connection: Connection, decision: Decision) -> Decision | None:
         .limit(1)
     )
     row = connection.execute(newer).one_or_none()
-    return None if row is None else to_decision(row)
+    return None if row is None else tables.to_decision(row)
 
 
-def _restore(connection: Connection, done: Aftermath, generation: int, now: datetime) -> list[Decision]:
+def _restore(connection: Connection, done: values.Aftermath, generation: int, now: datetime) -> list[Decision]:
     """Restore the decisions that this decision ended, unless they have expired or their session has ended."""
     if not done.replaced:
         return []
@@ -496,10 +490,10 @@ def _restore(connection: Connection, done: Aftermath, generation: int, now: date
         .values(ended_at=None, ended_by="", generation=generation)
         .returning(decisions)
     )
-    return sorted(map(to_decision, connection.execute(put_back).all()), key=lambda row: row.id)
+    return sorted(map(tables.to_decision, connection.execute(put_back).all()), key=lambda row: row.id)
 
 
-def _reopen(connection: Connection, done: Aftermath) -> tuple[str, ...]:
+def _reopen(connection: Connection, done: values.Aftermath) -> tuple[str, ...]:
     """Reopen the requests that the decision answered, and delete their resumptions, none of which has started."""
     ids = sorted(set(done.answered) - set(done.started))
     if not ids:
@@ -529,7 +523,7 @@ def _reopen(connection: Connection, done: Aftermath) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _give_back(connection: Connection, done: Aftermath, restored: Sequence[Decision]) -> None:
+def _give_back(connection: Connection, done: values.Aftermath, restored: Sequence[Decision]) -> None:
     """Set the requests of restored decisions back to their answered state."""
     for one in restored:
         state = outcome_of(one)[0].value
@@ -543,6 +537,8 @@ def _give_back(connection: Connection, done: Aftermath, restored: Sequence[Decis
 
 def _started(connection: Connection, request_ids: Collection[str]) -> Sequence[str]:
     """Return the requests whose action has started or finished."""
-    untouched: ColumnElement[bool] = and_(resumes.c.state == ResumptionState.WAITING.value, resumes.c.attempts == 0)
+    untouched: ColumnElement[bool] = and_(
+        resumes.c.state == values.ResumptionState.WAITING.value, resumes.c.attempts == 0
+    )
     query: Any = select(resumes.c.request_id).where(resumes.c.request_id.in_(sorted(request_ids)), ~untouched)
     return [row.request_id for row in connection.execute(query)]

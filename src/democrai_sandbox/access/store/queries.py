@@ -1,26 +1,32 @@
-"""Read-only queries: lists in pages, earlier decisions, statistics."""
+"""Queries: lists in pages, the ranked queue of pending requests, earlier decisions, statistics."""
 
 from __future__ import annotations
 
 import base64
 import json
 from collections import defaultdict
+from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import Connection, and_, func, literal, not_, select, tuple_
+import sqlalchemy as sa
+from sqlalchemy import Connection, and_, bindparam, func, literal, literal_column, select, tuple_
 
 from democrai_sandbox.access import values
+from democrai_sandbox.access.risk import NO_HISTORY, NOT_ASSESSED, History, RiskAssessment, assess
 from democrai_sandbox.errors.access import AuditRecordUnknown
-from democrai_sandbox.policy import InvalidInputError
+from democrai_sandbox.policy import InvalidInputError, ResourceType, is_at_or_below, parse_declaration
+from democrai_sandbox.policy.hosts import host_key
 
-from .rows import REQUEST_COLUMNS, to_audit_record, to_decision, to_request, to_resume
-from .tables import AnyText, Moment, audit, decisions, from_micros, is_pending, meta, requests, resumes, to_micros
+from . import tables
+from .audit_log import SYSTEM
+from .tables import audit, decisions, is_pending, meta, requests, resumes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from datetime import datetime
 
-    from sqlalchemy import Column, ColumnElement, Row, Select
+    from sqlalchemy import BindParameter, Column, ColumnElement, Row, Select
 
     from democrai_sandbox.policy import Subject
 
@@ -32,10 +38,10 @@ LONGEST_TEXT = 1000
 def list_requests(connection: Connection, wanted: values.RequestFilter, page: values.PageRequest) -> values.ResultPage:
     """List requests, the most recently seen first."""
     table = requests.c
-    query = select(*REQUEST_COLUMNS).where(*of_requests(requests, wanted))
+    query = select(*tables.REQUEST_COLUMNS).where(*of_requests(requests, wanted))
     if wanted.states:
         query = query.where(table.state.in_([str(state) for state in wanted.states]))
-    return _page(connection, query, [table.last_seen, table.id], page, to_request)
+    return _page(connection, query, [table.last_seen, table.id], page, tables.to_request)
 
 
 def of_requests(table: Any, wanted: values.RequestFilter) -> Iterator[ColumnElement[bool]]:
@@ -63,7 +69,7 @@ def list_decisions(
             query = query.where(table[name] == str(value))
     if wanted.live is not None:
         query = query.where(table.ended_at.is_(None) if wanted.live else table.ended_at.is_not(None))
-    return _page(connection, query, [table.created_at, table.id], page, to_decision)
+    return _page(connection, query, [table.created_at, table.id], page, tables.to_decision)
 
 
 def list_audit(connection: Connection, wanted: values.AuditFilter, page: values.PageRequest) -> values.ResultPage:
@@ -79,7 +85,7 @@ def list_audit(connection: Connection, wanted: values.AuditFilter, page: values.
         query = query.where(table.at >= wanted.since)
     if wanted.until is not None:
         query = query.where(table.at < wanted.until)
-    return _page(connection, query, [table.sequence], page, to_audit_record)
+    return _page(connection, query, [table.sequence], page, tables.to_audit_record)
 
 
 def list_resumes(connection: Connection, *, unfinished: bool, page: values.PageRequest) -> values.ResultPage:
@@ -87,7 +93,7 @@ def list_resumes(connection: Connection, *, unfinished: bool, page: values.PageR
     query = resume_query()
     if unfinished:
         query = query.where(resumes.c.finished_at.is_(None))
-    return _page(connection, query, [resumes.c.created_at, resumes.c.id], page, to_resume)
+    return _page(connection, query, [resumes.c.created_at, resumes.c.id], page, tables.to_resume)
 
 
 def resume_query() -> Select[Any]:
@@ -143,7 +149,7 @@ def check_limit(page: values.PageRequest) -> None:
 
 def write_mark(place: str, last: Sequence[Any]) -> str:
     """Return the cursor after a page; ``place`` names the list."""
-    plain = [value if isinstance(value, int | str) else to_micros(value) for value in last]
+    plain = [value if isinstance(value, int | str) else tables.to_micros(value) for value in last]
     return base64.urlsafe_b64encode(json.dumps([place, *plain]).encode()).decode().rstrip("=")
 
 
@@ -160,11 +166,11 @@ def read_mark(text: str, place: str, order: Sequence[Column[Any]]) -> list[Any]:
 
 
 def _typed(value: object, column: Column[Any]) -> Any:
-    if isinstance(column.type, AnyText) and type(value) is str:
+    if isinstance(column.type, tables.AnyText) and type(value) is str:
         return value
-    if isinstance(column.type, AnyText) or type(value) is not int or not 0 <= value < 1 << 63:
+    if isinstance(column.type, tables.AnyText) or type(value) is not int or not 0 <= value < 1 << 63:
         raise ValueError
-    return from_micros(value) if isinstance(column.type, Moment) else value
+    return tables.from_micros(value) if isinstance(column.type, tables.Moment) else value
 
 
 _ALIKE = 100
@@ -207,26 +213,27 @@ def find_record(connection: Connection, sequence: int) -> values.AuditRecord:
         row = connection.execute(select(audit).where(audit.c.sequence == sequence)).one_or_none()
     if row is None:
         raise AuditRecordUnknown(f"audit record {sequence} does not exist")
-    return to_audit_record(row)
+    return tables.to_audit_record(row)
 
 
 def find_resume(connection: Connection, request_id: str) -> values.Resumption | None:
     """Return the resumption of a request, or None if it was not started."""
     row = connection.execute(resume_query().where(resumes.c.request_id == request_id)).one_or_none()
-    return None if row is None else to_resume(row)
+    return None if row is None else tables.to_resume(row)
 
 
 def waiting_for(connection: Connection, access: values.AccessTuple) -> tuple[values.StoredRequest, ...]:
     """Return the pending requests for an access in any spelling, the newest first, at most 100."""
-    query = select(*REQUEST_COLUMNS).where(is_pending, requests.c.digest == access.digest)
+    query = select(*tables.REQUEST_COLUMNS).where(is_pending, requests.c.digest == access.digest)
     rows = connection.execute(query.order_by(requests.c.id.desc()).limit(_ALIKE))
-    return tuple(map(to_request, rows))
+    return tuple(map(tables.to_request, rows))
 
 
-def related(connection: Connection, access: values.AccessTuple) -> tuple[values.Decision, ...]:
-    """Return the latest decisions about the subject and resource type, then of other subjects about the target.
+def similar(connection: Connection, access: values.AccessTuple) -> tuple[values.Decision, ...]:
+    """Return decisions that are similar to a request for this access, as ``similar_first`` sorts them.
 
-    They include ended decisions. Those of other subjects are searched among the latest decisions.
+    They include ended decisions. Only the latest decisions about the subject and resource type, and of other subjects
+    about the target, are searched.
     """
     subject, table = access.subject, decisions.c
     latest = select(decisions).order_by(table.created_at.desc(), table.id.desc())
@@ -238,9 +245,50 @@ def related(connection: Connection, access: values.AccessTuple) -> tuple[values.
     newest = latest.limit(_OF_OTHERS).subquery()
     which = and_(newest.c.target == access.target, newest.c.resource_type == access.resource_type.value)
     same = and_(newest.c.subject_kind == subject.kind.value, newest.c.subject_name == subject.name)
-    of_target = select(newest).where(which, not_(same)).order_by(newest.c.created_at.desc(), newest.c.id.desc())
+    of_target = select(newest).where(which, sa.not_(same)).order_by(newest.c.created_at.desc(), newest.c.id.desc())
     rows = (*connection.execute(of_subject.limit(_OF_SUBJECT)), *connection.execute(of_target))
-    return tuple(map(to_decision, rows))
+    return similar_first(access, map(tables.to_decision, rows))
+
+
+def similar_first(access: values.AccessTuple, found: Iterable[values.Decision]) -> tuple[values.Decision, ...]:
+    """Return decisions about the same access, then about nearby targets, then of other subjects; each newest first.
+
+    Unrelated ones among those found are left out.
+    """
+    near = [decision for decision in found if decision.access == access or _is_near(access, decision.access)]
+    near.sort(key=lambda decision: decision.created_at, reverse=True)
+    return tuple(sorted(near, key=lambda decision: _distance(access, decision.access)))
+
+
+def _distance(access: values.AccessTuple, other: values.AccessTuple) -> int:
+    if other == access:
+        return 0
+    return 1 if other.subject == access.subject else 2
+
+
+def _is_near(access: values.AccessTuple, other: values.AccessTuple) -> bool:
+    """Return whether a decision is about the same target, URL host or folder."""
+    if other.resource_type is not access.resource_type:
+        return False
+    if other.target == access.target:
+        return True
+    if other.subject != access.subject:
+        return False
+    if access.resource_type is ResourceType.NETWORK:
+        host = _host(access.target)
+        return host is not None and host == _host(other.target)
+    if access.resource_type is ResourceType.FILESYSTEM:
+        folder = access.target.rpartition("/")[0] or "/"
+        return is_at_or_below(access.target, other.target) or (folder != "/" and is_at_or_below(other.target, folder))
+    return False
+
+
+def _host(target: str) -> str | None:
+    try:
+        parsed = parse_declaration(target)
+    except InvalidInputError:
+        return None
+    return host_key(parsed.host) if parsed.host else parsed.socket
 
 
 class SubjectCounts(NamedTuple):
@@ -269,3 +317,237 @@ def count_by_subject(connection: Connection) -> dict[tuple[str, str], SubjectCou
         changed = {"approvals": number} if effect == values.DecisionEffect.APPROVAL else {"denials": number}
         found[kind, name] = found[kind, name]._replace(**changed)
     return dict(found)
+
+
+# ---- queue of pending requests: ranked by risk and grouped by access, with counts
+
+_RANKED_AT_ONCE = 100
+_DIGESTS: BindParameter[Any] = bindparam("digests", expanding=True)
+_IS_DENIAL = decisions.c.effect == values.DecisionEffect.DENIAL.value
+_IS_REVOKED = (
+    (decisions.c.effect == values.DecisionEffect.APPROVAL.value)
+    & (decisions.c.scope == values.DecisionScope.PERMANENT.value)
+    & decisions.c.ended_at.is_not(None)
+    & (decisions.c.ended_by != SYSTEM)
+)
+_HISTORY = (
+    select(
+        decisions.c.digest,
+        func.sum(sa.case((_IS_DENIAL, 1), else_=0)).label("denials"),
+        func.sum(sa.case((_IS_REVOKED, 1), else_=0)).label("revocations"),
+    )
+    .where(decisions.c.digest.in_(_DIGESTS))
+    .group_by(decisions.c.digest)
+)
+_LEFT = select(requests).where(is_pending, requests.c.risk == NOT_ASSESSED).limit(_RANKED_AT_ONCE)
+_SET_RANK = sa.update(requests).where(requests.c.id == bindparam("its_id")).values(risk=bindparam("rank"))
+
+
+def histories(connection: Connection, digests: Collection[str]) -> dict[str, History]:
+    """Return the earlier decisions about accesses, by digest; accesses without decisions are left out."""
+    found = connection.execute(_HISTORY, {"digests": sorted(digests)})
+    return {row.digest: History(int(row.denials), int(row.revocations)) for row in found}
+
+
+def assessments(
+    connection: Connection, access: values.AccessTuple, targets: Sequence[str] = ()
+) -> tuple[RiskAssessment, ...]:
+    """Return the risk of approving an access, from its target and from earlier decisions about it.
+
+    With targets that cover it, return the risk of the same about each of them instead.
+    """
+    others = [replace(access, target=target) for target in targets]
+    known = histories(connection, {one.digest for one in (access, *others)})
+    own = assess(access, known.get(access.digest, NO_HISTORY))
+    if not others:
+        return (own,)
+    return tuple(assess(one, known.get(one.digest, NO_HISTORY), includes=own) for one in others)
+
+
+def rank_new(connection: Connection, request_id: str, access: values.AccessTuple) -> None:
+    """Store the rank of a new request."""
+    connection.execute(_SET_RANK, {"its_id": request_id, "rank": assessments(connection, access)[0].level.rank})
+
+
+def rank_waiting(connection: Connection) -> int:
+    """Assess a batch of pending requests that an earlier version stored without a risk; return their number."""
+    rows = connection.execute(_LEFT).all()
+    known = histories(connection, {row.digest for row in rows}) if rows else {}
+    ranks = [
+        {"its_id": row.id, "rank": assess(tables.to_access(row), known.get(row.digest, NO_HISTORY)).level.rank}
+        for row in rows
+    ]
+    if ranks:
+        connection.execute(_SET_RANK, ranks)
+    return len(ranks)
+
+
+MOST_COUNTED = 10_000
+"""Maximum count; only the latest part of the history is counted."""
+
+_PLACE = "queue"
+_MARK = (requests.c.risk, requests.c.id)
+_SHOWN = ("id", "digest", "subject_kind", "subject_name", "resource_type", "operation", "target", "chain", "risk")
+_IDENTITY = ("user_id", "organization_id", "session_key")
+_FILTERED = (*_IDENTITY, "subject_kind", "subject_name", "resource_type", "operation", "target_folded", "first_seen")
+_EVERYTHING = values.RequestFilter()
+_RANK = bindparam("rank", type_=sa.Integer)
+_LAST = bindparam("last", type_=requests.c.id.type)
+_MOST = bindparam("most", type_=sa.Integer)
+_REMEMBERED = 64
+
+
+def list_queue(connection: Connection, wanted: values.RequestFilter, page: values.PageRequest) -> values.ResultPage:
+    """List groups (``PendingGroup``) of pending requests that match a filter, by risk, then by their newest request.
+
+    A group moves only when another user requests the same access; repeated requests do not move it between pages.
+
+    The cost of a page does not depend on the number of pending requests: an index is read from the highest risk and the
+    newest request, only the newest request of a group counts, and only the groups of the page are summed up.
+    """
+    check_limit(page)
+    if any(state != values.RequestState.PENDING for state in wanted.states):
+        raise InvalidInputError.of("the queue contains only pending requests", pointer="/states")
+    narrowed = replace(wanted, states=())
+    rank, last = read_mark(page.after, _PLACE, _MARK) if page.after else (None, "")
+    query = _heads(narrowed, is_first=rank is None)
+    rows = connection.execute(query, {"rank": rank, "last": last, "most": page.limit + 1}).all()
+    shown = rows[: page.limit]
+    more = write_mark(_PLACE, [shown[-1].risk, shown[-1].id]) if len(rows) > page.limit else ""
+    return values.ResultPage(tuple(_groups(connection, narrowed, shown)), more)
+
+
+def count_states(connection: Connection, wanted: values.RequestFilter) -> dict[values.RequestState, int]:
+    """Count the requests of each state in the filter, or of all; at most the latest ``MOST_COUNTED`` of each."""
+    states = _states(wanted) or tuple(values.RequestState)
+    row = connection.execute(_counts(replace(wanted, states=states)), {"most": MOST_COUNTED}).one()
+    return {state: int(getattr(row, state.value)) for state in states}
+
+
+def _states(wanted: values.RequestFilter) -> tuple[values.RequestState, ...]:
+    try:
+        return tuple(dict.fromkeys(map(values.RequestState, wanted.states)))
+    except ValueError as error:
+        raise InvalidInputError.of(str(error), pointer="/states") from None
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _counts(wanted: values.RequestFilter) -> Select[Any]:
+    narrowed = replace(wanted, states=())
+    return select(*(_count(state, narrowed).scalar_subquery().label(state.value) for state in wanted.states))
+
+
+# Cached, because building these statements takes longer than running them, and users mostly view the same page.
+@lru_cache(maxsize=_REMEMBERED)
+def _heads(wanted: values.RequestFilter, *, is_first: bool) -> Select[Any]:
+    """Select the newest request of each group, up to the page size."""
+    table = requests.c
+    query = (
+        select(*(table[name] for name in _SHOWN))
+        .where(is_pending, *of_requests(requests, wanted))
+        .where(table.id == _newest(requests, wanted))
+        .order_by(table.risk.desc(), table.id.desc())
+        .limit(_MOST)
+    )
+    return query if is_first else query.where(tuple_(table.risk, table.id) < tuple_(_RANK, _LAST))
+
+
+def _newest(head: Any, wanted: values.RequestFilter) -> Any:
+    others = requests.alias("others")
+    query = (
+        select(others.c.id)
+        .where(_pending(others), others.c.digest == head.c.digest, *of_requests(others, wanted))
+        .order_by(others.c.id.desc())
+        .limit(1)
+    )
+    return query.correlate(head).scalar_subquery()
+
+
+def _groups(
+    connection: Connection, wanted: values.RequestFilter, heads: Sequence[Row[Any]]
+) -> list[values.PendingGroup]:
+    if not heads:
+        return []
+    digests = {"digests": [head.digest for head in heads]}
+    totals = {row.digest: row for row in connection.execute(_totals(wanted), digests)}
+    users: dict[str, list[str]] = {}
+    for row in connection.execute(_users(wanted), digests):
+        users.setdefault(row.digest, []).append(row.user_id)
+    known = histories(connection, digests["digests"])
+    return [
+        _group(head, totals[head.digest], users.get(head.digest, ()), known.get(head.digest, NO_HISTORY))
+        for head in heads
+    ]
+
+
+def _members(wanted: values.RequestFilter) -> ColumnElement[bool]:
+    return and_(is_pending, requests.c.digest.in_(_DIGESTS), *of_requests(requests, wanted))
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _totals(wanted: values.RequestFilter) -> Select[Any]:
+    table = requests.c
+    return (
+        select(
+            table.digest,
+            func.count().label("requests"),
+            func.sum(table["count"]).label("times"),
+            func.count(func.nullif(table.user_id, "").distinct()).label("users"),
+            func.count(func.nullif(table.session_key, "").distinct()).label("sessions"),
+            func.min(table.first_seen).label("first_seen"),
+            func.max(table.last_seen).label("last_seen"),
+        )
+        .where(_members(wanted))
+        .group_by(table.digest)
+    )
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _users(wanted: values.RequestFilter) -> Select[Any]:
+    """Select the latest users of each group."""
+    table = requests.c
+    latest = (
+        select(table.digest, table.user_id, func.max(table.id).label("latest"))
+        .where(_members(wanted), table.user_id != "")
+        .group_by(table.digest, table.user_id)
+        .subquery()
+    )
+    place = func.row_number().over(partition_by=latest.c.digest, order_by=latest.c.latest.desc()).label("place")
+    placed = select(latest, place).subquery()
+    named = select(placed.c.digest, placed.c.user_id).where(placed.c.place <= values.MOST_USERS)
+    return named.order_by(placed.c.digest, placed.c.place)
+
+
+def _group(head: Row[Any], total: Row[Any], users: Sequence[str], history: History) -> values.PendingGroup:
+    access = tables.to_access(head)
+    risk = assess(access, history)
+    return values.PendingGroup(
+        access=access,
+        newest_id=head.id,
+        requests=total.requests,
+        count=int(total.times),
+        users=tuple(users),
+        user_count=total.users,
+        session_count=total.sessions,
+        first_seen=total.first_seen,
+        last_seen=total.last_seen,
+        risk=risk.level,
+        risk_reasons=risk.reasons,
+        chain=tuple(json.loads(head.chain)),
+    )
+
+
+def _count(state: values.RequestState, wanted: values.RequestFilter) -> Select[Any]:
+    table = requests.c
+    query = select(*(table[name] for name in _FILTERED)).where(table.state == literal_column(f"'{state.value}'"))
+    if wanted == _EVERYTHING or state is values.RequestState.PENDING:
+        # Pending requests are not part of the history and have separate indexes.
+        found = query.where(*of_requests(requests, wanted)).with_only_columns(table.id)
+        return select(func.count()).select_from(found.limit(_MOST).subquery())
+    newest = query.order_by(table.last_seen.desc(), table.id.desc()).limit(_MOST).subquery()
+    return select(func.count()).select_from(newest).where(*of_requests(newest, wanted))
+
+
+def _pending(table: Any) -> ColumnElement[bool]:
+    found: ColumnElement[bool] = table.c.state == literal_column(f"'{values.RequestState.PENDING.value}'")
+    return found

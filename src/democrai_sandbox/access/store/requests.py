@@ -1,4 +1,4 @@
-"""Requests: registered once per access and origin, then counted, and dropped if they are not decided in time."""
+"""Requests (registered, counted, dropped) and their resumptions (created, claimed under a lease, finished)."""
 
 from __future__ import annotations
 
@@ -7,23 +7,26 @@ from dataclasses import asdict
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, and_, bindparam, case, insert, literal, literal_column, select, update
+from sqlalchemy import Connection, and_, bindparam, case, insert, literal, literal_column, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from democrai_sandbox.access.values import AuditAction, Registered, RequestState, new_id
+from democrai_sandbox.access import values
+from democrai_sandbox.access.audit import access_dict
+from democrai_sandbox.access.snapshot import covers
+from democrai_sandbox.access.values import AuditAction, Registered, RequestState, ResumptionState
 from democrai_sandbox.errors import RequestUnknown
 from democrai_sandbox.policy import InvalidInputError
 
+from . import tables
 from .audit_log import SYSTEM, AuditEntry, Ledger
-from .request_queue import rank_new
-from .rows import REQUEST_COLUMNS, to_access, to_request, tuple_columns
-from .tables import AnyText, Moment, decisions, ended_sessions, is_live, is_pending, requests
+from .queries import rank_new, resume_query
+from .tables import decisions, ended_sessions, is_live, is_pending, requests, resumes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
-    from democrai_sandbox.access.values import NewRequest, Requester, StoredRequest
+    from sqlalchemy import Row, Select
 
     from .database import Database
 
@@ -32,7 +35,7 @@ LONGEST_IDENTITY = 1000
 
 # Built once, because every request with a session uses it.
 _ENDED = select(ended_sessions.c.ended_at).where(
-    ended_sessions.c.session_key == bindparam("its_session", type_=AnyText())
+    ended_sessions.c.session_key == bindparam("its_session", type_=tables.AnyText())
 )
 
 
@@ -68,14 +71,14 @@ class TooManyWaiting(Exception):  # noqa: N818 - it says what happened
     """The limit of pending requests for the subject and user is reached."""
 
 
-def register(connection: Connection, request: NewRequest, *, now: datetime, most_pending: int = 0) -> Registered:
+def register(connection: Connection, request: values.NewRequest, *, now: datetime, most_pending: int = 0) -> Registered:
     """Add a request, or count it if the same request is already pending.
 
     Raises ``AlreadyDecided`` or ``TooManyWaiting``, which roll back the row.
     """
     for name in ("user_id", "session_key"):
         check_identity(name, getattr(request.origin, name))
-    request_id = request.id or new_id()
+    request_id = request.id or values.new_id()
     if connection.execute(_EXISTS, {"its_id": request_id}).first() is not None:
         # Repeated registration after a commit whose reply was lost.
         return Registered(request_id, created=False)
@@ -99,7 +102,7 @@ def register(connection: Connection, request: NewRequest, *, now: datetime, most
     return Registered(request_id, created=True)
 
 
-def _requested(request: NewRequest, request_id: str) -> AuditEntry:
+def _requested(request: values.NewRequest, request_id: str) -> AuditEntry:
     after: dict[str, Any] = {"chain": list(request.chain)}
     if request.raw_target != request.access.target:
         after["raw_target"] = request.raw_target[:_LONGEST_RAW]
@@ -109,7 +112,7 @@ def _requested(request: NewRequest, request_id: str) -> AuditEntry:
     return AuditEntry(AuditAction.REQUESTED, actor, request.access, request_id, after=after)
 
 
-def _is_waiting_for_more(connection: Connection, request: NewRequest, most: int) -> bool:
+def _is_waiting_for_more(connection: Connection, request: values.NewRequest, most: int) -> bool:
     """Return whether more than ``most`` requests of the subject and user are pending, including this one."""
     subject = request.access.subject
     theirs = (
@@ -122,7 +125,7 @@ def _is_waiting_for_more(connection: Connection, request: NewRequest, most: int)
     return connection.execute(theirs).first() is not None
 
 
-def _origin_shown(origin: Requester) -> dict[str, str]:
+def _origin_shown(origin: values.Requester) -> dict[str, str]:
     return {name: value for name, value in asdict(origin).items() if value}
 
 
@@ -130,7 +133,7 @@ def count_again(connection: Connection, request_id: str, times: int, *, now: dat
     """Add to the count of a pending request; return False if it is not pending anymore."""
     if times < 1:
         raise InvalidInputError.of(f"expected an integer of at least 1, got {times}", pointer="/times")
-    moment = literal(now, Moment)  # never moves back, because the clocks of nodes differ a little
+    moment = literal(now, tables.Moment)  # never moves back, because the clocks of nodes differ a little
     counted = (
         update(requests)
         .where(requests.c.id == request_id, is_pending)
@@ -142,7 +145,7 @@ def count_again(connection: Connection, request_id: str, times: int, *, now: dat
     return connection.execute(counted).rowcount == 1
 
 
-def attach_resume(connection: Connection, request: NewRequest, *, now: datetime) -> bool:
+def attach_resume(connection: Connection, request: values.NewRequest, *, now: datetime) -> bool:
     """Attach a resume action to a pending request of the same requester that has none yet.
 
     Returns False if that request already has an action, is decided, or has another user, organization or session. The
@@ -158,10 +161,12 @@ def attach_resume(connection: Connection, request: NewRequest, *, now: datetime)
     if request.seal_again is not None:
         context = request.seal_again()
     given = {"resume_action": request.resume_action, "resume_context": context, "task_id": origin.task_id}
-    row = connection.execute(update(requests).where(bare).values(given).returning(*REQUEST_COLUMNS)).one_or_none()
+    row = connection.execute(
+        update(requests).where(bare).values(given).returning(*tables.REQUEST_COLUMNS)
+    ).one_or_none()
     if row is None:
         return False
-    access = to_access(row)
+    access = tables.to_access(row)
     after = {"resume_action": request.resume_action, **_origin_shown(origin)}
     entry = AuditEntry(AuditAction.RESUME_ATTACHED, f"subject:{access.subject}", access, request.id, after=after)
     ledger.close([entry], now=now)
@@ -174,14 +179,14 @@ def age_out(connection: Connection, *, before: datetime, now: datetime) -> int:
     if connection.execute(select(requests.c.id).where(old).limit(1)).first() is None:
         return 0
     ledger = Ledger(connection)
-    given_up = update(requests).where(old).values(state=RequestState.AGED_OUT.value).returning(*REQUEST_COLUMNS)
+    given_up = update(requests).where(old).values(state=RequestState.AGED_OUT.value).returning(*tables.REQUEST_COLUMNS)
     rows = sorted(connection.execute(given_up).all(), key=lambda row: str(row.id))
     ledger.close(
         (
             AuditEntry(
                 AuditAction.AGED_OUT,
                 SYSTEM,
-                to_access(row),
+                tables.to_access(row),
                 row.id,
                 before={"state": RequestState.PENDING.value},
                 after={"state": RequestState.AGED_OUT.value, "last_seen": row.last_seen.isoformat()},
@@ -193,12 +198,12 @@ def age_out(connection: Connection, *, before: datetime, now: datetime) -> int:
     return len(rows)
 
 
-def find_request(connection: Connection, request_id: str) -> StoredRequest:
+def find_request(connection: Connection, request_id: str) -> values.StoredRequest:
     """Return one request; raises ``RequestUnknown``. Its state changes only under the ledger."""
-    row = connection.execute(select(*REQUEST_COLUMNS).where(requests.c.id == request_id)).one_or_none()
+    row = connection.execute(select(*tables.REQUEST_COLUMNS).where(requests.c.id == request_id)).one_or_none()
     if row is None:
         raise RequestUnknown(f"request {request_id} does not exist")
-    return to_request(row)
+    return tables.to_request(row)
 
 
 def resume_context(connection: Connection, request_id: str) -> bytes | None:
@@ -210,12 +215,12 @@ def resume_context(connection: Connection, request_id: str) -> bytes | None:
     return None if row.resume_context is None else bytes(row.resume_context)
 
 
-def replace_contexts(database: Database, reseal: Callable[[StoredRequest, bytes], bytes | None]) -> int:
+def replace_contexts(database: Database, reseal: Callable[[values.StoredRequest, bytes], bytes | None]) -> int:
     """Replace encrypted contexts in batches; can be interrupted and repeated."""
     replaced, last = 0, ""
     while True:
         query = (
-            select(*REQUEST_COLUMNS, requests.c.resume_context)
+            select(*tables.REQUEST_COLUMNS, requests.c.resume_context)
             .where(requests.c.resume_context.is_not(None), requests.c.id > last)
             .order_by(requests.c.id)
             .limit(_AT_ONCE)
@@ -225,7 +230,8 @@ def replace_contexts(database: Database, reseal: Callable[[StoredRequest, bytes]
             return replaced
         last = rows[-1].id
         sealed = [
-            (row.id, bytes(row.resume_context), reseal(to_request(row), bytes(row.resume_context))) for row in rows
+            (row.id, bytes(row.resume_context), reseal(tables.to_request(row), bytes(row.resume_context)))
+            for row in rows
         ]
         changed = [
             {"its_id": request_id, "old": old, "new": new}
@@ -275,16 +281,16 @@ _DECIDED = (
     select(decisions.c.id)
     .where(is_live, decisions.c.digest == bindparam("its_digest"))
     # A permanent decision has no session key, and the key of a session decision is never empty.
-    .where(decisions.c.session_key.in_([literal_column("''"), bindparam("its_session", type_=AnyText())]))
+    .where(decisions.c.session_key.in_([literal_column("''"), bindparam("its_session", type_=tables.AnyText())]))
     .where(decisions.c.expires_at.is_(None) | (decisions.c.expires_at > bindparam("its_time")))
     .limit(1)
 )
 
 
-def _columns(request: NewRequest, request_id: str, now: datetime) -> dict[str, Any]:
+def _columns(request: values.NewRequest, request_id: str, now: datetime) -> dict[str, Any]:
     return {
         "id": request_id,
-        **tuple_columns(request.access),
+        **tables.tuple_columns(request.access),
         **asdict(request.origin),
         "raw_target": request.raw_target,
         "chain": json.dumps(request.chain),
@@ -298,3 +304,154 @@ def _columns(request: NewRequest, request_id: str, now: datetime) -> dict[str, A
         "decided_by": "",
         "reason": "",
     }
+
+
+_APPROVAL_ENDED = "the approval has ended"
+
+
+def add_resumes(
+    connection: Connection, answered: Sequence[values.StoredRequest], approval: values.Decision, *, now: datetime
+) -> list[dict[str, str]]:
+    """Create the resumptions of approved requests; return their audit form."""
+    going_on = [request for request in answered if request.resume_action]
+    rows = [
+        {
+            "id": values.new_id(),
+            "request_id": request.id,
+            "decision_id": approval.id,
+            "state": ResumptionState.WAITING.value,
+            "attempts": 0,
+            "created_at": now,
+            "next_attempt": now,
+            "leased_by": "",
+            "last_error": "",
+        }
+        for request in going_on
+    ]
+    if rows:
+        connection.execute(insert(resumes), rows)
+    return [{"request": request.id, "action": request.resume_action} for request in going_on]
+
+
+def is_any_due(connection: Connection, *, now: datetime) -> bool:
+    """Return whether a resumption is due. A cheap check, because nodes ask often and mostly nothing is due."""
+    return connection.execute(_due(now)).first() is not None
+
+
+def claim_resume(
+    connection: Connection, *, node: str, lease_until: datetime, now: datetime
+) -> values.Resumption | None:
+    """Claim the first due resumption; return None if none is due, or if it failed because its approval has ended.
+
+    Decisions change under the ledger too, so a claimed resumption is approved at that moment.
+    """
+    ledger = Ledger(connection)
+    resume_id = connection.execute(_due(now)).scalar_one_or_none()
+    if resume_id is None:
+        return None
+    its_row = resume_query().where(resumes.c.id == resume_id)
+    due = connection.execute(its_row).one()
+    access = find_request(connection, due.request_id).access
+    if not _is_approved(connection, due, access, now):
+        connection.execute(
+            update(resumes)
+            .where(resumes.c.id == resume_id)
+            .values(_left(ResumptionState.FAILED, _APPROVAL_ENDED) | {"finished_at": now})
+        )
+        ledger.close(
+            [_audit_entry(tables.to_resume(due), access, node, ResumptionState.FAILED, _APPROVAL_ENDED)], now=now
+        )
+        return None
+    connection.execute(
+        update(resumes)
+        .where(resumes.c.id == resume_id)
+        .values(
+            state=ResumptionState.RUNNING.value,
+            attempts=resumes.c.attempts + 1,
+            leased_by=node,
+            lease_until=lease_until,
+        )
+    )
+    return tables.to_resume(connection.execute(its_row).one())
+
+
+def finish_resume(
+    connection: Connection,
+    resume: values.Resumption,
+    *,
+    node: str,
+    error: str,
+    retry_at: datetime | None,
+    now: datetime,
+) -> bool:
+    """Store the result of an attempt: no error means success, an error without ``retry_at`` means final failure.
+
+    After a success the context is removed. Returns False and writes nothing if another node holds the lease or the
+    resumption is finished.
+    The attempt number is compared too, because a node may have lost its lease and claimed it again.
+    """
+    ledger = Ledger(connection)
+    state = _state(error, retry_at)
+    when = {"next_attempt": retry_at} if state is ResumptionState.WAITING else {"finished_at": now}
+    done = connection.execute(
+        update(resumes)
+        .where(resumes.c.id == resume.id, resumes.c.state == ResumptionState.RUNNING.value)
+        .where(resumes.c.leased_by == node, resumes.c.attempts == resume.attempts)
+        .values(_left(state, error) | when)
+    )
+    if done.rowcount != 1:
+        return False
+    if state is ResumptionState.SUCCEEDED:
+        # The context is not needed anymore, and removed data cannot leak.
+        connection.execute(update(requests).where(requests.c.id == resume.request_id).values(resume_context=None))
+    access = find_request(connection, resume.request_id).access
+    ledger.close([_audit_entry(resume, access, node, state, error)], now=now)
+    return True
+
+
+def _is_approved(connection: Connection, resume: Row[Any], access: values.AccessTuple, now: datetime) -> bool:
+    """Return whether a resumption is still approved, by its original decision or by a later one."""
+    in_force = and_(is_live, or_(decisions.c.expires_at.is_(None), decisions.c.expires_at > now))
+    began = select(decisions.c.digest).where(decisions.c.id == resume.decision_id).scalar_subquery()
+    approved = (
+        select(decisions.c.id)
+        .where(in_force, decisions.c.effect == values.DecisionEffect.APPROVAL.value)
+        .where(or_(decisions.c.digest == access.digest, decisions.c.digest == began))
+        .where(decisions.c.session_key.in_(["", resume.session_key]))
+        .limit(1)
+    )
+    if connection.execute(approved).first() is None:
+        return False
+    same_place = [decisions.c[name] == value for name, value in access_dict(access).items() if name != "target"]
+    denied = select(decisions).where(in_force, tables.is_denial, *same_place)
+    return not any(covers(tables.to_access(row), access) for row in connection.execute(denied))
+
+
+def _left(state: ResumptionState, error: str) -> dict[str, Any]:
+    """Return the columns of a resumption without a lease."""
+    return {"state": state.value, "leased_by": "", "lease_until": None, "last_error": error}
+
+
+def _audit_entry(
+    resume: values.Resumption, access: values.AccessTuple, node: str, state: ResumptionState, error: str
+) -> AuditEntry:
+    after = {"resume": resume.id, "action": resume.action, "node": node, "attempt": resume.attempts}
+    action = AuditAction.RESUME_FAILED if error else AuditAction.RESUME_SUCCEEDED
+    return AuditEntry(action, SYSTEM, access, resume.request_id, after=after | {"error": error, "state": state.value})
+
+
+def _due(now: datetime) -> Select[Any]:
+    waiting = and_(resumes.c.state == ResumptionState.WAITING.value, resumes.c.next_attempt <= now)
+    abandoned = and_(resumes.c.state == ResumptionState.RUNNING.value, resumes.c.lease_until <= now)
+    return (
+        select(resumes.c.id)
+        .where(resumes.c.finished_at.is_(None), or_(waiting, abandoned))
+        .order_by(resumes.c.next_attempt, resumes.c.id)
+        .limit(1)
+    )
+
+
+def _state(error: str, retry_at: datetime | None) -> ResumptionState:
+    if not error:
+        return ResumptionState.SUCCEEDED
+    return ResumptionState.FAILED if retry_at is None else ResumptionState.WAITING

@@ -1,8 +1,4 @@
-"""Schema version of a database: compatibility check, upgrade, and inspection without changes.
-
-A database lists the versions whose nodes may use it. An additive migration keeps the previous version on the list, so
-that nodes can be upgraded one by one. After any other migration the list contains only the new version.
-"""
+"""Schema version of a database: compatibility check, upgrade, and inspection without changes."""
 
 from __future__ import annotations
 
@@ -33,7 +29,11 @@ HEAD = "0009"
 
 VERSION_TABLE = "access_schema"
 NODES_TABLE = "access_schema_nodes"
-"""Versions whose nodes may use the database, in the column ``version_num``; created with the table above."""
+"""Versions whose nodes may use the database, in the column ``version_num``; created with the table above.
+
+An additive migration keeps the previous version on the list, so that nodes can be upgraded one by one. After any other
+migration the list contains only the new version.
+"""
 _BOOKKEEPING = frozenset({VERSION_TABLE, NODES_TABLE})
 _ENCODING = "UTF8"
 _NOTHING = ""
@@ -141,13 +141,13 @@ def _listed(connection: Connection, table: str) -> tuple[str, ...]:
 
 
 def _older() -> frozenset[str]:
-    from .alembic_upgrade import known_versions  # noqa: PLC0415 - Alembic is loaded only where there is something to migrate
+    from .migrations import known_versions  # noqa: PLC0415 - Alembic is loaded only where there is something to migrate
 
     return frozenset({_NOTHING, *known_versions()} - {HEAD})
 
 
 def _upgrade(connection: Connection) -> None:
-    from .alembic_upgrade import upgrade  # noqa: PLC0415 - the same
+    from .migrations import upgrade  # noqa: PLC0415 - the same
 
     upgrade(connection, HEAD)
 

@@ -1,16 +1,18 @@
-"""Tables as this version uses them, with their column types. Migrations create them; a test compares both."""
+"""Tables as this version uses them, with their column types, and the values of their rows."""
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
+from democrai_sandbox.access import values
+from democrai_sandbox.access.audit import access_dict
 from democrai_sandbox.access.risk import NOT_ASSESSED
-from democrai_sandbox.access.values import AuditAction, DecisionEffect, DecisionScope, RequestState, ResumptionState
-from democrai_sandbox.policy import Operation, ResourceType, SubjectKind
+from democrai_sandbox.policy import Operation, ResourceType, Subject, SubjectKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,10 +90,11 @@ def big_integer() -> Any:
 
 
 metadata = sa.MetaData()
+"""All tables below. Migrations create them; a test compares both."""
 
 
-def _one_of(column: str, values: type[StrEnum]) -> sa.CheckConstraint:
-    listed = ", ".join(f"'{value.value}'" for value in values)
+def _one_of(column: str, names: type[StrEnum]) -> sa.CheckConstraint:
+    listed = ", ".join(f"'{name.value}'" for name in names)
     return sa.CheckConstraint(f"{column} IN ({listed})", name=f"ck_{column}")
 
 
@@ -146,7 +149,7 @@ requests = sa.Table(
     sa.Column("decision_id", AnyText),
     sa.Column("ended_at", Moment),
     sa.Column("ended_by", AnyText, nullable=False, server_default=""),
-    _one_of("state", RequestState),
+    _one_of("state", values.RequestState),
     _partial_index(
         "uq_access_requests_pending", "digest", "user_id", "session_key", where="state = 'pending'", unique=True
     ),
@@ -179,8 +182,8 @@ decisions = sa.Table(
     sa.Column("ended_at", Moment),
     sa.Column("ended_by", AnyText, nullable=False),
     sa.Column("last_used", Moment),
-    _one_of("effect", DecisionEffect),
-    _one_of("scope", DecisionScope),
+    _one_of("effect", values.DecisionEffect),
+    _one_of("scope", values.DecisionScope),
     sa.CheckConstraint("(scope = 'session') = (session_key <> '')", name="ck_session"),
     sa.CheckConstraint("effect = 'approval' OR scope = 'permanent'", name="ck_denial"),
     _partial_index(
@@ -212,7 +215,7 @@ audit = sa.Table(
     sa.Column("after", sa.Text, nullable=False),
     sa.Column("previous_hash", sa.Text, nullable=False),
     sa.Column("hash", sa.Text, nullable=False),
-    _one_of("action", AuditAction),
+    _one_of("action", values.AuditAction),
     sa.Index("ix_access_audit_request", "request_id", "sequence"),
     sqlite_strict=True,
 )
@@ -231,7 +234,7 @@ resumes = sa.Table(
     sa.Column("lease_until", Moment),
     sa.Column("last_error", AnyText, nullable=False),
     sa.Column("finished_at", Moment),
-    _one_of("state", ResumptionState),
+    _one_of("state", values.ResumptionState),
     _partial_index("ix_access_resumes_due", "next_attempt", where="finished_at IS NULL"),
     sa.Index("ix_access_resumes_created", "created_at", "id"),
     sqlite_strict=True,
@@ -246,6 +249,119 @@ ended_sessions = sa.Table(
 )
 
 # Literal instead of a bound value, so that PostgreSQL uses the partial indexes.
-is_pending = requests.c.state == sa.literal_column(f"'{RequestState.PENDING.value}'")
+is_pending = requests.c.state == sa.literal_column(f"'{values.RequestState.PENDING.value}'")
 is_live = decisions.c.ended_at.is_(None)
-is_denial = decisions.c.effect == sa.literal_column(f"'{DecisionEffect.DENIAL.value}'")
+is_denial = decisions.c.effect == sa.literal_column(f"'{values.DecisionEffect.DENIAL.value}'")
+
+REQUEST_COLUMNS = (
+    *(column for column in requests.c if column.name != "resume_context"),
+    requests.c.resume_context.is_not(None).label("has_context"),
+)
+"""All columns of a request except the encrypted context, which is fetched only for decryption."""
+
+
+def tuple_columns(access: values.AccessTuple) -> dict[str, str]:
+    """Return the access columns with digest and folded target, for lookups."""
+    return {**access_dict(access), "digest": access.digest, "target_folded": access.target.casefold()}
+
+
+def to_access(row: sa.Row[Any]) -> values.AccessTuple:
+    """Return the access of a row."""
+    subject = Subject(SubjectKind(row.subject_kind), row.subject_name)
+    return values.AccessTuple(subject, ResourceType(row.resource_type), Operation(row.operation), row.target)
+
+
+def to_origin(row: sa.Row[Any]) -> values.Requester:
+    """Return the origin of a request."""
+    return values.Requester(row.user_id, row.organization_id, row.session_key, row.task_id)
+
+
+def to_request(row: sa.Row[Any]) -> values.StoredRequest:
+    """Return a request from the columns in ``REQUEST_COLUMNS``."""
+    return values.StoredRequest(
+        id=row.id,
+        access=to_access(row),
+        raw_target=row.raw_target,
+        chain=tuple(json.loads(row.chain)),
+        origin=to_origin(row),
+        resume_action=row.resume_action,
+        has_context=bool(row.has_context),
+        state=values.RequestState(row.state),
+        first_seen=row.first_seen,
+        last_seen=row.last_seen,
+        count=row._mapping["count"],  # noqa: SLF001 - the documented way where a column is named like a method
+        session_ended=bool(row.session_ended),
+        decided_at=row.decided_at,
+        decided_by=row.decided_by,
+        reason=row.reason,
+        decision_id=row.decision_id or "",
+        ended_at=row.ended_at,
+        ended_by=row.ended_by,
+    )
+
+
+def to_decision(row: sa.Row[Any]) -> values.Decision:
+    """Return a decision."""
+    return values.Decision(
+        id=row.id,
+        access=to_access(row),
+        effect=values.DecisionEffect(row.effect),
+        scope=values.DecisionScope(row.scope),
+        session_key=row.session_key,
+        created_at=row.created_at,
+        created_by=row.created_by,
+        reason=row.reason,
+        request_id=row.request_id or "",
+        generation=row.generation,
+        expires_at=row.expires_at,
+        ended_at=row.ended_at,
+        ended_by=row.ended_by,
+        last_used=row.last_used,
+    )
+
+
+def to_resume(row: sa.Row[Any]) -> values.Resumption:
+    """Return a resumption from its columns and those of its request."""
+    return values.Resumption(
+        id=row.id,
+        request_id=row.request_id,
+        action=row.resume_action,
+        origin=to_origin(row),
+        subject=Subject(SubjectKind(row.subject_kind), row.subject_name),
+        state=values.ResumptionState(row.state),
+        attempts=row.attempts,
+        created_at=row.created_at,
+        next_attempt=row.next_attempt,
+        leased_by=row.leased_by,
+        last_error=row.last_error,
+        finished_at=row.finished_at,
+    )
+
+
+def to_audit_record(row: sa.Row[Any]) -> values.AuditRecord:
+    """Return an audit record; a tampered row that cannot be decoded becomes a record with a wrong hash."""
+    try:
+        action = values.AuditAction(row.action)
+        access = None if row.subject_kind is None else to_access(row)
+        before, after = _json_object(row.before), _json_object(row.after)
+    except ValueError:
+        action, access, before, after = values.AuditAction.CHECK_FAILED, None, {}, {"unreadable": repr(tuple(row))}
+    return values.AuditRecord(
+        sequence=row.sequence,
+        at=row.at,
+        action=action,
+        actor=row.actor,
+        access=access,
+        request_id=row.request_id,
+        before=before,
+        after=after,
+        previous_hash=row.previous_hash,
+        hash=row.hash,
+    )
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError  # noqa: TRY004 - unreadable like any other text
+    return value

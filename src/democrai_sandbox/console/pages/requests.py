@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from democrai_sandbox.access.administration import LONGEST_REASON
-from democrai_sandbox.access.store.request_queue import MOST_COUNTED
+from democrai_sandbox.access.store.queries import MOST_COUNTED
 from democrai_sandbox.access.values import AuditAction, DecisionScope, PageRequest, RequestState, ResultPage, new_id
 from democrai_sandbox.console.auth import Visitor, sandbox_of
 from democrai_sandbox.console.live_updates import pulse_of

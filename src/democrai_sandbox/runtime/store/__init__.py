@@ -6,7 +6,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from democrai_sandbox.access.store.audit_log import SYSTEM
-from democrai_sandbox.access.store.sql_store import open_database
+from democrai_sandbox.access.store import open_database
 from democrai_sandbox.errors.services import EntryConfigured, EntryExists, EntryUnknown
 
 from . import registration_rows, shadow_rows, task_rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from alembic import context
 from sqlalchemy import text
 
-from democrai_sandbox.access.store.alembic_upgrade import nodes_of
+from democrai_sandbox.access.store.migrations import nodes_of
 from democrai_sandbox.access.store.schema import NODES_TABLE, VERSION_TABLE
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-from democrai_sandbox.access.store.migrations.operations import big_integer, is_postgresql
+from democrai_sandbox.access.store.migrations import big_integer, is_postgresql
 
 revision = "0007"
 down_revision = "0006"

@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-from democrai_sandbox.access.store.migrations.operations import (
+from democrai_sandbox.access.store.migrations import (
     big_integer,
     create_table,
     is_postgresql,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from democrai_sandbox.access.store.migrations.operations import create_table, number, one_of, text
+from democrai_sandbox.access.store.migrations import create_table, number, one_of, text
 
 revision = "0005"
 down_revision = "0004"

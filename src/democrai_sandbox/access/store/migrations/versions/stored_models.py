@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from democrai_sandbox.access.store.migrations.operations import big_integer, create_table
+from democrai_sandbox.access.store.migrations import big_integer, create_table
 
 revision = "0009"
 down_revision = "0008"

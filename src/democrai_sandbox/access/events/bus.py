@@ -1,21 +1,94 @@
-"""Common part of buses to other processes: an inbox of events for the node, and a connection that is restored."""
+"""Common part of buses: the event format, an inbox of events for the node, and a connection that is restored."""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import random
+import re
+import secrets
+import socket
 import threading
 import time
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from collections import defaultdict
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from democrai_sandbox._util.worker_thread import WorkerThread
-
-from .message import Event, checked_channel, decoded, new_node
+from democrai_sandbox.policy import InvalidInputError
+from democrai_sandbox.policy.config_section import described
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+
+VERSION = 1
+LONGEST_MESSAGE = 4096
+"""Maximum size in bytes. Longer messages are rejected."""
+
+_GENERATIONS = 2**63
+_CHANNEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_NOT_IN_A_HOST = re.compile(r"[^A-Za-z0-9.-]")
+_LONGEST_HOST = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Announcement of one node that the decisions have reached a generation. Contains no decision."""
+
+    node: str
+    generation: int
+    channel: str
+
+    def encoded(self) -> bytes:
+        """Return the event as JSON."""
+        fields = {"v": VERSION, "node": self.node, "generation": self.generation, "channel": self.channel}
+        return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def decoded(data: bytes) -> Event | None:
+    """Decode an event; return None for anything else, such as an event of a later version."""
+    fields = json_object(data)
+    if fields is None or type(fields.get("v")) is not int or fields["v"] != VERSION:
+        return None
+    node, generation, channel = fields.get("node"), fields.get("generation"), fields.get("channel")
+    if not isinstance(node, str) or not isinstance(channel, str):
+        return None
+    if type(generation) is not int or not 0 <= generation < _GENERATIONS:
+        return None
+    return Event(node, generation, channel)
+
+
+def json_object(data: bytes) -> dict[str, object] | None:
+    """Decode a JSON object; return None for anything else."""
+    if len(data) > LONGEST_MESSAGE:
+        return None
+    try:
+        fields = json.loads(data)
+    except (ValueError, RecursionError):
+        # ValueError covers bytes that are not text, text that is not JSON, and numbers with too many digits.
+        return None
+    return fields if isinstance(fields, dict) else None
+
+
+def new_node() -> str:
+    """Return a globally unique node id: host, process, time and 64 random bits."""
+    host = _NOT_IN_A_HOST.sub("-", socket.gethostname())[:_LONGEST_HOST]
+    return f"{host}:{os.getpid()}:{time.time_ns():x}:{secrets.token_hex(8)}"
+
+
+def checked_channel(channel: object) -> str:
+    """Return a valid channel name; it becomes part of a file name or Redis key."""
+    if not isinstance(channel, str) or not _CHANNEL.fullmatch(channel):
+        message = f"expected a name of up to 64 letters, digits, '.', '_' and '-', got {described(channel)}"
+        raise InvalidInputError.of(message, pointer="/channel")
+    return channel
+
+
+CHECKS: Mapping[str, Callable[[object], Any]] = MappingProxyType({"channel": checked_channel})
+"""Validator of each setting that all kinds have."""
 
 _LOG = logging.getLogger(__name__)
 _SPREAD = random.Random()  # noqa: S311 - spreads load, keeps no secret; the shared one is the application's
@@ -115,6 +188,95 @@ def _higher(generation: int, other: int | None) -> int:
     return generation if other is None else max(generation, other)
 
 
+class Bus(ABC):
+    """Notification of other nodes about changed decisions.
+
+    Events only say that something changed: a lost, repeated or forged event grants nothing and at most makes a node
+    read the database. A node that may have missed events is notified of the gap and reads the database.
+
+    A forked child has none of the threads: there a bus does nothing, and the child opens another one.
+    """
+
+    def __init__(self, kind: str, channel: str) -> None:
+        self.node = new_node()
+        """Unique id of this node."""
+        self._channel = checked_channel(channel)
+        self._name = f"events-{kind}-{channel}"
+        self._process = os.getpid()
+        self._inbox = EventInbox()
+        self._used = False
+
+    def _use(self) -> None:
+        """Refuse a second start. The caller holds a lock."""
+        if self._used:
+            raise RuntimeError("a bus can be started only once; open another one")
+        self._used = True
+
+    @property
+    @abstractmethod
+    def connected(self) -> bool:
+        """Whether events are delivered at the moment, as far as this node knows."""
+
+    @abstractmethod
+    def publish(self, generation: int) -> None:
+        """Announce a generation to the other nodes. Does nothing before ``start`` and after ``stop``; never blocks."""
+
+    @abstractmethod
+    def start(self, heard: Callable[[int | None], None]) -> None:
+        """Start listening; a bus can be started only once.
+
+        ``heard`` gets the generation that another node announced, or None after a gap.
+        """
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Stop listening and release all resources. May be called twice."""
+
+
+_memory_lock = threading.Lock()
+_listening: defaultdict[str, dict[str, EventInbox]] = defaultdict(dict)
+"""Inboxes by channel and node."""
+
+
+class MemoryBus(Bus):
+    """Bus between the started buses of the same channel in this process."""
+
+    def __init__(self, *, channel: str = "access") -> None:
+        super().__init__("memory", channel)
+
+    @property
+    def connected(self) -> bool:
+        """Whether it is started and not stopped."""
+        return self.node in _listening.get(self._channel, ())
+
+    def publish(self, generation: int) -> None:
+        """Notify the other buses of the channel."""
+        if os.getpid() != self._process:
+            return
+        with _memory_lock:
+            inboxes = dict(_listening[self._channel])
+        if inboxes.pop(self.node, None) is not None:
+            for inbox in inboxes.values():
+                inbox.hear(generation)
+
+    def start(self, heard: Callable[[int | None], None]) -> None:
+        """Start listening."""
+        with _memory_lock:
+            self._use()
+            self._inbox.start(self._name, heard)
+            _listening[self._channel][self.node] = self._inbox
+        self._inbox.miss()
+
+    def stop(self) -> None:
+        """Stop listening."""
+        if os.getpid() != self._process:
+            return
+        with _memory_lock:
+            self._used = True
+            _listening[self._channel].pop(self.node, None)
+        self._inbox.stop()
+
+
 _LISTENING = "listening"
 _SENDING = "sending"
 _INTERRUPT_AGAIN = 0.05
@@ -124,24 +286,18 @@ class ConnectionLost(Exception):  # noqa: N818 - it says what happened
     """Connection that ended or could not be opened."""
 
 
-class ConnectedBus(ABC):
+class ConnectedBus(Bus):
     """Bus with a connection that may be lost. It reconnects, and the node is notified of a gap each time.
 
-    Three threads: one connects and listens, one sends, one notifies the node. A forked child has none of them: there a
-    bus does nothing, and the child opens another one. Of the generations to send only the highest is kept, because a
-    node that receives it reads all changes up to it.
+    Three threads: one connects and listens, one sends, one notifies the node. Of the generations to send only the
+    highest is kept, because a node that receives it reads all changes up to it.
     """
 
     def __init__(self, *, kind: str, channel: str, longest_wait: float) -> None:
-        self.node = new_node()
-        self._channel = checked_channel(channel)
-        self._name = f"events-{kind}-{channel}"
-        self._process = os.getpid()
-        self._inbox = EventInbox()
+        super().__init__(kind, channel)
         self._connect_backoff = Backoff(first=0.02, longest=longest_wait)
         self._send_backoff = Backoff(first=0.05, longest=2)
         self._life = threading.Lock()
-        self._used = False
         self._threads: tuple[WorkerThread, WorkerThread] | None = None
         self._stopping = threading.Event()
         """Set when the listener is to end, after the last attempt to send."""
@@ -169,9 +325,7 @@ class ConnectedBus(ABC):
     def start(self, heard: Callable[[int | None], None]) -> None:
         """Connect and listen in the background; a bus can be started only once."""
         with self._life:
-            if self._used:
-                raise RuntimeError("a bus can be started only once; open another one")
-            self._used = True
+            self._use()
             self._inbox.start(f"{self._name}-inbox", heard)
             sender = WorkerThread(f"{self._name}-sender", self._send_all)
             listener = WorkerThread(self._name, self._listen_always)
