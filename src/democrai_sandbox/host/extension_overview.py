@@ -13,7 +13,7 @@ from democrai_sandbox.manifests import FILE_NAME, ManifestKind, lint
 from democrai_sandbox.manifests.document import LARGEST_MANIFEST, PlacedProblem
 from democrai_sandbox.manifests.loader import open_at_once
 from democrai_sandbox.policy import InvalidInputError
-from democrai_sandbox.runtime.extensions.importer import Surface
+from democrai_sandbox.runtime.extensions.importer import Surface, described
 from democrai_sandbox.runtime.installs.environments import InstallState
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 SURFACES = ("render", "action", "command", "task")
 """Runnable functions of a module, in display order."""
-_LONGEST_HINT = 300
 _IN_PROCESS = "in_process"
 _KINDS = ("module", "engine", "extractor")
 
@@ -81,9 +80,9 @@ class RunnableFunction:
     kind: str
     name: str
     parameters: tuple[str, ...]
-    """Parameter names, if its code is loaded in this process."""
+    """Parameter names; texts of the extension, like the hint."""
     hint: str
-    """First line of its documentation; text of the extension."""
+    """First line of its documentation."""
     every: float | None
     """Seconds between the runs of a scheduled task."""
 
@@ -170,13 +169,10 @@ def _isolation(sandbox: Sandbox, extension: RegisteredExtension) -> str:
 
 def _offered(surface: Surface | SurfaceInfo) -> RunnableFunction:
     every = surface.options.get("every")
-    parameters: tuple[str, ...] = ()
-    hint = ""
     if isinstance(surface, Surface):
-        code, text = surface.function.__code__, surface.function.__doc__
-        parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        # The extension controls this value: accept only a plain str.
-        hint = text.strip().partition("\n")[0][:_LONGEST_HINT] if type(text) is str else ""
+        parameters, hint = described(surface)
+    else:
+        parameters, hint = surface.parameters, surface.hint
     seconds = float(every) if isinstance(every, int | float) else None
     return RunnableFunction(surface.kind, surface.name, parameters, hint, seconds)
 

@@ -208,7 +208,7 @@ def problem_facts(error: InvalidInputError | errors.ResultInvalid) -> list[list[
 def _denial_facts(error: errors.SandboxDenied) -> dict[str, Any]:
     decision = getattr(error, "decision", None)
     return {
-        "target": error.target,
+        "target": str.encode(error.target, "utf-8", "backslashreplace").decode(),  # a file name may be undecodable
         "subject": error.subject,
         "subject_kind": error.subject_kind,
         "chain": list(map(str, error.subject_chain)),

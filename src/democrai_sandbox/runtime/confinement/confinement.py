@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
 from democrai_sandbox.errors import KernelLayerError
+from democrai_sandbox.guard import ObservedEndpoint
 from democrai_sandbox.kernel.egress.allowlist import ObservedConnection
 from democrai_sandbox.manifests.limits import NO_LIMITS
 from democrai_sandbox.policy import rules_from_json
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
     from democrai_sandbox.access import Access
-    from democrai_sandbox.guard import EndpointObserver, ObservedEndpoint
+    from democrai_sandbox.guard import EndpointObserver
     from democrai_sandbox.guard.interface import RawView
     from democrai_sandbox.kernel.application import Kernel
     from democrai_sandbox.kernel.egress.control import EgressControl
@@ -72,6 +73,7 @@ class Confinement:
         self._confiner: Confiner | None = None
         if kernel is not None and kernel.spawn is not None:
             self._confiner = Confiner(kernel.spawn, kernel.abi, kernel.flow, self._egress)
+        self._observer: EndpointObserver | None = None
         self._has_landlock = kernel is not None and kernel.abi > 0
         self._following: AllowlistSources | None = None
         self._temps: list[TemporaryDirectory[str]] = []
@@ -95,15 +97,17 @@ class Confinement:
 
     def observer(self, given: EndpointObserver | None) -> EndpointObserver | None:
         """Return the observer of the guard's connections: the allowlist, followed by the host's observer."""
+        self._observer = given
         return given if self._egress is None else _Observers(self._egress, given)
 
     def observe(self, told: ConnectionReport) -> None:
-        """Permit a worker's connection in the packet filter if a rule or approval covers it, and wait for it."""
-        if self._egress is None or self._following is None:
-            return
-        if not self._following.permitted(told.subject_kind, told.subject, told.host, told.port):
-            raise KernelLayerError(f"no rule covers the connection by {told.subject_kind}:{told.subject}")
-        self._egress.observe(_resolved(told))
+        """Permit a worker's connection in the packet filter if a rule or approval covers it; record it."""
+        if self._egress is not None and self._following is not None:
+            if not self._following.permitted(told.subject_kind, told.subject, told.host, told.port):
+                raise KernelLayerError(f"no rule covers the connection by {told.subject_kind}:{told.subject}")
+            self._egress.observe(_resolved(told))
+        if self._observer is not None:
+            self._observer.observe(ObservedEndpoint(*told))
 
     @property
     def protected(self) -> tuple[str, ...]:
@@ -140,7 +144,7 @@ class Confinement:
     def worker(self, extension: RegisteredExtension, spec: WorkerSpec) -> ConfinedWorker:
         """Return the specification and the starter of a subject's worker."""
         limits = self._settings.limits.stricter(declared_limits(extension.manifest))
-        spec = spec._replace(longest_call=limits.wall_seconds)
+        spec = spec._replace(longest_call=limits.wall_seconds, is_observed=self._observer is not None)
         confiner = self._confiner
         if confiner is None:
             return ConfinedWorker(spec, None, None)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 PACKAGE = "democrai_extensions"
 SURFACES = ("render", "action", "command", "task", "method", "tool", "agent", "pipeline", "step")
+_LONGEST_HINT = 300
 _MOST_SURFACES = 1000
 _LONGEST_NAME = 128
 
@@ -55,6 +56,19 @@ class Surface(NamedTuple):
     def is_stream(self) -> bool:
         """Whether it yields its results one by one."""
         return bool(self.function.__code__.co_flags & (inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR))
+
+
+def described(surface: Surface) -> tuple[tuple[str, ...], str]:
+    """Return the parameter names of a function and the first line of its documentation: texts of the extension."""
+    code, text = surface.function.__code__, surface.function.__doc__
+    # The extension controls the documentation: accept only a plain str.
+    hint = text.strip().partition("\n")[0][:_LONGEST_HINT] if type(text) is str else ""
+    named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return tuple(map(_encodable, named)), _encodable(hint)
+
+
+def _encodable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class Declarations:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from democrai_sandbox.access.store.audit_log import SYSTEM
 from democrai_sandbox.access.store import open_database
+from democrai_sandbox.access.store.audit_log import SYSTEM
 from democrai_sandbox.errors.services import EntryConfigured, EntryExists, EntryUnknown
 
 from . import registration_rows, shadow_rows, task_rows

@@ -367,7 +367,7 @@ class _WorkerMain:
         configure_guard(
             decider=decider,
             recorder=host_client.RemoteRecorder(self._line),
-            observer=host_client.RemoteObserver(self._host) if spec.tells_endpoints else None,
+            observer=host_client.RemoteObserver(self._host) if spec.tells_endpoints or spec.is_observed else None,
             watcher=self._watcher,
             protected_paths=spec.protected,
             sensitive_imports=spec.sensitive_imports,
@@ -429,4 +429,5 @@ def _awaits(surface: Surface) -> bool:
 
 
 def _info(surface: Surface) -> list[Any]:
-    return [surface.kind, surface.name, surface.options, _awaits(surface), surface.is_stream]
+    described = importer.described(surface)
+    return [surface.kind, surface.name, surface.options, _awaits(surface), surface.is_stream, *described]

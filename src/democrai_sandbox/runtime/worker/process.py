@@ -76,6 +76,8 @@ class WorkerSpec(NamedTuple):
     """Whether the process permanently gives up starting programs before it imports the subject's code."""
     confined: bool = False
     """Whether the kernel confines the process to the subject's files, and with ``tells_endpoints`` to its addresses."""
+    is_observed: bool = False
+    """Whether its guard reports each connection to the host, which records it, before it is opened."""
     tells_endpoints: bool = False
     """Whether its guard asks the host to permit each connection in the kernel layer."""
     tells_accesses: bool = False
@@ -116,6 +118,10 @@ class SurfaceInfo(NamedTuple):
     """Whether it is a coroutine function or an async generator."""
     is_stream: bool
     """Whether it is a generator, async or not."""
+    parameters: tuple[str, ...] = ()
+    """Names of its parameters; texts of the extension, like the hint."""
+    hint: str = ""
+    """First line of its documentation."""
 
 
 class ConnectionReport(NamedTuple):

@@ -390,8 +390,12 @@ class WorkerSession:
             self._settled.set()
 
     def _is_ready(self, surfaces: list[Any], waits: bool) -> None:  # noqa: FBT001 - a fact of a message
-        infos = [SurfaceInfo(*surface) for surface in surfaces]
-        if not all(tuple(map(type, info)) == (str, str, dict, bool, bool) for info in infos):
+        infos = [
+            SurfaceInfo(kind, name, options, awaits, is_stream, tuple(parameters), hint)
+            for kind, name, options, awaits, is_stream, parameters, hint in surfaces
+        ]
+        types = (str, str, dict, bool, bool, tuple, str)
+        if not all(tuple(map(type, info)) == types and set(map(type, info.parameters)) <= {str} for info in infos):
             raise FrameError("a malformed surface")
         self.surfaces = {(info.kind, info.name): info for info in infos}
         self._waits = waits
