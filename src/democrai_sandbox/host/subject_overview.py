@@ -179,7 +179,7 @@ def _declaring(sandbox: Sandbox) -> Iterator[tuple[Subject, str, Manifest | None
             yield server.subject, "mcp registry", server
     except StoreUnavailable:
         pass
-    for asset in runtime.ai.assets:
+    for asset in runtime.ai.declared:
         yield asset.declaration.subject, "declaration", asset.declaration
 
 

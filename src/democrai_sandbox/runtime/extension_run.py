@@ -23,7 +23,7 @@ from democrai_sandbox.manifests.lint import SENSITIVE_IMPORTS
 from democrai_sandbox.manifests.proposal import ObservedUse, section_of
 
 from .ai.model import KINDS
-from .ai.runtime import WorkerAsset
+from .ai.runtime import run_in_worker
 from .children import ChildService, PathRights
 from .recording import Recording
 from .worker.handle import WorkerHandle
@@ -160,7 +160,7 @@ class ExtensionRun:
         """Call any declared function of the extension. For an agent or a pipeline, return the ``value`` of its run."""
         worker = self._running()
         if kind in KINDS:
-            run = WorkerAsset(kind, name, "", worker).run(params, Caller(*self._identity), self._timeout)
+            run = run_in_worker(worker, kind, name, params, caller=Caller(*self._identity), seconds=self._timeout)
             return self._wait(run).value
         return self._wait(worker.call(kind, name, params, caller=self._identity))
 

@@ -107,7 +107,7 @@ class Confinement:
                 raise KernelLayerError(f"no rule covers the connection by {told.subject_kind}:{told.subject}")
             self._egress.observe(_resolved(told))
         if self._observer is not None:
-            self._observer.observe(ObservedEndpoint(*told))
+            self._observer.observe(ObservedEndpoint(told))
 
     @property
     def protected(self) -> tuple[str, ...]:
