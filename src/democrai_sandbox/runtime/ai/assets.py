@@ -68,7 +68,9 @@ class Asset(NamedTuple):
 class Assets:
     """Registered assets. Names are unique within a kind."""
 
-    def __init__(self) -> None:
+    def __init__(self, absent: str = "") -> None:
+        """Take ``absent``, the reason that the assets of others are not registered here, for errors."""
+        self.absent = absent
         self._found: Mapping[str, Asset] = MappingProxyType({})
 
     def __iter__(self) -> Iterator[Asset]:
@@ -110,7 +112,7 @@ class Assets:
         names = {asset.name for asset in self if asset.kind is kind and asset.is_open_to(module)}
         names |= {asset.short for asset in self if asset.kind is kind and asset.module == module}
         close = nearest(name, sorted(names))
-        raise AssetUnknown(f"unknown {kind} {name!r}" + (f"; did you mean {close!r}?" if close else ""))
+        raise AssetUnknown(f"unknown {kind} {name!r}" + (f"; did you mean {close!r}?" if close else self.absent))
 
 
 STEP = "step"

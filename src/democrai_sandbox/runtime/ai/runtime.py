@@ -288,7 +288,9 @@ class ResolvedAssets:
         if len(found) == 1:
             return found[0]
         several = ", ".join(one.label for one in found)
-        message = f"{name!r} is ambiguous: use one of {several}" if found else f"unknown step {name!r}"
+        message = (
+            f"{name!r} is ambiguous: use one of {several}" if found else f"unknown step {name!r}{self._assets.absent}"
+        )
         self._refuse(asset, "steps", message)
         return None
 
@@ -359,18 +361,20 @@ class AiRuntime:
         activate: Activate | None = None,
         limits: AgentLimits | None = None,
         apart: Apart = lambda _asset: None,
+        *,
         started: Callable[[str], Awaitable[None]] | None = None,
+        absent: str = "",
     ) -> None:
         """Take the models by name, the factory of module guards, and the maximum limits of agents.
 
-        ``started`` waits until a module is loaded.
+        ``started`` waits until a module is loaded; ``absent`` is added to errors for unknown names.
         """
         self._started = started
         self.models = KnownModels(models)
         self._activate = activate
         self._apart = apart
         self._limits = limits or AgentLimits()
-        self._assets = Assets()
+        self._assets = Assets(absent)
         self._linked = ResolvedAssets(self._assets, self.models, self._limits, self._apart)
         self._known: dict[tuple[str, str, str], Entrance] = {}
         self.elsewhere = WorkerAssets(self.models)
