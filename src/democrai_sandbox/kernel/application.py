@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from .settings import OsSettings
 
-__all__ = ["ApplicationPlaces", "Kernel", "KernelStage", "readable", "writable"]
+__all__ = ["ApplicationPlaces", "Kernel", "KernelStage", "readable", "unenforced_here", "writable"]
 
 _log = logging.getLogger(__name__)
 _ANSWER_SECONDS = 2.0
@@ -51,6 +51,22 @@ def writable(paths: landlock.ApplicationPaths | None) -> tuple[str, ...]:
 def readable(paths: landlock.ApplicationPaths | None) -> tuple[str, ...]:
     """Return all readable paths."""
     return () if paths is None else (*paths.read, *writable(paths))
+
+
+def unenforced_here(settings: OsSettings) -> tuple[str, ...]:
+    """Return what this configuration could not deny to children and workers on this machine; starts nothing.
+
+    It leaves out what depends on a subject's rules, such as hosts without the helper.
+    """
+    if not settings.wants_spawn_server:
+        off = status.not_wanted(SPAWN_SERVER)
+        return (f"files, network and system calls: {off.reason}; to confine them, {off.fix}",)
+    support, filters = landlock_support(), seccomp.support()
+    unfiltered = filters.reason if filters.state is ControlState.UNSUPPORTED else ""
+    if support.abi < 1 and unfiltered:
+        lacking = status.unconfinable(landlock.unsupported(support), filters)
+        return (f"files, network and system calls: {lacking.reason}; to confine them, {lacking.fix}",)
+    return selftest.unenforced_in_children(support.abi, unfiltered)
 
 
 class KernelStage(StrEnum):

@@ -251,7 +251,7 @@ def unenforced(confinement: ChildConfinement, abi: int, *, packet_filter: bool, 
     """Yield the restrictions that such a kernel does not enforce, in words."""
     supported = rights.supported(abi)
     if not supported.fs:
-        yield "files: this kernel has no Landlock"
+        yield "files: this kernel has no Landlock (Linux 5.13, enabled at boot)"
     else:
         yield from _unenforced_files(supported)
     if confinement.has_network and not packet_filter:
