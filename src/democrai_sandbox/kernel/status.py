@@ -124,7 +124,7 @@ def landlock_now(applied: ControlStatus, *, reaches_outside: bool) -> ControlSta
 def not_wanted(name: str, enabled: bool | None = False) -> ControlStatus:  # noqa: FBT001, FBT002 - a setting
     """Return the state of a control that the configuration does not enable; ``enabled`` is its main switch."""
     if name == SPAWN_SERVER:  # needs no privileges, unlike the rest of sandbox.os.enabled
-        return ControlStatus(name, ControlState.OFF, "sandbox.os.enabled is false", fix="remove that setting")
+        return ControlStatus(name, ControlState.OFF, "sandbox.os.enabled is false", fix="remove sandbox.os.enabled")
     setting = _SETTINGS.get(name, "sandbox.os.enabled")
     value = "not set" if enabled is None and name not in _SETTINGS else "false"
     return ControlStatus(name, ControlState.OFF, f"{setting} is {value}", fix=f"set {setting} to true")
