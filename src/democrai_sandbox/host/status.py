@@ -190,8 +190,20 @@ def _workers_line(sandbox: Sandbox) -> ReportLine:
     running = sum(pid is not None for pid in apart.values())
     summary = f"{_number(len(modules), 'module')} loaded, {_number(running, 'worker process', 'worker processes')}"
     held = runtime.confinement
-    details = {"loaded": len(modules), "processes": apart, "unenforced": held.unenforced, "closed": held.closed}
-    return ReportLine("workers", "Workers", ReportArea.RUNTIME, summary=summary, details=details)
+    details = {
+        "loaded": len(modules),
+        "processes": apart,
+        "unconfined": held.unconfined,
+        "unenforced": held.unenforced,
+        "closed": held.closed,
+    }
+    line = ReportLine("workers", "Workers", ReportArea.RUNTIME, summary=summary, details=details)
+    if held.has_landlock:
+        return line
+    if not sandbox.kernel.settings.wants_spawn_server:
+        return line.ok(f"{summary}; the kernel does not confine them: sandbox.os.enabled is false")
+    missing = sandbox.kernel.status()["spawn_server"]
+    return line.degraded(f"{summary}; only the guard restricts their files: {missing.reason}", missing.fix)
 
 
 def _number(count: int, one: str, many: str = "") -> str:

@@ -83,6 +83,8 @@ class SubjectProfile:
     denials: tuple[RecordedDecision, ...]
     observed: tuple[MatchedAccess, ...]
     requests: tuple[StoredRequest, ...]
+    unenforced: tuple[str, ...]
+    """Rules that the kernel does not enforce for its worker and its children, in words."""
 
     @property
     def manifest_file(self) -> str:
@@ -160,6 +162,7 @@ def subject_profile(sandbox: Sandbox, subject: Subject) -> SubjectProfile:
         denials=tuple(RecordedDecision(one, match.times(rule_of(one))) for one in denials),
         observed=match.explained([rule for _, rule in declared], (*denials, *approvals)),
         requests=requests,
+        unenforced=sandbox.runtime.confinement.unenforced_of(str(subject), (rule for _, rule in declared)),
     )
 
 
