@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .node_client import NodeClient
     from .output import CommandOutput
 
-_EXTENSION_HEADS = ("KIND", "NAME", "STATE", "VERSION", "PROBLEMS")
+_EXTENSION_HEADS = ("KIND", "NAME", "STATE", "VERSION", "RUNS", "PROBLEMS")
 _MOODS = {"ok": Mood.OK, "broken": Mood.BAD, "not_installed": Mood.WARNING, "outdated": Mood.WARNING}
 _PAUSE = 0.5
 
@@ -33,7 +33,12 @@ def run_list(options: argparse.Namespace, output: CommandOutput) -> int:
         output.data("extensions.list/1", {"items": items})
     elif items:
         rows = [
-            (one["kind"], one["name"], one["state"], one["version"] or "-", one["problem_count"] or "-")
+            (
+                *(one[name] for name in ("kind", "name", "state")),
+                one["version"] or "-",
+                one["mode"],
+                one["problem_count"] or "-",
+            )
             for one in items
         ]
         output.table(_EXTENSION_HEADS, rows, _MOODS)

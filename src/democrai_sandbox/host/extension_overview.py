@@ -16,6 +16,8 @@ from democrai_sandbox.policy import InvalidInputError
 from democrai_sandbox.runtime.extensions.importer import Surface, described
 from democrai_sandbox.runtime.installs.environments import InstallState
 
+from .run_modes import RunMode, modes
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -26,11 +28,11 @@ if TYPE_CHECKING:
     from democrai_sandbox.runtime.installs.environments import InstallStatus
     from democrai_sandbox.runtime.worker.process import SurfaceInfo
 
+    from .run_modes import ModeReport
     from .sandbox import Sandbox
 
 SURFACES = ("render", "action", "command", "task")
 """Runnable functions of a module, in display order."""
-_IN_PROCESS = "in_process"
 _KINDS = ("module", "engine", "extractor")
 
 
@@ -67,6 +69,9 @@ class ExtensionSummary:
     folder: str
     isolation: str
     """``in_process``, or ``process`` for an extension with a worker."""
+    mode: RunMode
+    """Whether it runs in a worker, and the kernel confines it."""
+    mode_reason: str
     problems: tuple[Problem, ...]
     findings: tuple[Finding, ...]
     install: InstallStatus | None
@@ -104,7 +109,8 @@ class ExtensionProfile:
 def list_extensions(sandbox: Sandbox) -> tuple[ExtensionSummary, ...]:
     """List all extensions, by kind and name. Reads files, so do not call it on an event loop."""
     ordered = sorted(sandbox.runtime.extensions, key=lambda one: (_KINDS.index(one.kind.value), one.name))
-    return tuple(_overview(sandbox, one) for one in ordered)
+    mode = modes(sandbox)
+    return tuple(_overview(sandbox, one, mode(one)) for one in ordered)
 
 
 def find_extension(sandbox: Sandbox, kind: str, name: str) -> RegisteredExtension:
@@ -122,7 +128,7 @@ def extension_profile(sandbox: Sandbox, kind: str, name: str) -> ExtensionProfil
     extension = find_extension(sandbox, kind, name)
     file = os.path.join(extension.folder, FILE_NAME)  # noqa: PTH118 - a str path
     return ExtensionProfile(
-        _overview(sandbox, extension),
+        _overview(sandbox, extension, modes(sandbox)(extension)),
         file,
         _lines(file),
         runnable_functions(sandbox, extension),
@@ -142,7 +148,7 @@ def runnable_functions(sandbox: Sandbox, extension: RegisteredExtension) -> tupl
     return ()
 
 
-def _overview(sandbox: Sandbox, extension: RegisteredExtension) -> ExtensionSummary:
+def _overview(sandbox: Sandbox, extension: RegisteredExtension, mode: ModeReport) -> ExtensionSummary:
     manifest = extension.manifest
     runtime = sandbox.runtime.installed(extension.kind)
     install = None if runtime is None or extension.is_broken else runtime.status(extension.name)
@@ -154,17 +160,17 @@ def _overview(sandbox: Sandbox, extension: RegisteredExtension) -> ExtensionSumm
         getattr(manifest, "version", ""),
         getattr(manifest, "description", ""),
         extension.folder,
-        _isolation(sandbox, extension),
+        _isolation(mode),
+        mode.mode,
+        mode.reason,
         extension.problems,
-        () if manifest is None else lint(manifest, in_process=_isolation(sandbox, extension) == _IN_PROCESS),
+        () if manifest is None else lint(manifest, in_process=mode.mode is RunMode.IN_PROCESS),
         install,
     )
 
 
-def _isolation(sandbox: Sandbox, extension: RegisteredExtension) -> str:
-    if extension.kind is not ManifestKind.MODULE:
-        return "process"
-    return "process" if sandbox.runtime.settings.is_isolated(extension.subject) else _IN_PROCESS
+def _isolation(mode: ModeReport) -> str:
+    return "in_process" if mode.mode is RunMode.IN_PROCESS else "process"
 
 
 def _offered(surface: Surface | SurfaceInfo) -> RunnableFunction:

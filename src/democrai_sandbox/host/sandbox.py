@@ -32,6 +32,7 @@ from .database import DatabaseLock, unreachable_error, unreachable_reason
 from .extension_admin import BackgroundInstaller, check_configured
 from .host_only import inside
 from .observations import Observations, ReasonFinder
+from .run_modes import record_modes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -197,6 +198,7 @@ class Sandbox:
             await asyncio.to_thread(self._mark_lost)
             await asyncio.to_thread(self._follow_models)
             await self.runtime.start()
+            await asyncio.to_thread(record_modes, self, utc_now())
         except BaseException:
             await asyncio.to_thread(self.close)
             raise

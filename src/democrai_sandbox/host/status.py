@@ -23,6 +23,7 @@ from democrai_sandbox.runtime.store import TaskFilter
 from democrai_sandbox.runtime.store.values import UNFINISHED
 
 from .directories import declared_files
+from .run_modes import count_modes
 from .status_report import LayerReport, ReportArea, ReportLine, ReportLineState, control_line
 
 if TYPE_CHECKING:
@@ -188,11 +189,16 @@ def _workers_line(sandbox: Sandbox) -> ReportLine:
     for kind, installed in (("engine", runtime.engines), ("extractor", runtime.extractors)):
         apart |= {f"{kind}:{name}": pid for name, pid in installed.workers.items()}
     running = sum(pid is not None for pid in apart.values())
-    summary = f"{_number(len(modules), 'module')} loaded, {_number(running, 'worker process', 'worker processes')}"
+    counts = count_modes(sandbox)
+    told = "".join(f", {number} {name.replace('_', ' ')}" for name, number in counts.items())
+    summary = (
+        f"{_number(len(modules), 'module')} loaded, {_number(running, 'worker process', 'worker processes')}{told}"
+    )
     held = runtime.confinement
     details = {
         "loaded": len(modules),
         "processes": apart,
+        "modes": counts,
         "unconfined": held.unconfined,
         "unenforced": held.unenforced,
         "closed": held.closed,

@@ -10,6 +10,7 @@ from pydantic import Field
 from democrai_sandbox.console.auth import Visitor, holder, require_administrator, require_fresh, sandbox_of
 from democrai_sandbox.host import extension_admin, extension_overview
 from democrai_sandbox.host.extension_overview import ExtensionState
+from democrai_sandbox.host.run_modes import RunMode
 from democrai_sandbox.host.scopes import Scope
 from democrai_sandbox.manifests.lint import FindingCode, Severity
 from democrai_sandbox.manifests.models import DEFAULT_TIMEOUT_MS, McpTransport
@@ -51,6 +52,9 @@ class ExtensionEntry(ApiAnswer):
     version: Text
     description: Text
     isolation: Text
+    mode: RunMode
+    """Whether it runs in a worker, and the kernel confines it."""
+    mode_reason: Text
     problem_count: int
     finding_count: int
     offers: list[ModuleFunction]
