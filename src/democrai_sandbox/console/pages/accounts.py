@@ -6,8 +6,8 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import APIRouter, Depends, Form, HTTPException, Request
-from starlette.responses import RedirectResponse, Response
+from fastapi import APIRouter, Depends, Form, HTTPException, Request, Response
+from fastapi.responses import RedirectResponse
 
 from democrai_sandbox.access.caller import SUPER
 from democrai_sandbox.console.auth import own_path, require_fresh, safe_next, sandbox_of, visit_of, wait_words

@@ -5,9 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
-from starlette.requests import Request
 
 from democrai_sandbox.access.audit import verify_store
 from democrai_sandbox.access.values import AuditAction, AuditFilter

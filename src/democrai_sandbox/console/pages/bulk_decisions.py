@@ -6,10 +6,8 @@ from itertools import takewhile
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from fastapi import APIRouter, Form, Query
+from fastapi import APIRouter, Form, Query, Request, Response
 from pydantic import BaseModel
-from starlette.requests import Request
-from starlette.responses import Response
 
 from democrai_sandbox.access.administration import LONGEST_REASON, Outcome
 from democrai_sandbox.access.store.decisions import newer_decision_text

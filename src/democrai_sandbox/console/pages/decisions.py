@@ -6,10 +6,8 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import APIRouter, Form
+from fastapi import APIRouter, Form, Request, Response
 from pydantic import BaseModel
-from starlette.requests import Request
-from starlette.responses import Response
 
 from democrai_sandbox.access.administration import LONGEST_REASON
 from democrai_sandbox.access.values import DecisionEffect, DecisionScope, PageRequest, ResultPage

@@ -6,10 +6,8 @@ import json
 import re
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from fastapi import APIRouter, Form
-from fastapi.responses import Response
+from fastapi import APIRouter, Form, Request, Response
 from pydantic import BaseModel
-from starlette.requests import Request
 
 from democrai_sandbox.access.administration import LONGEST_REASON
 from democrai_sandbox.access.values import AccessTuple, DecisionEffect

@@ -7,10 +7,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
-from fastapi import APIRouter, Form
+from fastapi import APIRouter, Form, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 from pydantic import BaseModel, Field
-from starlette.requests import Request
 
 from democrai_sandbox.console.auth import require_fresh, sandbox_of
 from democrai_sandbox.console.render import is_present, redirect, render, state_mark, url

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
-from fastapi import APIRouter, Form
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi import APIRouter, Form, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
 
 from democrai_sandbox.access.values import PageRequest, RequestFilter, RequestState, ResultPage
 from democrai_sandbox.console.auth import sandbox_of

@@ -8,8 +8,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
 
-from fastapi import Depends
-from starlette.requests import Request
+from fastapi import Depends, Request
 
 from democrai_sandbox.access.values import DecisionFilter, DecisionScope, PageRequest, RequestFilter, RequestState
 from democrai_sandbox.console.auth import Visitor, person, person_if_any

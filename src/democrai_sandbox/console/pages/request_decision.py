@@ -8,10 +8,8 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from fastapi import APIRouter, Form
+from fastapi import APIRouter, Form, Request, Response
 from pydantic import BaseModel
-from starlette.requests import Request
-from starlette.responses import Response
 
 from democrai_sandbox.access.administration import LONGEST_REASON
 from democrai_sandbox.access.values import DecisionEffect, DecisionScope, RequestState

@@ -7,9 +7,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from fastapi import APIRouter
-from starlette.requests import Request
-from starlette.responses import Response
+from fastapi import APIRouter, Request, Response
 
 from democrai_sandbox.access.administration import LONGEST_REASON
 from democrai_sandbox.access.store.queries import MOST_COUNTED

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import APIRouter, Form
+from fastapi import APIRouter, Form, Request, Response
 from fastapi.responses import HTMLResponse
-from starlette.requests import Request
-from starlette.responses import Response
 
 from democrai_sandbox.console.auth import sandbox_of
 from democrai_sandbox.console.render import redirect, render
