@@ -29,8 +29,7 @@ from democrai_sandbox.errors.extensions import InstallBusy
 from democrai_sandbox.errors.services import EntryConfigured, EntryExists, EntryUnknown
 from democrai_sandbox.policy import InvalidInputError, Problem, SandboxError, nearest, pointer_to
 
-from .plain_json import PlainResponse, jsonable
-from .render import render
+from .render import PlainResponse, jsonable, render
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -17,8 +17,7 @@ from democrai_sandbox.runtime.access_environment import serving
 from democrai_sandbox.runtime.extensions.settings import McpApproval
 from democrai_sandbox.runtime.installs.environments import InstallState
 
-from .openapi import operation, router
-from .schemas import ApiAnswer, ApiInput, Members, Named, Text
+from .openapi import ApiAnswer, ApiInput, Members, Named, Text, operation, router
 
 if TYPE_CHECKING:
     from democrai_sandbox.host.extension_overview import ExtensionSummary

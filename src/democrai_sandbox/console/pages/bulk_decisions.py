@@ -20,9 +20,8 @@ from democrai_sandbox.host.sentences import decided_words
 from democrai_sandbox.policy import InvalidInputError
 from democrai_sandbox.runtime.access_environment import serving
 
-from . import drafts
-from .parameters import FILTERS, SignedInUser, UserIfSignedIn, why_not
-from .request_decision import ACTS, confirmation, read_versions
+from .decisions import ACTS, confirmation, read_versions
+from .parameters import FILTERS, SignedInUser, UserIfSignedIn, forget_draft, keep_draft, kept_draft, why_not
 from .requests import no_session
 
 if TYPE_CHECKING:
@@ -99,11 +98,11 @@ def preview(request: Request, visitor: SignedInUser, act: str = "", ids: Texts =
     administration = sandbox_of(request).access.administration
     with serving(visitor.caller):
         found = _with_alike(administration, ids)
-    draft = drafts.taken(request, "/requests/bulk")
+    draft = kept_draft(request, "/requests/bulk")
     reason = draft.get("reason", "")[:LONGEST_REASON]
     answer = _preview(request, visitor, act, found[:MOST], left_out=max(0, len(found) - MOST), reason=reason)
     if draft:
-        drafts.forget(request, answer)
+        forget_draft(request, answer)
     return answer
 
 
@@ -112,7 +111,7 @@ def confirm(request: Request, visitor: UserIfSignedIn, sent: Annotated[BulkForm,
     """Decide each request, and redirect to the results."""
     if visitor is None:
         back = own_path(request, f"/requests/bulk?{request.url.query}")
-        return drafts.keep(request, "/requests/bulk", {"reason": sent.reason}, back=back)
+        return keep_draft(request, "/requests/bulk", {"reason": sent.reason}, back=back)
     _check(visitor)
     sandbox = sandbox_of(request)
     with serving(visitor.caller):
