@@ -345,7 +345,7 @@ def _address(options: argparse.Namespace) -> tuple[str, str]:
 
 def _running(state_dir: str) -> str:
     """Return the address of the node that uses a state folder, or an empty text."""
-    from democrai_sandbox.host.node_address import ADDRESS_FILE, read_node_address  # noqa: PLC0415 - as above
+    from democrai_sandbox.host.directories import ADDRESS_FILE, read_node_address  # noqa: PLC0415 - as above
 
     try:
         found = read_node_address(state_dir)

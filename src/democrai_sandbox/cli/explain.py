@@ -355,8 +355,8 @@ def _resource_type(options: argparse.Namespace) -> str:
 
 
 def _by_manifest(file: str, asked: dict[str, Any]) -> Explanation:
+    from democrai_sandbox.host.explain.explainer import explain_by_manifest  # noqa: PLC0415 - the same
     from democrai_sandbox.host.explain.explanation import AccessToExplain  # noqa: PLC0415 - takes its time
-    from democrai_sandbox.host.explain.offline import explain_by_manifest  # noqa: PLC0415 - the same
 
     question = AccessToExplain(
         Subject.parse(asked["subject"]),

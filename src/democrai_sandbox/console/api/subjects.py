@@ -13,14 +13,14 @@ from pydantic import Field
 from democrai_sandbox.console.auth import Visitor, holder, require_administrator, sandbox_of
 from democrai_sandbox.console.health import aside, observer
 from democrai_sandbox.errors.error_line import LONGEST
-from democrai_sandbox.host import shadow_runs
+from democrai_sandbox.host import overview
 from democrai_sandbox.host.explain.explainer import explain, explain_line
 from democrai_sandbox.host.explain.explanation import AccessToExplain, AccessVerdict, LayerEffect
 from democrai_sandbox.host.observations import AccessReason
+from democrai_sandbox.host.overview import known_subjects, subject_profile
 from democrai_sandbox.host.scopes import Scope
 from democrai_sandbox.host.status import report
 from democrai_sandbox.host.status_report import ReportArea, ReportLineState
-from democrai_sandbox.host.subject_overview import known_subjects, subject_profile
 from democrai_sandbox.manifests import ChangeEffect
 from democrai_sandbox.policy import Subject, SubjectKind, chain_from_list
 from democrai_sandbox.runtime.access_environment import serving
@@ -225,7 +225,7 @@ class ShadowReport(Shadow):
 @shadows.get("/shadows", **operation(Scope.SUBJECTS_READ))
 def list_shadows(request: Request, visitor: Reader) -> ShadowList:
     """List shadow runs, active ones first."""
-    found = shadow_runs.list_shadows(sandbox_of(request), visitor.caller)
+    found = overview.list_shadows(sandbox_of(request), visitor.caller)
     return ShadowList(
         items=[ShadowEntry.of(one.run, would_be_denied=one.denied, would_be_allowed=one.allowed) for one in found]
     )
@@ -236,7 +236,7 @@ def start_shadow(request: Request, order: NewShadow, visitor: Starter) -> Shadow
     """Start a shadow run on all nodes. The current manifest still decides."""
     text = order.manifest if isinstance(order.manifest, str) else json.dumps(order.manifest, indent=2)
     with serving(visitor.caller):
-        run = shadow_runs.start_shadow(
+        run = overview.start_shadow(
             sandbox_of(request), subject_named(order.subject), text, visitor.caller, dry_run=order.dry_run
         )
     return Shadow.model_validate(run)
@@ -245,7 +245,7 @@ def start_shadow(request: Request, order: NewShadow, visitor: Starter) -> Shadow
 @shadows.get("/shadows/{shadow_id}", **operation(Scope.SUBJECTS_READ, 404))
 def show_shadow(request: Request, shadow_id: Id, visitor: Reader) -> ShadowReport:
     """Show the observed accesses that the candidate would newly deny or allow, and the differences of the manifests."""
-    found = shadow_runs.show_shadow(sandbox_of(request), shadow_id, visitor.caller)
+    found = overview.show_shadow(sandbox_of(request), shadow_id, visitor.caller)
     return ShadowReport.of(
         found.run,
         would_be_denied=found.denied,
@@ -259,7 +259,7 @@ def show_shadow(request: Request, shadow_id: Id, visitor: Reader) -> ShadowRepor
 def end_shadow(request: Request, shadow_id: Id, visitor: Starter) -> Shadow:
     """Stop a shadow run; its findings are kept. An ended run stays unchanged."""
     with serving(visitor.caller):
-        run = shadow_runs.end_shadow(sandbox_of(request), shadow_id, visitor.caller)
+        run = overview.end_shadow(sandbox_of(request), shadow_id, visitor.caller)
     return Shadow.model_validate(run)
 
 

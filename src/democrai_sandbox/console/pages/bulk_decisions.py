@@ -15,8 +15,14 @@ from democrai_sandbox.access.values import DecisionEffect, DecisionScope, Reques
 from democrai_sandbox.console.auth import Visitor, is_high_risk, needs_password, own_path, refused_password, sandbox_of
 from democrai_sandbox.console.render import redirect, url
 from democrai_sandbox.errors import DecisionConflict, ExternalAccessAdminRequired, RequestUnknown
-from democrai_sandbox.host.decisions import SubmittedDecision, answers_words, decide, end_words, restored_decisions
-from democrai_sandbox.host.sentences import decided_words
+from democrai_sandbox.host.decisions import (
+    SubmittedDecision,
+    answers_words,
+    decide,
+    decided_words,
+    end_words,
+    restored_decisions,
+)
 from democrai_sandbox.policy import InvalidInputError
 from democrai_sandbox.runtime.access_environment import serving
 

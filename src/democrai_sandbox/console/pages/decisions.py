@@ -26,12 +26,12 @@ from democrai_sandbox.host.decisions import (
     UnrequestedAccess,
     answers_words,
     approved_accesses,
+    decided_words,
     decision_targets,
     effect_words,
     restored_decisions,
 )
 from democrai_sandbox.host.decisions import decide as decide_submitted
-from democrai_sandbox.host.sentences import decided_words
 from democrai_sandbox.policy import InvalidInputError, ResourceType
 from democrai_sandbox.runtime.access_environment import serving
 

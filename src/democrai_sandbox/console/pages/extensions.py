@@ -22,7 +22,7 @@ from democrai_sandbox.console.render import code, code_line, is_present, redirec
 from democrai_sandbox.errors import ExtensionFailed, ExtensionUnknown, SandboxDenied, TaskUnknown
 from democrai_sandbox.host import extension_admin
 from democrai_sandbox.host.config.display import HIDDEN
-from democrai_sandbox.host.extension_overview import (
+from democrai_sandbox.host.overview import (
     SURFACES,
     ExtensionState,
     extension_profile,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.access.values import StoredRequest as AccessRequest
     from democrai_sandbox.console.auth import Visitor
     from democrai_sandbox.host.extension_admin import ConfiguredModel, ConfiguredServer
-    from democrai_sandbox.host.extension_overview import ExtensionProfile, ExtensionSummary, RunnableFunction
+    from democrai_sandbox.host.overview import ExtensionProfile, ExtensionSummary, RunnableFunction
     from democrai_sandbox.host.sandbox import Sandbox
     from democrai_sandbox.runtime.store import Task
 

@@ -16,9 +16,8 @@ from democrai_sandbox.console.auth import Visitor, sandbox_of
 from democrai_sandbox.console.live_updates import pulse_of
 from democrai_sandbox.console.render import PlainResponse, id_in_query, redirect, render, url, visible_text
 from democrai_sandbox.errors import DecisionUnknown, ExtensionUnknown, ExternalAccessAdminRequired, RequestUnknown
-from democrai_sandbox.host.decisions import answered_words, answers_words, decision_targets, effect_words
-from democrai_sandbox.host.sentences import decided_words
-from democrai_sandbox.host.subject_overview import subject_profile
+from democrai_sandbox.host.decisions import answered_words, answers_words, decided_words, decision_targets, effect_words
+from democrai_sandbox.host.overview import subject_profile
 from democrai_sandbox.policy import InvalidInputError, ResourceType, SubjectKind
 from democrai_sandbox.runtime.access_environment import serving
 
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
     from democrai_sandbox.access.values import Decision, DecisionReach
     from democrai_sandbox.access.values import StoredRequest as Asked
     from democrai_sandbox.host.decisions import DecisionTarget
+    from democrai_sandbox.host.overview import SubjectRule
     from democrai_sandbox.host.sandbox import Sandbox
-    from democrai_sandbox.host.subject_overview import SubjectRule
 
 router = APIRouter()
 

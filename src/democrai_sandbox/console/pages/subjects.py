@@ -19,12 +19,12 @@ from democrai_sandbox.console.auth import needs_password, refused_password, sand
 from democrai_sandbox.console.render import code, redirect, render, visible_text
 from democrai_sandbox.errors import DecisionConflict, ErrorUnknown, ExtensionBroken, ExtensionUnknown
 from democrai_sandbox.errors.catalogue.pages import plain
-from democrai_sandbox.host import shadow_runs
+from democrai_sandbox.host import overview
 from democrai_sandbox.host.decisions import SubmittedDecision, UnrequestedAccess
 from democrai_sandbox.host.decisions import decide as decide_submitted
 from democrai_sandbox.host.explain.explainer import explain, explain_line
 from democrai_sandbox.host.explain.explanation import AccessToExplain
-from democrai_sandbox.host.subject_overview import count_by_kind, known_subjects, subject_profile
+from democrai_sandbox.host.overview import count_by_kind, known_subjects, subject_profile
 from democrai_sandbox.policy import (
     VALID_OPERATIONS,
     InvalidInputError,
@@ -54,7 +54,7 @@ from .parameters import (
 if TYPE_CHECKING:
     from democrai_sandbox.console.auth import RefusedPassword, Visitor
     from democrai_sandbox.host.explain.explanation import Explanation
-    from democrai_sandbox.host.subject_overview import SubjectSummary
+    from democrai_sandbox.host.overview import SubjectSummary
     from democrai_sandbox.policy import Problem
 
 router = APIRouter()
@@ -125,7 +125,7 @@ def start_shadow(
     try:
         named = parsed_subject(subject.strip())
         with serving(visitor.caller):
-            run = shadow_runs.start_shadow(sandbox_of(request), named, manifest, visitor.caller)
+            run = overview.start_shadow(sandbox_of(request), named, manifest, visitor.caller)
     except InvalidInputError as error:
         return _shadow_list(
             request, visitor, subject=subject, manifest=manifest, wrong=_shadow_problems(error), status=422
@@ -141,7 +141,7 @@ def start_shadow(
 @router.get("/shadows/{shadow_id}")
 def show_shadow(request: Request, visitor: Administrator, shadow_id: str) -> Response:
     """Show the accesses that a candidate would newly deny or allow, and the differences of the manifests."""
-    found = shadow_runs.show_shadow(sandbox_of(request), shadow_id, visitor.caller)
+    found = overview.show_shadow(sandbox_of(request), shadow_id, visitor.caller)
     running = found.run.is_running
     holds = {"shadow_started": running, "shadow_ended": not running}
     return render(request, "shadows/show.html", visitor=visitor, found=found, run=found.run, code=code, holds=holds)
@@ -151,7 +151,7 @@ def show_shadow(request: Request, visitor: Administrator, shadow_id: str) -> Res
 def end_shadow(request: Request, visitor: Administrator, shadow_id: str) -> Response:
     """Stop a shadow run; its findings are kept."""
     with serving(visitor.caller):
-        shadow_runs.end_shadow(sandbox_of(request), shadow_id, visitor.caller)
+        overview.end_shadow(sandbox_of(request), shadow_id, visitor.caller)
     return redirect(request, f"/shadows/{shadow_id}", done="shadow_ended")
 
 
@@ -166,7 +166,7 @@ def _shadow_list(
 ) -> Response:
     sandbox = sandbox_of(request)
     context: dict[str, Any] = {
-        "runs": shadow_runs.list_shadows(sandbox, visitor.caller),
+        "runs": overview.list_shadows(sandbox, visitor.caller),
         "subjects": [str(one.subject) for one in sandbox.runtime.extensions if not one.is_broken],
         "subject": subject,
         "manifest": manifest,
