@@ -1,8 +1,12 @@
-"""Error output and exit status of a failed command."""
+"""Failed and interrupted commands: error output, exit status, and termination signals.
+
+A signal cleans up as Ctrl-C does, then ends the process.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -25,8 +29,9 @@ from .output import Exit, shortened, visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from types import FrameType
 
-    from .node_client import NodeClient
+    from .connection import NodeClient
 
 _STATUSES: Mapping[type[SandboxError], Exit] = MappingProxyType(
     {
@@ -121,3 +126,28 @@ def _visible(value: Any) -> Any:
 
 def _one_line(error: BaseException) -> str:
     return " ".join(str(getattr(error, "orig", None) or error).split())
+
+
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+"""The second is sent when a terminal closes."""
+
+
+def heed_signals() -> None:
+    """Let these signals raise ``KeyboardInterrupt`` with their number. Ignored ones, as with nohup, stay ignored."""
+    for number in _ENDING:
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _interrupt)
+
+
+def end_by(interrupt: KeyboardInterrupt) -> None:
+    """End this process by the signal that raised this, so that its parent can see it; not for Ctrl-C."""
+    for number in interrupt.args:
+        if number in _ENDING:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+
+def _interrupt(number: int, _: FrameType | None) -> None:
+    for one in _ENDING:
+        signal.signal(one, signal.SIG_IGN)  # the cleanup must not be interrupted
+    raise KeyboardInterrupt(number)

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from democrai_sandbox.cli.arguments.options import written_value
 from democrai_sandbox.errors import CommandMisused, CommandRefused
 
-from . import confirmation, connection
-from .node_client import below
+from . import connection, files
+from .connection import below
 from .output import Exit, Mood, visible
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
 
-    from .node_client import NodeClient
+    from .connection import NodeClient
     from .output import CommandOutput
 
 _EXTENSION_HEADS = ("KIND", "NAME", "STATE", "VERSION", "RUNS", "PROBLEMS")
@@ -97,9 +97,7 @@ def run_set(options: argparse.Namespace, output: CommandOutput) -> int:
         raise CommandMisused("no change was given", fix="give NAME=VALUE, --secret or --unset")
     node = connection.node(options)
     names = [*wanted, *([options.secret] if options.secret else []), *(f"no {name}" for name in options.unset)]
-    confirmation.confirm(
-        f"change settings of {visible(options.subject)}: {visible(', '.join(names))}?", yes=options.yes
-    )
+    files.confirm(f"change settings of {visible(options.subject)}: {visible(', '.join(names))}?", yes=options.yes)
     if options.secret:
         wanted[options.secret] = _secret(options.secret)
     order = {"set": wanted, "unset": options.unset}
@@ -109,7 +107,7 @@ def run_set(options: argparse.Namespace, output: CommandOutput) -> int:
 
 
 def _secret(name: str) -> str:
-    found = confirmation.secret(f"{visible(name)}: ")
+    found = files.secret(f"{visible(name)}: ")
     if not found:
         raise CommandRefused(f"{visible(name)} is empty, and nothing was changed", fix="use --unset to remove it")
     return found
@@ -153,7 +151,7 @@ _MODEL = _Kind("model", "/models", "models.remove/1")
 def _confirmed_node(options: argparse.Namespace, question: str) -> NodeClient:
     """Return the node after a confirmation."""
     node = connection.node(options)
-    confirmation.confirm(question, yes=options.yes)
+    files.confirm(question, yes=options.yes)
     return node
 
 
@@ -284,7 +282,7 @@ def _model_key(options: argparse.Namespace) -> dict[str, str]:
         return {"api_key": ""}
     if options.api_key_file is not None:
         return {"api_key": _present(_first_line(options.api_key_file))}
-    return {"api_key": _present(confirmation.secret("API key: "))} if options.ask_key else {}
+    return {"api_key": _present(files.secret("API key: "))} if options.ask_key else {}
 
 
 def _first_line(file: str) -> str:

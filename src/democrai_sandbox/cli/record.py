@@ -19,12 +19,10 @@ from democrai_sandbox.errors import (
     SandboxError,
 )
 
-from .confirmation import confirm_replacing
 from .entry_check import RecordedRun, RunFunctions, check
-from .files import READABLE, open_text, write_whole
+from .files import READABLE, confirm_replacing, open_text, write_whole
 from .output import CommandOutput, Exit, Mood, visible
-from .run import say_all, say_failure
-from .run_options import (
+from .run import (
     call,
     configured,
     environment,
@@ -32,6 +30,8 @@ from .run_options import (
     parameters,
     protected,
     read_manifest,
+    say_all,
+    say_failure,
     script_file,
     script_spec,
     settings_of,

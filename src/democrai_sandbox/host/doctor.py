@@ -37,9 +37,8 @@ from democrai_sandbox.runtime.extensions.registry import discover
 from democrai_sandbox.runtime.extensions.settings import RuntimeSettings
 
 from .ai_models import key_of
-from .directories import database_file, landlock_application_paths
+from .directories import database_file, landlock_application_paths, read_node_address
 from .extension_admin import check_configured
-from .node_address import read_node_address
 from .settings import ExtensionSettings
 from .status_report import LayerReport, ReportArea, ReportLine, ReportLineState, control_line
 

@@ -19,8 +19,8 @@ from democrai_sandbox.policy import InvalidInputError, Problem, SandboxError, Su
 from democrai_sandbox.runtime.installs.environments import InstallState, config_rules
 
 from .ai_models import STORED_FIELDS
-from .extension_overview import find_extension
 from .host_only import require_administrator
+from .overview import find_extension
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

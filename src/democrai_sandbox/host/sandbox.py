@@ -28,7 +28,7 @@ from .accounts.idempotency import IdempotencyKeys
 from .ai_models import StoredModels, open_models
 from .authentication import Identity
 from .config import load
-from .database import DatabaseLock, unreachable_error, unreachable_reason
+from .directories import DatabaseLock, unreachable_error, unreachable_reason
 from .extension_admin import BackgroundInstaller, check_configured
 from .host_only import inside
 from .observations import Observations, ReasonFinder

@@ -8,8 +8,8 @@ from fastapi import Depends, Path, Request
 from pydantic import Field
 
 from democrai_sandbox.console.auth import Visitor, holder, require_administrator, require_fresh, sandbox_of
-from democrai_sandbox.host import extension_admin, extension_overview
-from democrai_sandbox.host.extension_overview import ExtensionState
+from democrai_sandbox.host import extension_admin, overview
+from democrai_sandbox.host.overview import ExtensionState
 from democrai_sandbox.host.run_modes import RunMode
 from democrai_sandbox.host.scopes import Scope
 from democrai_sandbox.manifests.lint import FindingCode, Severity
@@ -18,11 +18,10 @@ from democrai_sandbox.runtime.access_environment import serving
 from democrai_sandbox.runtime.extensions.settings import McpApproval
 from democrai_sandbox.runtime.installs.environments import InstallState
 
-from .openapi import operation, router
-from .schemas import ApiAnswer, ApiInput, Members, Named, Text
+from .openapi import ApiAnswer, ApiInput, Members, Named, Text, operation, router
 
 if TYPE_CHECKING:
-    from democrai_sandbox.host.extension_overview import ExtensionSummary
+    from democrai_sandbox.host.overview import ExtensionSummary
     from democrai_sandbox.host.sandbox import Sandbox
 
 extensions = router("extensions")
@@ -166,7 +165,7 @@ def list_extensions(request: Request, visitor: Reader) -> ExtensionList:
     """List all extensions with their functions; administrators also see their folders and problems."""
     del visitor
     sandbox = sandbox_of(request)
-    found = extension_overview.list_extensions(sandbox)
+    found = overview.list_extensions(sandbox)
     return ExtensionList(items=[ExtensionEntry.of(one, **_counts(sandbox, one)) for one in found])
 
 
@@ -175,7 +174,7 @@ def show_extension(request: Request, kind: Kind, name: ExtensionName, visitor: R
     """Show an extension with its manifest, problems, lint findings, installation, limits and latest output."""
     require_administrator(visitor)
     sandbox = sandbox_of(request)
-    found = extension_overview.extension_profile(sandbox, kind, name)
+    found = overview.extension_profile(sandbox, kind, name)
     whole = found.overview
     return ExtensionDetail.of(
         whole,
@@ -183,7 +182,7 @@ def show_extension(request: Request, kind: Kind, name: ExtensionName, visitor: R
         manifest_file=found.manifest_file,
         manifest="\n".join(found.lines),
         problems=[
-            ManifestProblem.of(problem, suggestion=problem.suggestion or "", line=extension_overview.line_of(problem))
+            ManifestProblem.of(problem, suggestion=problem.suggestion or "", line=overview.line_of(problem))
             for problem in whole.problems
         ],
         limits=[dict(zip(("section", "name", "number"), limit, strict=True)) for limit in found.limits],
@@ -224,8 +223,8 @@ def change_settings(
 
 def _counts(sandbox: Sandbox, one: ExtensionSummary) -> dict[str, Any]:
     """Return the members of an entry that the summary does not have: its functions, and two counts."""
-    extension = extension_overview.find_extension(sandbox, one.kind, one.name)
-    offers = extension_overview.runnable_functions(sandbox, extension)
+    extension = overview.find_extension(sandbox, one.kind, one.name)
+    offers = overview.runnable_functions(sandbox, extension)
     return {"offers": offers, "problem_count": len(one.problems), "finding_count": len(one.findings)}
 
 

@@ -5,21 +5,18 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import Depends, Path, Query, Request
-from fastapi.responses import Response
+from fastapi import Depends, Path, Query, Request, Response
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
 from democrai_sandbox.console.auth import Visitor, holder, sandbox_of
-from democrai_sandbox.console.plain_json import PlainResponse, jsonable, weight
 from democrai_sandbox.console.problems import status_of
+from democrai_sandbox.console.render import PlainResponse, jsonable, weight
 from democrai_sandbox.errors import ExtensionFailed, SandboxError, TaskUnknown
 from democrai_sandbox.host.scopes import Scope
 from democrai_sandbox.runtime.store.values import TaskFilter, TaskState
 
-from . import schemas
-from .openapi import operation, router
-from .schemas import ApiAnswer, ApiInput, Data, Id, Paging, Text
+from .openapi import ApiAnswer, ApiInput, Data, Id, ListPage, Paging, Text, operation, router
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -183,7 +180,7 @@ class Cancelled(ApiAnswer):
 
 
 @tasks.get("/tasks", **operation(Scope.TASKS_READ, query=True))
-def list_tasks(request: Request, query: Annotated[TaskQuery, Query()], visitor: Reader) -> schemas.ListPage[TaskRecord]:
+def list_tasks(request: Request, query: Annotated[TaskQuery, Query()], visitor: Reader) -> ListPage[TaskRecord]:
     """List tasks, newest first; users other than administrators see their own."""
     store = sandbox_of(request).runtime.store
     wanted = TaskFilter(
@@ -196,7 +193,7 @@ def list_tasks(request: Request, query: Annotated[TaskQuery, Query()], visitor: 
     found = store.tasks(wanted, limit=query.limit, before=query.after)
     last = found[-1].id if len(found) == query.limit else ""
     following = last if last and store.tasks(wanted, limit=1, before=last) else ""
-    return schemas.ListPage[TaskRecord](items=[TaskRecord.model_validate(task) for task in found], next=following)
+    return ListPage[TaskRecord](items=[TaskRecord.model_validate(task) for task in found], next=following)
 
 
 @tasks.get("/tasks/{task_id}", **operation(Scope.TASKS_READ, 404))

@@ -5,9 +5,8 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
-from starlette.requests import Request
 
 from democrai_sandbox.console.auth import sandbox_of
 from democrai_sandbox.console.render import redirect, render
