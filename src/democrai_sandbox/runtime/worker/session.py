@@ -10,8 +10,8 @@ from math import inf
 from time import thread_time
 from typing import TYPE_CHECKING, Any
 
-from democrai_sandbox.errors import ExtensionUnknown, SandboxDenied
-from democrai_sandbox.errors.extensions import FrameError, WorkerFailed, WorkerTimeout
+from democrai_sandbox.errors import ExtensionFailed, ExtensionUnknown, SandboxDenied
+from democrai_sandbox.errors.extensions import FrameError, LimitReached, WorkerFailed, WorkerTimeout
 from democrai_sandbox.policy import SandboxError, nearest
 from democrai_sandbox.runtime.calls.deadline_timer import DeadlineTimer
 from democrai_sandbox.runtime.calls.outcome import VALUE, release
@@ -123,6 +123,15 @@ _MOST_SEEN = 5000
 _WINDOW = 10.0
 _DRAIN_SECONDS = 0.05
 """Seconds between two checks whether a replaced process has finished its calls."""
+
+
+_LIMITS = {"MemoryError": "memory_mb", "[Errno 24]": "open_files", "[Errno 27]": "file_size_mb"}
+"""Limits by the error that reaching them raises: EMFILE, EFBIG."""
+
+
+def _limit_of(error: ExtensionFailed) -> str:
+    """Return the name of the limit that an error is about; empty for another error."""
+    return _LIMITS.get(error.kind) or (_LIMITS.get(error.message[:10], "") if error.kind == "OSError" else "")
 
 
 class WorkerSession:
@@ -347,6 +356,13 @@ class WorkerSession:
             return outcome[1]  # plain data, because it came over the channel
         try:
             return release(outcome)
+        except ExtensionFailed as error:
+            limit = _limit_of(error)
+            number = dict(self._spec.limits).get(limit)
+            if number is None:
+                raise
+            self._host.limit_reached(self._spec.label, limit)
+            raise LimitReached(self._spec.label, limit, number, error) from None
         except SandboxError:
             raise
         except Exception as error:
