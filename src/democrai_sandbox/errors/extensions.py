@@ -99,6 +99,7 @@ class LimitReached(ExtensionFailed):
     def __init__(self, label: str, limit: str, number: int, failure: ExtensionFailed) -> None:
         """Take the subject, the name of the limit, its number and the error that the code raised."""
         super().__init__(f"{label} reached its limit {limit} of {number}: {failure}", traceback=failure.traceback)
+        self.kind = failure.kind
         self.limit = limit
 
 

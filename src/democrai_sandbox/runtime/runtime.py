@@ -291,6 +291,11 @@ class Runtime:
             protected=protected,
         )
 
+    @property
+    def limits_reached(self) -> Mapping[tuple[str, str], int]:
+        """Number of calls that failed because of a limit, by subject and limit."""
+        return self._workers.limits_reached
+
     def _open_doors(self) -> None:
         everywhere: dict[str, Any] = {
             **self._task_service.services(),

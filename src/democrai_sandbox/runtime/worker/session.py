@@ -125,13 +125,17 @@ _DRAIN_SECONDS = 0.05
 """Seconds between two checks whether a replaced process has finished its calls."""
 
 
-_LIMITS = {"MemoryError": "memory_mb", "[Errno 24]": "open_files", "[Errno 27]": "file_size_mb"}
+_LIMITS = {"[Errno 24]": "open_files", "[Errno 27]": "file_size_mb"}
 """Limits by the error that reaching them raises: EMFILE, EFBIG."""
+_OF_MEMORY = ("memory_mb", "address_space_mb")
 
 
-def _limit_of(error: ExtensionFailed) -> str:
+def _limit_of(error: ExtensionFailed, limits: Mapping[str, int]) -> str:
     """Return the name of the limit that an error is about; empty for another error."""
-    return _LIMITS.get(error.kind) or (_LIMITS.get(error.message[:10], "") if error.kind == "OSError" else "")
+    if error.kind == "MemoryError":
+        return min((name for name in _OF_MEMORY if name in limits), key=limits.__getitem__, default="")
+    name = _LIMITS.get(error.message[:10], "") if error.kind == "OSError" else ""
+    return name if name in limits else ""
 
 
 class WorkerSession:
@@ -357,12 +361,12 @@ class WorkerSession:
         try:
             return release(outcome)
         except ExtensionFailed as error:
-            limit = _limit_of(error)
-            number = dict(self._spec.limits).get(limit)
-            if number is None:
+            limits = dict(self._spec.limits)
+            limit = _limit_of(error, limits)
+            if not limit:
                 raise
             self._host.limit_reached(self._spec.label, limit)
-            raise LimitReached(self._spec.label, limit, number, error) from None
+            raise LimitReached(self._spec.label, limit, limits[limit], error) from None
         except SandboxError:
             raise
         except Exception as error:
