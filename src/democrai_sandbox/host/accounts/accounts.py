@@ -24,7 +24,7 @@ from democrai_sandbox.host.authentication import Identity
 from democrai_sandbox.host.host_only import inside
 from democrai_sandbox.policy import InvalidInputError
 
-from . import store, throttle
+from . import store
 from .passwords import (
     Cost,
     Passwords,
@@ -36,8 +36,7 @@ from .passwords import (
     random_password,
 )
 from .store import to_user
-from .tables import people
-from .values import Credentials, Person, SignedIn, Token
+from .tables import Credentials, Person, SignedIn, Token, people
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.host.authentication import Roles, Visit
     from democrai_sandbox.host.settings import HostSettings
 
-    from .values import PersonSession
+    from .tables import PersonSession
 
 
 class AdministratorCache(NamedTuple):
@@ -190,7 +189,7 @@ class Accounts:
         for token in self._database.ask(partial(store.expired_tokens, now=now)):
             self._end_token(token, actor=SYSTEM, why="expired")
         self._database.act(partial(store.prune_tokens, before=now - _KEPT_AFTER_END))
-        self._database.act(partial(throttle.forget, now=now))
+        self._database.act(partial(store.forget_failures, now=now))
 
     # ---- users -------------------------------------------------------------------------------------------------------
 

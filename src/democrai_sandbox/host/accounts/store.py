@@ -1,8 +1,16 @@
-"""Rows of users, sessions and API tokens. Each change holds the ledger lock, so that it is serialized and audited."""
+"""Rows of users, sessions and API tokens, and failed sign-ins, counted for all nodes.
+
+Each change of a user, session or token holds the ledger lock, so that it is serialized and audited.
+"""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from datetime import timedelta
+from hashlib import sha256
+from ipaddress import IPv6Address, ip_address, ip_network
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Table, delete, func, insert, or_, select, update
@@ -10,14 +18,13 @@ from sqlalchemy import Connection, Table, delete, func, insert, or_, select, upd
 from democrai_sandbox.access.caller import SUPER
 from democrai_sandbox.access.store.audit_log import AuditEntry, Ledger
 from democrai_sandbox.access.values import AuditAction
-from democrai_sandbox.errors import AccountConflict, AccountUnknown, SignInRefused
+from democrai_sandbox.errors import AccountConflict, AccountUnknown, SignInRefused, SignInThrottled
 from democrai_sandbox.host.scopes import Scope
 from democrai_sandbox.policy import InvalidInputError, Problem
 from democrai_sandbox.policy.problems import nearest
 
-from . import throttle
-from .tables import people, sessions, tokens
-from .values import Person, PersonSession, Token
+from .tables import Person, PersonSession, Token, people, sessions, tokens
+from .tables import throttle as failed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,7 +32,148 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Row
 
-    from .throttle import SignInAttempt
+MOST_ROWS = 20_000
+"""Maximum number of counts; those that expire first are removed."""
+_KNOWN_FOR = timedelta(days=90)
+_NO_TIME = timedelta(0)
+
+
+@dataclass(frozen=True, slots=True)
+class _ThrottleRule:
+    """Number of free failures, and the wait after the next ones: 1, 2, 4... seconds."""
+
+    free: int
+    longest: int
+    memory: timedelta
+
+    def pause(self, failures: int) -> timedelta:
+        if failures < self.free:
+            return _NO_TIME
+        doubled = min(failures - self.free, 20)
+        return timedelta(seconds=min(2**doubled, self.longest))
+
+
+_RULES = MappingProxyType(
+    {
+        "pair": _ThrottleRule(free=5, longest=900, memory=timedelta(days=1)),
+        "name": _ThrottleRule(free=50, longest=30, memory=timedelta(hours=1)),
+        "address": _ThrottleRule(free=50, longest=30, memory=timedelta(hours=1)),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SignInAttempt:
+    """Running sign-in. It counts as failed until it is settled, so that parallel attempts gain nothing."""
+
+    name: str
+    address: str
+    failures: int
+    """Failures of this name from this address, including this one."""
+    counted: tuple[str, ...]
+
+
+def begin_sign_in(connection: Connection, name: str, address: str, now: datetime) -> SignInAttempt:
+    """Count a sign-in; raise ``SignInThrottled`` without counting if it is too early.
+
+    Three counts limit guessing: by name and address together, by name, and by address. Those by name or address alone
+    are generous and short, and do not apply to a name at an address where it signed in before. So an attacker who fails
+    on purpose cannot lock out a user at another address. A user who shares the attacker's address must wait too.
+    """
+    kinds = ("pair",) if _is_known(connection, name, address, now) else tuple(_RULES)
+    keys = {kind: _key(kind, name, address) for kind in kinds}
+    # Locked in a fixed order to avoid deadlocks.
+    counts = {kind: _locked(connection, keys[kind], now) for kind in sorted(kinds, key=keys.__getitem__)}
+    longest = max(_wait(_RULES[kind], count, now) for kind, count in counts.items())
+    if longest > _NO_TIME:
+        raise SignInThrottled(-(-longest // timedelta(seconds=1)))
+    for kind, count in counts.items():
+        _put(connection, keys[kind], count.failures + 1, now, _RULES[kind].memory)
+    _make_room(connection, now)
+    return SignInAttempt(name, address, counts["pair"].failures + 1, kinds)
+
+
+def settle_sign_in(connection: Connection, attempt: SignInAttempt, now: datetime) -> None:
+    """Remove the failures before a successful sign-in, and record that the name was used at the address."""
+    withdraw_sign_in(connection, attempt)
+    connection.execute(delete(failed).where(failed.c.key == _key("pair", attempt.name, attempt.address)))
+    _put(connection, _key("known", attempt.name, attempt.address), 0, now, _KNOWN_FOR)
+
+
+def withdraw_sign_in(connection: Connection, attempt: SignInAttempt) -> None:
+    """Remove the count of one sign-in that was not compared, or succeeded."""
+    keys = sorted(_key(kind, attempt.name, attempt.address) for kind in attempt.counted)
+    for key in keys:
+        here = (failed.c.key == key, failed.c.failures > 0)
+        connection.execute(update(failed).where(*here).values(failures=failed.c.failures - 1))
+
+
+def forget_failures(connection: Connection, now: datetime) -> None:
+    """Remove expired counts."""
+    connection.execute(delete(failed).where(failed.c.forget_at <= now))
+
+
+@dataclass(frozen=True, slots=True)
+class _FailureCount:
+    failures: int
+    last_at: datetime
+
+
+def _is_known(connection: Connection, name: str, address: str, now: datetime) -> bool:
+    here = (failed.c.key == _key("known", name, address), failed.c.forget_at > now)
+    return connection.execute(select(failed.c.key).where(*here)).first() is not None
+
+
+def _locked(connection: Connection, key: str, now: datetime) -> _FailureCount:
+    """Return a count that is locked until the transaction ends.
+
+    A missing row cannot be locked, so it is created first; if two callers create it, the second one retries.
+    """
+    row = connection.execute(select(failed).where(failed.c.key == key).with_for_update()).one_or_none()
+    if row is None:
+        connection.execute(insert(failed), {"key": key, "failures": 0, "last_at": now, "forget_at": now})
+    return _FailureCount(0, now) if row is None or row.forget_at <= now else _FailureCount(row.failures, row.last_at)
+
+
+def _put(connection: Connection, key: str, failures: int, now: datetime, memory: timedelta) -> None:
+    values = {"failures": failures, "last_at": now, "forget_at": now + memory}
+    if connection.execute(update(failed).where(failed.c.key == key).values(**values)).rowcount == 0:
+        connection.execute(insert(failed), {"key": key, **values})
+
+
+def _make_room(connection: Connection, now: datetime) -> None:
+    forget_failures(connection, now)
+    count = connection.execute(select(func.count()).select_from(failed)).scalar_one()
+    if count > MOST_ROWS:
+        first = select(failed.c.key).order_by(failed.c.forget_at).limit(count - MOST_ROWS)
+        connection.execute(delete(failed).where(failed.c.key.in_(first.scalar_subquery())))
+
+
+def _wait(rule: _ThrottleRule, row: _FailureCount, now: datetime) -> timedelta:
+    """Return the remaining wait; a clock that was set back never extends it beyond the rule."""
+    pause = rule.pause(row.failures)
+    return min(row.last_at + pause - now, pause)
+
+
+def _key(kind: str, name: str, address: str) -> str:
+    who = "" if kind == "address" else name
+    where = "" if kind == "name" else _address_key(address)
+    text = repr((kind, who, where))
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _address_key(address: str) -> str:
+    """Return the key of an address: for IPv6 the network, because a client controls all its addresses."""
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(found, IPv6Address):
+        if found.ipv4_mapped is not None:
+            return str(found.ipv4_mapped)
+        return str(ip_network((found.packed[:8] + bytes(8), 64)).network_address)
+    return str(found)
+
 
 LONGEST_NAME = 64
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9._@-]*[a-z0-9])?")
@@ -199,7 +347,7 @@ def open_session(
     if password_hash(connection, session.person_id) != kept:
         raise SignInRefused
     now = session.created_at
-    throttle.settle(connection, tried, now)
+    settle_sign_in(connection, tried, now)
     connection.execute(insert(sessions), {**_columns(sessions, session), "token_hash": token_hash})
     after = {"person": session.person_id, "address": session.address, "session": session.id}
     if tried.failures > 1:

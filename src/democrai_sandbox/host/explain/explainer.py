@@ -22,8 +22,7 @@ from democrai_sandbox.policy import InvalidInputError, SubjectKind
 from democrai_sandbox.policy.rules import written_target
 
 from . import explanation
-from .declared_rights import chain_subjects, is_around_protected, is_protected, rule_owner, runtime_path
-from .kernel_view import kernel_view
+from .declared_rights import chain_subjects, is_around_protected, is_protected, kernel_view, rule_owner, runtime_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -35,8 +34,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.manifests import Manifest
     from democrai_sandbox.policy import AccessRule
 
-    from .declared_rights import DeclaredRights
-    from .kernel_view import KernelView
+    from .declared_rights import DeclaredRights, KernelView
 
 _MOVING = frozenset({policy.Operation.CREATE, policy.Operation.DELETE})
 _AT_ONCE = 500
