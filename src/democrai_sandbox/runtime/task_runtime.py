@@ -20,7 +20,7 @@ from democrai_sandbox.access.node import utc_now
 from democrai_sandbox.errors import InvalidInputError, RuntimeServiceFailed, StoreUnavailable, TamperDenied, TaskUnknown
 from democrai_sandbox.guard import served
 from democrai_sandbox.policy import SubjectKind
-from democrai_sandbox.runtime.calls.threads import SubjectThreads
+from democrai_sandbox.runtime.calls.invocation import SubjectThreads
 from democrai_sandbox.runtime.children.path_rights import denied
 from democrai_sandbox.runtime.store.values import progress_to_json
 

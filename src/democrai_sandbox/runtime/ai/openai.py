@@ -15,7 +15,7 @@ from democrai_sandbox.errors.services import ModelFailed
 from democrai_sandbox.guard import Door, door
 from democrai_sandbox.guard.interface import RawView
 from democrai_sandbox.policy import InvalidInputError, SandboxError, parse_request_url
-from democrai_sandbox.runtime.calls.threads import CallThreads
+from democrai_sandbox.runtime.calls.invocation import CallThreads
 
 from .model import Message, ToolCall, ToolOffer
 
