@@ -17,7 +17,7 @@ from democrai_sandbox.access.checks import ANSWERS
 from democrai_sandbox.access.targets import TargetParser
 from democrai_sandbox.guard import AccessQuestion
 from democrai_sandbox.policy import InvalidInputError, SandboxError
-from democrai_sandbox.runtime.store.shadow_rows import MOST_FINDINGS, ShadowDifference, ShadowEffect
+from democrai_sandbox.runtime.store.registration_rows import MOST_FINDINGS, ShadowDifference, ShadowEffect
 
 if TYPE_CHECKING:
     from collections.abc import Callable
