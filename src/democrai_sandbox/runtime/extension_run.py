@@ -1,8 +1,4 @@
-"""Run of one extension in a separate process, under its real guard, without a host: for ``run``, ``record`` and tests.
-
-Declared and approved access is allowed and recorded, all other access is denied, as in a host without decisions. With
-``observe=True`` everything is allowed and recorded, and ``proposal()`` returns the smallest sufficient manifest.
-"""
+"""Run of one extension in a separate process, under its real guard, without a host: for commands and tests."""
 
 from __future__ import annotations
 
@@ -52,7 +48,12 @@ _DENIED = policy.AccessDecision(False, policy.DecisionCode.NOT_ENABLED, False, N
 
 
 class ExtensionRun:
-    """An extension in a separate process. Its calls wait for their results, and raise the same errors as in a host."""
+    """An extension in a separate process. Its calls wait for their results, and raise the same errors as in a host.
+
+    Declared and approved access is allowed and recorded, all other access is denied, as in a host without decisions.
+    With ``observe=True`` everything is allowed and recorded, and ``proposal()`` returns the smallest sufficient
+    manifest.
+    """
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ from democrai_sandbox.policy import (
     rules_to_json,
 )
 from democrai_sandbox.runtime.ai.runtime import AiRuntime, IsolatedTools
-from democrai_sandbox.runtime.calls.output import ExtensionOutput, divert_output, watch_reports
+from democrai_sandbox.runtime.calls.outcome import ExtensionOutput, divert_output, watch_reports
 from democrai_sandbox.runtime.confinement.confinement import Confinement
 from democrai_sandbox.runtime.extensions.importer import Declarations, Surface, preload
 from democrai_sandbox.runtime.extensions.registry import discover

@@ -1,8 +1,4 @@
-"""Single run of a script or a program: with the streams of the caller, until it ends or its timeout expires.
-
-A confined run has one child under Landlock and seccomp, derived from its rules. No egress helper runs: of the network,
-the kernel restricts only TCP ports.
-"""
+"""Single run of a script or a program: with the streams of the caller, until it ends or its timeout expires."""
 
 from __future__ import annotations
 
@@ -246,7 +242,11 @@ def confined_run(rights: ProcessRights) -> Iterator[ConfinedRun]:
 
 
 class ConfinedRun:
-    """Starts processes confined to the rules of one subject."""
+    """Starts processes confined to the rules of one subject.
+
+    A confined run has one child under Landlock and seccomp, derived from its rules. No egress helper runs: of the
+    network, the kernel restricts only TCP ports.
+    """
 
     def __init__(self, confiner: Confiner, rights: ProcessRights, abi: int) -> None:
         """Derive the confinement."""

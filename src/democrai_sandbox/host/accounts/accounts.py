@@ -1,8 +1,4 @@
-"""Accounts of the sandbox: users who sign in with a password, their sessions and their API tokens.
-
-For outages of the database, hashes and public values of administrators are kept in memory. They are read again every
-few seconds while the database is reachable, so a revocation before an outage holds, and open only status and metrics.
-"""
+"""Accounts of the sandbox: users who sign in with a password, their sessions and their API tokens."""
 
 from __future__ import annotations
 
@@ -49,7 +45,12 @@ if TYPE_CHECKING:
 
 
 class AdministratorCache(NamedTuple):
-    """Tokens and sessions at the last read of the database, by the hash of their secret."""
+    """Tokens and sessions at the last read of the database, by the hash of their secret.
+
+    For outages of the database, hashes and public values of administrators are kept in memory. They are read again
+    every few seconds while the database is reachable, so a revocation before an outage holds, and open only status and
+    metrics.
+    """
 
     roles: Mapping[str, Roles]
     """Roles of administrators, by id."""

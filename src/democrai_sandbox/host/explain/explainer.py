@@ -1,7 +1,4 @@
-"""Explain why an access or an error line is allowed or denied, layer by layer: on a node now, or from a manifest only.
-
-Read-only: it files no request, records and counts nothing, and uses no guard. Without a node, decisions are unknown.
-"""
+"""Explain why an access or an error line is allowed or denied, layer by layer: on a node now, or by a manifest."""
 
 from __future__ import annotations
 
@@ -42,7 +39,11 @@ _MOST_DECISIONS = 20_000
 
 
 def explain(sandbox: Sandbox, question: explanation.AccessToExplain) -> explanation.Explanation:
-    """Return the result of this access now. The caller must check who may know it."""
+    """Return the result of this access now. The caller must check who may know it.
+
+    Read-only: it files no request, records and counts nothing, and uses no guard. Without a node, decisions are
+    unknown.
+    """
     refused = explanation.refusal_on_the_way(question, partial(_explain, sandbox, None))
     return refused or _explain(sandbox, os.path.realpath, question)
 

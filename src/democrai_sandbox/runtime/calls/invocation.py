@@ -1,8 +1,4 @@
-"""Calls into extensions: their guards, threads and deadlines, and one call with plain data in and out.
-
-Each call runs under its guard, on behalf of a caller. If the code of a late call swallows its cancellation, its
-coroutine is abandoned after a grace period.
-"""
+"""Calls into extensions: their guards, threads and deadlines, and one call with plain data in and out."""
 
 from __future__ import annotations
 
@@ -337,6 +333,9 @@ async def run_surface(
 
     The calling task steps the coroutine of an async function, because a separate task would cost several times as much
     as the guard. The coroutine still has a separate Context and cannot run past its timeout: see ``deadlines``.
+
+    Each call runs under its guard, on behalf of a caller. If the code of a late call swallows its cancellation, its
+    coroutine is abandoned after a grace period.
     """
     token = _core.serve(caller)
     try:

@@ -1,9 +1,4 @@
-"""Shadow runs: subjects of this process that have a candidate manifest, and the differences found.
-
-The guard decides by the current manifest and reports here where the candidate would decide differently. Approvals apply
-to both, so only a changed result is a finding. Findings go to the store in bounded batches, because a subject controls
-how many accesses it makes.
-"""
+"""Shadow runs: subjects of this process that have a candidate manifest, and the differences found."""
 
 from __future__ import annotations
 
@@ -65,7 +60,12 @@ class _SeenDifferences:
 
 
 class ShadowRuns:
-    """Shadow runs of this process. Guards call ``saw`` from any thread; the host calls the rest."""
+    """Shadow runs of this process. Guards call ``saw`` from any thread; the host calls the rest.
+
+    The guard decides by the current manifest and reports here where the candidate would decide differently. Approvals
+    apply to both, so only a changed result is a finding. Findings go to the store in bounded batches, because a subject
+    controls how many accesses it makes.
+    """
 
     def __init__(self, store: RuntimeStore, node: AccessNode, apply: Apply) -> None:
         """Take ``apply``, which compares a subject with the text of a candidate, or ends the comparison.

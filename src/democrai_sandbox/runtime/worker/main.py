@@ -25,8 +25,7 @@ from democrai_sandbox.policy import AccessRule, InvalidInputError, Subject, Subj
 from democrai_sandbox.runtime import sdk_services
 from democrai_sandbox.runtime.calls.access_recorder import recorded
 from democrai_sandbox.runtime.calls.invocation import GuardFactory
-from democrai_sandbox.runtime.calls.outcome import VALUE, capture, capture_async, describe
-from democrai_sandbox.runtime.calls.output import watch_reports
+from democrai_sandbox.runtime.calls.outcome import VALUE, capture, capture_async, describe, watch_reports
 from democrai_sandbox.runtime.extensions import importer
 from democrai_sandbox.runtime.extensions.importer import capture_import
 
