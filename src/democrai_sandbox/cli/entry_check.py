@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.errors import SandboxDenied
     from democrai_sandbox.manifests import Manifest
     from democrai_sandbox.manifests.proposal import ObservedUse, Proof, Proposal, Suggestion
-    from democrai_sandbox.runtime.recording import Recording
+    from democrai_sandbox.runtime.extension_run import Recording
 
 
 class MovedAsideFiles:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.manifests import Manifest
     from democrai_sandbox.manifests.proposal import Proposal, Suggestion
     from democrai_sandbox.policy import AccessRule
-    from democrai_sandbox.runtime.recording import Recording
+    from democrai_sandbox.runtime.extension_run import Recording
 
     from .entry_check import EntryChecks
 
@@ -268,7 +268,7 @@ _MOST_WRITTEN = 1024 * 1024
 def run_script(options: argparse.Namespace, output: CommandOutput) -> int:
     """Record a script."""
     from democrai_sandbox.runtime import single_run  # noqa: PLC0415 - takes its time
-    from democrai_sandbox.runtime.recording import Recording  # noqa: PLC0415
+    from democrai_sandbox.runtime.extension_run import Recording  # noqa: PLC0415
 
     file, shut = script_file(options), protected(options)
     manifest, bare = read_manifest(options.manifest, named(file))
@@ -393,8 +393,8 @@ def _installed(subject: _RecordedExtension, under: Manifest | None = None) -> Re
     Files are checked against the manifest in both cases: pip probes many files that it does not need.
     """
     from democrai_sandbox.manifests.proposal import section_of  # noqa: PLC0415 - takes its time
+    from democrai_sandbox.runtime.extension_run import Installation, Recording  # noqa: PLC0415
     from democrai_sandbox.runtime.installs.installer import install_once, without_requests  # noqa: PLC0415
-    from democrai_sandbox.runtime.recording import Installation, Recording  # noqa: PLC0415
 
     options, output, manifest, folder, scratch = subject
     recording = Recording()
@@ -416,7 +416,7 @@ def _installed(subject: _RecordedExtension, under: Manifest | None = None) -> Re
 
 def run_suggest(options: argparse.Namespace, output: CommandOutput) -> int:
     """Propose a manifest from traces."""
-    from democrai_sandbox.runtime.recording import Recording  # noqa: PLC0415 - takes its time
+    from democrai_sandbox.runtime.extension_run import Recording  # noqa: PLC0415 - takes its time
 
     recording = Recording()
     for trace in options.traces:

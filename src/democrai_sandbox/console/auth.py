@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotations
 
 from democrai_sandbox.access.caller import Caller  # noqa: TC001 - the same
-from democrai_sandbox.access.risk import RiskLevel, assess
+from democrai_sandbox.access.verdicts import RiskLevel, assess
 from democrai_sandbox.errors import (
     ConfirmationNeeded,
     ExternalAccessAdminRequired,

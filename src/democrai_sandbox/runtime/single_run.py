@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from .children.launch_request import LaunchRequest
     from .confinement.confiner import PreparedConfinement
     from .confinement.process_paths import ProcessRights
-    from .recording import Recording
+    from .extension_run import Recording
 
     ProgramStarter = Callable[["Command"], "StartedRun"]
     """Starts a process, directly or confined by the kernel; raises ``OSError`` if that fails."""
