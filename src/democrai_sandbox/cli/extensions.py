@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .connection import NodeClient
     from .output import CommandOutput
 
-_EXTENSION_HEADS = ("KIND", "NAME", "STATE", "VERSION", "PROBLEMS")
+_EXTENSION_HEADS = ("KIND", "NAME", "STATE", "VERSION", "RUNS", "PROBLEMS")
 _MOODS = {"ok": Mood.OK, "broken": Mood.BAD, "not_installed": Mood.WARNING, "outdated": Mood.WARNING}
 _PAUSE = 0.5
 
@@ -38,7 +38,12 @@ def run_list(options: argparse.Namespace, output: CommandOutput) -> int:
         output.data("extensions.list/1", {"items": items})
     elif items:
         rows = [
-            (one["kind"], one["name"], one["state"], one["version"] or "-", one["problem_count"] or "-")
+            (
+                *(one[name] for name in ("kind", "name", "state")),
+                one["version"] or "-",
+                one["mode"],
+                one["problem_count"] or "-",
+            )
             for one in items
         ]
         output.table(_EXTENSION_HEADS, rows, _MOODS)
@@ -365,7 +370,8 @@ def run_lint(options: argparse.Namespace, output: CommandOutput) -> int:
     """Warn about overly broad declarations."""
     from democrai_sandbox.manifests import Severity, lint  # noqa: PLC0415 - takes its time
 
-    found = [(one, lint(_loaded(one))) for one in _located(options)]
+    missing = _unenforced(options.config)
+    found = [(one, lint(_loaded(one), unenforced=missing)) for one in _located(options)]
     if output.is_json:
         files = [{**_named(one), "findings": [_finding(each) for each in findings]} for one, findings in found]
         output.data("manifest.lint/1", {"files": files})
@@ -377,6 +383,15 @@ def run_lint(options: argparse.Namespace, output: CommandOutput) -> int:
     warnings = sum(each.severity is Severity.WARNING for _, each in every)
     output.say(f"{_counted(len(found))}: {_number(warnings, 'warning')}, {_number(len(every) - warnings, 'notice')}")
     return Exit.FAILED if warnings and options.strict else Exit.OK
+
+
+def _unenforced(config: str | None) -> tuple[str, ...]:
+    """Return what the kernel of this machine would not enforce with a configuration, or with the default one."""
+    from democrai_sandbox.host.config import load  # noqa: PLC0415 - takes its time
+    from democrai_sandbox.kernel import OsSettings  # noqa: PLC0415
+    from democrai_sandbox.kernel.application import unenforced_here  # noqa: PLC0415
+
+    return unenforced_here(OsSettings() if config is None else load(config).settings.os)
 
 
 def _finding(finding: Finding) -> dict[str, object]:

@@ -23,6 +23,7 @@ from democrai_sandbox.runtime.store import ShadowEffect, ShadowRun
 
 from .host_only import require_administrator
 from .observations import MatchedAccess, RuleMatcher, rule_of
+from .run_modes import RunMode, modes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -36,11 +37,11 @@ if TYPE_CHECKING:
     from democrai_sandbox.runtime.store import ShadowDifference
     from democrai_sandbox.runtime.worker.process import SurfaceInfo
 
+    from .run_modes import ModeReport
     from .sandbox import Sandbox
 
 SURFACES = ("render", "action", "command", "task")
 """Runnable functions of a module, in display order."""
-_IN_PROCESS = "in_process"
 _EXTENSION_KINDS = ("module", "engine", "extractor")
 
 
@@ -77,6 +78,9 @@ class ExtensionSummary:
     folder: str
     isolation: str
     """``in_process``, or ``process`` for an extension with a worker."""
+    mode: RunMode
+    """Whether it runs in a worker, and the kernel confines it."""
+    mode_reason: str
     problems: tuple[Problem, ...]
     findings: tuple[Finding, ...]
     install: InstallStatus | None
@@ -114,7 +118,8 @@ class ExtensionProfile:
 def list_extensions(sandbox: Sandbox) -> tuple[ExtensionSummary, ...]:
     """List all extensions, by kind and name. Reads files, so do not call it on an event loop."""
     ordered = sorted(sandbox.runtime.extensions, key=lambda one: (_EXTENSION_KINDS.index(one.kind.value), one.name))
-    return tuple(_overview(sandbox, one) for one in ordered)
+    mode = modes(sandbox)
+    return tuple(_overview(sandbox, one, mode(one)) for one in ordered)
 
 
 def find_extension(sandbox: Sandbox, kind: str, name: str) -> RegisteredExtension:
@@ -132,7 +137,7 @@ def extension_profile(sandbox: Sandbox, kind: str, name: str) -> ExtensionProfil
     extension = find_extension(sandbox, kind, name)
     file = os.path.join(extension.folder, FILE_NAME)  # noqa: PTH118 - a str path
     return ExtensionProfile(
-        _overview(sandbox, extension),
+        _overview(sandbox, extension, modes(sandbox)(extension)),
         file,
         _lines(file),
         runnable_functions(sandbox, extension),
@@ -152,7 +157,7 @@ def runnable_functions(sandbox: Sandbox, extension: RegisteredExtension) -> tupl
     return ()
 
 
-def _overview(sandbox: Sandbox, extension: RegisteredExtension) -> ExtensionSummary:
+def _overview(sandbox: Sandbox, extension: RegisteredExtension, mode: ModeReport) -> ExtensionSummary:
     manifest = extension.manifest
     runtime = sandbox.runtime.installed(extension.kind)
     install = None if runtime is None or extension.is_broken else runtime.status(extension.name)
@@ -164,17 +169,17 @@ def _overview(sandbox: Sandbox, extension: RegisteredExtension) -> ExtensionSumm
         getattr(manifest, "version", ""),
         getattr(manifest, "description", ""),
         extension.folder,
-        _isolation(sandbox, extension),
+        _isolation(mode),
+        mode.mode,
+        mode.reason,
         extension.problems,
-        () if manifest is None else lint(manifest, in_process=_isolation(sandbox, extension) == _IN_PROCESS),
+        () if manifest is None else lint(manifest, in_process=mode.mode is RunMode.IN_PROCESS),
         install,
     )
 
 
-def _isolation(sandbox: Sandbox, extension: RegisteredExtension) -> str:
-    if extension.kind is not ManifestKind.MODULE:
-        return "process"
-    return "process" if sandbox.runtime.settings.is_isolated(extension.subject) else _IN_PROCESS
+def _isolation(mode: ModeReport) -> str:
+    return "in_process" if mode.mode is RunMode.IN_PROCESS else "process"
 
 
 def _offered(surface: Surface | SurfaceInfo) -> RunnableFunction:
@@ -275,6 +280,8 @@ class SubjectProfile:
     denials: tuple[RecordedDecision, ...]
     observed: tuple[MatchedAccess, ...]
     requests: tuple[StoredRequest, ...]
+    unenforced: tuple[str, ...]
+    """Rules that the kernel does not enforce for its worker and its children, in words."""
 
     @property
     def manifest_file(self) -> str:
@@ -352,6 +359,7 @@ def subject_profile(sandbox: Sandbox, subject: Subject) -> SubjectProfile:
         denials=tuple(RecordedDecision(one, match.times(rule_of(one))) for one in denials),
         observed=match.explained([rule for _, rule in declared], (*denials, *approvals)),
         requests=requests,
+        unenforced=sandbox.runtime.confinement.unenforced_of(str(subject), (rule for _, rule in declared)),
     )
 
 
@@ -371,7 +379,7 @@ def _declaring(sandbox: Sandbox) -> Iterator[tuple[Subject, str, Manifest | None
             yield server.subject, "mcp registry", server
     except StoreUnavailable:
         pass
-    for asset in runtime.ai.assets:
+    for asset in runtime.ai.declared:
         yield asset.declaration.subject, "declaration", asset.declaration
 
 

@@ -31,6 +31,7 @@ from .directories import DatabaseLock, unreachable_error, unreachable_reason
 from .extension_admin import BackgroundInstaller, StoredModels, check_configured, open_models
 from .host_only import inside
 from .observations import Observations, ReasonFinder
+from .run_modes import record_modes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -196,6 +197,7 @@ class Sandbox:
             await asyncio.to_thread(self._mark_lost)
             await asyncio.to_thread(self._follow_models)
             await self.runtime.start()
+            await asyncio.to_thread(record_modes, self, utc_now())
         except BaseException:
             await asyncio.to_thread(self.close)
             raise

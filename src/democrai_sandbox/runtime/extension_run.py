@@ -27,7 +27,7 @@ from democrai_sandbox.policy.operations import IMPORT
 from democrai_sandbox.runtime.calls.access_recorder import DECLARED, RecordedAccess, needed
 
 from .ai.model import KINDS
-from .ai.runtime import WorkerAsset
+from .ai.runtime import run_in_worker
 from .children import ChildService, PathRights
 from .worker.handle import WorkerHandle
 from .worker.process import CallIdentity, WorkerSpec
@@ -356,7 +356,7 @@ class ExtensionRun:
         """Call any declared function of the extension. For an agent or a pipeline, return the ``value`` of its run."""
         worker = self._running()
         if kind in KINDS:
-            run = WorkerAsset(kind, name, "", worker).run(params, Caller(*self._identity), self._timeout)
+            run = run_in_worker(worker, kind, name, params, caller=Caller(*self._identity), seconds=self._timeout)
             return self._wait(run).value
         return self._wait(worker.call(kind, name, params, caller=self._identity))
 

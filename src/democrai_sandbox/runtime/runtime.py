@@ -481,7 +481,8 @@ class Runtime:
         own = self._own_rules(module.extension.subject)
         try:
             if module.worker is not None:
-                self.ai.elsewhere.declare(name, module.surfaces.values(), module.worker)
+                told = [item for item in module.surfaces.values() if not isinstance(item, Surface)]
+                self.ai.elsewhere.declare(manifest, told, own, module.worker)
             for surface in module.surfaces.values():
                 if surface.kind == "task":
                     self.tasks.declare(name, surface.name, **surface.options)

@@ -27,7 +27,7 @@ from democrai_sandbox.runtime.worker.codec import FrameReader, encode
 from democrai_sandbox.runtime.worker.process import command_of, environment_of
 
 from .child_process import child_handle
-from .confinement.confiner import ConfinedChild, ConfinedStarter, Confiner, ProgramStart
+from .confinement.confiner import ConfinedChild, ConfinedStarter, Confiner, ProgramStart, started_programs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -298,7 +298,9 @@ class _SingleRunLauncher:
 
     def start(self, order: LaunchRequest) -> ConfinedChild:
         """Start a program with the same confinement."""
-        rights = self._rights._replace(readable=order.readable, execute=(order.program,))
+        rules = self._rights.rules
+        programs = started_programs(order.program, rules, rules)
+        rights = self._rights._replace(readable=order.readable, execute=(order.program,), programs=programs)
         return ConfinedChild(self._confiner, self._confiner.prepare(rights), order)
 
 

@@ -71,7 +71,7 @@ def layer(*, on=True, abi=None, egress=None, template=True):
     found = landlock_support().abi if abi is None else abi
     packages = template if isinstance(template, list) else ()
     server = SpawnServer.start(template=template_command(packages) if template else ())
-    return SimpleNamespace(spawn=server, egress=egress, abi=found, flow=FlowLog(enabled=False))
+    return SimpleNamespace(spawn=server, egress=egress, abi=found, flow=FlowLog(enabled=False), unfiltered="")
 
 
 def memory_holds(pid, text):

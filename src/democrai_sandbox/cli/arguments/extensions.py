@@ -193,6 +193,7 @@ manifest_arguments = verbs(
         "Warn about declarations that are broader than likely needed. Changes nothing.",
         "extensions:run_lint",
         *_PLACES,
+        argument("--config", "FILE", "configuration file, for what its kernel layer does not enforce"),
         flag("--strict", "exit with status 1 if there is a warning"),
     ),
     verb(

@@ -15,6 +15,7 @@ from democrai_sandbox.console.render import PlainResponse, jsonable, weight
 from democrai_sandbox.errors import ExtensionFailed, SandboxError, TaskUnknown
 from democrai_sandbox.host import extension_admin, overview
 from democrai_sandbox.host.overview import ExtensionState
+from democrai_sandbox.host.run_modes import RunMode
 from democrai_sandbox.host.scopes import Scope
 from democrai_sandbox.manifests.lint import FindingCode, Severity
 from democrai_sandbox.manifests.models import DEFAULT_TIMEOUT_MS, McpTransport
@@ -59,6 +60,9 @@ class ExtensionEntry(ApiAnswer):
     version: Text
     description: Text
     isolation: Text
+    mode: RunMode
+    """Whether it runs in a worker, and the kernel confines it."""
+    mode_reason: Text
     problem_count: int
     finding_count: int
     offers: list[ModuleFunction]

@@ -121,6 +121,8 @@ class SubjectDetail(ApiAnswer):
     denials: list[DecidedRule]
     observed: list[SubjectObservation]
     requests: list[AccessRequest]
+    unenforced: list[Text]
+    """Rules that the kernel does not enforce for its worker and its children."""
 
 
 @subjects.get("/subjects", **operation(Scope.SUBJECTS_READ))

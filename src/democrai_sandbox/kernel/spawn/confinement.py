@@ -188,16 +188,22 @@ _FILTERS = ready_filters()
 
 
 def enforcement_of(
-    confinement: ChildConfinement, abi: int, *, packet_filter: bool = False, root: bool = False, exact: bool = False
+    confinement: ChildConfinement,
+    abi: int,
+    *,
+    packet_filter: bool = False,
+    root: bool = False,
+    exact: bool = False,
+    unfiltered: str = "",
 ) -> Enforcement:
     """Return the settings for starting a child on a kernel with this Landlock ABI, and the unenforced rules.
 
     ``packet_filter``: the child gets a cgroup with separate rules. ``root``: it runs as root. ``exact``: paths may not
-    contain links.
+    contain links. ``unfiltered`` is the reason why children get no filter; empty if they do.
     """
     lacking = list(unenforced(confinement, abi, packet_filter=packet_filter, root=root))
-    if isinstance(_FILTERS, str):
-        lacking.append(f"system calls: {_FILTERS}")
+    if unfiltered or isinstance(_FILTERS, str):
+        lacking.append(f"system calls and sockets: {unfiltered or _FILTERS}")
         program = b""
     else:
         program = _FILTERS[filter_key(confinement, abi, packet_filter=packet_filter)]
@@ -245,7 +251,7 @@ def unenforced(confinement: ChildConfinement, abi: int, *, packet_filter: bool, 
     """Yield the restrictions that such a kernel does not enforce, in words."""
     supported = rights.supported(abi)
     if not supported.fs:
-        yield "files: this kernel has no Landlock"
+        yield "files: this kernel has no Landlock (Linux 5.13, enabled at boot)"
     else:
         yield from _unenforced_files(supported)
     if confinement.has_network and not packet_filter:

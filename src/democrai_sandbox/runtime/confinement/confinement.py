@@ -17,13 +17,14 @@ from democrai_sandbox.kernel.egress.allowlist import ObservedConnection
 from democrai_sandbox.manifests.limits import NO_LIMITS
 from democrai_sandbox.policy import rules_from_json
 from democrai_sandbox.policy.hosts import is_address
+from democrai_sandbox.runtime.children.service import PopenLauncher, unconfined_because
 
 from .allowlist_sources import AllowlistSources, Approvals
 from .confiner import ConfinedLauncher, ConfinedStarter, Confiner, declared_limits
 from .process_paths import ProcessRights
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
     from democrai_sandbox.access import Access
     from democrai_sandbox.guard import EndpointObserver
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
     from democrai_sandbox.kernel.application import Kernel
     from democrai_sandbox.kernel.egress.control import EgressControl
     from democrai_sandbox.manifests import Limits
-    from democrai_sandbox.policy import Subject
+    from democrai_sandbox.policy import AccessRule, Subject
+    from democrai_sandbox.runtime.children.launch_request import ChildLauncher
     from democrai_sandbox.runtime.extensions.registry import RegisteredExtension, Registry
     from democrai_sandbox.runtime.extensions.settings import RuntimeSettings
     from democrai_sandbox.runtime.store import RuntimeStore
@@ -72,13 +74,16 @@ class Confinement:
         self._egress: EgressControl | None = None if kernel is None else kernel.egress
         self._confiner: Confiner | None = None
         if kernel is not None and kernel.spawn is not None:
-            self._confiner = Confiner(kernel.spawn, kernel.abi, kernel.flow, self._egress)
+            spawn, abi = kernel.spawn, kernel.abi
+            self._confiner = Confiner(spawn, abi, kernel.flow, self._egress, unfiltered=kernel.unfiltered)
         self._observer: EndpointObserver | None = None
         self._has_landlock = kernel is not None and kernel.abi > 0
         self._following: AllowlistSources | None = None
         self._temps: list[TemporaryDirectory[str]] = []
-        self.launcher: ConfinedLauncher | None = None
-        """Starter of children; None to start them directly."""
+        self.unconfined = () if self._confiner else unconfined_because("" if kernel is None else kernel.unconfined)
+        """Missing restrictions of all children and workers, with the reason and the fix; empty if they are confined."""
+        self.launcher: ChildLauncher = PopenLauncher(self.unconfined)
+        """Starter of children."""
         if self._confiner is not None:
             self.launcher = ConfinedLauncher(self._confiner, self.approvals, owned=owned, limits_of=self.limits_of)
 
@@ -107,7 +112,7 @@ class Confinement:
                 raise KernelLayerError(f"no rule covers the connection by {told.subject_kind}:{told.subject}")
             self._egress.observe(_resolved(told))
         if self._observer is not None:
-            self._observer.observe(ObservedEndpoint(*told))
+            self._observer.observe(ObservedEndpoint(told))
 
     @property
     def protected(self) -> tuple[str, ...]:
@@ -118,6 +123,15 @@ class Confinement:
     def unenforced(self) -> dict[str, tuple[str, ...]]:
         """Unenforced rules of the latest confinement of each subject, in words."""
         return {} if self._confiner is None else self._confiner.unenforced
+
+    def unenforced_of(self, label: str, rules: Iterable[AccessRule]) -> tuple[str, ...]:
+        """Return the rules of a subject that the kernel does not enforce for its processes, in words."""
+        return self.unconfined if self._confiner is None else self._confiner.unenforced_of(label, rules)
+
+    @property
+    def has_landlock(self) -> bool:
+        """Whether the kernel restricts the files of workers and children."""
+        return self._confiner is not None and self._has_landlock
 
     @property
     def closed(self) -> dict[str, tuple[str, ...]]:

@@ -25,7 +25,8 @@ from democrai_sandbox.manifests import EngineManifest, ExtractorManifest, Module
 from democrai_sandbox.manifests.limits import NO_LIMITS
 from democrai_sandbox.policy import Operation, ResourceType, TargetKind, is_at_or_below, parse_declaration
 from democrai_sandbox.runtime.child_process import wait_until_readable
-from democrai_sandbox.runtime.children.path_rights import decoded
+from democrai_sandbox.runtime.children.path_rights import decoded, named_programs
+from democrai_sandbox.runtime.children.program_files import executed_files
 
 from .process_paths import ProcessRights, ProtectedPaths, followed, runtime_paths, written_places
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.kernel.egress.allowlist import ChildCgroup, Endpoint
     from democrai_sandbox.kernel.egress.control import EgressControl
     from democrai_sandbox.kernel.spawn import SpawnedChild, SpawnServer
+    from democrai_sandbox.kernel.spawn.confinement import ChildConfinement
     from democrai_sandbox.manifests import Limits, Manifest
     from democrai_sandbox.policy import AccessRule, Subject
     from democrai_sandbox.runtime.children.launch_request import LaunchRequest
@@ -104,10 +106,22 @@ class PreparedConfinement(NamedTuple):
 class Confiner:
     """Prepares confinements and starts processes in them. Thread-safe; call it outside any guard."""
 
-    def __init__(self, spawner: SpawnServer, abi: int, flow: FlowLog, egress: EgressControl | None = None) -> None:
-        """Read the paths of this machine once, before any guard. ``abi`` is the Landlock ABI, 0 without Landlock."""
+    def __init__(
+        self,
+        spawner: SpawnServer,
+        abi: int,
+        flow: FlowLog,
+        egress: EgressControl | None = None,
+        *,
+        unfiltered: str = "",
+    ) -> None:
+        """Read the paths of this machine once, before any guard. ``abi`` is the Landlock ABI, 0 without Landlock.
+
+        ``unfiltered`` is the reason why processes get no system call filter; empty if they do.
+        """
         self._spawner = spawner
         self._abi = abi
+        self._unfiltered = unfiltered
         self._flow = flow
         self._egress = egress
         self._runtime = runtime_paths()
@@ -137,7 +151,7 @@ class Confiner:
     def prepare(self, rights: ProcessRights | None) -> PreparedConfinement:
         """Derive the confinement of a process, and create its cgroup; may block on the helper. None is for the host."""
         if rights is None:
-            return PreparedConfinement("", Enforcement(None, _host_filter(), (), None, ()))
+            return PreparedConfinement("", Enforcement(None, b"" if self._unfiltered else _host_filter(), (), None, ()))
         egress = self._egress
         endpoints = None if egress is None else _endpoints(rights)
         enforcement, closed = self._enforcement(rights, packet_filter=endpoints is not None)
@@ -212,18 +226,37 @@ class Confiner:
         shut = ProtectedPaths(rights.protected, own, self._system(), written=written, read_only=code)
         rules, temp = shut.rules(rights.rules), () if rights.own_temp else (self._runtime.temp,)
         closed = shut.split
+        system = self._runtime.execute
+        programs, libraries = (system, ()) if rights.programs is None else (rights.programs, system)
         confinement = confinement_of(
             rules,
-            runtime_read=shut.paths((*self._runtime.read, *rights.readable)),
+            runtime_read=shut.paths((*self._runtime.read, *rights.readable, *libraries)),
             runtime_listed=shut.paths(self._runtime.listed),
-            runtime_execute=(*shut.paths(self._runtime.execute), *_ways(rights.execute, written)),
+            runtime_execute=(*shut.paths(programs), *_ways(rights.execute, written)),
             # Its own folders cover their content; a link there may come from its installation.
             own_read=_ways(rights.read, frozenset(rights.read)),
             own_write=(*_ways(rights.write, ()), *shut.paths(temp, writing=True)),
             limits=resource_limits(rights.limits, wall=rights.wall),
         )
-        held = _enforcement_of(confinement, self._abi, packet_filter=packet_filter, root=self._root, exact=True)
-        return held, closed
+        return self._enforced(confinement, packet_filter=packet_filter), closed
+
+    def unenforced_of(self, label: str, rules: Iterable[AccessRule]) -> tuple[str, ...]:
+        """Return the unenforced rules of a subject's latest process; without one, those of a process with its rules."""
+        with self._lock:
+            noted = self._noted.get(label)
+        if noted is not None:
+            return noted.enforcement.unenforced
+        return self._enforced(confinement_of(rules), packet_filter=self._egress is not None).unenforced
+
+    def _enforced(self, confinement: ChildConfinement, *, packet_filter: bool) -> Enforcement:
+        return _enforcement_of(
+            confinement,
+            self._abi,
+            packet_filter=packet_filter,
+            root=self._root,
+            exact=True,
+            unfiltered=self._unfiltered,
+        )
 
     def _system(self) -> Mapping[str, str]:
         """Return the resolved paths of the system, refreshed regularly because an administrator may change them."""
@@ -328,17 +361,27 @@ class ConfinedLauncher:
         places = [place for link in chain for place in self._owned(link.subject)]
         kind, name = view.actor
         approved = self._approvals.of_caller(view)
+        allowed = (*rules, *approved)
         return ProcessRights(
             label=f"{kind}:{name}",
-            rules=(*rules, *approved),
+            rules=allowed,
             read=tuple(place for place in places if _is_covered(place, rules, _READING)),
             readable=order.readable,
             write=tuple(place for place in places if _is_covered(place, rules, _WRITING)),
             execute=(order.program,),
+            programs=started_programs(order.program, allowed, rules, self._approvals.programs_of(view)),
             written=tuple(dict.fromkeys(place for link in chain for place in self._approvals.written_by(link.subject))),
             protected=tuple(decoded(path) for path, _ in _core.protected_entries()),
             limits=self._limits_of(view),
         )
+
+
+def started_programs(
+    program: str, allowed: Iterable[AccessRule], declared: Iterable[AccessRule], approved: Iterable[str] = ()
+) -> tuple[str, ...] | None:
+    """Return the programs that a child may start if its subject declares named ones; None for all of the system."""
+    named = named_programs(declared)
+    return executed_files(program, allowed, (*named, *approved)) if named else None
 
 
 class ConfinedChild:

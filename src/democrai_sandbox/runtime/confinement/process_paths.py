@@ -47,6 +47,8 @@ class ProcessRights(NamedTuple):
     """Additional paths that were checked for reading, unless they are protected."""
     execute: tuple[str, ...] = ()
     """Additional programs that were checked for execution."""
+    programs: tuple[str, ...] | None = None
+    """Only programs of the system that it may execute, unless they are protected; None for all of them."""
     written: tuple[str, ...] = ()
     """Further places where it may have created links: approved for writing, and not among the rules."""
     protected: tuple[str, ...] = ()

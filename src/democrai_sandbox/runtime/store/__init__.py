@@ -179,6 +179,7 @@ class RuntimeStore:
     _change_settings = _change(registration_rows.change_settings)
     _remove_settings = _change(registration_rows.remove_settings)
     note_install = _change(registration_rows.note_install)
+    note = _change(registration_rows.note)
 
     def settings(self, kind: str, name: str) -> dict[str, Any]:
         """Return the configuration of an engine or extractor; empty if none is stored."""

@@ -281,6 +281,11 @@ def note_install(connection: Connection, kind: str, name: str, *, now: datetime,
     _record(Ledger(connection), now, actor, f"{kind}:{name}", "install_started")
 
 
+def note(connection: Connection, about: Mapping[str, Any], *, before: Mapping[str, Any] | None, now: datetime) -> None:
+    """Record an observation of this node in the audit log."""
+    Ledger(connection).close([AuditEntry(AuditAction.NOTED, SYSTEM, before=before, after=about)], now=now)
+
+
 def remove_settings(connection: Connection, kind: str, name: str) -> bool:
     """Remove a stored configuration."""
     return connection.execute(delete(engine_settings).where(*_same(kind, name))).rowcount == 1
