@@ -46,7 +46,6 @@ def reads_with(world):
         import asyncio
 
         from democrai_sandbox.host.overview import subject_profile
-
         from democrai_sandbox.host.status import report
         from democrai_sandbox.policy import Subject
         from democrai_sandbox.runtime.access_environment import serving

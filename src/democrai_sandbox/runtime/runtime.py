@@ -8,21 +8,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from democrai_sandbox import policy
 from democrai_sandbox.access import Administration
 from democrai_sandbox.access.caller import Caller, GuardedSubject
 from democrai_sandbox.errors import ExternalAccessAdminRequired, RuntimeServiceFailed
 from democrai_sandbox.guard import access_changed, configure_guard, served
 from democrai_sandbox.guard.interface import RawView
 from democrai_sandbox.manifests import ManifestKind, ModuleManifest, ToolDeclaration, parse_manifest
-from democrai_sandbox.policy import (
-    InvalidInputError,
-    Operation,
-    Subject,
-    SubjectKind,
-    rules_for_paths,
-    rules_from_json,
-    rules_to_json,
-)
 from democrai_sandbox.runtime.ai.runtime import AiRuntime, IsolatedTools
 from democrai_sandbox.runtime.calls.outcome import ExtensionOutput, divert_output, watch_reports
 from democrai_sandbox.runtime.confinement.confinement import Confinement
@@ -51,7 +43,6 @@ if TYPE_CHECKING:
     from democrai_sandbox.errors import SandboxDenied
     from democrai_sandbox.guard import AccessQuestion, Decider, DenialRecorder, EndpointObserver
     from democrai_sandbox.kernel.application import Kernel
-    from democrai_sandbox.policy import AccessDecision, AccessRule
     from democrai_sandbox.runtime.ai.asset_calls import Body
     from democrai_sandbox.runtime.ai.assets import Asset
     from democrai_sandbox.runtime.ai.model import Model
@@ -82,13 +73,13 @@ class _ManagingCaller(GuardSurroundings):
         return True
 
     def guard(self) -> GuardedSubject:
-        return GuardedSubject(Subject(*self._view.actor), self._view.chain)  # type: ignore[arg-type] # a kind as text
+        return GuardedSubject(policy.Subject(*self._view.actor), self._view.chain)  # type: ignore[arg-type] # a kind as text
 
 
 class AccessManagers:
     """The service behind the managing half of ``sdk.access``."""
 
-    def __init__(self, access: Access, managers: Collection[Subject]) -> None:
+    def __init__(self, access: Access, managers: Collection[policy.Subject]) -> None:
         """Take the subjects that may decide."""
         self._node = access.node
         self._managers = frozenset(managers)
@@ -101,7 +92,7 @@ class AccessManagers:
         if act == "pending":
             return [_request_fields(request) for request in administration.pending_requests().items]
         if act not in _ACTS:
-            raise InvalidInputError.of(f"unknown act {act!r}; one of: {', '.join(_ACTS)}", pointer="/act")
+            raise policy.InvalidInputError.of(f"unknown act {act!r}; one of: {', '.join(_ACTS)}", pointer="/act")
         outcome = administration.decide(_ACTS[act], details.get("id", ""), reason=details.get("reason", ""))
         made = outcome.decision
         decision = made and {"id": made.id, "effect": str(made.effect), "scope": str(made.scope)}
@@ -151,7 +142,7 @@ class ModuleResumes(Mapping[str, "ResumeHandler"]):
         if action not in set(self):
             raise KeyError(action)
 
-        def resume(context: Any, *, origin: Requester, subject: Subject, request_id: str) -> object:
+        def resume(context: Any, *, origin: Requester, subject: policy.Subject, request_id: str) -> object:
             del request_id  # a module that must not repeat an action stores the id in its context
             self._resume(action, context, origin, subject)
             return None
@@ -168,7 +159,7 @@ class ModuleResumes(Mapping[str, "ResumeHandler"]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    def _resume(self, action: str, context: Any, origin: Requester, subject: Subject) -> None:
+    def _resume(self, action: str, context: Any, origin: Requester, subject: policy.Subject) -> None:
         """Run an action and wait for its end; for a task, wait until it is stored."""
         name, params = _own(action, subject), _params(context)
         caller = self._requester(origin)
@@ -197,14 +188,14 @@ def as_asked(origin: Requester) -> Caller:
     return Caller(origin.user_id, origin.organization_id, origin.session_key, task_id=origin.task_id)
 
 
-def _own(action: str, subject: Subject) -> str:
+def _own(action: str, subject: policy.Subject) -> str:
     """Return the action's name within its module. A subject can resume only its own module, and only as that module."""
-    if subject.kind is not SubjectKind.MODULE:
+    if subject.kind is not policy.SubjectKind.MODULE:
         what = f"{subject} has no actions: only a module can resume with one"
-        raise InvalidInputError.of(what, pointer="/resume_action")
+        raise policy.InvalidInputError.of(what, pointer="/resume_action")
     module, dot, name = action.rpartition(".")
     if dot and module != subject.name:
-        raise InvalidInputError.of(f"{action!r} is not an action of {subject}", pointer="/resume_action")
+        raise policy.InvalidInputError.of(f"{action!r} is not an action of {subject}", pointer="/resume_action")
     return name
 
 
@@ -213,7 +204,7 @@ def _params(context: Any) -> dict[str, Any]:
         return {}
     if type(context) is not dict:
         what = f"expected an object with the action's parameters, got {type(context).__name__}"
-        raise InvalidInputError.of(what, pointer="/resume_context")
+        raise policy.InvalidInputError.of(what, pointer="/resume_context")
     return context
 
 
@@ -252,7 +243,7 @@ class WorkerHost:
         """Names that ``door`` accepts."""
         return tuple(self._services)
 
-    def decide(self, question: AccessQuestion) -> bool | AccessDecision:
+    def decide(self, question: AccessQuestion) -> bool | policy.AccessDecision:
         """Answer an access question from the guard of a worker."""
         return self._decider.decide(question)
 
@@ -260,7 +251,7 @@ class WorkerHost:
         """Call a service for the code in a worker."""
         service = self._services.get(name)
         if service is None:
-            raise InvalidInputError.of(f"service {name} is not available in workers")
+            raise policy.InvalidInputError.of(f"service {name} is not available in workers")
         return service(RawView(*view), *args)
 
     def output(self, label: str, stream: str, text: str) -> None:
@@ -487,7 +478,7 @@ class Runtime:
                 if surface.kind == "task":
                     self.tasks.declare(name, surface.name, **surface.options)
             self.ai.declare(manifest, [item for item in module.surfaces.values() if isinstance(item, Surface)], own)
-        except InvalidInputError as error:
+        except policy.InvalidInputError as error:
             self.modules.break_module(name, error.problems)
 
     def _apart(self, asset: Asset) -> Body | None:
@@ -500,11 +491,11 @@ class Runtime:
             return None
         return self._tooling.body(asset, self._isolated.of_tool(found, manifest, declaration))
 
-    def _own_rules(self, subject: Subject) -> tuple[AccessRule, ...]:
+    def _own_rules(self, subject: policy.Subject) -> tuple[policy.AccessRule, ...]:
         """Return the rules for a module's own folders: read its code, read and write its data."""
         code, data = self._own_places(subject)
-        read = (rule for rule in rules_for_paths([code]) if rule.operation == Operation.READ)
-        return (*read, *rules_for_paths([data]))
+        read = (rule for rule in policy.rules_for_paths([code]) if rule.operation == policy.Operation.READ)
+        return (*read, *policy.rules_for_paths([data]))
 
     def _changed(self) -> None:
         """Make all guards ask again, here and in the workers, after a decision changed."""
@@ -514,7 +505,7 @@ class Runtime:
         self._isolated.access_changed()
         self.shadows.changed()
 
-    def _hold_against(self, subject: Subject, candidate: str | None) -> str:
+    def _hold_against(self, subject: policy.Subject, candidate: str | None) -> str:
         """Start a shadow run of a subject with a candidate manifest, in all its processes; None ends it.
 
         Return the rules of the candidate as JSON; empty without a candidate.
@@ -527,13 +518,13 @@ class Runtime:
             module = None if candidate is None else parse_manifest(candidate, ModuleManifest, folder=folder, name=name)
             self.modules.hold_against(extension.name, module)
             self._isolated.hold_against(extension.name, module)
-            return "" if module is None else rules_to_json((*module.access, *self._own_rules(subject)))
+            return "" if module is None else policy.rules_to_json((*module.access, *self._own_rules(subject)))
         manifest = None if candidate is None else parse_manifest(candidate, kind, folder=folder, name=name)
         runtime = self.engines if kind is ManifestKind.ENGINE else self.extractors
         rules = runtime.hold_against(extension.name, manifest)
-        return rules_to_json((*rules_from_json(rules), *self._own_rules(subject))) if rules else ""
+        return policy.rules_to_json((*policy.rules_from_json(rules), *self._own_rules(subject))) if rules else ""
 
-    def _own_places(self, subject: Subject) -> tuple[str, ...]:
+    def _own_places(self, subject: policy.Subject) -> tuple[str, ...]:
         found = self.registry.find(str(subject))
         return () if found is None else (found.folder, self.settings.data_of(subject))
 
