@@ -12,7 +12,7 @@ from democrai_sandbox.cli.arguments.host import USUAL_SCOPES
 from democrai_sandbox.cli.commands import COMMANDS
 from democrai_sandbox.cli.parser import CommandParser, add_verbs, parser_of
 from democrai_sandbox.cli.serve import LogFormat
-from democrai_sandbox.host import authentication
+from democrai_sandbox.host import scopes
 from democrai_sandbox.manifests import ManifestKind, McpTransport
 from democrai_sandbox.policy import Operation, ResourceType, SubjectKind
 from tests.services.rows import rows
@@ -38,7 +38,7 @@ def test_words_are_those_of_the_enums():
 
 def test_usual_scopes_of_a_token_are_scopes():
     """The default scopes are valid scopes."""
-    assert set(USUAL_SCOPES) <= {one.value for one in authentication.Scope}
+    assert set(USUAL_SCOPES) <= {one.value for one in scopes.Scope}
 
 
 def parsers(parser):

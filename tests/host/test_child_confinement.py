@@ -45,8 +45,8 @@ def reads_with(world):
     async def story(app):
         import asyncio
 
-        from democrai_sandbox.host.status import report
         from democrai_sandbox.host.overview import subject_profile
+        from democrai_sandbox.host.status import report
         from democrai_sandbox.policy import Subject
         from democrai_sandbox.runtime.access_environment import serving
 

@@ -1,8 +1,4 @@
-"""Configuration, node, token and database of a command, and lists of the API.
-
-The HTTP client uses the standard library only, and has a deadline also for slow senders. A database is opened by
-commands that work without a node.
-"""
+"""Configuration, node, token and database of a command, and lists of the API."""
 
 from __future__ import annotations
 
@@ -90,7 +86,10 @@ _FINE, _REFUSED = range(200, 300), 400
 
 
 class NodeClient:
-    """Client of one node with a token. A refusal raises ``NodeRefused``, a missing answer ``NodeUnreachable``."""
+    """Client of one node with a token. A refusal raises ``NodeRefused``, a missing answer ``NodeUnreachable``.
+
+    It uses the standard library only, and has a deadline also for slow senders.
+    """
 
     patience = 30.0
     """Timeout in seconds between two parts of an answer."""
@@ -508,7 +507,7 @@ def check_owner(url: str) -> None:
 
 @contextmanager
 def open_database(url: str, settings: HostSettings | None = None, *, create: bool = False) -> Iterator[SqlStore]:
-    """Open the store, also while a node uses it. ``create`` creates a missing database and its folders."""
+    """Open the store without a node, or while one uses it. ``create`` creates a missing database and its folders."""
     from democrai_sandbox.access.store import open_store  # noqa: PLC0415 - takes its time
 
     check_owner(url)

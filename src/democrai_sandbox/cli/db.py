@@ -260,7 +260,7 @@ class _Rotation:
     def _resealed(self) -> tuple[Resealed, Resealed]:
         """Re-encrypt contexts and model keys, and return the counts."""
         from democrai_sandbox.access.encryption import Resealed, Sealer, reseal_all  # noqa: PLC0415 - takes its time
-        from democrai_sandbox.host.ai_models import reseal_model_keys  # noqa: PLC0415
+        from democrai_sandbox.host.extension_admin import reseal_model_keys  # noqa: PLC0415
         from democrai_sandbox.runtime.store import RuntimeStore  # noqa: PLC0415
 
         self._output.progress("encrypting stored data")

@@ -7,14 +7,7 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from democrai_sandbox.errors import (
-    CommandMisused,
-    CommandRefused,
-    ConfigInvalid,
-    NodeRefused,
-    NodeUnreachable,
-    StateUnusable,
-)
+from democrai_sandbox import errors
 from democrai_sandbox.policy import Operation, ResourceType, Subject, chain_from_list
 
 from . import connection
@@ -258,7 +251,13 @@ def _entry(entry: ErrorEntry) -> dict[str, Any]:
 
 _STDIN = "-"
 _MOST_READ = 1 << 20
-_UNASKED = (CommandRefused, NodeUnreachable, NodeRefused, ConfigInvalid, StateUnusable)
+_UNASKED = (
+    errors.CommandRefused,
+    errors.NodeUnreachable,
+    errors.NodeRefused,
+    errors.ConfigInvalid,
+    errors.StateUnusable,
+)
 """Errors of asking a node; the line is explained without it."""
 _NETWORK = frozenset({Operation.CONNECT, Operation.RECEIVE, Operation.SEND})
 
@@ -268,7 +267,7 @@ def run_explain(options: argparse.Namespace, output: CommandOutput) -> int:
     given = [name for name in ("line", "code", "subject") if getattr(options, name) is not None]
     if len(given) != 1:
         what = "nothing to explain" if not given else f"{' and '.join(given)} cannot be combined"
-        raise CommandMisused(what, fix="give an error line, --code, or --subject with --operation and --target")
+        raise errors.CommandMisused(what, fix="give an error line, --code, or --subject with --operation and --target")
     if options.code is not None:
         from democrai_sandbox.errors.catalogue import entry_of  # noqa: PLC0415 - takes its time
 
@@ -294,7 +293,7 @@ def _read() -> str:
     with open(0, "rb", closefd=False) as stream:  # by number: sys.stdin can be None
         data = stream.read(_MOST_READ + 1)
     if len(data) > _MOST_READ:
-        raise CommandMisused(
+        raise errors.CommandMisused(
             f"more than {_MOST_READ} bytes", fix="pass only the end of the log, for example with tail -n 100"
         )
     return data.decode("utf-8", "backslashreplace")
@@ -322,7 +321,7 @@ def _from_node(options: argparse.Namespace, line: str, reading: ErrorLine) -> tu
 def _access(options: argparse.Namespace, output: CommandOutput) -> int:
     for name in ("operation", "target"):
         if getattr(options, name) is None:
-            raise CommandMisused(f"--{name} is missing", fix="give --subject, --operation and --target")
+            raise errors.CommandMisused(f"--{name} is missing", fix="give --subject, --operation and --target")
     chain = [part for part in options.chain.replace("->", ",").replace(" ", "").split(",") if part]
     question = {
         "subject": options.subject,

@@ -225,7 +225,7 @@ def run_script(options: argparse.Namespace, output: CommandOutput) -> int:
     """Run a script."""
     from democrai_sandbox.runtime import single_run  # noqa: PLC0415
     from democrai_sandbox.runtime.confinement.process_paths import ProcessRights  # noqa: PLC0415 - takes its time
-    from democrai_sandbox.runtime.recording import Recording  # noqa: PLC0415
+    from democrai_sandbox.runtime.extension_run import Recording  # noqa: PLC0415
 
     file, shut = script_file(options), protected(options)
     manifest, _ = read_manifest(options.manifest, named(file))

@@ -1,8 +1,4 @@
-"""Web application: the API, the pages and their middleware, which checks hosts, origins of forms and sizes of bodies.
-
-The server starts the sandbox. Browsers send the origin of each HTTP request in headers that no page can set. The check
-uses these headers instead of a secret in every form, which could leak or be forgotten.
-"""
+"""Web application: the API, the pages and their middleware, which checks hosts, origins and bodies of requests."""
 
 from __future__ import annotations
 
@@ -101,7 +97,11 @@ class AnswerHeaders:
 
 
 class RequestChecks:
-    """Middleware that refuses requests for other hosts, from other sites, and with large bodies."""
+    """Middleware that refuses requests for other hosts, from other sites, and with large bodies.
+
+    Browsers send the origin of each HTTP request in headers that no page can set. The check uses these headers instead
+    of a secret in every form, which could leak or be forgotten.
+    """
 
     def __init__(self, app: ASGIApp, *, sandbox: Sandbox) -> None:
         """Read the host names from the configuration."""

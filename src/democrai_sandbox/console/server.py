@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
     from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 
-    from democrai_sandbox.host.accounts.values import Credentials
+    from democrai_sandbox.host.accounts.tables import Credentials
     from democrai_sandbox.host.sandbox import Sandbox
     from democrai_sandbox.host.settings import HostSettings, ServerSettings
 

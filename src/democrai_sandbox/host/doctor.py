@@ -36,9 +36,8 @@ from democrai_sandbox.policy import InvalidInputError
 from democrai_sandbox.runtime.extensions.registry import discover
 from democrai_sandbox.runtime.extensions.settings import RuntimeSettings
 
-from .ai_models import key_of
 from .directories import database_file, landlock_application_paths, read_node_address
-from .extension_admin import check_configured
+from .extension_admin import check_configured, key_of
 from .settings import ExtensionSettings
 from .status_report import LayerReport, ReportArea, ReportLine, ReportLineState, control_line
 

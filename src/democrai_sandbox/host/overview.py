@@ -1,8 +1,4 @@
-"""Overview of subjects and extensions, and shadow runs.
-
-A subject has declarations, decisions and observed accesses; an extension has a state, functions and problems. In a
-shadow run, the current manifest decides, and the differences of a candidate manifest are counted.
-"""
+"""Overview of subjects and extensions, and shadow runs, which count the differences of a candidate manifest."""
 
 from __future__ import annotations
 
@@ -35,7 +31,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.access.caller import Caller
     from democrai_sandbox.access.values import Decision, StoredRequest
     from democrai_sandbox.manifests import Change, Finding
-    from democrai_sandbox.runtime.calls.output import PrintedOutput
+    from democrai_sandbox.runtime.calls.outcome import PrintedOutput
     from democrai_sandbox.runtime.extensions.registry import RegisteredExtension
     from democrai_sandbox.runtime.installs.environments import InstallStatus
     from democrai_sandbox.runtime.store import ShadowDifference

@@ -24,12 +24,11 @@ from democrai_sandbox.runtime.worker.process import template_command
 
 from . import directories
 from .accounts.accounts import Accounts
-from .accounts.idempotency import IdempotencyKeys
-from .ai_models import StoredModels, open_models
+from .accounts.store import IdempotencyKeys
 from .authentication import Identity
 from .config import load
 from .directories import DatabaseLock, unreachable_error, unreachable_reason
-from .extension_admin import BackgroundInstaller, check_configured
+from .extension_admin import BackgroundInstaller, StoredModels, check_configured, open_models
 from .host_only import inside
 from .observations import Observations, ReasonFinder
 from .run_modes import record_modes

@@ -18,7 +18,7 @@ from democrai_sandbox.access.store.schema import HEAD
 from democrai_sandbox.access.values import PageRequest
 from democrai_sandbox.errors import SandboxDenied, SchemaOutdated, StoreUnavailable
 from democrai_sandbox.guard import _core, exact_guard_context, live_states, patched_entries
-from democrai_sandbox.host.explain.kernel_view import outside_lists
+from democrai_sandbox.host.explain.declared_rights import outside_lists
 from democrai_sandbox.runtime.store import TaskFilter
 from democrai_sandbox.runtime.store.values import UNFINISHED
 

@@ -17,7 +17,7 @@ HARMLESS = {
     "democrai_sandbox.console.api.accounts._EXPORT",
     "democrai_sandbox.console.api.decisions._DECIDES",
     "democrai_sandbox.console.api.openapi._SCHEMES",
-    "democrai_sandbox.console.api.modules._CALLS",
+    "democrai_sandbox.console.api.extensions._CALLS",
 }
 """They contain names, describe the API, or list event listeners, which grant nothing."""
 

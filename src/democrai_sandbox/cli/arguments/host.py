@@ -120,7 +120,7 @@ helper_arguments = verbs(
         "run the helper of an application, in the foreground",
         "Run the helper of an application: apply its allowlist, and end with it. Needs root, or sudo "
         "without a password. serve starts the helper itself; use this command for process managers and for debugging.",
-        "helper:run_helper",
+        "serve:run_helper",
         argument("--parent-pid", "PID", "process id of the application", required=True),
         argument("--socket", "PATH", "socket of the helper (default: from the configuration)"),
         argument("--policy-file", "PATH", "policy file (default: from the configuration)"),
@@ -133,7 +133,7 @@ helper_arguments = verbs(
         "list running helpers and their allowlists",
         "List the running helpers of this configuration, their allowlists and, as root, the rules that "
         "are in the packet filter. Changes nothing.",
-        "helper:run_status",
+        "serve:run_status",
         *LOCAL,
     ),
     verb(
@@ -141,7 +141,7 @@ helper_arguments = verbs(
         "print the packet filter rules of a policy file",
         "Read a policy file as the helper does, resolve its names, and print the rules for the "
         "packet filter. Only the helper itself can apply rules.",
-        "helper:run_apply",
+        "serve:run_apply",
         argument("file", "FILE", "a policy file, such as os_sandbox_allowlist_PID.json in the data folder"),
         flag("--dry-run", "apply nothing; required", required=True),
         argument("--parent-pid", "PID", "process id to use in the names of the rules", default=str(os.getpid())),
@@ -152,7 +152,7 @@ helper_arguments = verbs(
             name,
             f"print the rule that lets a user start the helper through {program}",
             f"Print the rule that lets a user start the helper through {program}. Installs nothing.",
-            f"helper:run_{name}",
+            f"serve:run_{name}",
             argument("--user", "NAME", "user that runs the application (default: the current user, unless root)"),
             JSON,
         )
@@ -162,7 +162,7 @@ helper_arguments = verbs(
         "systemd",
         "print the unit that runs the helper for a service",
         "Print the unit that runs the helper for a service. Installs nothing.",
-        "helper:run_systemd",
+        "serve:run_systemd",
         argument("--state-dir", "DIR", "replaces state_dir of the configuration"),
         argument("--data-dir", "DIR", "replaces data_dir of the configuration"),
         argument("--refresh-seconds", "N", "replaces the time between name resolutions"),

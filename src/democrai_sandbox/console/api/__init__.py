@@ -5,7 +5,7 @@ from __future__ import annotations
 from democrai_sandbox.console import health, problems
 from democrai_sandbox.host.host_only import taken
 
-from . import accounts, decisions, extensions, modules, subjects
+from . import accounts, decisions, extensions, subjects
 from .openapi import document
 
 __all__ = ["document", "routers", "unversioned"]
@@ -21,8 +21,8 @@ routers = taken(
     (extensions, "models"),
     (subjects, "explanations"),
     (subjects, "shadows"),
-    (modules, "modules"),
-    (modules, "tasks"),
+    (extensions, "modules"),
+    (extensions, "tasks"),
     (accounts, "audit"),
     (subjects, "status"),
     (accounts, "accounts"),

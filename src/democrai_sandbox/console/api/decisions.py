@@ -12,8 +12,8 @@ from fastapi import Depends, Query, Request
 from pydantic import AwareDatetime, Field
 
 from democrai_sandbox.access import values
-from democrai_sandbox.access.risk import RiskLevel
 from democrai_sandbox.access.values import DecisionFilter, RequestFilter, RequestState
+from democrai_sandbox.access.verdicts import RiskLevel
 from democrai_sandbox.console.auth import Visitor, holder, require_recent_password, sandbox_of
 from democrai_sandbox.console.problems import told as told_of
 from democrai_sandbox.errors import DecisionConflict, ExternalAccessAdminRequired, SandboxError
@@ -58,8 +58,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from democrai_sandbox.access.administration import Administration, Outcome
-    from democrai_sandbox.access.risk import RiskAssessment
     from democrai_sandbox.access.values import AccessTuple
+    from democrai_sandbox.access.verdicts import RiskAssessment
 
 requests = router("requests")
 RequestReader = Annotated[Visitor, Depends(holder(Scope.REQUESTS_READ))]

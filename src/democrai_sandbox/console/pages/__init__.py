@@ -5,7 +5,7 @@ from __future__ import annotations
 from democrai_sandbox.console import live_updates
 from democrai_sandbox.host.host_only import taken
 
-from . import accounts, bulk_decisions, decisions, extensions, requests, status, subjects
+from . import accounts, bulk_decisions, decisions, extensions, requests, subjects
 
 routers = taken(
     "console",
@@ -16,6 +16,5 @@ routers = taken(
     (accounts, "router"),
     (subjects, "router"),
     (extensions, "router"),
-    (status, "router"),
 )
 """Return the routers, to the host only, because a route could be changed to call anything."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.access.values import AuditRecord
     from democrai_sandbox.console.auth import Visitor
     from democrai_sandbox.host.accounts import SignedIn
-    from democrai_sandbox.host.accounts.values import Person
+    from democrai_sandbox.host.accounts.tables import Person
 
 router = APIRouter()
 _LONGEST = 4096

@@ -1,8 +1,4 @@
-"""Permissions, parameters and drafts of pages: values of the address, filters with problems by field, and kept forms.
-
-A draft has the fields of a form whose session ended, in a cookie until the user has signed in again. It decides
-nothing: it fills the form again and is validated like the form.
-"""
+"""Permissions, parameters and drafts of pages: values of the address, filters with problems by field, kept forms."""
 
 from __future__ import annotations
 
@@ -250,6 +246,9 @@ def keep_draft(request: Request, page: str, values: Mapping[str, str], *, back: 
     """Redirect a user whose session ended to the sign-in page, and keep the fields for the return.
 
     ``back`` is the address to return to, if it differs from the path of the page.
+
+    A draft has the fields of a form whose session ended, in a cookie until the user has signed in again. It decides
+    nothing: it fills the form again and is validated like the form.
     """
     answer = RedirectResponse(sign_in_at(request, back or own_path(request, page)), 303)
     text = written_draft(page, values)

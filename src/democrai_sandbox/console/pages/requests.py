@@ -25,9 +25,9 @@ from .parameters import AGES, STATES, SignedInUser, forget_draft, kept_draft, re
 
 if TYPE_CHECKING:
     from democrai_sandbox.access.administration import Administration
-    from democrai_sandbox.access.risk import RiskAssessment
     from democrai_sandbox.access.values import Decision, DecisionReach
     from democrai_sandbox.access.values import StoredRequest as Asked
+    from democrai_sandbox.access.verdicts import RiskAssessment
     from democrai_sandbox.host.decisions import DecisionTarget
     from democrai_sandbox.host.overview import SubjectRule
     from democrai_sandbox.host.sandbox import Sandbox

@@ -1,4 +1,4 @@
-"""Subjects: declarations, decisions and observed accesses, shadow runs of candidates, and explanations layer by layer.
+"""Subjects: declarations, decisions and observed accesses, shadow runs and explanations; and the status of every layer.
 
 An explained access can be decided about without a request.
 """
@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import re
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Form, Request, Response
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, RedirectResponse
 from pydantic import BaseModel
 
 from democrai_sandbox.access.administration import LONGEST_REASON
@@ -18,13 +19,16 @@ from democrai_sandbox.access.values import AccessTuple, DecisionEffect
 from democrai_sandbox.console.auth import needs_password, refused_password, sandbox_of
 from democrai_sandbox.console.render import code, redirect, render, visible_text
 from democrai_sandbox.errors import DecisionConflict, ErrorUnknown, ExtensionBroken, ExtensionUnknown
-from democrai_sandbox.errors.catalogue.pages import plain
+from democrai_sandbox.errors.catalogue.pages import plain as plain_text
 from democrai_sandbox.host import overview
 from democrai_sandbox.host.decisions import SubmittedDecision, UnrequestedAccess
 from democrai_sandbox.host.decisions import decide as decide_submitted
 from democrai_sandbox.host.explain.explainer import explain, explain_line
 from democrai_sandbox.host.explain.explanation import AccessToExplain
 from democrai_sandbox.host.overview import count_by_kind, known_subjects, subject_profile
+from democrai_sandbox.host.status import report
+from democrai_sandbox.host.status_report import ReportArea
+from democrai_sandbox.kernel.status import plain
 from democrai_sandbox.policy import (
     VALID_OPERATIONS,
     InvalidInputError,
@@ -55,6 +59,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.console.auth import RefusedPassword, Visitor
     from democrai_sandbox.host.explain.explanation import Explanation
     from democrai_sandbox.host.overview import SubjectSummary
+    from democrai_sandbox.host.status_report import ReportLine
     from democrai_sandbox.policy import Problem
 
 router = APIRouter()
@@ -213,7 +218,7 @@ class ExplainForm(NamedTuple):
 
 
 @router.get("/explain")
-def show(request: Request, visitor: Administrator) -> Response:
+def show_explanation(request: Request, visitor: Administrator) -> Response:
     """Show the form and the explanation for the address. No request is filed."""
     asked = _asked(request)
     wrong: dict[str, str] = {}
@@ -445,8 +450,77 @@ def _page(
         "line": "",
         "told": None,
         "questions": (),
-        "plain": plain,
+        "plain": plain_text,
         **more,
     }
     context["line"] = _shown(context["line"])
     return render(request, "explain/show.html", visitor=visitor, status=422 if wrong else status, **context)
+
+
+_AREAS = (
+    (ReportArea.GUARD, "Guard", "Restricts extensions in this interpreter to their declared access."),
+    (ReportArea.DECISIONS, "Decisions", "Stores approvals and denials, and sends changes to all nodes."),
+    (
+        ReportArea.KERNEL,
+        "Kernel layer",
+        "Restricts this process and its children in the kernel, if the machine supports it.",
+    ),
+    (ReportArea.RUNTIME, "Runtime", "Loaded extensions and running work."),
+)
+
+
+_ELSEWHERE = MappingProxyType({"extensions": "extensions", "tasks": "tasks"})
+"""Pages with more about a line."""
+
+
+@router.get("/status")
+def show(request: Request, visitor: Administrator) -> HTMLResponse:
+    """Show the current state."""
+    found = report(sandbox_of(request))
+    areas = [(title, words, found.of(area)) for area, title, words in _AREAS]
+    troubled = [line for line in found.lines if not line.is_well]
+    return render(
+        request,
+        "status/show.html",
+        visitor=visitor,
+        report=found,
+        areas=areas,
+        troubled=troubled,
+        details_of=details_of,
+        elsewhere=_ELSEWHERE,
+        holds={"self_test_done": True},
+    )
+
+
+@router.post("/status/self-test")
+def test_again(request: Request, visitor: Administrator) -> RedirectResponse:
+    """Run the self-test again."""
+    del visitor
+    sandbox_of(request).kernel.selftest()
+    return redirect(request, "/status", done="self_test_done")
+
+
+def details_of(line: ReportLine) -> list[tuple[str, str]]:
+    """Return the non-empty facts of a line, flattened and in words."""
+    found: list[tuple[str, str]] = []
+    for name, value in plain(line.details).items():
+        found += _flat(name.replace("_", " "), value)
+    return found
+
+
+def _flat(name: str, value: object) -> list[tuple[str, str]]:
+    if value is None or value in ("", [], {}):
+        return []
+    if isinstance(value, bool):
+        return [(name, "yes" if value else "no")]
+    if isinstance(value, dict):
+        return [pair for inner, held in value.items() for pair in _flat(f"{name}: {inner}", held)]
+    if isinstance(value, list):
+        return [(name, "\n".join(map(_in_words, value)))]
+    return [(name, str(value))]
+
+
+def _in_words(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {held}" for name, held in value.items() if held not in (None, ""))
+    return str(value)

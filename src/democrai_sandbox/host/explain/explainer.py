@@ -1,7 +1,4 @@
-"""Explain why an access or an error line is allowed or denied, layer by layer: on a node now, or from a manifest only.
-
-Read-only: it files no request, records and counts nothing, and uses no guard. Without a node, decisions are unknown.
-"""
+"""Explain why an access or an error line is allowed or denied, layer by layer: on a node now, or by a manifest."""
 
 from __future__ import annotations
 
@@ -22,8 +19,7 @@ from democrai_sandbox.policy import InvalidInputError, SubjectKind
 from democrai_sandbox.policy.rules import written_target
 
 from . import explanation
-from .declared_rights import chain_subjects, is_around_protected, is_protected, rule_owner, runtime_path
-from .kernel_view import kernel_view
+from .declared_rights import chain_subjects, is_around_protected, is_protected, kernel_view, rule_owner, runtime_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -35,8 +31,7 @@ if TYPE_CHECKING:
     from democrai_sandbox.manifests import Manifest
     from democrai_sandbox.policy import AccessRule
 
-    from .declared_rights import DeclaredRights
-    from .kernel_view import KernelView
+    from .declared_rights import DeclaredRights, KernelView
 
 _MOVING = frozenset({policy.Operation.CREATE, policy.Operation.DELETE})
 _AT_ONCE = 500
@@ -44,7 +39,11 @@ _MOST_DECISIONS = 20_000
 
 
 def explain(sandbox: Sandbox, question: explanation.AccessToExplain) -> explanation.Explanation:
-    """Return the result of this access now. The caller must check who may know it."""
+    """Return the result of this access now. The caller must check who may know it.
+
+    Read-only: it files no request, records and counts nothing, and uses no guard. Without a node, decisions are
+    unknown.
+    """
     refused = explanation.refusal_on_the_way(question, partial(_explain, sandbox, None))
     return refused or _explain(sandbox, os.path.realpath, question)
 

@@ -15,7 +15,7 @@ from democrai_sandbox.policy import InvalidInputError, rules_for_paths, rules_fr
 from democrai_sandbox.policy.operations import IMPORT
 from democrai_sandbox.runtime import sdk_services
 from democrai_sandbox.runtime.calls.access_recorder import DECLARED
-from democrai_sandbox.runtime.calls.guard_factory import GuardFactory
+from democrai_sandbox.runtime.calls.invocation import GuardFactory
 
 from .asset_calls import caller
 from .model import KINDS, Message, ToolCall, ToolOffer

@@ -1,9 +1,4 @@
-"""Import of extension code under its guard: the functions that it declares, and reasons of failed imports.
-
-An extension is a separate package, ``democrai_extensions.<kind>.<name>``, made of the files of its folder: relative
-imports work, and two extensions can have files of the same name. Bytecode caches are neither read nor written, because
-another program could have changed them.
-"""
+"""Import of extension code under its guard: the functions that it declares, and reasons of failed imports."""
 
 from __future__ import annotations
 
@@ -179,7 +174,12 @@ def _bare_package(name: str, path: Iterable[str]) -> ModuleType:
 
 
 class _ExtensionFinder:
-    """Finds the files of extensions, only below their packages."""
+    """Finds the files of extensions, only below their packages.
+
+    An extension is a separate package, ``democrai_extensions.<kind>.<name>``, made of the files of its folder: relative
+    imports work, and two extensions can have files of the same name. Bytecode caches are neither read nor written,
+    because another program could have changed them.
+    """
 
     @staticmethod
     def find_spec(

@@ -9,9 +9,8 @@ from democrai_sandbox.access.store import open_database
 from democrai_sandbox.access.store.audit_log import SYSTEM
 from democrai_sandbox.errors.services import EntryConfigured, EntryExists, EntryUnknown
 
-from . import registration_rows, shadow_rows, task_rows
-from .registration_rows import Configured, StoredModel
-from .shadow_rows import ShadowDifference, ShadowEffect, ShadowRun
+from . import registration_rows, task_rows
+from .registration_rows import Configured, ShadowDifference, ShadowEffect, ShadowRun, StoredModel
 from .values import Failure, NewTask, Progress, Task, TaskCaller, TaskFilter, TaskState
 
 if TYPE_CHECKING:
@@ -212,13 +211,13 @@ class RuntimeStore:
 
     # ---- shadow runs
 
-    start_shadow = _change(shadow_rows.start)
-    end_shadow = _change(shadow_rows.end)
-    shadow = _query(shadow_rows.find)
-    shadows = _query(shadow_rows.listed)
-    findings = _query(shadow_rows.findings)
-    finding_counts = _query(shadow_rows.counts)
-    _add_findings = _change(shadow_rows.add)
+    start_shadow = _change(registration_rows.start)
+    end_shadow = _change(registration_rows.end)
+    shadow = _query(registration_rows.find)
+    shadows = _query(registration_rows.listed)
+    findings = _query(registration_rows.findings)
+    finding_counts = _query(registration_rows.counts)
+    _add_findings = _change(registration_rows.add)
 
     def add_findings(self, run_id: str, findings: Iterable[ShadowDifference]) -> None:
         """Add findings to a run; beyond the limit they are only counted."""

@@ -24,9 +24,8 @@ from democrai_sandbox.guard import access_changed, configure_guard, own_process
 from democrai_sandbox.policy import AccessRule, InvalidInputError, Subject, SubjectKind, rules_from_json
 from democrai_sandbox.runtime import sdk_services
 from democrai_sandbox.runtime.calls.access_recorder import recorded
-from democrai_sandbox.runtime.calls.guard_factory import GuardFactory
-from democrai_sandbox.runtime.calls.outcome import VALUE, capture, capture_async, describe
-from democrai_sandbox.runtime.calls.output import watch_reports
+from democrai_sandbox.runtime.calls.invocation import GuardFactory
+from democrai_sandbox.runtime.calls.outcome import VALUE, capture, capture_async, describe, watch_reports
 from democrai_sandbox.runtime.extensions import importer
 from democrai_sandbox.runtime.extensions.importer import capture_import
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from democrai_sandbox.errors import ExtensionFailed, ExtensionUnknown, SandboxDenied
 from democrai_sandbox.errors.extensions import FrameError, LimitReached, WorkerFailed, WorkerTimeout
 from democrai_sandbox.policy import SandboxError, nearest
-from democrai_sandbox.runtime.calls.deadline_timer import DeadlineTimer
+from democrai_sandbox.runtime.calls.invocation import DeadlineTimer
 from democrai_sandbox.runtime.calls.outcome import VALUE, release
 
 from .channel import Channel
