@@ -15,6 +15,7 @@ CHANGING = (
     (r"schema \d+, answered in [\d.]+ ms", "schema 0004, answered in 1.0 ms"),
     (r"generation \d+, read [\d.]+ s ago", "generation 1, read 0.1 s ago"),
     (r"\d module loaded", "1 module loaded"),
+    (r"in force: process \d+, \d running", "in force: process 7, 1 running"),
 )
 
 
