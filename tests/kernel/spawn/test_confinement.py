@@ -157,15 +157,16 @@ def test_a_plan_holds_nothing_that_its_abi_does_not_know(abi):
     assert all(isinstance(number, int) and type(number) is int for number in (plan.fs, plan.net, plan.scoped))
 
 
-def _filter(inet, *, unix=False, fastopen=True):
-    return filters.program(filters.child_profile(inet=inet, unix=unix, fastopen=fastopen))
+def _filter(inet, *, unix=False, fastopen=True, abi=7):
+    metadata = filters.Metadata.REFUSED if abi else filters.Metadata.ALL
+    return filters.program(filters.child_profile(inet=inet, unix=unix, fastopen=fastopen, metadata=metadata))
 
 
 @rows("abi", [0, 3, 4, 7])
 def test_without_network_rules_no_sockets_for_it_are_made(abi):
     network = _of(("network", "connect", "a.example:1"))
-    assert enforcement_of(_of(), abi).filter == _filter(filters.Inet.NONE, fastopen=abi < 4)
-    assert enforcement_of(network, abi).filter == _filter(filters.Inet.ALL, fastopen=abi < 4)
+    assert enforcement_of(_of(), abi).filter == _filter(filters.Inet.NONE, fastopen=abi < 4, abi=abi)
+    assert enforcement_of(network, abi).filter == _filter(filters.Inet.ALL, fastopen=abi < 4, abi=abi)
 
 
 def test_sending_may_connect_only_where_something_else_sees_it():
