@@ -151,7 +151,7 @@ def confinement_of(
         paths_listed=_unique(runtime_listed),
         paths_execute=_unique(runtime_execute, _paths(files, (Operation.EXECUTE,)), _programs(rules)),
         paths_write=_unique(_WRITTEN_DEVICES, own_write, () if temp is None else (temp,), _paths(files, _WRITING)),
-        paths_metadata=_unique(_paths(files, (Operation.MODIFY,))),
+        paths_metadata=_unique(own_write, () if temp is None else (temp,), _paths(files, (Operation.MODIFY,))),
         connect_ports=None if any_port else _unique(ports, (_DNS,) if hosts else ()),
         bind_ports=_unique((_ANY_FREE_PORT,), ports),
         has_network=bool(hosts),
@@ -175,7 +175,7 @@ class FilterKey(NamedTuple):
 
 
 _METADATA = tuple(filters.Metadata)
-_FREE, _REFUSED = map(_METADATA.index, (filters.Metadata.ALL, filters.Metadata.REFUSED))
+_FREE, _REFUSED, _SUPERVISED = map(_METADATA.index, filters.Metadata)
 
 
 def ready_filters() -> Mapping[FilterKey, bytes] | str:
@@ -242,7 +242,8 @@ def plan(confinement: ChildConfinement, abi: int, *, exact: bool = False) -> Lan
             ports[port] = ports.get(port, 0) | mask & net
     opened = [(port, mask) for port, mask in ports.items() if mask]
     whole = int(confinement.whole_proc)
-    return LandlockPlan(fs, net, scoped, list(paths.items()), opened, _READ_RIGHTS, int(exact), whole)
+    roots = _unique(map(normalise_path, confinement.paths_metadata))
+    return LandlockPlan(fs, net, scoped, list(paths.items()), opened, _READ_RIGHTS, int(exact), whole, roots)
 
 
 def filter_key(confinement: ChildConfinement, abi: int, *, packet_filter: bool = False) -> FilterKey:
@@ -254,7 +255,7 @@ def filter_key(confinement: ChildConfinement, abi: int, *, packet_filter: bool =
     ports = _KNOWN[min(max(abi, 0), len(_KNOWN) - 1)][1] != 0
     by_ports_alone = ports and not packet_filter and confinement.connect_ports is not None
     network = confinement.has_network
-    metadata = _FREE if abi < 1 or confinement.paths_metadata else _REFUSED
+    metadata = _FREE if abi < 1 else _SUPERVISED if confinement.paths_metadata else _REFUSED
     return FilterKey(network, confinement.unix, not by_ports_alone, network and confinement.multicast, metadata)
 
 

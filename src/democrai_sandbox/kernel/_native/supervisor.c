@@ -1,0 +1,216 @@
+/* Supervisor: answers the calls that the filters of children hand over.
+ *
+ * Each child sends the listener of its filter through a socket. A few threads wait for all listeners. A listener is
+ * served by one thread at a time, one call per turn, so a child with many calls, or one whose file system does not
+ * answer, delays others little. The threads use no Python objects. They belong to the spawn server because the kernel
+ * may permit reading a process's memory to its ancestors only. */
+#include "supervisor.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { THREADS = 4, STACK = 512 * 1024 };
+
+typedef struct {
+    int fd; /* the socket, then the listener */
+    bool listens;
+    Roots roots;
+} Supervised;
+
+static int events = -1; /* of all sockets and listeners; -1 until the first child */
+
+static void release(Supervised *child)
+{
+    if (child->fd >= 0) {
+        close(child->fd);
+    }
+    for (Py_ssize_t i = 0; i < child->roots.count; i++) {
+        free(child->roots.list[i].path);
+    }
+    free(child->roots.list);
+    free(child);
+}
+
+static int watch(Supervised *child, int operation)
+{
+    struct epoll_event once = {.events = EPOLLIN | EPOLLONESHOT, .data.ptr = child};
+    return epoll_ctl(events, operation, child->fd, &once) < 0 ? -errno : 0;
+}
+
+/* Returns the descriptor in a packet of one; -1 without one. */
+static int take_descriptor(int link)
+{
+    union {
+        char bytes[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr aligned;
+    } control;
+    char byte;
+    int fd = -1;
+    struct iovec place = {.iov_base = &byte, .iov_len = 1};
+    struct msghdr message = {
+        .msg_iov = &place, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
+    if (recvmsg(link, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT) == 1) {
+        struct cmsghdr *part = CMSG_FIRSTHDR(&message);
+        if (part != NULL && part->cmsg_type == SCM_RIGHTS && part->cmsg_len == CMSG_LEN(sizeof fd)) {
+            memcpy(&fd, CMSG_DATA(part), sizeof fd);
+        }
+    }
+    return fd;
+}
+
+/* Replaces the socket by the listener that the child has sent. */
+static bool take_listener(Supervised *child)
+{
+    int listener = take_descriptor(child->fd);
+    if (listener < 0) {
+        return false; /* the child ended before */
+    }
+    close(child->fd);
+    child->fd = listener;
+    child->listens = true;
+    return watch(child, EPOLL_CTL_ADD) == 0;
+}
+
+static bool serve_call(Supervised *child)
+{
+    struct seccomp_notif notice = {.id = 0};
+    if (ioctl(child->fd, SECCOMP_IOCTL_NOTIF_RECV, &notice) < 0) {
+        return errno == ENOENT || errno == EINTR; /* the caller has ended, or was interrupted */
+    }
+    struct seccomp_notif_resp answer = {.id = notice.id};
+    answer.error = metadata_change(child->fd, &notice, &child->roots);
+    ioctl(child->fd, SECCOMP_IOCTL_NOTIF_SEND, &answer); /* fails if the caller has ended */
+    return true;
+}
+
+static void take_turn(Supervised *child, uint32_t ready)
+{
+    bool open = child->listens ? (ready & EPOLLIN) && serve_call(child) && watch(child, EPOLL_CTL_MOD) == 0
+                               : take_listener(child);
+    if (!open) {
+        release(child); /* no process with the filter is left; calls without a listener fail */
+    }
+}
+
+static void *serve(void *unused)
+{
+    struct epoll_event event;
+    while (true) {
+        if (epoll_wait(events, &event, 1, -1) == 1) {
+            take_turn(event.data.ptr, event.events);
+        }
+    }
+    return NULL;
+}
+
+/* Starts the threads, with all signals blocked; at least one must start. */
+static int start_threads(void)
+{
+    events = epoll_create1(EPOLL_CLOEXEC);
+    if (events < 0) {
+        return -errno;
+    }
+    pthread_attr_t attributes;
+    sigset_t all, before;
+    int failed = 0, started = 0;
+    sigfillset(&all);
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, STACK);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    for (int i = 0; i < THREADS; i++) {
+        pthread_t thread;
+        int number = pthread_create(&thread, &attributes, serve, NULL);
+        failed = number ? number : failed;
+        started += number == 0;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    if (started == 0) {
+        close(events);
+        events = -1;
+    }
+    return started ? 0 : -failed;
+}
+
+static bool take_root(Root *root, PyObject *entry)
+{
+    const char *path;
+    Py_ssize_t length;
+    unsigned long long device, inode;
+    if (!PyArg_ParseTuple(entry, "y#KK", &path, &length, &device, &inode)) {
+        return false;
+    }
+    root->path = malloc((size_t)length + 1);
+    if (root->path == NULL) {
+        PyErr_NoMemory();
+        return false;
+    }
+    memcpy(root->path, path, (size_t)length + 1);
+    root->length = (size_t)length;
+    root->device = (dev_t)device;
+    root->inode = (ino_t)inode;
+    return true;
+}
+
+static bool take_roots(Roots *roots, PyObject *list)
+{
+    Py_ssize_t count = PyList_GET_SIZE(list);
+    roots->list = calloc((size_t)count + 1, sizeof(Root));
+    if (roots->list == NULL) {
+        PyErr_NoMemory();
+        return false;
+    }
+    for (; roots->count < count; roots->count++) {
+        PyObject *entry = PyList_GET_ITEM(list, roots->count);
+        if (!PyTuple_Check(entry)) {
+            PyErr_SetString(PyExc_TypeError, "a root is a tuple");
+            return false;
+        }
+        if (!take_root(&roots->list[roots->count], entry)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* supervise(socket, roots): serves the filter whose listener arrives on the socket, of which it keeps a duplicate. A
+ * root is (path, device, inode). */
+PyObject *native_supervise(PyObject *module, PyObject *args)
+{
+    int link;
+    PyObject *list;
+    if (native_announce("supervise") < 0 || !PyArg_ParseTuple(args, "iO!:supervise", &link, &PyList_Type, &list)) {
+        return NULL;
+    }
+    Supervised *child = calloc(1, sizeof *child);
+    if (child == NULL) {
+        return PyErr_NoMemory();
+    }
+    child->fd = -1;
+    if (!take_roots(&child->roots, list)) {
+        release(child);
+        return NULL;
+    }
+    child->fd = fcntl(link, F_DUPFD_CLOEXEC, 0);
+    int failed = child->fd < 0 ? -errno : 0;
+    if (failed == 0 && events < 0) {
+        failed = start_threads();
+    }
+    if (failed == 0) {
+        failed = watch(child, EPOLL_CTL_ADD);
+    }
+    if (failed < 0) {
+        release(child);
+        return native_failed(failed);
+    }
+    Py_RETURN_NONE;
+}
