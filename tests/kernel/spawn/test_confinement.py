@@ -141,6 +141,29 @@ def test_what_lies_beneath_a_writable_path_gets_no_rule_of_its_own():
     }
 
 
+def test_metadata_changes_below_modify_rules_and_own_folders():
+    rules = [("filesystem", operation, f"/{operation}") for operation in ("read", "create", "modify", "delete")]
+    found = _of(*rules, own_read=("/code",), own_write=("/data",), temp="/tmp/x")
+    assert found.paths_metadata == ("/data", "/tmp/x", "/modify")
+    assert confinement.plan(found, 7).metadata == ("/data", "/tmp/x", "/modify")
+
+
+@rows(
+    ("rules", "abi", "metadata"),
+    [
+        ([], 7, filters.Metadata.REFUSED),
+        ([("filesystem", "create", "/c")], 7, filters.Metadata.REFUSED),
+        ([("filesystem", "modify", "/m")], 7, filters.Metadata.SUPERVISED),
+        ([("filesystem", "modify", "/m")], 1, filters.Metadata.SUPERVISED),
+        ([], 0, filters.Metadata.ALL),
+        ([("filesystem", "modify", "/m")], 0, filters.Metadata.ALL),
+    ],
+)
+def test_metadata_is_restricted_where_landlock_restricts_files(rules, abi, metadata):
+    profile = filters.child_profile(inet=filters.Inet.NONE, unix=False, fastopen=abi < 4, metadata=metadata)
+    assert enforcement_of(_of(*rules), abi).filter == filters.program(profile)
+
+
 @rows("abi", range(8))
 def test_a_plan_holds_nothing_that_its_abi_does_not_know(abi):
     found = _of(("network", "connect", "a.example:1"), ("filesystem", "modify", "/m"), runtime_execute=("/usr",))

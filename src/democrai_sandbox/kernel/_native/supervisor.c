@@ -1,15 +1,16 @@
 /* Supervisor: answers the calls that the filters of children hand over.
  *
  * Each child sends the listener of its filter through a socket. A few threads wait for all listeners. A listener is
- * served by one thread at a time, one call per turn, so a child with many calls, or one whose file system does not
- * answer, delays others little. The threads use no Python objects. They belong to the spawn server because the kernel
- * may permit reading a process's memory to its ancestors only. */
+ * served by one thread at a time, one call per turn, so children with many calls take turns, and a file system that
+ * does not answer delays only its callers. The threads use no Python objects. They belong to the spawn server because
+ * the kernel may permit reading a process's memory to its ancestors only. */
 #include "supervisor.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -17,7 +18,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { THREADS = 4, STACK = 512 * 1024 };
+enum { MOST_THREADS = 64, STACK = 512 * 1024 };
 
 typedef struct {
     int fd; /* the socket, then the listener */
@@ -26,6 +27,7 @@ typedef struct {
 } Supervised;
 
 static int events = -1; /* of all sockets and listeners; -1 until the first child */
+static atomic_int threads, waiting;
 
 static void release(Supervised *child)
 {
@@ -100,45 +102,62 @@ static void take_turn(Supervised *child, uint32_t ready)
     }
 }
 
+static void *serve(void *unused);
+
+/* Starts another thread if no thread waits, so that a call that takes long delays no other child. */
+static int start_thread(void)
+{
+    pthread_attr_t attributes;
+    pthread_t thread;
+    if (atomic_fetch_add(&threads, 1) >= MOST_THREADS) {
+        atomic_fetch_sub(&threads, 1);
+        return EAGAIN;
+    }
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, STACK);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    atomic_fetch_add(&waiting, 1);
+    int failed = pthread_create(&thread, &attributes, serve, NULL);
+    if (failed) {
+        atomic_fetch_sub(&waiting, 1);
+        atomic_fetch_sub(&threads, 1);
+    }
+    pthread_attr_destroy(&attributes);
+    return failed;
+}
+
 static void *serve(void *unused)
 {
     struct epoll_event event;
     while (true) {
         if (epoll_wait(events, &event, 1, -1) == 1) {
+            if (atomic_fetch_sub(&waiting, 1) == 1) {
+                start_thread();
+            }
             take_turn(event.data.ptr, event.events);
+            atomic_fetch_add(&waiting, 1);
         }
     }
     return NULL;
 }
 
-/* Starts the threads, with all signals blocked; at least one must start. */
-static int start_threads(void)
+/* Starts the first thread. Threads take no signals: handlers run in the thread of the interpreter. */
+static int start_serving(void)
 {
+    sigset_t all, before;
     events = epoll_create1(EPOLL_CLOEXEC);
     if (events < 0) {
         return -errno;
     }
-    pthread_attr_t attributes;
-    sigset_t all, before;
-    int failed = 0, started = 0;
     sigfillset(&all);
-    pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, STACK);
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     pthread_sigmask(SIG_BLOCK, &all, &before);
-    for (int i = 0; i < THREADS; i++) {
-        pthread_t thread;
-        int number = pthread_create(&thread, &attributes, serve, NULL);
-        failed = number ? number : failed;
-        started += number == 0;
-    }
+    int failed = start_thread();
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
-    if (started == 0) {
+    if (failed) {
         close(events);
         events = -1;
     }
-    return started ? 0 : -failed;
+    return -failed;
 }
 
 static bool take_root(Root *root, PyObject *entry)
@@ -203,7 +222,7 @@ PyObject *native_supervise(PyObject *module, PyObject *args)
     child->fd = fcntl(link, F_DUPFD_CLOEXEC, 0);
     int failed = child->fd < 0 ? -errno : 0;
     if (failed == 0 && events < 0) {
-        failed = start_threads();
+        failed = start_serving();
     }
     if (failed == 0) {
         failed = watch(child, EPOLL_CTL_ADD);
