@@ -314,6 +314,30 @@ print("done" in found, "EPERM" in found)
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
+def test_a_file_that_is_replaced_during_the_call_is_changed_before_or_after(server, ground):
+    """Programs replace files by renaming, while others change their mode."""
+    text = """
+import threading
+os.chdir(sys.argv[1])
+stop = threading.Event()
+def replace():
+    while not stop.is_set():
+        os.close(os.open("new", os.O_CREAT | os.O_WRONLY, 0o600))
+        os.rename("new", "file")
+        os.rename("sub", "moved")
+        os.rename("moved", "sub")
+thread = threading.Thread(target=replace)
+thread.start()
+number = os.open("sub/file", os.O_RDONLY)
+found = {told(by_folder, "fchmodat", AT_FDCWD, b"file") for _ in range(3000)}
+found |= {told(by_number, "fchmod", number) for _ in range(3000)}
+stop.set()
+thread.join()
+print(*found)
+"""
+    assert acted(server, text, ground / "in", **changing(ground)) == "done"
+
+
 def test_a_folder_that_takes_the_place_of_the_path_is_not_changed(server, ground):
     """The rule belongs to the folder that was there when the child started, as with Landlock."""
     text = """

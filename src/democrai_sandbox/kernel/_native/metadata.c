@@ -22,7 +22,7 @@
 
 enum { OPENAT2 = 437, FCHMODAT2 = 452 }; /* headers may be older than the kernel */
 enum { NO_MAGIC_LINKS = 0x02, NO_LINKS = 0x04, BENEATH = 0x08 };
-enum { PROC_PATH = 64, PAGE = 4096, CAPABILITY_WORDS = 2, MOST_MODE = 07777, MICRO = 1000 };
+enum { PROC_PATH = 64, PAGE = 4096, CAPABILITY_WORDS = 2, MOST_MODE = 07777, MICRO = 1000, MOST_TRIES = 32 };
 
 typedef struct {
     uint64_t flags, mode, resolve; /* struct open_how */
@@ -316,7 +316,7 @@ static const char *below(const Root *root, const char *path)
     return path + strspn(path, "/");
 }
 
-/* Opens the same file again, below a root; -EPERM if it is not there. */
+/* Opens the same file again, below a root; -EPERM if it is elsewhere, -EAGAIN if its path has changed meanwhile. */
 static int open_again(int file, const Roots *roots)
 {
     char link[PROC_PATH], path[PATH_MAX];
@@ -327,17 +327,22 @@ static int open_again(int file, const Roots *roots)
         return -EPERM;
     }
     path[length] = 0;
+    int failed = -EPERM;
     for (Py_ssize_t i = 0; i < roots->count; i++) {
         const char *rest = below(&roots->list[i], path);
-        int found = rest == NULL ? -EPERM : open_below(&roots->list[i], rest);
+        if (rest == NULL) {
+            continue;
+        }
+        int found = open_below(&roots->list[i], rest);
         if (found >= 0 && is_same(found, meant.st_dev, meant.st_ino)) {
             return found;
         }
         if (found >= 0) {
             close(found);
         }
+        failed = -EAGAIN;
     }
-    return -EPERM;
+    return failed;
 }
 
 /* A file without a name is in no folder: the child may change those that it can write. */
@@ -432,7 +437,7 @@ static int change_below(int meant, const Change *change, const Roots *roots)
 }
 
 /* Finds the file from its folder or descriptor, and changes it. */
-static int find_and_change(int start, const char *path, const Change *change, const Roots *roots, bool writable)
+static int try_change(int start, const char *path, const Change *change, const Roots *roots, bool writable)
 {
     if (change->by_descriptor) {
         return writable && is_nameless(start) ? change_file(start, change) : change_below(start, change, roots);
@@ -445,6 +450,16 @@ static int find_and_change(int start, const char *path, const Change *change, co
     int result = change_below(meant, change, roots);
     close(meant);
     return result;
+}
+
+/* A file may be moved or replaced meanwhile: try again, as if the call had come later. */
+static int find_and_change(int start, const char *path, const Change *change, const Roots *roots, bool writable)
+{
+    int result = -EAGAIN;
+    for (int tries = 0; result == -EAGAIN && tries < MOST_TRIES; tries++) {
+        result = try_change(start, path, change, roots, writable);
+    }
+    return result == -EAGAIN ? -EPERM : result;
 }
 
 static int read_arguments(pid_t pid, Change *change, char path[PATH_MAX])
