@@ -45,19 +45,16 @@ static void send_descriptor(int link, int fd)
     sendmsg(link, &message, MSG_NOSIGNAL | MSG_DONTWAIT); /* if it fails, the calls fail */
 }
 
-/* A process with a listener of another program, such as a container's, cannot have a second one: EBUSY. The listener is
- * closed here in any case, because it could let calls through. */
+/* A process below a listener of another program, such as a container manager, cannot have a second one; without one,
+ * the calls fail. The listener is closed here in any case, because it could let calls through. */
 int kernel_supervised_filter(const void *program, size_t size, int supervisor)
 {
     long listener = kernel_filter(program, size, SECCOMP_FILTER_FLAG_NEW_LISTENER | WAIT_KILLABLE);
     if (listener == -EINVAL) {
         listener = kernel_filter(program, size, SECCOMP_FILTER_FLAG_NEW_LISTENER); /* before Linux 5.19 */
     }
-    if (listener == -EBUSY) {
-        return (int)kernel_filter(program, size, 0);
-    }
     if (listener < 0) {
-        return (int)listener;
+        return (int)kernel_filter(program, size, 0);
     }
     send_descriptor(supervisor, (int)listener);
     return close((int)listener) < 0 ? -errno : 0;
