@@ -18,6 +18,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+/* Headers may be older than the kernel. */
+#define SET_FLAGS SECCOMP_IOW(4, __u64)
+#define WAKE_ON_SAME_CPU 1UL
+
 enum { MOST_THREADS = 64, STACK = 512 * 1024 };
 
 typedef struct {
@@ -78,6 +82,7 @@ static bool take_listener(Supervised *child)
     close(child->fd);
     child->fd = listener;
     child->listens = true;
+    ioctl(listener, SET_FLAGS, WAKE_ON_SAME_CPU); /* faster on a busy machine; since Linux 6.6 */
     return watch(child, EPOLL_CTL_ADD) == 0;
 }
 
