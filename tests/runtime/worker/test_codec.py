@@ -14,8 +14,11 @@ def read_all(data, step=None, **more):
     step = min(step or CHUNK, CHUNK)
     for start in range(0, len(data), step):
         piece = data[start : start + step]
-        inbox.room[: len(piece)] = piece
-        found += inbox.feed(len(piece))
+        while piece:  # the room for the rest of a large frame ends with the frame
+            taken = min(len(piece), len(inbox.room))
+            inbox.room[:taken] = piece[:taken]
+            found += inbox.feed(taken)
+            piece = piece[taken:]
     return found
 
 

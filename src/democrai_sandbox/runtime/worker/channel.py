@@ -12,22 +12,32 @@ import signal
 import socket
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from socket import MSG_PEEK
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from democrai_sandbox.errors.extensions import FrameError, WorkerCrashed, WorkerFailed, WorkerFlooded
 from democrai_sandbox.guard.runtime_paths import read_only_paths
 
-from .codec import CHUNK, Frame, FrameReader, decode, encode
+from .codec import Frame, FrameReader, decode, encode
 from .process import command_of, environment_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from .process import WorkerHostServices, WorkerProcess, WorkerSpec, WorkerStarter
 
 _BYTES_PER_VALUE = 32
 """Cost of a value in addition to its bytes: a small text can decode to many objects."""
+
+
+def _enlarge(*ends: socket.socket) -> None:
+    """Enlarge the buffers of sockets, so that a large frame takes few turns. Without privileges, as far as allowed."""
+    for end in ends:
+        try:
+            end.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, _BUFFER)
+        except OSError:
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
 
 
 class MessageAllowance(NamedTuple):
@@ -91,6 +101,11 @@ _AT_ONCE = 16
 """Messages that are handled before other tasks run."""
 _TURN = 0.002
 """Seconds after which other tasks run in any case."""
+_MOST_AT_ONCE = 64
+"""Parts of frames that are sent with one system call."""
+_BUFFER = 1024 * 1024
+_SO_SNDBUFFORCE = 32
+"""As for ``SO_SNDBUF``, beyond the limit for users without privileges."""
 _LEAST_REST, _LONGEST_REST = 0.02, 0.25
 """Seconds before a worker that has used up its budget is read again."""
 _readers = ThreadPoolExecutor(2, "frames")
@@ -119,7 +134,9 @@ class HostSocket:
         self._budget = budget
         self._heard = heard
         self._lost = lost
-        self._unsent = bytearray()
+        self._unsent: deque[memoryview] = deque()
+        self.unsent = 0
+        """Bytes that the worker has not read yet."""
         self._open = True
         self._listening = False
         self._held: Frame | None = None
@@ -127,29 +144,30 @@ class HostSocket:
         end.settimeout(0)
         self._listen()
 
-    @property
-    def unsent(self) -> int:
-        """Bytes that the worker has not read yet."""
-        return len(self._unsent)
-
-    def write(self, frame: bytes) -> None:
-        """Send a frame now or as soon as the worker reads; do nothing when the wire is closed."""
+    def write(self, *frame: bytes) -> None:
+        """Send a frame, in one or more parts, now or as soon as the worker reads; do nothing when it is closed."""
         if not self._open:
             return
-        if not self._unsent:
-            try:
-                sent = self._socket.send(frame)
-            except BlockingIOError:
-                sent = 0
-            except OSError:
-                self._end_unless_more()
-                return
-            if sent == len(frame):
-                return
-            self._unsent += memoryview(frame)[sent:]
-            self._loop.add_writer(self._socket.fileno(), self._writable)
+        if self._unsent:
+            self._keep(frame, 0)
             return
-        self._unsent += frame
+        try:
+            sent = self._socket.send(frame[0]) if len(frame) == 1 else self._socket.sendmsg(frame)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._end_unless_more()
+            return
+        self._keep(frame, sent)
+        if self._unsent:
+            self._loop.add_writer(self._socket.fileno(), self._writable)
+
+    def _keep(self, frame: Sequence[bytes], sent: int) -> None:
+        for part in frame:
+            if sent < len(part):
+                self._unsent.append(memoryview(part)[sent:])
+                self.unsent += len(part) - sent
+            sent = max(0, sent - len(part))
 
     async def read_rest(self) -> None:
         """Handle all remaining messages of a process that has ended."""
@@ -162,7 +180,7 @@ class HostSocket:
             self._open = False
             self._loop.remove_reader(self._socket.fileno())
             self._loop.remove_writer(self._socket.fileno())
-            self._unsent.clear()
+            self._forget_unsent()
             self._held = None
             self._socket.close()
 
@@ -206,6 +224,7 @@ class HostSocket:
                     return
                 message, values = decode(frame)
                 size = frame.size
+                self._inbox.reuse(frame)
                 frame = None  # release the buffer, which belongs to the inbox
                 self._heard(message, size, values)
                 if not self._open:
@@ -279,17 +298,25 @@ class HostSocket:
 
     def _writable(self) -> None:
         try:
-            sent = self._socket.send(self._unsent[:CHUNK])
+            sent = self._socket.sendmsg(list(islice(self._unsent, _MOST_AT_ONCE)))
         except BlockingIOError:
             return
         except OSError:
-            self._unsent.clear()
+            self._forget_unsent()
             self._loop.remove_writer(self._socket.fileno())
             self._end_unless_more()
             return
-        del self._unsent[:sent]
+        self.unsent -= sent
+        while self._unsent and sent >= len(self._unsent[0]):
+            sent -= len(self._unsent.popleft())
+        if sent:
+            self._unsent[0] = self._unsent[0][sent:]
         if not self._unsent:
             self._loop.remove_writer(self._socket.fileno())
+
+    def _forget_unsent(self) -> None:
+        self._unsent.clear()
+        self.unsent = 0
 
     def _end_unless_more(self) -> None:
         """Close a wire that cannot send any more, unless unread data is left."""
@@ -441,6 +468,7 @@ class Channel:
         first = encode(["init", spec._replace(read_only=read_only_paths())._asdict(), list(self._host.services)])
         environment = environment_of(spec)
         (lane, far_lane), (control, far_control) = socket.socketpair(), socket.socketpair()
+        _enlarge(lane, far_lane)
         try:
             ends = (far_lane.fileno(), far_control.fileno())
             self._process = await starter.start(

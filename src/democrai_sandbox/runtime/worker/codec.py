@@ -28,6 +28,8 @@ LARGE = 32 * 1024
 """Bytes above which a text is not read on an event loop, and a frame is not copied."""
 _LARGE_BLOBS = 4 * 1024 * 1024
 """The same limit for bytes values, which are only copied."""
+_MOST_PARTS = 64
+"""Bytes values of a frame that are sent separately; a frame with more is joined."""
 _HEADER = struct.Struct("!III")  # bytes of the text, bytes of the blobs, number of blobs
 _SIZE = _HEADER.size
 _unpack = _HEADER.unpack_from
@@ -68,6 +70,12 @@ def encode(message: Any, *, largest: int = LARGEST) -> bytes:
 
     Raise ``InvalidInputError`` with the location of a value that is not plain, and for a frame that is too large.
     """
+    parts = encode_parts(message, largest=largest)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def encode_parts(message: Any, *, largest: int = LARGEST) -> tuple[bytes, ...]:
+    """Return the frame as texts to send one after another: large bytes values are not copied. Else as ``encode``."""
     message = plain(message, lists=True)
     blobs: list[bytes] = []
     try:
@@ -78,7 +86,9 @@ def encode(message: Any, *, largest: int = LARGEST) -> bytes:
     if len(text) + rest > largest:
         raise InvalidInputError.of(f"the message has {len(text) + rest} bytes; at most {largest} are allowed")
     head = _pack(len(text), rest, len(blobs)) + text.encode("ascii")
-    return b"".join((head, *blobs)) if blobs else head
+    if not blobs:
+        return (head,)
+    return (head, *blobs) if rest > LARGE and len(blobs) <= _MOST_PARTS else (b"".join((head, *blobs)),)
 
 
 def _text_and_blobs(message: Any) -> tuple[str, list[bytes]]:
@@ -142,7 +152,7 @@ def decode(frame: Frame) -> tuple[Any, int]:
 class FrameReader:
     """Assembles frames from received bytes."""
 
-    __slots__ = ("_at", "_end", "_largest", "_pieces", "_room", "room")
+    __slots__ = ("_at", "_begun", "_end", "_filled", "_largest", "_pieces", "_room", "_spare", "room")
 
     def __init__(self, *, largest: int = LARGEST) -> None:
         """Refuse frames that are larger than ``largest``."""
@@ -151,22 +161,30 @@ class FrameReader:
         """Unused bytes of earlier reads; empty while the room holds everything."""
         self._room = bytearray(CHUNK)
         self.room = memoryview(self._room)
-        """Buffer to receive into. Allocated once, because a new one per message would cost more than all the rest."""
+        """Buffer to receive into: allocated once, except for the rest of a large frame, which is received in place."""
         self._at = self._end = 0
+        self._begun: Frame | None = None
+        """Large frame of which a part has arrived."""
+        self._filled = 0
+        self._spare = bytearray()
+        """Memory for the next large frame."""
 
     @property
     def size(self) -> int:
         """Received bytes that were not returned yet."""
-        return self._end - self._at
+        return self._end - self._at if self._begun is None else self._filled
 
     @property
     def is_empty(self) -> bool:
         """Whether no received bytes are left."""
-        return self._at == self._end and not self._pieces
+        return self._at == self._end and not self._pieces and self._begun is None
 
     def add(self, size: int) -> None:
         """Add ``size`` received bytes after those that were kept."""
-        if self._pieces:
+        if self._begun is not None:
+            self._filled += size
+            self.room = self.room[size:]
+        elif self._pieces:
             self._pieces += self.room[:size]
             self._at, self._end = 0, len(self._pieces)
         else:
@@ -174,6 +192,8 @@ class FrameReader:
 
     def keep(self) -> None:
         """Move the remaining bytes out of the room, so that more can be received."""
+        if self._begun is not None:
+            return
         if self._pieces:
             del self._pieces[: self._at]
         else:
@@ -182,6 +202,8 @@ class FrameReader:
 
     def next(self) -> Frame | None:
         """Return the next frame; None if it is incomplete. Raise ``FrameError`` if it is malformed."""
+        if self._begun is not None:
+            return self._completed(self._begun)
         start = self._at + _SIZE
         if start > self._end:
             self.keep()
@@ -191,7 +213,10 @@ class FrameReader:
             raise FrameError(f"a frame announces {size + rest} bytes; at most {self._largest} are allowed")
         end = start + size + rest
         if end > self._end:
-            self.keep()
+            if size + rest > LARGE:
+                self._begin(size, rest, blobs)
+            else:
+                self.keep()
             return None
         self._at = end
         if size + rest > LARGE:
@@ -202,8 +227,36 @@ class FrameReader:
         pieces = self._pieces
         return Frame(bytes(pieces[start : start + size]), bytes(pieces[start + size : end]), blobs, size + rest)
 
+    def _begin(self, size: int, rest: int, blobs: int) -> None:
+        """Receive the rest of a large frame directly into its memory."""
+        spare, self._spare = self._spare, bytearray()
+        whole = memoryview(spare if len(spare) >= size + rest else bytearray(size + rest))[: size + rest]
+        arrived = memoryview(self._pieces or self._room)[self._at + _SIZE : self._end]
+        self._filled = len(arrived)
+        whole[: self._filled] = arrived
+        arrived.release()
+        self._begun = Frame(whole[:size], whole[size:], blobs, size + rest)
+        self._pieces = bytearray()
+        self._at = self._end = 0
+        self.room = whole[self._filled :]
+
+    def reuse(self, frame: Frame) -> None:
+        """Use the memory of a decoded frame again: new memory for each large frame costs more than its transfer."""
+        memory = frame.raw.obj if isinstance(frame.raw, memoryview) else None
+        if isinstance(memory, bytearray) and memory is not self._room and len(memory) <= _LARGE_BLOBS:
+            self._spare = memory
+
+    def _completed(self, frame: Frame) -> Frame | None:
+        if self._filled < frame.size:
+            return None
+        self._begun = None
+        self.room = memoryview(self._room)
+        return frame
+
     def count(self, most: int) -> int:
         """Return the number of complete frames, counted up to ``most``."""
+        if self._begun is not None:
+            return int(self._filled == self._begun.size)
         found, at, data = 0, self._at, self._pieces or self._room
         while found < most and at + _SIZE <= self._end:
             size, rest, _ = _unpack(data, at)
@@ -220,6 +273,7 @@ class FrameReader:
         messages = []
         while (frame := self.next()) is not None:
             messages.append(decode(frame)[0])
+            self.reuse(frame)
         return messages
 
     def _large(self, start: int, middle: int, end: int, blobs: int) -> Frame:

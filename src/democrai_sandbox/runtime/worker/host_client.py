@@ -15,7 +15,7 @@ from democrai_sandbox.policy import AccessDecision, DecisionCode, InvalidInputEr
 from democrai_sandbox.runtime.calls.outcome import describe, release
 
 from .calls import present_number
-from .codec import FrameReader, encode
+from .codec import FrameReader, encode_parts
 from .process import CallIdentity
 
 if TYPE_CHECKING:
@@ -67,9 +67,16 @@ class WorkerSocket:
 
     def send(self, message: Any) -> None:
         """Send a message. Raise ``InvalidInputError``, without sending, if it cannot be encoded."""
-        frame = encode(message, largest=self._largest)
+        first, *parts = encode_parts(message, largest=self._largest)
         with self._writing:
-            self._socket.sendall(frame)
+            if not parts:
+                self._socket.sendall(first)
+                return
+            sent = self._socket.sendmsg((first, *parts))
+            for part in (first, *parts):
+                if sent < len(part):
+                    self._socket.sendall(memoryview(part)[sent:])
+                sent = max(0, sent - len(part))
 
     def reply(self, number: int, outcome: Any) -> None:
         """Send the outcome of a call; if it cannot be encoded, send that error instead."""
