@@ -238,7 +238,7 @@ def named_by_scripts(lab, entry):
 
 
 def test_a_named_script_runs_with_its_interpreter(confined):
-    """Also by way of env; a script of the subject that names another file gets no right to read it."""
+    """Also through env; a script of the subject that names another file gets no right to read it."""
     direct, by_env, made, python = confined["named_by_scripts"]
     assert direct == [0, "direct\n", ""]
     assert by_env == [0, "by env\n", ""]
