@@ -125,6 +125,14 @@ def test_what_is_wrong_is_said_with_its_fix(tmp_path):
 
 
 @needs_netlab
+@pytest.mark.parametrize(("section", "wanted"), [({}, True), ({"os": {"enabled": False}}, False)])
+def test_the_confinement_of_children_is_enabled_unless_it_is_turned_off(tmp_path, section, wanted):
+    """The line says whether it works here, and whether the configuration uses it."""
+    found = says("doctor", "--json", "--config", configured(tmp_path, sandbox=section))
+    line = lines_of(found.out)["spawn_server"]
+    assert (line["state"], line["wanted"]) == ("ok", wanted)
+
+
 def test_the_helper_is_tried_when_asked_to():
     """With ``--egress`` all five controls are applied to a process, and nothing remains."""
     with short_folder() as here, Lab() as lab:

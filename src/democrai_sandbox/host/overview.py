@@ -355,8 +355,15 @@ def subject_profile(sandbox: Sandbox, subject: Subject) -> SubjectProfile:
         denials=tuple(RecordedDecision(one, match.times(rule_of(one))) for one in denials),
         observed=match.explained([rule for _, rule in declared], (*denials, *approvals)),
         requests=requests,
-        unenforced=sandbox.runtime.confinement.unenforced_of(str(subject), (rule for _, rule in declared)),
+        unenforced=_unenforced(sandbox, subject, (rule for _, rule in declared)),
     )
+
+
+def _unenforced(sandbox: Sandbox, subject: Subject, rules: Iterable[AccessRule]) -> tuple[str, ...]:
+    """Return what the kernel does not enforce for the processes of a subject; MCP servers and the host have none."""
+    if subject.kind in (SubjectKind.MCP, SubjectKind.CORE):
+        return ()
+    return sandbox.runtime.confinement.unenforced_of(str(subject), rules)
 
 
 # ---- known subjects --------------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from .status import EGRESS, HELPER, LANDLOCK, SECCOMP, SPAWN_SERVER, ControlStat
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from .landlock.rights import LandlockSupport
     from .settings import OsSettings
 
 __all__ = ["ApplicationPlaces", "Kernel", "KernelStage", "readable", "unenforced_here", "writable"]
@@ -62,11 +63,25 @@ def unenforced_here(settings: OsSettings) -> tuple[str, ...]:
         off = status.not_wanted(SPAWN_SERVER)
         return (f"files, network and system calls: {off.reason}; to confine them, {off.fix}",)
     support, filters = landlock_support(), seccomp.support()
-    unfiltered = filters.reason if filters.state is ControlState.UNSUPPORTED else ""
-    if support.abi < 1 and unfiltered:
-        lacking = status.unconfinable(landlock.unsupported(support), filters)
+    if lacking := _unconfinable(support, filters):
         return (f"files, network and system calls: {lacking.reason}; to confine them, {lacking.fix}",)
-    return selftest.unenforced_in_children(support.abi, unfiltered)
+    return selftest.unenforced_in_children(support.abi, _missing(filters))
+
+
+def _missing(control: ControlStatus) -> str:
+    return control.reason if control.state is ControlState.UNSUPPORTED else ""
+
+
+def _unconfinable(support: LandlockSupport, filters: ControlStatus) -> ControlStatus | None:
+    """Return why this machine cannot run the spawn server, or confine nothing with it; None if it can."""
+    if support.abi < 1 and _missing(filters):
+        return status.unconfinable(landlock.unsupported(support), filters)
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError as error:
+        fix = "run Linux 5.3 or newer, and permit pidfd_open in the container"
+        return status.unconfinable(ControlStatus("pidfd_open", ControlState.UNSUPPORTED, str(error), fix))
+    return None
 
 
 class KernelStage(StrEnum):
@@ -168,8 +183,8 @@ class Kernel:
         """Start the spawn server and the helper, and join the cgroup. Call before the first thread and socket.
 
         An unavailable control is reported in the status, and stops the start if ``require`` is set. A spawn server that
-        fails always stops the start, because children would run unconfined. It is not started where neither Landlock
-        nor seccomp is available, unless the configuration needs it.
+        fails always stops the start, because children would run unconfined. It is not started where the machine cannot
+        run it, or has neither Landlock nor seccomp, unless the configuration needs it.
         """
         self._advance(KernelStage.NEW, KernelStage.PREPARED)
         if self.wanted:
@@ -269,12 +284,11 @@ class Kernel:
             self._failures[SPAWN_SERVER] = unsupported
             return
         if not self.settings.needs_spawn_server:
-            possible = seccomp.support()
-            if possible.state is ControlState.UNSUPPORTED:
-                self.unfiltered = possible.reason
-                if self.abi < 1:
-                    self._failures[SPAWN_SERVER] = status.unconfinable(landlock.unsupported(self._support), possible)
-                    return
+            filters = seccomp.support()
+            self.unfiltered = _missing(filters)
+            if lacking := _unconfinable(self._support, filters):
+                self._failures[SPAWN_SERVER] = lacking
+                return
         self.spawn = SpawnServer.start(template=self._template)
         self.flow("spawn_server_started", pid=self.spawn.pid)
 

@@ -117,7 +117,9 @@ def calculators():
 
 
 def furnish(folder, model_url):
-    """Write the configured extensions; return the folders of the configuration."""
+    """Write the configured extensions, and a file beside them; return the folders of the configuration."""
+    Path(folder).mkdir(exist_ok=True)
+    Path(folder, "beside").write_text("open")  # before the worker starts: the folder contains protected paths
     access = {"resource_type": "network", "operation": "send", "target": f"{model_url}/v1/chat/completions"}
     here = {"resource_type": "filesystem", "operation": "read", "target": str(folder)}
     for kind, name, manifest, code in (

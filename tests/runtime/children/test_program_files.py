@@ -51,7 +51,7 @@ def test_a_program_comes_with_the_loader_that_it_names():
     ],
 )
 def test_a_script_comes_with_its_interpreter(tmp_path, first_line, needed):
-    """Directly, and by way of env; the interpreter with its loader."""
+    """Directly, and through env; the interpreter with its loader."""
     found = {os.path.realpath(path) for path in executed_files(script(tmp_path, first_line), (), ())}
     assert {os.path.realpath(needed), os.path.realpath(loader_of(SHELL))} <= found
 

@@ -39,7 +39,7 @@ def all_parts(world):
     stories = {
         part.__name__: part(lab, parts["entry"])
         for part in (
-            *(reads_and_writes, programs, ordinary, named, named_by_scripts, approved_by_name),
+            *(reads_and_writes, programs, ordinary, named, escapes, named_by_scripts, approved_by_name),
             *(connections, approved, links, limited, gone),
         )
     }
@@ -210,6 +210,57 @@ def test_a_subject_with_named_programs_starts_no_other_one(confined):
     assert none[1] == "none\n"
 
 
+ESCAPES = """
+import errno, os, shutil, subprocess
+
+def copied(path):
+    shutil.copy("/bin/true", path)
+    os.chmod(path, 0o755)
+    return path
+
+def written(path):
+    with open(path, "w") as script:
+        script.write("#!/bin/true\\n")
+    os.chmod(path, 0o755)
+    return path
+
+def in_memory():
+    handle = os.memfd_create("x", 0)
+    os.write(handle, open("/bin/true", "rb").read())
+    return f"/proc/self/fd/{handle}"
+
+def attempt(place, *arguments):
+    try:
+        subprocess.run([place(), *arguments], check=True)
+        return "ran"
+    except OSError as error:
+        return errno.errorcode[error.errno]
+
+link = lambda: os.symlink("/bin/true", "link") or "./link"
+temp = os.environ.get("TMPDIR", "/tmp")
+places = (lambda: "/bin/true", lambda: copied("./copy"), lambda: copied(f"{temp}/copy-{os.getpid()}"),
+          lambda: written("./script"), link, in_memory, lambda: "/usr/bin/env")
+print(*(attempt(place) for place in places), attempt(lambda: os.readlink("/proc/self/exe"), "-c", "0"))
+os.unlink(f"{temp}/copy-{os.getpid()}")
+"""
+
+
+def escapes(lab, entry):
+    lab.house.extension("escapes", MODULE, access=depends("python3"))
+
+    async def story():
+        return await lab.action("escapes", "run", argv=["python3", "-I", "-S", "-c", ESCAPES])
+
+    return story
+
+
+def test_a_named_interpreter_executes_no_other_file(confined):
+    """No copy, script, link or file in memory; it may execute itself."""
+    code, output, complaints = confined["escapes"]
+    assert (code, complaints) == (0, "")
+    assert output.split() == [*["EACCES"] * 7, "ran"]
+
+
 def named_by_scripts(lab, entry):
     house = lab.house
     direct = house.file("scripts/direct", "#!/bin/sh\necho direct\n")
@@ -238,7 +289,7 @@ def named_by_scripts(lab, entry):
 
 
 def test_a_named_script_runs_with_its_interpreter(confined):
-    """Also by way of env; a script of the subject that names another file gets no right to read it."""
+    """Also through env; a script of the subject that names another file gets no right to read it."""
     direct, by_env, made, python = confined["named_by_scripts"]
     assert direct == [0, "direct\n", ""]
     assert by_env == [0, "by env\n", ""]
